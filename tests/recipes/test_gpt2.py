@@ -7,17 +7,14 @@ import pytest
 import torch
 
 import dphpo_bench as bench
-from dphpo_bench.base.errors import DataError, InvalidValueError
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.recipes.fine_tuning import Which
 from dphpo_bench.recipes.gpt2 import Gpt2
-from dphpo_bench.recipes.language_models import PublishedCausalModel, TestTexts, token_perplexity
+from dphpo_bench.recipes.language_models import TestTexts
 from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.engine import GradientEngine
-from dphpo_bench.training.evaluation import all_outputs
-from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.losses import IGNORED, token_cross_entropy
-from dphpo_bench.training.model_checks import refuse_mixing
 from dphpo_bench.training.structure import structure_hash
 from dphpo_bench.training.vmap import VmapEngine
 from tests.recipes.published import loop, put_gpt2, shaken
@@ -77,12 +74,6 @@ def test_structure_is_known_without_weights(gpt2: Gpt2, source: bench.DataSource
     assert structure_hash(gpt2.structure(which)) == structure_hash(gpt2.network(which, source))
 
 
-def test_it_treats_each_record_alone_and_goes_layer_by_layer(gpt2: Gpt2, source: bench.DataSource) -> None:
-    model = gpt2.network("all", source)
-    refuse_mixing(model, records(gpt2, source).inputs)
-    assert type(gradient_engine(model, token_cross_entropy, like=records(gpt2, source))) is LayerwiseEngine
-
-
 def test_records(gpt2: Gpt2, source: bench.DataSource) -> None:
     inputs, targets = gpt2.records(PROMPTS, TEXTS, source)
     assert inputs.shape == targets.shape == (4, LENGTH)
@@ -111,19 +102,6 @@ def test_a_model_that_knows_the_texts_writes_them(gpt2: Gpt2, source: bench.Data
     assert gpt2.written(model, some, source) == [TEXTS[0].strip(), TEXTS[1][:fits].strip(), ""]
 
 
-def test_perplexity_is_that_of_all_outputs_together(
-    gpt2: Gpt2, source: bench.DataSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, some = gpt2.network("all", source), records(gpt2, source)
-    expected = bench.metrics.PERPLEXITY.of(all_outputs(model, some), some.targets)
-    monkeypatch.setattr(PublishedCausalModel, "rows_at_once", 3)
-    assert token_perplexity(model, some) == pytest.approx(expected, rel=1e-5)
-
-
 def test_what_is_not_this_network(gpt2: Gpt2, source: bench.DataSource) -> None:
     with pytest.raises(InvalidValueError, match="at most 256 tokens of tiny-gpt2, got 257"):
         replace(gpt2, vocabulary=256).records(PROMPTS, TEXTS, source)
-    with pytest.raises(
-        DataError, match=r"weights tiny-gpt2 .*expected network.transformer.wpe.weight of shape \(41, 16\)"
-    ):
-        replace(gpt2, length=41).network("all", source)

@@ -66,11 +66,12 @@ class NextToken(nn.Module):
         return self.last(self.embedding(inputs))
 
 
-def letters() -> bench.ArrayTask:
+def letters(epochs: int = 30) -> bench.ArrayTask:
     """Letters of the project's licence, in pieces."""
     text = torch.tensor(list(LICENCE.read_bytes())).clamp(max=127)
     pieces = text[: len(text) // (LENGTH + 1) * (LENGTH + 1)].view(-1, LENGTH + 1)
-    return seeded("letters", pieces[:500], NextToken, test=pieces[500:], kind="tokens", learning_rate=0.05, epochs=30)
+    train, test = pieces[:500], pieces[500:]
+    return seeded("letters", train, NextToken, test=test, kind="tokens", learning_rate=0.05, epochs=epochs)
 
 
 class Bag(nn.Module):
@@ -138,20 +139,11 @@ def test_from_end_to_end(kind: str, tmp_path: Path) -> None:
         assert again.metrics == record.metrics
 
 
-@pytest.mark.parametrize("kind", ["regression", "binary", "tokens"])
-def test_searches_pay_for_scores_of_the_task(kind: str) -> None:
+@pytest.mark.parametrize("make", [diabetes, lambda: letters(epochs=2)], ids=["regression", "tokens"])
+def test_searches_pay_for_scores_of_the_task(make: Any) -> None:
     method = bench.make_method("grid_composed", {"points": 2})
-    record = bench.run(method, TASKS[kind][0](), BUDGET, seed=1).record
+    record = bench.run(method, make(), BUDGET, seed=1).record
     assert record.status == "ok"
-
-
-def test_a_regression_without_a_bound_has_no_scores() -> None:
-    task = seeded("lines", (np.zeros((40, 2)), np.zeros(40)), nn.Linear(2, 1), kind="regression", epochs=2)
-    bench.run("dp_sgd", task, BUDGET, seed=0)
-    with pytest.raises(
-        bench.errors.InvalidValueError, match="Expected an error_bound of task lines, in units of the target, or scores"
-    ):
-        task.scores(torch.zeros(2), torch.zeros(2))
 
 
 def test_losses_scores_and_metrics_of_its_own() -> None:
@@ -185,19 +177,8 @@ def test_losses_scores_and_metrics_of_its_own() -> None:
             lambda outputs, targets: bench.losses.cross_entropy(outputs, targets).mean(),
             r"one loss for each record",
         ),
-        (
-            "losses",
-            lambda outputs, targets: bench.losses.cross_entropy(outputs - outputs.mean(0), targets),
-            "that record alone",
-        ),
         ("losses", lambda outputs, targets: bench.losses.cross_entropy(outputs, targets.flip(0)), "that record alone"),
-        (
-            "losses",
-            lambda outputs, targets: bench.losses.cross_entropy(outputs, targets[:, None]),
-            "No loss can be computed",
-        ),
         ("scores", lambda outputs, _: outputs.softmax(0)[:, 0], "Expected each record's score to depend on that"),
-        ("scores", lambda outputs, targets: outputs == targets[:, None], "one score for each record"),
     ],
 )
 def test_losses_and_scores_are_of_one_record_alone(what: str, function: Any, message: str) -> None:
@@ -237,9 +218,3 @@ def test_tokens_that_do_not_count() -> None:
     assert bench.metrics.ACCURACY.of(exact, targets) == 1
     total = nn.functional.cross_entropy(outputs.flatten(0, 1), targets.flatten())  # over all tokens together
     assert bench.metrics.PERPLEXITY.of(outputs, targets) == pytest.approx(math.exp(total))
-
-
-@pytest.mark.parametrize("name", ["../elsewhere", "a/b", "..", "a\\b"])
-def test_names_that_lead_elsewhere_are_refused(name: str) -> None:
-    with pytest.raises(bench.errors.InvalidValueError, match="task's name without separators of paths"):
-        seeded(name, (np.zeros((4, 2)), np.zeros(4, int)), nn.Linear(2, 2))

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import dphpo_bench as bench
-from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.data.images import content_hash, record_type
 from dphpo_bench.data.source import DataSource
@@ -58,27 +57,6 @@ def test_each_picture_is_treated_by_itself() -> None:
     assert not torch.allclose(together[16:17], alone, atol=0.02)
     assert torch.allclose(together.mean(1), torch.zeros(20), atol=0.01)
     assert torch.allclose(together.std(1), torch.ones(20), atol=0.02)
-
-
-def test_the_callers_randomness_is_left_alone(features: PictureFeatures, source: DataSource) -> None:
-    torch.manual_seed(5)
-    expected = torch.rand(1)
-    torch.manual_seed(5)
-    list(features.extract(pictures(1), source))
-    assert torch.rand(1) == expected
-
-
-@pytest.mark.parametrize(
-    "pixels", [torch.zeros(2, 3, 9, 9), torch.zeros(2, 4, 9, 9).byte(), torch.zeros(3, 9, 9).byte()]
-)
-def test_other_arrays_are_refused(features: PictureFeatures, source: DataSource, pixels: torch.Tensor) -> None:
-    with pytest.raises(InvalidValueError, match="Expected pixels of uint8"):
-        list(features.extract(pixels, source))
-
-
-def test_a_side_that_the_network_shrinks_to_nothing_is_refused() -> None:
-    with pytest.raises(InvalidValueError, match="side >= 32, got 16"):
-        PictureFeatures(side=16)
 
 
 @pytest.mark.parametrize("model", ["pretrained", "linear", "cnn"])

@@ -1,6 +1,5 @@
 """RoBERTa with tiny published weights: values, per-sample gradients, tasks on a mirror, what is missing or wrong."""
 
-import copy
 import hashlib
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 import dphpo_bench as bench
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.data.datasets import Split, Table
-from dphpo_bench.data.rows import Row, row_digest
+from dphpo_bench.data.rows import Row
 from dphpo_bench.recipes.dataset_task import Schedule
 from dphpo_bench.recipes.fine_tuning import Which
 from dphpo_bench.recipes.roberta import ROBERTAS, Roberta
@@ -23,13 +22,10 @@ from dphpo_bench.recipes.text_task import TextTask
 from dphpo_bench.testing import TaskContract
 from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.engine import GradientEngine
-from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.losses import cross_entropy
-from dphpo_bench.training.model_checks import refuse_mixing
 from dphpo_bench.training.structure import structure_hash
 from dphpo_bench.training.vmap import VmapEngine
-from tests.conftest import Remembering
 from tests.recipes.published import FILES, loop, put_roberta, shaken
 from tests.training.models import flat
 
@@ -160,45 +156,9 @@ class TestNetwork:
             assert {name.split(".")[6] for name in names - head} == {"query", "value"}
 
     @pytest.mark.parametrize("which", WHICH)
-    def test_a_private_step_changes_what_is_trained_and_nothing_else(
-        self, roberta: Roberta, mirror: bench.DataSource, which: Which
-    ) -> None:
-        model, some = built(roberta, mirror, which), records()
-        before = copy.deepcopy(model.state_dict())
-        engine = gradient_engine(model)
-        for _ in range(2):  # of LoRA's two factors one is zero at first, and hides the other
-            step = engine.clipped_sum(some.inputs, some.targets, Abadi(1.0))
-            for weight, change in zip(engine.parameters, step, strict=True):
-                weight.data.add_(change.float(), alpha=-1)
-        changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
-        trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
-        assert changed <= trained
-        # The bias of keys adds the same to all weights of a softmax; padding and unused rows have no gradient.
-        assert {name for name in trained - changed if not name.endswith("self.key.bias")} == set()
-
-    def test_it_treats_each_record_alone_and_goes_layer_by_layer(
-        self, roberta: Roberta, mirror: bench.DataSource
-    ) -> None:
-        model = built(roberta, mirror, "all")
-        refuse_mixing(model, records().inputs)
-        assert type(gradient_engine(model, like=records())) is LayerwiseEngine
-
-    @pytest.mark.parametrize("which", WHICH)
     def test_structure_is_known_without_weights(self, roberta: Roberta, mirror: bench.DataSource, which: Which) -> None:
         assert structure_hash(roberta.structure(3, which)) == structure_hash(built(roberta, mirror, which))
         assert structure_hash(roberta.structure(2, which)) != structure_hash(roberta.structure(3, which))
-
-    def test_the_head_follows_the_seed_and_the_network_draws_nothing(
-        self, roberta: Roberta, mirror: bench.DataSource
-    ) -> None:
-        one, two = built(roberta, mirror, "all"), built(roberta, mirror, "all")
-        torch.manual_seed(5)
-        other = roberta.classifier(3, "all", mirror)
-        for (name, weight), (_, same), (_, third) in zip(
-            one.named_parameters(), two.named_parameters(), other.named_parameters(), strict=True
-        ):
-            assert torch.equal(weight, same)
-            assert torch.equal(weight, third) != (name in ("head.0.weight", "head.2.weight"))
 
     @pytest.mark.parametrize(
         ("wrong", "message"),
@@ -226,19 +186,9 @@ class TestTokens:
         assert ids[1].tolist() == [0, *5 * [a], 2, 2, *3 * [b], 2]  # the longer text is cut
         assert (ids[2] == 2).sum() == 3
 
-    def test_another_vocabulary(self, roberta: Roberta, mirror: bench.DataSource) -> None:
-        with pytest.raises(InvalidValueError, match="at most 259 tokens of tiny-roberta, got 260"):
-            list(replace(roberta, vocabulary=259).token_ids([("a",)], mirror))
-
-    @pytest.mark.parametrize("longest", [7, 19])
-    def test_lengths_that_the_network_does_not_take(self, roberta: Roberta, longest: int) -> None:
-        with pytest.raises(InvalidValueError, match=f"longest from 8 to 18 of tiny-roberta, got {longest}"):
-            replace(roberta, longest=longest)
-
-    def test_a_missing_package(self, roberta: Roberta, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(__import__("sys").modules, "transformers", None)
-        with pytest.raises(DataError, match=r"need transformers: pip install 'dphpo-bench\[transformers\]'"):
-            roberta.structure(2, "all")
+    def test_lengths_that_the_network_does_not_take(self, roberta: Roberta) -> None:
+        with pytest.raises(InvalidValueError, match="longest from 8 to 18 of tiny-roberta, got 19"):
+            replace(roberta, longest=19)
 
 
 class TestTask:
@@ -270,15 +220,6 @@ class TestTask:
         assert record.status == "ok", record.error
         assert set(record.metrics) == {"accuracy", "cross_entropy"}
 
-    def test_records_are_token_ids_in_the_order_of_the_rows(self, roberta: Roberta, mirror: bench.DataSource) -> None:
-        task, display = task_on(mirror, roberta), Remembering()
-        task.prepare(replace(mirror, progress=display))
-        assert display.lines == [("Tokenising pairs", 33)]
-        train, rows = task.load_train(mirror), sorted(PAIRS, key=row_digest)
-        (ids,) = roberta.token_ids([(str(one), str(other)) for one, other, _ in rows], mirror)
-        assert torch.equal(train.named()["inputs"], ids)
-        assert train.named()["targets"].tolist() == [row[-1] for row in rows]
-
     def test_identity_needs_no_weights_and_tells_their_checksums(
         self, roberta: Roberta, mirror: bench.DataSource
     ) -> None:
@@ -293,17 +234,6 @@ class TestTask:
         assert len({task.fingerprint(mirror) for task in tasks}) == 3
         assert len({task.model_fingerprint() for task in tasks}) == 1
         assert len({task_on(mirror, roberta, model).model_fingerprint() for model in ROBERTAS}) == 3
-
-    def test_a_prepared_task_can_be_copied(self, roberta: Roberta, mirror: bench.DataSource) -> None:
-        task = task_on(mirror, roberta)
-        task.prepare(replace(mirror, progress=Remembering()))
-        copy.deepcopy(task).build_model()
-
-    def refused(self, task: TextTask, source: bench.DataSource) -> str:
-        with pytest.raises(DataError) as error:
-            task.prepare(source)
-        assert "\n" not in str(error.value)
-        return str(error.value)
 
 
 def test_the_fine_tuned_block_has_its_structure_without_weights() -> None:

@@ -1,9 +1,7 @@
 """ScatterNet features against kymatio itself, and the properties that the variants promise."""
 
-import numpy as np
 import pytest
 import torch
-from kymatio.numpy import Scattering2D
 from kymatio.torch import Scattering2D as TorchScattering2D
 
 from dphpo_bench.recipes.scattering import ScatteringFeatures, _pink_noise
@@ -22,20 +20,6 @@ def few_synthetic_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def extract(features: ScatteringFeatures, pixels: torch.Tensor) -> torch.Tensor:
     return torch.cat(list(features.extract(pixels)))
-
-
-@pytest.mark.parametrize(("channels", "size", "expected"), [(3, 32, 15_552), (1, 28, 3_969)])
-def test_group_normalised_coefficients_of_kymatio(channels: int, size: int, expected: int) -> None:
-    """The set-up of Tramèr and Boneh: 81 paths per channel at a quarter of the size, 27 groups."""
-    pixels = pictures(3, channels, size)
-    found = extract(ScatteringFeatures(normalisation="group_norm"), pixels)
-    assert found.shape == (3, expected)
-    assert found.dtype == torch.bfloat16
-    coefficients = Scattering2D(J=2, shape=(size, size), L=8)(pixels.numpy() / 255)
-    grouped = coefficients.reshape(3, 27, -1)
-    centred = grouped - grouped.mean(-1, keepdims=True)
-    wanted = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
-    np.testing.assert_allclose(found.float().numpy(), wanted.reshape(3, -1), rtol=2**-8, atol=2e-3)
 
 
 @pytest.mark.parametrize("normalisation", ["group_norm", "pink_noise"])
@@ -60,23 +44,16 @@ def test_features_from_kymatio(normalisation: str, symmetric: bool, shape: tuple
         return (rooted(images) - mean) / deviation
 
     images = pixels / 255
+    features = ScatteringFeatures(normalisation=normalisation, symmetric=symmetric)  # type: ignore[arg-type]
+    if not symmetric:
+        assert features.size(shape) == {3: 15_552, 1: 3_969}[shape[0]]  # as Tramèr and Boneh have it
     wanted = normalised(images)
     if symmetric:
         wanted = (wanted + normalised(images.flip(-1))) / 2
         wanted = wanted[..., wanted.shape[-1] // 2 :]
-    features = ScatteringFeatures(normalisation=normalisation, symmetric=symmetric)  # type: ignore[arg-type]
     found = features.float_features(shape)(pixels)
+    assert found.shape == (3, features.size(shape))
     torch.testing.assert_close(found, wanted.flatten(1), rtol=0, atol=1e-5 * float(wanted.abs().max()))
-
-
-@pytest.mark.parametrize("normalisation", ["group_norm", "pink_noise"])
-@pytest.mark.parametrize("symmetric", [False, True])
-@pytest.mark.parametrize("shape", [(3, 8, 8), (1, 12, 12)])
-def test_size_is_what_comes_out(normalisation: str, symmetric: bool, shape: tuple[int, int, int]) -> None:
-    features = ScatteringFeatures(normalisation=normalisation, groups=3, symmetric=symmetric)  # type: ignore[arg-type]
-    found = extract(features, pictures(5, shape[0], shape[1]))
-    assert found.shape == (5, features.size(shape))
-    assert found.isfinite().all()
 
 
 def test_a_picture_does_not_depend_on_the_others() -> None:
@@ -84,13 +61,6 @@ def test_a_picture_does_not_depend_on_the_others() -> None:
     features = ScatteringFeatures()
     together = extract(features, pixels)
     torch.testing.assert_close(extract(features, pixels[33:34]), together[33:34])
-
-
-def test_symmetric_features_cannot_tell_left_from_right() -> None:
-    pixels = pictures(4, 1, 8)
-    features = ScatteringFeatures(symmetric=True)
-    assert features.size((3, 32, 32)) == ScatteringFeatures().size((3, 32, 32)) // 2
-    torch.testing.assert_close(extract(features, pixels), extract(features, pixels.flip(-1)))
 
 
 def test_pink_noise_has_amplitudes_of_one_over_frequency() -> None:
@@ -101,9 +71,3 @@ def test_pink_noise_has_amplitudes_of_one_over_frequency() -> None:
     power = torch.fft.rfft2((noise - noise.mean()) * window * window[:, None]).abs().square().mean((0, 1))
     slope = (power[0, 12] / power[0, 3]).log() / torch.log(torch.tensor(12 / 3))
     assert -2.4 < float(slope) < -1.6  # power falls as 1/f²
-
-
-def test_the_number_of_threads_is_given_back() -> None:
-    before = torch.get_num_threads()
-    extract(ScatteringFeatures(), pictures(1, 1, 8))
-    assert torch.get_num_threads() == before

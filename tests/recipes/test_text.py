@@ -1,6 +1,5 @@
 """Features of texts, and tasks on them, with a tiny encoder of random weights."""
 
-import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,18 +12,15 @@ import torch
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import DataError, InvalidValueError
-from dphpo_bench.data.cache import sha256_of_file
 from dphpo_bench.data.datasets import Split, Table
 from dphpo_bench.data.rows import Row, content_hash, row_digest
-from dphpo_bench.data.weights import Weights
 from dphpo_bench.recipes.text_features import TextFeatures
 from dphpo_bench.recipes.text_task import TextTask
 from dphpo_bench.testing import TaskContract
 from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.structure import structure_hash
-from tests.conftest import Remembering
-from tests.recipes.published import loop, shaken
+from tests.recipes.published import loop, published, shaken
 from tests.training.models import flat
 
 WORDS = ["a", "bad", "bore", "film", "fine", "good", "the", "what"]
@@ -63,19 +59,8 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def weights(encoder: Path) -> Weights:
-    return Weights(
-        name="tiny",
-        files=tuple((name, sha256_of_file(encoder / name)) for name in FILES),
-        trained_on=(),
-        licence="none",
-        homepage="https://example.org",
-        repo_id="someone/tiny",
-    )
-
-
-@pytest.fixture
-def features(weights: Weights) -> TextFeatures:
+def features(encoder: Path) -> TextFeatures:
+    weights = published("tiny", encoder, FILES)
     return TextFeatures(layers=LAYERS, longest=LONGEST, size=SIZE, heads=2, inner=32, weights=weights)
 
 
@@ -183,45 +168,23 @@ def pooled(encoder: Path, texts: Sequence[str], layer: int) -> torch.Tensor:
 
 
 class TestFeatures:
-    @pytest.mark.parametrize("layers", [0, 1, LAYERS])
+    @pytest.mark.parametrize("layers", [1, LAYERS])
     def test_they_are_the_means_of_a_layer_in_the_order_of_the_texts(
-        self, features: TextFeatures, mirror: bench.DataSource, encoder: Path, layers: int
+        self,
+        features: TextFeatures,
+        mirror: bench.DataSource,
+        encoder: Path,
+        layers: int,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
+        monkeypatch.setattr("dphpo_bench.recipes.text_features._TEXTS_PER_BLOCK", 6)
+        monkeypatch.setattr("dphpo_bench.recipes.text_features._TEXTS_PER_CALL", 4)
         texts = [*(str(row[0]) for row in TRAIN), "", "fine " * 100]
         found = extract(replace(features, layers=layers), texts, mirror)
         assert found.dtype == torch.bfloat16
         torch.testing.assert_close(found.float(), one_by_one(encoder, texts, layers), atol=0.02, rtol=0)
 
-    def test_blocks_and_parts_do_not_matter(
-        self, features: TextFeatures, mirror: bench.DataSource, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        texts = [str(row[0]) for row in TRAIN]
-        whole = extract(features, texts, mirror)
-        monkeypatch.setattr("dphpo_bench.recipes.text_features._TEXTS_PER_BLOCK", 6)
-        monkeypatch.setattr("dphpo_bench.recipes.text_features._TEXTS_PER_CALL", 4)
-        blocks = list(features.extract(texts, mirror))
-        assert [len(block) for block in blocks] == [6] * 6 + [4]
-        torch.testing.assert_close(torch.cat(blocks).float(), whole.float(), atol=0.02, rtol=0)
-
-    def test_what_is_beyond_the_longest_is_not_looked_at(
-        self, features: TextFeatures, mirror: bench.DataSource
-    ) -> None:
-        short = extract(features, ["fine " * (LONGEST - 2)], mirror)
-        assert torch.equal(extract(features, ["fine " * (LONGEST - 2) + "bad " * 5000], mirror), short)
-
-    def test_global_randomness_is_left_alone(self, features: TextFeatures, mirror: bench.DataSource) -> None:
-        torch.manual_seed(1)
-        expected = torch.rand(1)
-        torch.manual_seed(1)
-        extract(features, ["a film"], mirror)
-        assert torch.equal(torch.rand(1), expected)
-
-    def test_no_text(self, features: TextFeatures, mirror: bench.DataSource) -> None:
-        assert list(features.extract([], mirror)) == []
-        with pytest.raises(InvalidValueError, match="Expected texts, got NoneType at position 1"):
-            extract(features, ["a", None], mirror)  # type: ignore[list-item]
-
-    @pytest.mark.parametrize("wrong", [{"layers": 3}, {"longest": 13}, {"longest": 2}, {"size": 8}])
+    @pytest.mark.parametrize("wrong", [{"layers": 3}, {"longest": 13}, {"size": 8}])
     def test_parameters_that_the_encoder_does_not_have(
         self, features: TextFeatures, mirror: bench.DataSource, wrong: dict[str, int]
     ) -> None:
@@ -242,31 +205,6 @@ class TestTask:
         torch.testing.assert_close(train.named()["inputs"].float(), expected, atol=0.02, rtol=0)
         assert len(test) == 3
 
-    def test_both_splits_are_prepared_as_one_piece_of_work(
-        self, features: TextFeatures, mirror: bench.DataSource, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        task, display = task_on(dataset(), features), Remembering()
-        task.prepare(replace(mirror, progress=display))
-        monkeypatch.setattr(TextFeatures, "extract", None)
-        monkeypatch.setattr("dphpo_bench.data.rows.load_rows", None)
-        task.prepare(replace(mirror, progress=display))
-        assert display.lines == [("Extracting features of reviews", 43)]
-        assert display.done == [43]
-        monkeypatch.undo()
-        rows = [str(text) for text, _ in sorted(TEST, key=row_digest)]
-        assert torch.equal(task.load_test(mirror).named()["inputs"], extract(features, rows, mirror))
-
-    def test_unusable_test_records_stop_the_preparation_first(
-        self, features: TextFeatures, mirror: bench.DataSource
-    ) -> None:
-        assert mirror.data_dir
-        unlabelled = [(text, -1) for text, _ in TEST]
-        put(mirror.data_dir / "reviews/test.parquet", unlabelled)
-        display = Remembering()
-        with pytest.raises(DataError, match="expected labels from 0 to 1, got -1"):
-            task_on(dataset(test=unlabelled), features).prepare(replace(mirror, progress=display))
-        assert display.lines == []
-
     def test_a_pair_has_both_texts_their_differences_and_products(
         self, features: TextFeatures, mirror: bench.DataSource
     ) -> None:
@@ -285,12 +223,6 @@ class TestTask:
         torch.testing.assert_close(difference, (one - other).abs(), atol=0.02, rtol=0.01)
         torch.testing.assert_close(product, one * other, atol=0.02, rtol=0.01)
 
-    def test_a_private_run(self, features: TextFeatures, mirror: bench.DataSource, tmp_path: Path) -> None:
-        task = task_on(dataset(), features)
-        result = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0, source=mirror, results_dir=tmp_path)
-        assert result.record.status == "ok", result.record.error
-        assert set(result.record.metrics) >= {"accuracy", "cross_entropy"}
-
     @pytest.mark.parametrize("model", ["bitfit", "lora"])
     def test_a_fine_tuned_block_goes_on_where_the_cached_tokens_end(
         self, features: TextFeatures, mirror: bench.DataSource, encoder: Path, model: str, here: None
@@ -304,14 +236,13 @@ class TestTask:
         network.head = torch.nn.Identity()
         torch.testing.assert_close(network(inputs).detach(), pooled(encoder, texts, LAYERS - 1), atol=0.05, rtol=0)
 
-    @pytest.mark.parametrize("model", ["bitfit", "lora"])
     def test_weights_are_found_where_the_task_was_prepared_from(
-        self, features: TextFeatures, mirror: bench.DataSource, monkeypatch: pytest.MonkeyPatch, model: str
+        self, features: TextFeatures, mirror: bench.DataSource, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv("DPHPO_BENCH_DATA", raising=False)
         monkeypatch.setenv("DPHPO_BENCH_CACHE", str(mirror.cache_dir.with_name("empty")))
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
-        task = tuned_on(dataset(), features, model)
+        task = tuned_on(dataset(), features, "bitfit")
         structure = task.model_fingerprint()  # needs none
         with pytest.raises(DataError, match="Cannot download the weights tiny"):
             task.build_model()
@@ -338,26 +269,3 @@ class TestTask:
         found = flat(gradient_engine(network, losses).clipped_sum(records.inputs, records.targets, Abadi(0.1))).float()
         wanted = loop(network, records, losses, Abadi(0.1))
         assert float((found - wanted).norm() / wanted.norm()) < 1e-5
-
-    @pytest.mark.parametrize("model", ["bitfit", "lora"])
-    def test_a_private_run_changes_what_is_tuned_and_nothing_else(
-        self, features: TextFeatures, mirror: bench.DataSource, tmp_path: Path, model: str, here: None
-    ) -> None:
-        task = tuned_on(dataset(), features, model)
-        torch.manual_seed(0)
-        network = task.build_model()
-        before = copy.deepcopy(network.state_dict())
-        records = task.load_train(mirror).rows(slice(0, 20)).to(torch.device("cpu"), torch.float32)
-        engine = gradient_engine(network, task.objective().losses)
-        for _ in range(2):  # the head starts from zero, so the first step moves nothing below it
-            step = engine.clipped_sum(records.inputs, records.targets, Abadi(1.0))
-            for weight, change in zip(engine.parameters, step, strict=True):
-                weight.data.add_(change.float(), alpha=-1)
-        changed = {name for name, value in network.state_dict().items() if not torch.equal(value, before[name])}
-        trained = {name for name, weight in network.named_parameters() if weight.requires_grad}
-        # The bias of keys adds the same to all weights of a softmax; of LoRA's factors one is zero at first.
-        assert changed <= trained
-        assert {"head.weight", "head.bias"} < changed
-        assert any(("lora_B" if model == "lora" else "intermediate.dense.bias") in name for name in changed)
-        result = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0, source=mirror, results_dir=tmp_path)
-        assert result.record.status == "ok", result.record.error

@@ -8,22 +8,19 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 import dphpo_bench as bench
-from dphpo_bench.base.errors import DataError
-from dphpo_bench.data.cache import sha256_of_file
 from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.data.images import content_hash, record_type
-from dphpo_bench.data.weights import Weights
 from dphpo_bench.recipes.dataset_task import Schedule
-from dphpo_bench.recipes.fine_tuning import Which
 from dphpo_bench.recipes.image_task import ImageTask
 from dphpo_bench.recipes.vision_transformers import VisionTransformer
 from dphpo_bench.testing import TaskContract
 from dphpo_bench.training.clipping import Abadi
-from dphpo_bench.training.structure import structure_hash, weights_hash
+from dphpo_bench.training.structure import structure_hash
 from tests.data.conftest import write_records
+from tests.recipes.published import published as put_weights
 from tests.training.models import BACKENDS, brute_force, engine_by, flat
 
 FILE = "model.safetensors"
@@ -106,14 +103,7 @@ def transformer(tmp_path: Path) -> VisionTransformer:
     path = tmp_path / "mirror/weights/tiny" / FILE
     path.parent.mkdir(parents=True)
     save_file(published(torch.Generator().manual_seed(0)), path)
-    weights = Weights(
-        name="tiny",
-        files=((FILE, sha256_of_file(path)),),
-        trained_on=("nothing",),
-        licence="none",
-        homepage="https://example.org",
-        repo_id="someone/tiny",
-    )
+    weights = put_weights("tiny", path.parent, (FILE,))
     return VisionTransformer(side=SIDE, patch=4, width=WIDTH, layers=LAYERS, heads=2, inner=2 * WIDTH, weights=weights)
 
 
@@ -191,14 +181,6 @@ class TestFeatures:
         expected = torch.nn.functional.layer_norm(tokens, (WIDTH,))
         torch.testing.assert_close(found.float(), expected, atol=0.02, rtol=0)  # a step of bfloat16
 
-    def test_randomness_is_left_alone(self, transformer: VisionTransformer, mirror: bench.DataSource) -> None:
-        torch.manual_seed(1)
-        expected = torch.rand(1)
-        torch.manual_seed(1)
-        few = torch.zeros(3, 3, 9, 9, dtype=torch.uint8)
-        assert torch.cat(list(transformer.extract(few, mirror))).shape == (3, WIDTH)
-        assert torch.equal(torch.rand(1), expected)
-
 
 class TestModels:
     @pytest.mark.parametrize("model", TUNED)
@@ -230,40 +212,6 @@ class TestModels:
         found = engine.clipped_sum(pixels, labels, Abadi(0.1))
         assert (flat(found).double() - flat(expected)).norm() < 1e-5 * flat(expected).norm()
         torch.testing.assert_close(engine.losses(pixels, labels).double(), losses, rtol=1e-5, atol=1e-6)
-
-    @pytest.mark.parametrize(
-        ("model", "some", "none"),
-        [
-            ("vit", ("cls_token", "position_embeddings", "q_proj.weight", "fc1.bias"), ()),
-            ("vit_bitfit", ("projection.bias", "q_proj.bias", "layernorm.bias"), ("weight", "cls_token", "position")),
-            ("vit_lora", ("q_proj.lora_A", "v_proj.lora_B"), ("base_layer", "fc1", "norm", "embeddings")),
-        ],
-    )
-    def test_a_private_run_changes_what_is_tuned_and_nothing_else(
-        self,
-        task_class: type[ImageTask],
-        mirror: bench.DataSource,
-        tmp_path: Path,
-        model: str,
-        some: tuple[str, ...],
-        none: tuple[str, ...],
-    ) -> None:
-        class Longer(task_class):  # type: ignore[valid-type, misc]
-            vit_schedule = vit_part_schedule = Schedule(batch_size=12, epochs=2)
-
-        task = Longer(model)
-        result = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0, source=mirror, results_dir=tmp_path)
-        assert result.record.status == "ok", result.record.error
-        assert result.model is not None
-        torch.manual_seed(0)
-        before = task.build_model().state_dict()
-        trained = {name for name, weight in result.model.named_parameters() if weight.requires_grad}
-        after = {name: value for name, value in result.model.state_dict().items() if "lora_A" not in name}
-        changed = {name for name, value in after.items() if not torch.equal(value, before[name])}
-        # Of LoRA's factors one is drawn anew for each run.
-        assert changed == {name for name in trained if "lora_A" not in name}
-        assert all(any(part in name for name in trained) for part in (*some, "head.weight", "head.bias"))
-        assert not [name for name in trained if any(part in name.replace("head.weight", "") for part in none)]
 
     @pytest.mark.parametrize("model", ["vit_head", "vit_lora"])
     def test_what_holds_for_every_task(
@@ -313,80 +261,3 @@ class TestIdentity:
         head = 10 * 769
         biases = 12 * (4 * 768 + 3072 + 768 + 2 * 768) + 768 + 768
         assert sizes == {"all": 85_798_656 + head, "bitfit": biases + head, "lora": 12 * 2 * 2 * 4 * 768 + head}
-
-
-class TestWeights:
-    def test_the_source_of_the_preparation_is_where_they_are_looked_for(
-        self, task_class: type[ImageTask], mirror: bench.DataSource, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        task = task_class("vit")
-        with pytest.raises(DataError, match="Cannot download the weights tiny"):
-            task.build_model()
-        task.prepare(mirror)
-        prepared = weights_hash(task.build_model())
-        monkeypatch.setenv("DPHPO_BENCH_DATA", str(mirror.data_dir))
-        assert weights_hash(task_class("vit").build_model()) == prepared
-
-    @pytest.mark.parametrize("model", ["vit_head", "vit"])
-    def test_none_and_no_network(self, task_class: type[ImageTask], mirror: bench.DataSource, model: str) -> None:
-        assert mirror.data_dir
-        (mirror.data_dir / "weights/tiny" / FILE).unlink()
-        message = self.refused(task_class, mirror, model)
-        assert "Cannot download the weights tiny from http://127.0.0.1:9" in message
-        assert "weights/tiny of the mirror that --data-dir" in message
-        assert "use a machine with a network, which gets them from someone/tiny" in message
-        assert not list(mirror.cache_dir.rglob("features/*.npy"))
-
-    @pytest.mark.parametrize(
-        ("change", "message"),
-        [
-            ("missing", r"tiny lack layers\.1\.mlp\.fc2\.bias; they belong to another configuration"),
-            ("shape", r"another configuration: expected layers\.1\.mlp\.fc2\.bias of shape \(8,\), got \(3,\)"),
-        ],
-    )
-    def test_those_of_another_network(
-        self,
-        task_class: type[ImageTask],
-        mirror: bench.DataSource,
-        transformer: VisionTransformer,
-        change: str,
-        message: str,
-    ) -> None:
-        assert mirror.data_dir
-        path = mirror.data_dir / "weights/tiny" / FILE
-        tensors = load_file(path)
-        if change == "missing":
-            del tensors["encoder.layer.1.output.dense.bias"]
-        else:
-            tensors["encoder.layer.1.output.dense.bias"] = torch.zeros(3)
-        save_file(tensors, path)
-        weights = replace(transformer.weights, files=((FILE, sha256_of_file(path)),))
-        task_class.transformer = replace(transformer, weights=weights)
-        task = task_class("vit")
-        task.prepare(mirror)
-        with pytest.raises(DataError, match=message):
-            task.build_model()
-
-    def refused(self, task_class: type[ImageTask], source: bench.DataSource, model: str) -> str:
-        with pytest.raises(DataError) as error:
-            bench.run("dp_sgd", task_class(model), bench.PrivacyBudget(8, 1e-3), seed=0, source=source)
-        assert "\n" not in str(error.value)
-        return str(error.value)
-
-
-@pytest.mark.parametrize("tuning", ["all", "bitfit", "lora"])
-def test_names_of_this_version_of_transformers_and_of_a_classifier_are_taken_too(
-    transformer: VisionTransformer, mirror: bench.DataSource, tuning: Which
-) -> None:
-    assert mirror.data_dir
-    expected = transformer.classifier(CLASSES, "all", mirror)
-    path = mirror.data_dir / "weights/tiny" / FILE
-    old = {f"vit.{name}": tensor for name, tensor in load_file(path).items()}
-    new = {name.removeprefix("network."): tensor for name, tensor in expected.state_dict().items()}
-    hashes = set()
-    for tensors in (old, new):
-        save_file({name: tensor.clone() for name, tensor in tensors.items()}, path)
-        weights = replace(transformer.weights, files=((FILE, sha256_of_file(path)),))
-        torch.manual_seed(0)
-        hashes.add(weights_hash(replace(transformer, weights=weights).classifier(CLASSES, tuning, mirror)))
-    assert len(hashes) == 1

@@ -11,13 +11,11 @@ from dphpo_bench.recipes.wavelets import scattering_transform
     ("scales", "angles", "shape"),
     [
         (2, 8, (32, 32)),
-        (2, 8, (28, 28)),
         (1, 8, (8, 8)),
         (3, 8, (16, 24)),  # maps between that are subsampled before they are transformed again
         (2, 5, (12, 8)),
         (2, 3, (10, 14)),  # padded by three pixels
         (2, 8, (8, 9)),  # padded by a column more on one side
-        (2, 8, (9, 8)),
         (2, 4, (4, 4)),  # padded by as much as there is
     ],
 )

@@ -67,9 +67,7 @@ def source(tmp_path: Path) -> bench.DataSource:
     return bench.DataSource.resolve(tmp_path / "mirror", tmp_path / "cache")
 
 
-@pytest.mark.parametrize(
-    "test", [pytest.param(one, marks=[pytest.mark.slow] if "import" in one else []) for one in NEED_NO_DATA]
-)
+@pytest.mark.parametrize("test", NEED_NO_DATA)
 def test_what_of_the_contract_needs_no_data(test: str) -> None:
     getattr(TaskContract(), test)(E2e())
 
@@ -221,22 +219,6 @@ def test_prompts_have_the_form_of_the_literature(gpt2_source: bench.DataSource) 
     prompt = inputs[: len(inputs) - len(wanted) + 1 - int((targets == IGNORED).flip(0).long().cumprod(0).sum())]
     assert tokenizer.decode(prompt.tolist()) == "name : Zizzi | familyFriendly : yes ||"
     assert tokenizer.decode(wanted, skip_special_tokens=False) == " Zizzi welcomes kids.<|endoftext|>"
-
-
-def test_a_gpt2_that_knows_the_sentence_has_bleu_100(gpt2_source: bench.DataSource) -> None:
-    task = SmallWithGpt2("gpt2")
-    task.prepare(gpt2_source)
-    test = task.load_test(gpt2_source)
-    one = test.rows(torch.tensor([[reference.endswith("kids.") for reference in test.references].index(True)]))
-    model = that_knows(one, task)
-    perplexity, bleu = task.metrics
-    assert bleu.of(model, one) == pytest.approx(100)
-    assert bleu.of(model, test) < 100
-    assert perplexity.of(model, one) < 1.5
-    with pytest.raises(
-        bench.errors.InvalidValueError, match="metric bleu cannot be computed: the test records came without"
-    ):
-        bleu.of(model, bench.Records(one.inputs, one.targets))
 
 
 def test_without_sacrebleu_nothing_is_trained(source: bench.DataSource, monkeypatch: pytest.MonkeyPatch) -> None:

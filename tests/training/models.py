@@ -92,3 +92,7 @@ def brute_force(model: nn.Module, inputs: Tensor, targets: Tensor, clipping: Cli
 
 def flat(tensors: list[Tensor]) -> Tensor:
     return torch.cat([tensor.flatten() for tensor in tensors])
+
+
+def relative_error(actual: list[Tensor], expected: list[Tensor]) -> float:
+    return float((flat(actual).double() - flat(expected).double()).norm() / flat(expected).double().norm())

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.training.clipping import Abadi, AutoS, AutoV, parse_clipping
 from dphpo_bench.training.layers import Dense
-from dphpo_bench.training.norms import add_product, norm_bounds, row_norms
+from dphpo_bench.training.norms import norm_bounds, row_norms
 
 RULES = (Abadi(1.0), Abadi(3e-7), Abadi(50.0), AutoS(), AutoS(1e-6), AutoV())
 
@@ -102,7 +102,7 @@ def test_bounds_of_norms_are_never_below_them(values, scale, rule):
     assert length(total) <= rule.sensitivity
 
 
-@pytest.mark.parametrize("width", [2**15, LONG, LONG + 1, 2**17])
+@pytest.mark.parametrize("width", [2**15, LONG + 1])
 def test_bounds_depend_on_nothing_but_their_row(width):
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(37, width, generator=generator) * 10 ** torch.linspace(-3, 3, 37)[:, None]
@@ -117,17 +117,6 @@ def test_bounds_depend_on_nothing_but_their_row(width):
     assert beside.isfinite().tolist() == [place not in (3, 11) for place in range(37)]
     assert all(beside[place] == alone[place] for place in range(37) if place not in (3, 7, 11))
     assert length(rows[7]) <= beside[7] <= length(rows[7]) * (1 + 8.1e-6)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize(("n", "width"), [(0, 5), (3, 1), (300, 9000), (5000, 70)])
-def test_products_are_rounded_to_float64_only(n, width, dtype):
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(n, width, generator=generator).to(dtype)
-    weights = torch.randn(2, n, dtype=torch.float64, generator=generator)
-    total = torch.full((2, width), 7.0, dtype=torch.float64)
-    add_product(total, weights, rows)
-    torch.testing.assert_close(total, 7 + weights @ rows.double(), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("flushed", [False, True], ids=["as usual", "flushed to zero"])

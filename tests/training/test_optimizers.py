@@ -1,7 +1,5 @@
 """Directions against the trajectories of torch's optimisers; the moving average against its definition."""
 
-import functools
-
 import pytest
 import torch
 
@@ -59,17 +57,6 @@ def test_sgd_has_momentum_unless_it_is_given():
     torch.testing.assert_close(plain.direction(gradients), gradients)
 
 
-def test_directions_of_parameters_that_require_gradients_and_of_factories():
-    parameters = [torch.nn.Parameter(p) for p in weights()]
-    rule = UpdateRule(functools.partial(torch.optim.SGD, momentum=0.0), parameters)
-    direction = rule.direction([torch.full_like(p, 1e-6) for p in parameters])
-    assert not any(d.requires_grad for d in direction)
-    # Far below the rounding of float32 weights near 1, and still accurate.
-    torch.testing.assert_close(direction, [torch.full_like(p, 1e-6) for p in weights()], rtol=1e-5, atol=0)
-    rule.apply(direction, 2.0)
-    torch.testing.assert_close([p.detach() for p in parameters], [p - 2e-6 for p in weights()])
-
-
 def test_refusals_say_why():
     with pytest.raises(UnknownNameError, match="Did you mean 'adam"):
         UpdateRule("adamx", weights())
@@ -98,14 +85,3 @@ def test_average_forgets_the_initial_weights_and_warms_up():
     average.copy_to([target])
     assert target.item() == pytest.approx(expected, rel=1e-5)
     assert weight.item() == 29.0
-
-
-def test_average_without_decay_is_the_weights():
-    weight = torch.tensor([1.0, 2.0])
-    average = WeightAverage([weight], decay=0.0)
-    average.update()
-    weight.add_(1.0)
-    average.update()
-    torch.testing.assert_close(average.average, [weight])
-    with pytest.raises(InvalidValueError):
-        WeightAverage([weight], decay=1.0)

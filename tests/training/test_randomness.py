@@ -33,29 +33,6 @@ def test_streams_with_equal_low_bits_of_their_seeds_differ(monkeypatch) -> None:
     assert not torch.equal(one, two)
 
 
-def test_draws_are_uniform_and_normal() -> None:
-    """Means of n draws, within six standard deviations: a false alarm in 5e8."""
-    n = 100_000
-    generator = Streams(3).generator("noise")
-    uniform = torch.rand(n, dtype=torch.float64, generator=generator)
-    normal = torch.randn(n, dtype=torch.float64, generator=generator)
-    assert uniform.mean().item() == pytest.approx(0.5, abs=6 / (12 * n) ** 0.5)
-    assert normal.mean().item() == pytest.approx(0.0, abs=6 / n**0.5)
-    assert normal.std().item() == pytest.approx(1.0, abs=6 / (2 * n) ** 0.5)
-    assert len(set(uniform.tolist())) == n
-
-
-def test_only_the_words_of_the_state_are_replaced() -> None:
-    """The layout that `_filled` relies on: a torch that keeps its state otherwise fails here."""
-    generator = torch.Generator().manual_seed(0)
-    state = generator.get_state()
-    assert len(state) == 5056
-    words = state[24 : 24 + 8 * 624].view(torch.int64)
-    assert words[0] == 0  # the first word of MT19937 is its seed
-    assert words[1] == 1  # and the next 1812433253 (x ^ x >> 30) + 1
-    assert ((words >= 0) & (words < 2**32)).all()
-
-
 def test_the_global_generator_is_seeded_as_by_torch_and_put_back() -> None:
     before = torch.get_rng_state()
     with global_randomness(2**53 - 1):

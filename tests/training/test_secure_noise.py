@@ -15,7 +15,7 @@ from scipy import stats
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.training import noise, secure_noise
 from dphpo_bench.training.noise import AboveThreshold, add_gaussian_noise
-from dphpo_bench.training.sampling import poisson_sample, uniform
+from dphpo_bench.training.sampling import poisson_sample
 from dphpo_bench.training.secure_noise import SecureGenerator, add_discrete_gaussian, gaussian_grid
 
 FALSE_ALARM = 1e-7
@@ -35,20 +35,12 @@ def chi_square(drawn: "list[int]", probabilities: "np.ndarray", support: "np.nda
 
 
 class TestNoise:
-    @pytest.mark.parametrize("scale", [0.8, 2.5, 7.3])
-    def test_discrete_gaussian_has_its_probabilities(self, scale):
+    def test_integers_have_their_probabilities(self):
         # 2.5 is where OpenDP 0.14 fails, with a p-value of 1e-242 for 200,000 draws (OpenDP, issue 2638).
-        support = np.arange(-150, 151)
-        weights = np.exp(-(support**2) / (2 * scale**2))
-        drawn = secure_noise.discrete_gaussian(20_000, scale)
-        assert chi_square(drawn, weights / weights.sum(), support) > FALSE_ALARM
-
-    @pytest.mark.parametrize("scale", [0.8, 2.5, 7.3])
-    def test_discrete_laplace_has_its_probabilities(self, scale):
-        support = np.arange(-400, 401)
-        weights = np.exp(-np.abs(support) / scale)
-        drawn = secure_noise.discrete_laplace(20_000, scale)
-        assert chi_square(drawn, weights / weights.sum(), support) > FALSE_ALARM
+        scale, support = 2.5, np.arange(-400, 401)
+        gaussian, laplace = np.exp(-(support**2) / (2 * scale**2)), np.exp(-np.abs(support) / scale)
+        for draw, weights in ((secure_noise.discrete_gaussian, gaussian), (secure_noise.discrete_laplace, laplace)):
+            assert chi_square(draw(20_000, scale), weights / weights.sum(), support) > FALSE_ALARM
 
     def test_noise_on_the_grid_is_gaussian_of_the_stated_standard_deviation(self):
         values = [torch.full((100, 80), 2.0), torch.full((8_000,), -1.0)]
@@ -101,22 +93,10 @@ class TestNoise:
         assert found[:5] == [3, -(2**52) - 8, 2**49 + 2**40, 1, 5]
         assert found[5] == -(2**200)  # a bound, and finite
 
-    def test_numbers_far_above_the_noise_stay_what_they_are(self):
-        values = [torch.tensor([1e30, -1e30, 60_000.0], dtype=torch.float64)]
-        (noisy,) = add_gaussian_noise([values[0].clone()], 1.0, 1.0, generator())
-        assert noisy[:2].tolist() == values[0][:2].tolist()
-        assert 0 < abs(float(noisy[2]) - 60_000) < 10  # false alarm below 1e-22
-
     def test_without_noise_values_stay_as_they_are(self):
         (same,) = add_gaussian_noise([torch.tensor([0.1, 0.2])], 0.0, 1.0, generator())
         assert torch.equal(same, torch.tensor([0.1, 0.2]))
         assert [part.numel() for part in add_gaussian_noise([torch.zeros(0)], 1.0, 1.0, generator())] == [0]
-
-    def test_noise_is_added_in_place(self):
-        """Freed memory is handed out again as it is, so that what was copied could be read."""
-        values = [torch.zeros(3), torch.zeros(2, 2)]
-        noisy = add_gaussian_noise(values, 1.0, 1.0, generator())
-        assert all(one is value and value.any() for one, value in zip(noisy, values, strict=True))
 
     @pytest.mark.parametrize(("noise_multiplier", "sensitivity"), [(-1, 1), (math.nan, 1), (1, math.inf), (1, -1)])
     def test_bad_values_are_refused(self, noise_multiplier, sensitivity):
@@ -146,36 +126,12 @@ class TestRounding:
         assert scale >= 2.0**48
 
 
-class TestTotalVariation:
-    """Between the discrete Gaussian and the Gaussian that is rounded to integers."""
-
-    @staticmethod
-    def exact(scale: float) -> float:
-        ks = np.arange(0, math.ceil(40 * scale) + 2)  # by symmetry, with tails from one side to keep digits
-        rounded = stats.norm.sf((ks - 0.5) / scale) - stats.norm.sf((ks + 0.5) / scale)
-        rounded[0] = 1 - 2 * stats.norm.sf(0.5 / scale)
-        weights = np.exp(-(ks**2) / (2 * scale**2))
-        discrete = weights / (2 * weights.sum() - 1)
-        difference = np.abs(rounded - discrete)
-        return float(difference.sum() - difference[0] / 2)
-
-    @pytest.mark.parametrize("scale", [0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0])
-    def test_is_below_the_bound(self, scale):
-        assert self.exact(scale) <= 1 / (8 * scale**2)
-
-
 class TestAboveThreshold:
-    def test_finds_the_first_that_is_clearly_above(self):
+    def test_goes_on_after_none_and_ends_with_the_first_index_that_is_above(self):
         for source in (generator(), torch.Generator().manual_seed(0)):
-            values = [0.1, 0.9, 1.0]
-            assert AboveThreshold(0.001, 1.0, source).first(values, 0.5) == 1  # false alarm below e^-90
-            assert AboveThreshold(0.0005, 1.0, source).first([0.1, 0.2], 0.5) is None
             assert AboveThreshold(0.0005, 1.0, source).first([], 0.5) is None
-
-    def test_goes_on_after_none_and_ends_with_an_index(self):
-        for source in (generator(), torch.Generator().manual_seed(0)):
-            test = AboveThreshold(0.0005, 1.0, source)
-            assert [test.first([0.1, 0.9], threshold) for threshold in (3.0, 2.0, 0.5)] == [None, None, 1]
+            test = AboveThreshold(0.0005, 1.0, source)  # false alarm below e^-90
+            assert [test.first([0.1, 0.9, 1.0], threshold) for threshold in (3.0, 2.0, 0.5)] == [None, None, 1]
             with pytest.raises(InvalidValueError, match="one index from each AboveThreshold"):
                 test.first([0.1, 0.9], 3.0)
 
@@ -198,37 +154,6 @@ class TestAboveThreshold:
         for value, found in ((-0.199, 0), (-0.201, None)):
             assert AboveThreshold(0.1, 1.0, torch.Generator()).first([value], 0.0) == found
 
-    @pytest.mark.parametrize("epsilon", [0.3, 1.0, 3.0])
-    @pytest.mark.parametrize("changes", [(1, -1), (-1, 1), (1, 1), (-1, -1), (1, 0), (0, -1)])
-    @pytest.mark.parametrize("thresholds", [(0, 0, 0), (5, 2, -3), (-4, 1, 6), (9, -9, 9)])
-    def test_all_rounds_together_are_private_exactly(self, thresholds, changes, epsilon):
-        """Integers, sensitivity 1, three rounds whose thresholds follow from "none": every transcript there is.
-
-        Given the threshold's noise, rounds are independent, so probabilities are sums over it.
-        """
-        span = np.arange(-4000, 4001)
-
-        def masses(scale):
-            weights = np.exp(-np.abs(span) / scale)
-            return weights / weights.sum()
-
-        on_threshold = masses(2 / epsilon)
-        above = np.append(np.cumsum(masses(4 / epsilon)[::-1])[::-1], 0.0)  # P(noise >= span[i])
-
-        def transcripts(values):
-            missed, found = on_threshold, []
-            for threshold in thresholds:
-                for value in values:
-                    passes = above[np.clip(threshold + span - value + 4000, 0, 8001)]
-                    found.append(float(missed @ passes))
-                    missed = missed * (1 - passes)
-            return np.array([*found, missed.sum()])
-
-        first, second = transcripts((0, 3)), transcripts((changes[0], 3 + changes[1]))
-        assert first.sum() == pytest.approx(1)
-        likely = np.minimum(first, second) > 1e-9
-        assert np.max(np.abs(np.log(first[likely] / second[likely]))) <= epsilon * (1 + 1e-6)
-
     def test_values_out_of_range_are_refused(self):
         with pytest.raises(InvalidValueError, match="epsilon >= 1e-06"):
             AboveThreshold(0.1, 1e-9, generator())
@@ -246,14 +171,7 @@ class TestSecureGenerator:
         assert torch.equal(one, generator(b"a").uniform(1000))
         assert not torch.equal(one, generator(b"b").uniform(1000))
 
-    def test_uniform(self):
-        numbers = uniform(50_000, generator())
-        assert numbers.dtype == torch.float64
-        assert 0 <= float(numbers.min()) <= float(numbers.max()) < 1
-        assert bool((numbers * 2.0**53 == (numbers * 2.0**53).round()).all())
-        assert stats.kstest(numbers.numpy(), "uniform").pvalue > FALSE_ALARM
-
-    @pytest.mark.parametrize("rate", [0.001, 0.1, 0.7])
+    @pytest.mark.parametrize("rate", [0.001, 0.7])
     def test_size_of_a_poisson_sample_is_binomial(self, rate):
         n, rounds = 20_000, 50
         source = generator(str(rate).encode())
@@ -271,11 +189,6 @@ class TestSecureGenerator:
         assert sample.dtype == torch.int64
         assert torch.equal(sample, sample.sort().values)
 
-    @given(st.floats(0, 1, exclude_max=True))
-    def test_true_rate_is_never_above_the_one_that_is_charged(self, rate):
-        true = Fraction(int(math.ldexp(rate, 64)), 2**64)
-        assert Fraction(rate) - Fraction(1, 2**64) < true <= Fraction(rate)
-
 
 class TestOpendp:
     def test_missing(self, monkeypatch):
@@ -287,6 +200,3 @@ class TestOpendp:
         monkeypatch.setattr(metadata, "version", lambda _: "0.14.1")
         with pytest.raises(InvalidValueError, match=r"0\.14\.1, whose noise is biased"):
             secure_noise.require_opendp()
-
-    def test_version(self):
-        assert secure_noise.require_opendp() == metadata.version("opendp")

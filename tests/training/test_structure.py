@@ -1,8 +1,5 @@
 """A model's structure as a hash: what changes it, and what does not."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -81,24 +78,7 @@ def test_addresses_do_not_count() -> None:
     assert len({structure_hash(model) for model in kept}) == 1
 
 
-SCRIPT = """
-import json
-from torch import nn
-from dphpo_bench.training.structure import structure_hash
-layer = nn.TransformerEncoderLayer(8, 2)
-print(json.dumps([structure_hash(layer), structure_hash(nn.Conv2d(1, 4, 3))]))
-"""
-
-
-def test_the_hash_is_the_same_in_every_process() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env={"PYTHONHASHSEED": "1"}, capture_output=True, text=True, check=True
-    )
-    here = [structure_hash(nn.TransformerEncoderLayer(8, 2)), structure_hash(nn.Conv2d(1, 4, 3))]
-    assert json.loads(done.stdout) == here
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_weights_count_one_by_one(dtype: torch.dtype) -> None:
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)).to(dtype)
     before = weights_hash(model)
