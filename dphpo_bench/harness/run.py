@@ -44,6 +44,7 @@ from dphpo_bench.harness.setup import CONDITIONS, SECURE_NOISE, Setup
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
+from dphpo_bench.session import checkpoints
 
 if TYPE_CHECKING:
     import torch
@@ -193,7 +194,7 @@ def run(
         model = None
     path = store.write(record) if store else None
     if checkpoint:
-        checkpoint.unlink(missing_ok=True)
+        checkpoints.discard(checkpoint)
     setup.journal.discard()
     report = None if book is None else _reported(book, setup.progress)
     if check and record.status != "ok":

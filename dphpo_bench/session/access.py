@@ -22,7 +22,7 @@ from dphpo_bench.privacy import event_rules
 from dphpo_bench.privacy.events import OneOfDpEvent, gaussian, non_private
 from dphpo_bench.privacy.holdout import TRAINING, VALIDATION, holdout_name
 from dphpo_bench.privacy.ledger import Ledger, Scope
-from dphpo_bench.session.checkpoints import Checkpoints, Position
+from dphpo_bench.session.checkpoints import OTHER_QUESTION, Checkpoints, Position
 from dphpo_bench.session.guard import Guard
 from dphpo_bench.session.observer import Observer
 from dphpo_bench.session.raw import RawRecords
@@ -148,13 +148,24 @@ class Access(Unique):
     ) -> "list[Tensor]":
         """Return sums with Gaussian noise of deviation noise_multiplier · sensitivity."""
         generator = self.generator("noise", purpose, self.raw.device)
-        return add_gaussian_noise(sums, noise_multiplier, sensitivity, generator)
+        return self._as_before(add_gaussian_noise(sums, noise_multiplier, sensitivity, generator))
 
     def number_with_noise(self, total: float, noise_multiplier: float, sensitivity: float, purpose: str) -> float:
         """Return a number with Gaussian noise of deviation noise_multiplier · sensitivity."""
         sums = [torch.tensor([total], dtype=torch.float64)]
-        (noisy,) = add_gaussian_noise(sums, noise_multiplier, sensitivity, self.generator("noise", purpose))
+        generator = self.generator("noise", purpose)
+        (noisy,) = self._as_before(add_gaussian_noise(sums, noise_multiplier, sensitivity, generator))
         return noisy.item()
+
+    def _as_before(self, release: "list[Tensor]") -> "list[Tensor]":
+        """Return a release; end a run that went on after a kill where it released something else before.
+
+        A GPU rounds its sums otherwise each time, so its runs go on with a seed and public data only.
+        """
+        if self.checkpoints and self.raw.device.type == "cpu" and not self.checkpoints.is_as_before(release):
+            self.ledger.fail(OTHER_QUESTION)
+            raise InvalidValueError(OTHER_QUESTION)
+        return release
 
     # -------------------------------------------------------------------------------------- parts and samples
 

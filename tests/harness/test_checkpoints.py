@@ -115,6 +115,23 @@ class AsksFirst(Forgetful):
         raise AssertionError
 
 
+@dataclass(frozen=True)
+class ForgetsItsRate(Forgetful):
+    """A method that changes a learning rate that its state does not name."""
+
+    name = "forgets_its_rate"
+
+    def run(self, plan: bench.Plan[bench.recipes.DpSgd], session: bench.Session) -> bench.Outcome:
+        """Train at a rate that falls."""
+        training, model, rate = plan.parameters, session.build_model(), 1.0
+        for _ in bench.recipes.training_steps(session, training.steps, [model], [0.0], state=[]):
+            rate *= 0.9
+            with torch.no_grad():
+                gradient = training.gradient(session, model)
+                torch._foreach_add_(bench.recipes.trainable(model), gradient, alpha=-rate)
+        return bench.Outcome(model, {})
+
+
 class TestGoingOn:
     def test_the_display_goes_on_from_the_step(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         reports: list[Any] = []
@@ -158,6 +175,11 @@ class TestGoingOn:
         assert run(tmp_path, "dp_sgd").record.status == "ok"
 
 
+def _moved(module: nn.Module) -> None:
+    for parameter in module.parameters(recurse=False):
+        parameter.data += 1.0
+
+
 class TestRefused:
     @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data[:-1] + b"?", lambda _: b""])
     def test_a_damaged_checkpoint(
@@ -188,6 +210,25 @@ class TestRefused:
         with pytest.raises(bench.errors.InvalidValueError, match="cannot go on from a checkpoint"):
             run(tmp_path, method)
         assert not list(tmp_path.rglob("*.json"))
+
+    def test_the_same_noise_on_another_question(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        private = {"task": toy(public=False), "seed": None}
+        killed_at(8, monkeypatch, tmp_path, ForgetsItsRate(), **private)
+        failed = run(tmp_path, ForgetsItsRate(), check=False, **private).record
+        assert failed.status == "failed"
+        assert "asked something else than before" in failed.error
+        assert list((tmp_path / ".unfinished").iterdir()) == []
+        assert run(tmp_path, ForgetsItsRate(), **private).record.status == "ok"  # another release
+
+    def test_another_question_is_noticed_without_a_checkpoint(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        killed_at(8, monkeypatch, tmp_path, "dp_sgd")
+        checkpoint_in(tmp_path).unlink()
+        build_model = Session.build_model
+        with monkeypatch.context() as patched:
+            patched.setattr(Session, "build_model", lambda self: build_model(self).apply(_moved))
+            assert run(tmp_path, "dp_sgd", check=False).record.status == "failed"
 
     @pytest.mark.parametrize(
         ("options", "message"),
