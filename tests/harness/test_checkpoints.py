@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import dphpo_bench as bench
+from dphpo_bench.harness import plan_cache
 from dphpo_bench.session import checkpoints
 from dphpo_bench.session.session import Session
 from tests.harness.children import ended, start
@@ -280,6 +281,17 @@ class TestPrivateRecords:
         with pytest.raises(bench.errors.DphpoBenchError, match="interrupted with other data, code or packages"):
             run(tmp_path, "dp_sgd", toy(1.0, public=False), seed=None)
         assert len(self.account(tmp_path)) == 1
+
+    def test_edited_code_does_not_draw_the_noise_of_a_killed_run(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        private: dict[str, Any] = {"task": toy(public=False), "seed": None, "checkpoint_every": None}
+        killed_at(7, monkeypatch, tmp_path, "dp_sgd", **private)
+        with monkeypatch.context() as patched:
+            patched.setattr(plan_cache, "code_hash", lambda _: "edited")
+            with pytest.raises(bench.errors.DphpoBenchError, match=r"by other code.* is a second release"):
+                run(tmp_path, "dp_sgd", **private)
+        assert run(tmp_path, "dp_sgd", **private).record.status == "ok"
 
     def test_a_checkpoint_of_a_lost_journal_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         killed_at(7, monkeypatch, tmp_path, "dp_sgd", toy(public=False), seed=None)
