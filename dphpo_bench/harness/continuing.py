@@ -11,11 +11,9 @@ import torch
 from dphpo_bench.base.checks import whole
 from dphpo_bench.base.errors import InvalidValueError, RecordError
 from dphpo_bench.base.tensors import Records
-from dphpo_bench.contract.registry import code_hash
 from dphpo_bench.contract.task import MAX_STEPS, Task
 from dphpo_bench.harness.own_data import records_digest
 from dphpo_bench.harness.plan import CheckedPlan
-from dphpo_bench.harness.plan_cache import engine_hash
 from dphpo_bench.harness.setup import Setup
 from dphpo_bench.privacy import event_texts
 from dphpo_bench.privacy.event_kinds import has_selection
@@ -52,9 +50,7 @@ def check_continuable(every: int, store: RecordStore | None, checked: CheckedPla
         )
 
 
-def must_not_change(
-    identity: Identity, checked: CheckedPlan, task: Task, train: Records, setup: Setup
-) -> dict[str, str]:
+def must_not_change(identity: Identity, checked: CheckedPlan, train: Records, setup: Setup) -> dict[str, str]:
     """Return hashes of all that must not change for a run to go on from a checkpoint, by name."""
     streams = setup.streams()
     installed = sorted((package.name, package.version) for package in distributions())
@@ -62,8 +58,8 @@ def must_not_change(
         "seed": streams.derive("checkpoint"),
         "data set": records_digest(streams.name("records"), train),
         "plan": event_texts.to_json(checked.plan.event),
-        "method or task": [identity.key, code_hash(type(checked.method)), code_hash(type(task))],
-        "version of a package": [engine_hash(), installed],
+        "method or task": [identity.key, setup.code],
+        "version of a package": installed,
         "device": [setup.device, torch.backends.cpu.get_cpu_capability()],
         "number of threads": torch.get_num_threads(),
     }

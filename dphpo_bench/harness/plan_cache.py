@@ -83,6 +83,13 @@ def _key(method: Method, task: Task, budget: PrivacyBudget) -> str:
     return hashlib.sha256(json.dumps(names, sort_keys=True).encode()).hexdigest()[:20]
 
 
+def code_of(method: Method, task: Task) -> str:
+    """Return a hash of all code that a run of a method on a task may execute, but for that of other packages."""
+    classes = type(method), type(task)
+    parts = [engine_hash(), *map(code_hash, classes), *(_neighbours(cls.__module__) for cls in classes)]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:20]
+
+
 @cache
 def engine_hash(*parts: str) -> str:
     """Return a hash of this package's source, or of some of its folders, and of the versions of numerical libraries."""

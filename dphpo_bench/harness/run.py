@@ -36,6 +36,7 @@ from dphpo_bench.harness.entry import Counted, OpenEntry, account_of, refuse_no_
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.own_data import check_same_data, data_digest, keeps_digest
 from dphpo_bench.harness.plan import CheckedPlan, plan
+from dphpo_bench.harness.plan_cache import code_of
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.recording import RunFailedError, identity_of, record_of, task_identity, timed
 from dphpo_bench.harness.saving import write_model
@@ -44,6 +45,7 @@ from dphpo_bench.harness.setup import CONDITIONS, SECURE_NOISE, Setup
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
+from dphpo_bench.session import checkpoints
 
 if TYPE_CHECKING:
     import torch
@@ -136,7 +138,7 @@ def run(
     book = None if counted else account_of(task, store, account)
     if store:
         store.check_writable()
-    setup = replace(setup, device=resolve_device(device))
+    setup = replace(setup, device=resolve_device(device), code=code_of(method, task))
     seconds: dict[str, float] = {}
     with timed(seconds, "plan"), setup.progress.track(f"Planning {method.name} on {task.name}", 0):
         checked = plan(method, task, budget, plans=plans)
@@ -172,7 +174,7 @@ def run(
             if entry:
                 entry.note(digest=digest)
         if checkpoint and checkpoint_every is not None:
-            conditions = must_not_change(identity, checked, task, train, setup)
+            conditions = must_not_change(identity, checked, train, setup)
             setup = replace(setup, checkpoints=checkpoints_of(checkpoint, checkpoint_every, conditions, setup, path))
     if setup.hides_trials(checked.plan.event):
         setup.progress.note("Searching. How many trials there are is a secret, so there is nothing to show.")
@@ -193,7 +195,7 @@ def run(
         model = None
     path = store.write(record) if store else None
     if checkpoint:
-        checkpoint.unlink(missing_ok=True)
+        checkpoints.discard(checkpoint)
     setup.journal.discard()
     report = None if book is None else _reported(book, setup.progress)
     if check and record.status != "ok":
@@ -239,8 +241,8 @@ def _journal(path: Path | None, setup: Setup) -> Journal:
         )
     if journal.values and setup.unseeded and journal.values.get(CONDITIONS) != setup.conditions():
         raise RecordError(
-            "An earlier run of this was interrupted on another device, with another number of threads or by another "
-            "torch, which round otherwise: the same noise on other sums would show the records. Go on as there; or "
+            "An earlier run of this was interrupted on another device, with another number of threads, or by other "
+            "code or another torch: the same noise on other sums would show the records. Go on as there; or "
             f"remove {path} to start anew, which is a second release: count ε and δ of both runs."
         )
     if journal.is_remembered:

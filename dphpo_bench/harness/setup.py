@@ -27,11 +27,14 @@ CONDITIONS = "conditions"
 """An entry of a journal: under which a restart repeats what has been asked; see `Setup.conditions`."""
 
 
-def conditions_of(device: str, threads: int) -> int:
-    """Return a hash of what decides how sums are rounded: the device, the number of threads, torch's version."""
+def conditions_of(device: str, threads: int, code: str) -> int:
+    """Return a hash of what decides what is asked and how sums are rounded.
+
+    These are a hash of the code, the device, the number of threads and torch's version.
+    """
     import torch
 
-    text = json.dumps([device, threads, torch.__version__])
+    text = json.dumps([code, device, threads, torch.__version__])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
@@ -43,6 +46,7 @@ class Setup:
         seed: makes the run repeatable, noise included; None takes the noise from the operating system's entropy.
         secure_noise: draw exact noise, and all else that privacy rests on from cryptographic generators.
         device: a torch device.
+        code: a hash of the code of a run that may go on after a kill, where that must not change; see `code_of`.
         journal: where the seed of an unseeded run is kept until it is recorded; default: in memory.
         progress: where long work reports to.
         meter: counts what is computed.
@@ -58,6 +62,7 @@ class Setup:
     seed: int | None = None
     secure_noise: bool = False
     device: str = "cpu"
+    code: str = ""
     journal: Journal = field(default_factory=Journal)
     progress: Progress = field(default_factory=NullProgress)
     meter: Meter = field(default_factory=Meter)
@@ -91,7 +96,7 @@ class Setup:
         """Return the conditions under which this process runs; see `conditions_of`."""
         import torch
 
-        return conditions_of(self.device, torch.get_num_threads())
+        return conditions_of(self.device, torch.get_num_threads(), self.code)
 
     def streams(self) -> Streams:
         """Return the run's random streams; the journal keeps the seed of an unseeded run, which is drawn once."""

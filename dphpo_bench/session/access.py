@@ -22,7 +22,7 @@ from dphpo_bench.privacy import event_rules
 from dphpo_bench.privacy.events import OneOfDpEvent, gaussian, non_private
 from dphpo_bench.privacy.holdout import TRAINING, VALIDATION, holdout_name
 from dphpo_bench.privacy.ledger import Ledger, Scope
-from dphpo_bench.session.checkpoints import Checkpoints, Position
+from dphpo_bench.session.checkpoints import OTHER_QUESTION, Checkpoints, Position
 from dphpo_bench.session.guard import Guard
 from dphpo_bench.session.observer import Observer
 from dphpo_bench.session.raw import RawRecords
@@ -148,12 +148,13 @@ class Access(Unique):
     ) -> "list[Tensor]":
         """Return sums with Gaussian noise of deviation noise_multiplier · sensitivity."""
         generator = self.generator("noise", purpose, self.raw.device)
-        return add_gaussian_noise(sums, noise_multiplier, sensitivity, generator)
+        return _as_before(self, add_gaussian_noise(sums, noise_multiplier, sensitivity, generator))
 
     def number_with_noise(self, total: float, noise_multiplier: float, sensitivity: float, purpose: str) -> float:
         """Return a number with Gaussian noise of deviation noise_multiplier · sensitivity."""
         sums = [torch.tensor([total], dtype=torch.float64)]
-        (noisy,) = add_gaussian_noise(sums, noise_multiplier, sensitivity, self.generator("noise", purpose))
+        generator = self.generator("noise", purpose)
+        (noisy,) = _as_before(self, add_gaussian_noise(sums, noise_multiplier, sensitivity, generator))
         return noisy.item()
 
     # -------------------------------------------------------------------------------------- parts and samples
@@ -290,3 +291,14 @@ class Access(Unique):
 def draw_uniform(generator: "AnyGenerator") -> float:
     """Return a uniform number in [0, 1)."""
     return uniform(1, generator).item()
+
+
+def _as_before(access: Access, release: "list[Tensor]") -> "list[Tensor]":
+    """Return a release; end a run that went on after a kill where it released something else before.
+
+    A GPU rounds its sums otherwise each time, so its runs go on with a seed and public data only.
+    """
+    if access.checkpoints and access.raw.device.type == "cpu" and not access.checkpoints.is_as_before(release):
+        access.ledger.fail(OTHER_QUESTION)
+        raise InvalidValueError(OTHER_QUESTION)
+    return release

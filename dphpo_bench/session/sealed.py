@@ -9,7 +9,7 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.privacy.events import no_op, pure_dp
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.access import Access
-from dphpo_bench.session.selection import MakeSession
+from dphpo_bench.session.selection import MakeSession, is_of_recipes
 from dphpo_bench.session.unique import Unique
 from dphpo_bench.training.noise import AboveThreshold
 
@@ -22,7 +22,7 @@ def sealed_utilities(
     """Evaluate candidates on disjoint parts; see `Session.sealed_utilities`."""
     partitions = whole("partitions", partitions, low=2, high=MAX_PARTITIONS)
     access.guard.check()
-    if not runs or not all(_is_our_run(run) for run in runs):
+    if not runs or not all(is_of_recipes(run) and hasattr(run, "train_together") for run in runs):
         # Code of a plug-in would see gradients without noise.
         raise InvalidValueError("Expected candidates of type DpSgd, with optimisers that are given by name.")
     silent = [run.with_noise(0.0) for run in runs]
@@ -51,10 +51,6 @@ def sealed_utilities(
         access.ledger.fail(f"The training of candidates on parts of the records ended with {type(error).__name__}.")
         raise
     return SealedUtilities(access, totals, max(1 / partitions, 1 / validating.expected_records))
-
-
-def _is_our_run(run: Any) -> bool:
-    return type(run).__module__.startswith("dphpo_bench.recipes.") and hasattr(run, "train_together")
 
 
 class SealedUtilities(Unique):

@@ -3,14 +3,14 @@
 import logging
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager, redirect_stdout
+from contextlib import ExitStack, closing, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.checks import number
 from dphpo_bench.base.errors import OverBudgetError
-from dphpo_bench.base.progress import Advance
+from dphpo_bench.base.progress import Advance, NullProgress
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.search_space import Candidate, Proposals
 from dphpo_bench.privacy import event_rules, events
@@ -111,8 +111,8 @@ class Trials:
         """
         copy = copier(trial)
         access.charge(event)
-        # Full batches of linear models share a matrix product.
-        stacks = getattr(trial, "full_batches", False) and access.raw.has_closed_form
+        # Full batches of linear models share a matrix product. A class of a method's own may call trials otherwise.
+        stacks = is_of_recipes(trial) and getattr(trial, "full_batches", False) and access.raw.has_closed_form
         streams = access.numbered("selection")
         return cls(access, make_session, copy, base_event, streams, together if stacks else 1)
 
@@ -200,10 +200,19 @@ class Trials:
         level = logging.root.manager.disable
         logging.disable()
         try:
-            with redirect_stdout(StringIO()), global_randomness(seed, self.access.raw.device):
+            with ExitStack() as unseen:
+                unseen.enter_context(redirect_stdout(StringIO()))
+                if isinstance(self.access.progress, NullProgress):  # others write there, and show trials anyway
+                    unseen.enter_context(redirect_stderr(StringIO()))
+                unseen.enter_context(global_randomness(seed, self.access.raw.device))
                 yield
         finally:
             logging.disable(level)
+
+
+def is_of_recipes(value: object) -> bool:
+    """Return whether a value is of a class of this package's recipes, and not of one derived from it."""
+    return type(value).__module__.startswith("dphpo_bench.recipes.")
 
 
 def _score(score: float) -> float | None:

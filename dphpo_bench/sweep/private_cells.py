@@ -17,6 +17,7 @@ from dphpo_bench.harness.account_report import report_of, total_of
 from dphpo_bench.harness.entry import ENTRY, number_of, refuse_no_privacy
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.own_data import check_same_data, data_digest, folder_key
+from dphpo_bench.harness.plan_cache import code_of
 from dphpo_bench.harness.setup import CONDITIONS, conditions_of
 from dphpo_bench.privacy import event_texts
 from dphpo_bench.privacy.events import no_op
@@ -194,7 +195,7 @@ class PrivateCells:
 
 
 def _conditions(cell: Cell) -> int:
-    return conditions_of(device_of(cell), cell.resources.threads)
+    return conditions_of(device_of(cell), cell.resources.threads, code_of(cell.method, cell.task))
 
 
 def _plan_key(cell: Cell) -> str:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import dphpo_bench as bench
+from dphpo_bench.harness import plan_cache
 from dphpo_bench.session import checkpoints
 from dphpo_bench.session.session import Session
 from tests.harness.children import ended, start
@@ -99,6 +100,23 @@ class Forgetful(bench.recipes.SingleRun):
         return bench.Outcome(model, {})
 
 
+@dataclass(frozen=True)
+class ForgetsItsRate(Forgetful):
+    """A method that changes a learning rate that its state does not name."""
+
+    name = "forgets_its_rate"
+
+    def run(self, plan: bench.Plan[bench.recipes.DpSgd], session: bench.Session) -> bench.Outcome:
+        """Train at a rate that falls."""
+        training, model, rate = plan.parameters, session.build_model(), 1.0
+        for _ in bench.recipes.training_steps(session, training.steps, [model], [0.0], state=[]):
+            rate *= 0.9
+            with torch.no_grad():
+                gradient = training.gradient(session, model)
+                torch._foreach_add_(bench.recipes.trainable(model), gradient, alpha=-rate)
+        return bench.Outcome(model, {})
+
+
 class TestGoingOn:
     def test_a_full_disk_costs_the_checkpoint_and_not_the_run(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -108,6 +126,11 @@ class TestGoingOn:
 
         monkeypatch.setattr(checkpoints, "write_whole", full)
         assert run(tmp_path, "dp_sgd").record.status == "ok"
+
+
+def _moved(module: nn.Module) -> None:
+    for parameter in module.parameters(recurse=False):
+        parameter.data += 1.0
 
 
 class TestRefused:
@@ -133,6 +156,25 @@ class TestRefused:
         with pytest.raises(bench.errors.InvalidValueError, match="cannot go on from a checkpoint"):
             run(tmp_path, Forgetful())
         assert not list(tmp_path.rglob("*.json"))
+
+    def test_the_same_noise_on_another_question(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        private = {"task": toy(public=False), "seed": None}
+        killed_at(8, monkeypatch, tmp_path, ForgetsItsRate(), **private)
+        failed = run(tmp_path, ForgetsItsRate(), check=False, **private).record
+        assert failed.status == "failed"
+        assert "asked something else than before" in failed.error
+        assert list((tmp_path / ".unfinished").iterdir()) == []
+        assert run(tmp_path, ForgetsItsRate(), **private).record.status == "ok"  # another release
+
+    def test_another_question_is_noticed_without_a_checkpoint(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        killed_at(8, monkeypatch, tmp_path, "dp_sgd")
+        checkpoint_in(tmp_path).unlink()
+        build_model = Session.build_model
+        with monkeypatch.context() as patched:
+            patched.setattr(Session, "build_model", lambda self: build_model(self).apply(_moved))
+            assert run(tmp_path, "dp_sgd", check=False).record.status == "failed"
 
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -184,6 +226,17 @@ class TestPrivateRecords:
         with pytest.raises(bench.errors.DphpoBenchError, match="interrupted with other data, code or packages"):
             run(tmp_path, "dp_sgd", toy(1.0, public=False), seed=None)
         assert len(self.account(tmp_path)) == 1
+
+    def test_edited_code_does_not_draw_the_noise_of_a_killed_run(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        private: dict[str, Any] = {"task": toy(public=False), "seed": None, "checkpoint_every": None}
+        killed_at(7, monkeypatch, tmp_path, "dp_sgd", **private)
+        with monkeypatch.context() as patched:
+            patched.setattr(plan_cache, "code_hash", lambda _: "edited")
+            with pytest.raises(bench.errors.DphpoBenchError, match=r"by other code.* is a second release"):
+                run(tmp_path, "dp_sgd", **private)
+        assert run(tmp_path, "dp_sgd", **private).record.status == "ok"
 
     def test_a_checkpoint_of_a_lost_journal_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         killed_at(7, monkeypatch, tmp_path, "dp_sgd", toy(public=False), seed=None)

@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import sys
 from typing import Any
 
 import pytest
@@ -252,13 +253,15 @@ def test_nothing_is_left_of_a_trial_but_the_winners_outcome(open_session, capsys
                 shared.weight.fill_(score)
             torch.manual_seed(int(1e6 * abs(score)))
             print(score)  # noqa: T201
+            print(score, file=sys.stderr)  # noqa: T201
+            print(score, file=sys.stderr)  # noqa: T201
             logging.getLogger("search").warning("score %f", score)
             return TrialResult((score, self.best, len(scores)), score)
 
     method = Searching()
     weights, state = shared.weight.clone(), torch.get_rng_state()
     score, best, count = session.best_of(lambda own: method.trial(own), UniformCount(3, 6), gaussian(9.0))
-    assert (scores, method.best, capsys.readouterr().out, caplog.records) == ([], 0.0, "", [])
+    assert (scores, method.best, *capsys.readouterr(), caplog.records) == ([], 0.0, "", "", [])
     assert (best, count) == (score, 1)  # every trial is the first
     assert torch.equal(shared.weight, weights)
     assert torch.equal(torch.get_rng_state(), state)
@@ -313,6 +316,15 @@ def test_a_stack_that_raises_runs_again_on_fresh_random_numbers(open_session, mo
     assert together == len(alone) >= 3
     assert len({*first, *again}) == 2 * together
     assert best == max(again)
+
+
+def test_a_trial_of_a_class_of_ones_own_is_called_and_not_stacked(open_session) -> None:
+    class Rounding(bench.search.Trial):
+        def __call__(self, session: Session) -> TrialResult:
+            return TrialResult("my own", round(super().__call__(session).score, 1))
+
+    trial = Rounding(bench.recipes.DpSgd(1.0, 2, 4.0, 0.1), 5.0, 0.2)
+    assert open_session().best_of(trial, UniformCount(3, 5), trial.event) == "my own"
 
 
 def test_a_score_that_is_no_number_is_the_worst(open_session, here) -> None:
