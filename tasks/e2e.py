@@ -65,7 +65,7 @@ SENTENCE = 40
 """Most tokens of a sentence, its end included. Longer ones are cut, and then have no end."""
 
 SMALL = Gpt2(PROMPT + SENTENCE - 1, layers=1, heads=4, size=192, vocabulary=len(VOCABULARY.tokens))
-"""What "small_gpt2" is like; it has no published weights."""
+"""Configuration of "small_gpt2", which has no published weights."""
 GPT2S: "dict[str, Which]" = {"gpt2": "all", "gpt2_lora": "lora"}
 """The models that are the published GPT-2, and what of it they train."""
 

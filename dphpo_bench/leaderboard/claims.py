@@ -107,7 +107,7 @@ class Claims:
 
     @property
     def significant(self) -> tuple[Pair, ...]:
-        """True if the board claims that one beats the other."""
+        """The pairs in which the board claims that one contestant beats the other."""
         return tuple(pair for pair in self.pairs if pair.significant)
 
     @property

@@ -24,7 +24,7 @@ _PRODUCTS = (
 
 
 class Guard:
-    """Lets one query at a time see the private records of a run; all sessions of the run share it."""
+    """Gate to the private records of a run, one query at a time; all sessions of the run share it."""
 
     def __init__(self) -> None:
         self._owner = _current()

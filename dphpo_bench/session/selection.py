@@ -2,11 +2,14 @@
 
 import logging
 import math
+import random
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from io import StringIO
 from typing import TYPE_CHECKING, Any
+
+import numpy
 
 from dphpo_bench.base.checks import number
 from dphpo_bench.base.errors import OverBudgetError
@@ -195,10 +198,11 @@ class Trials:
 
     @contextmanager
     def _unseen(self, indices: Sequence[int]) -> Iterator[None]:
-        """Drop what trials print and log, and put back the state of torch's generator: all would count trials."""
+        """Drop what trials print and log, and put back the state of global generators: all would count trials."""
         seed = self.streams.derive("global randomness", str(indices[0]))
         level = logging.root.manager.disable
         logging.disable()
+        states = random.getstate(), numpy.random.get_state()
         try:
             with ExitStack() as unseen:
                 unseen.enter_context(redirect_stdout(StringIO()))
@@ -208,6 +212,8 @@ class Trials:
                 yield
         finally:
             logging.disable(level)
+            random.setstate(states[0])
+            numpy.random.set_state(states[1])
 
 
 def is_of_recipes(value: object) -> bool:

@@ -15,7 +15,7 @@ from dphpo_bench.testing.small_tasks import Blobs
 NEVER = "Draw from session.uniform, session.candidate and the session's releases only, and keep nothing between runs."
 
 MOST_WINNERS = 64
-"""Where a run has several selections: the largest number of sets of winners that are tried."""
+"""Largest number of sets of winners to try in a run with several selections."""
 
 
 class MethodRuns:

@@ -2,9 +2,11 @@
 
 import itertools
 import logging
+import random
 import sys
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from dp_accounting import dp_event
@@ -558,3 +560,17 @@ def test_a_coin_ends_the_search_for_a_threshold(open_session, here) -> None:
         trial = lambda _: TrialResult(ran.append(1), 0.0)  # noqa: E731
         assert session.threshold_search(trial, 1.0, 0.25, gaussian(1.0)) is None
     assert len(ran) / n == pytest.approx(4, abs=6 * (12 / n) ** 0.5)
+
+
+def test_global_generators_are_as_before_a_selection(open_session) -> None:
+    """Their positions would tell the secret number of trials."""
+
+    def trial(_: Session) -> TrialResult:
+        return TrialResult(random.random() + numpy.random.random() + float(torch.rand(())), 0.0)
+
+    def positions() -> list[str]:
+        return [repr(state) for state in (random.getstate(), numpy.random.get_state(), torch.get_rng_state().tolist())]
+
+    before = positions()
+    assert open_session().best_of(trial, RUNS, gaussian(1.0)) is not None
+    assert positions() == before
