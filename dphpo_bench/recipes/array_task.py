@@ -7,7 +7,6 @@
 import copy
 import hashlib
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,12 +15,25 @@ import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import RECORD, Records, call, each
+from dphpo_bench.base.tensors import RECORD, Records
 from dphpo_bench.base.text import shown
-from dphpo_bench.contract.metrics import OF_CLASSES, Metric, ModelMetric
-from dphpo_bench.contract.task import Input, Kind, Task, TaskFacts, default_search_space
+from dphpo_bench.contract.metrics import Metric, ModelMetric
+from dphpo_bench.contract.task import Kind, Task, TaskFacts, default_search_space
 from dphpo_bench.data.arrays import as_records, column_names, parted_units, without_column
-from dphpo_bench.training.losses import IGNORED, Objective, PerRecord, logits, tensors_of
+from dphpo_bench.recipes.array_checks import (
+    accepted,
+    as_real,
+    check_columns,
+    check_labels,
+    checked_metrics,
+    checked_space,
+    default_batch_size,
+    inputs_of,
+    n_classes_of,
+    reset,
+    shapes_of,
+)
+from dphpo_bench.training.losses import Objective, PerRecord
 from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.structure import weights_hash
 
@@ -107,7 +119,7 @@ class ArrayTask(Task):
         self.public = public
         self._version = version
         self._model, self._pretrained = model, pretrained
-        self._losses, self._scores, self._metrics = losses, scores, _checked_metrics(metrics, kind)
+        self._losses, self._scores, self._metrics = losses, scores, checked_metrics(metrics, kind)
         if not callable(model):
             raise InvalidValueError(
                 f"Expected model to be a torch.nn.Module or a function that makes one, got {shown(model, form=repr)}. "
@@ -132,26 +144,28 @@ class ArrayTask(Task):
         if unit is not None:
             train, units, unit_name = parted_units(train, unit, target)
             test = without_column(test, unit)[0] if isinstance(unit, str) else test
-        _check_columns(column_names(train, target), column_names(test, target))
+        check_columns(column_names(train, target), column_names(test, target))
         train = as_records(train, "train", kind, target)
         test = train.rows(slice(0)) if test is None else as_records(test, "test", kind, target)
-        if _inputs(test) != _inputs(train):
-            raise InvalidValueError(f"Expected test inputs of shape {_shapes(train)} as in train, got {_shapes(test)}.")
-        self._train, outputs = _accepted(example, train)
-        self._test = test if self._train is train else _real(test)
+        if inputs_of(test) != inputs_of(train):
+            raise InvalidValueError(
+                f"Expected test inputs of shape {shapes_of(train)} as in train, got {shapes_of(test)}."
+            )
+        self._train, outputs = accepted(example, train)
+        self._test = test if self._train is train else as_real(test)
         if kind in ("classification", "tokens", "multilabel"):
-            n_classes = _n_classes(outputs, kind, n_classes)
+            n_classes = n_classes_of(outputs, kind, n_classes)
         if kind in ("classification", "tokens"):
             for records, which in ((self._train, "train"), (self._test, "test")):
-                _check_labels(records, n_classes or 0, which)
+                check_labels(records, n_classes or 0, which)
         self._train = replace(self._train, units=units)
         n = self._train.n_units
-        space = None if search_space is None else _checked_space(search_space, n)
+        space = None if search_space is None else checked_space(search_space, n)
         self._facts = TaskFacts(
             task=name,
             model=type(example).__name__,
             n_records=n,
-            inputs=_inputs(self._train),
+            inputs=inputs_of(self._train),
             kind=kind,
             n_classes=n_classes,
             error_bound=error_bound,
@@ -212,7 +226,7 @@ class ArrayTask(Task):
         if not isinstance(model, nn.Module):
             raise InvalidValueError(f"Expected model to be or to return a torch.nn.Module, got {type(model).__name__}.")
         if isinstance(self._model, nn.Module) and not self._pretrained:
-            _reset(model)
+            reset(model)
         return model
 
     def fingerprint(self, source: "DataSource") -> str:
@@ -226,137 +240,3 @@ class ArrayTask(Task):
         is_start = self._pretrained and isinstance(self._model, nn.Module)
         weights = weights_hash(self.build_model()) if is_start else None
         return hashlib.sha256(json.dumps([super().model_fingerprint(), weights]).encode()).hexdigest()
-
-
-def _checked_metrics(metrics: Any, kind: str) -> tuple[Metric | ModelMetric, ...]:
-    several = tuple(metrics) if isinstance(metrics, list | tuple) else (metrics,)
-    for metric in several:
-        if not isinstance(metric, Metric | ModelMetric):
-            raise InvalidValueError(f"Expected metrics of type Metric or ModelMetric, got {shown(metric, form=repr)}.")
-        if kind == "regression" and any(metric is known for known in OF_CLASSES):  # its own may have the same name
-            raise InvalidValueError(f"Expected metrics of a regression, got {metric.name}, which is about classes.")
-    return several
-
-
-def _check_columns(train: list[str] | None, test: list[str] | None) -> None:
-    if train is not None and test is not None and test != train:
-        raise InvalidValueError(
-            f"Expected the columns of test to be those of train in the same order, {shown(', '.join(train), 200)}, "
-            f"got {shown(', '.join(test), 200)}."
-        )
-
-
-def _checked_space(space: "Mapping[str, BaseDistribution]", n_records: int) -> "dict[str, BaseDistribution]":
-    from optuna.distributions import BaseDistribution
-
-    for name, distribution in space.items():
-        if not isinstance(distribution, BaseDistribution):
-            raise InvalidValueError(
-                f"Expected distributions of Optuna in search_space, such as FloatDistribution(1e-4, 1, log=True), got "
-                f"{shown(distribution, form=repr)} for {name!r}."
-            )
-    sizes = space.get("batch_size")
-    largest = max(getattr(sizes, "choices", [getattr(sizes, "high", 0)]))
-    if largest > n_records:
-        raise InvalidValueError(
-            f"Expected batch sizes of search_space up to n_records={n_records}, got up to {largest}."
-        )
-    return dict(space)
-
-
-def default_batch_size(n_records: int) -> int:
-    """Return a quarter of the records, at most 8,192: under privacy large batches are better, at a price in time.
-
-    Source: De et al., "Unlocking high-accuracy differentially private image classification through
-    scale", 2022.
-    """
-    return min(8192, math.ceil(n_records / 4))
-
-
-def _reset(model: nn.Module) -> None:
-    """Draw initial weights anew, from torch's global generator."""
-    for name, layer in model.named_modules():
-        if next(layer.parameters(recurse=False), None) is None and next(layer.buffers(recurse=False), None) is None:
-            continue
-        reset = getattr(layer, "reset_parameters", None)
-        if reset is None:
-            raise InvalidValueError(
-                f"Expected layers with reset_parameters, so that initial weights follow a run's seed; "
-                f"{name or 'the model'} ({type(layer).__name__}) has none. Pass a function that makes the model, or "
-                "pretrained=True to start from the present weights."
-            )
-        reset()
-
-
-def _accepted(model: nn.Module, records: Records) -> tuple[Records, Any]:
-    """Return the records as the model takes them, and its outputs for a record of zeros.
-
-    Integers are token ids for a model that takes them, and numbers for others.
-    """
-    failures = []
-    for tried in (records, _real(records)):
-        try:
-            return tried, _outputs(model, tried)
-        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-            failures.append(str(error).partition("\n")[0])
-    parts = records.inputs
-    shapes = {name: (1, *part.shape[1:]) for name, part in parts.items()} if isinstance(parts, Mapping) else None
-    what = shapes or (1, *records.named()["inputs"].shape[1:])
-    raise InvalidValueError(f"The model does not accept inputs of shape {what}: {failures[0]}")
-
-
-def _real(records: Records) -> Records:
-    """Return the records with integer inputs as float32."""
-
-    def real(tensor: Tensor) -> Tensor:
-        return tensor if tensor.is_floating_point() or tensor.dtype == torch.bool else tensor.float()
-
-    return Records(each(real, records.inputs), records.targets)
-
-
-def _outputs(model: nn.Module, records: Records) -> Any:
-    like = next(model.parameters(), torch.zeros(1))
-    model.eval()
-    zeros = each(torch.zeros_like, records.rows(slice(1)).to(like.device, like.dtype).inputs)
-    with torch.no_grad():
-        return tensors_of(call(model, zeros))
-
-
-def _n_classes(outputs: Any, kind: str, expected: int | None) -> int:
-    values = logits(outputs)
-    dimensions, least = (3 if kind == "tokens" else 2), (1 if kind == "multilabel" else 2)
-    if not isinstance(values, Tensor) or values.ndim != dimensions or values.shape[-1] < least:
-        shape = "1, length" if kind == "tokens" else "1"
-        got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
-        raise InvalidValueError(f"Expected model outputs of shape ({shape}, n_classes >= {least}), got {got}.")
-    if expected not in (None, values.shape[-1]):
-        raise InvalidValueError(
-            f"Expected a model with n_classes={expected} outputs, got {values.shape[-1]}; change one of them."
-        )
-    return values.shape[-1]
-
-
-def _check_labels(records: Records, n_classes: int, which: str) -> None:
-    labels = records.named()["targets"]
-    labels = labels[labels != IGNORED]
-    if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < n_classes):
-        raise InvalidValueError(
-            f"Expected {which} labels from 0 to {n_classes - 1}, "
-            f"got {int(labels.min())} to {int(labels.max())}; renumber them, or widen the model."
-        )
-
-
-def _inputs(records: Records) -> Input | dict[str, Input]:
-    if isinstance(records.inputs, Mapping):
-        return {name: _input(tensor) for name, tensor in records.inputs.items()}
-    return _input(records.inputs)
-
-
-def _input(tensor: Tensor) -> Input:
-    shape = tuple(tensor.shape[1:])
-    return Input(shape, "float" if tensor.is_floating_point() else "bool" if tensor.dtype == torch.bool else "int")
-
-
-def _shapes(records: Records) -> str:
-    inputs = [tensor for name, tensor in records.named().items() if name.startswith("inputs")]
-    return ", ".join(f"(n, {', '.join(map(str, tensor.shape[1:]))})" for tensor in inputs)
