@@ -40,5 +40,4 @@ def check_arguments(
 
 
 def most_canaries(task: Task) -> int:
-    """Return the most canaries of a run: half of the units."""
     return task.facts.n_records // 2

@@ -1,10 +1,4 @@
-"""Attacks on a whole procedure, tuning included, which show a lower bound on its ε.
-
-Coin flips put canaries among the training records or leave them out. The method runs as always. The attacker sees the
-releases and guesses which canaries are in. The number of right guesses bounds ε from below (`audit.bounds`); a bound
-above the claim refutes it.
-
-Two attacks:
+"""Attacks on a whole procedure, tuning included: right guesses about canaries bound its ε from below.
 
 - *Black box*: canaries are training records with wrong labels. The attacker sees only the released model, and guesses
   that a canary with a low loss is in.
@@ -67,9 +61,7 @@ class Audit:
 
     Attributes:
         claimed: ε of the plan; ∞ if the method is not private.
-        delta: δ of the plan.
         attack: the attack with the largest bound, in words.
-        bound: the largest bound.
         by_attack: the bound of each attack. All of them hold at once with the confidence of `bound`.
         runs: of the procedure, for each attack.
         needed: the smallest size at which right guesses refute the claim's curve; None if out of reach, or without a
@@ -88,7 +80,6 @@ class Audit:
 
     @property
     def refutes(self) -> bool:
-        """True if the bound is above the claim, or the guesses refute the claim's curve."""
         return self.bound.epsilon > self.claimed or any(bound.refutes for bound in self.by_attack.values())
 
     @property
@@ -102,7 +93,6 @@ class Audit:
         return self.ceiling > self.claimed or any(bound.refutable for bound in self.by_attack.values())
 
     def to_record(self) -> "AuditRecord":
-        """Return the part of the audit that a run's record holds."""
         from dphpo_bench.records.record import Audit as AuditRecord
 
         return AuditRecord(
@@ -115,7 +105,6 @@ class Audit:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the audit as JSON values."""
         verdict = {"refutes": self.refutes, "ceiling": self.ceiling, "can_refute": self.can_refute}
         return {**asdict(self), **verdict}
 
@@ -144,7 +133,7 @@ def recorded(
     if seed is not None:
         record = store.find(identity_of(method, task_identity(task, task.facts, source), budget, seed))
     if record is None:
-        result = run(
+        record = run(
             method,
             task,
             budget,
@@ -156,8 +145,7 @@ def recorded(
             plans=plans,
             check=False,
             account=account,
-        )
-        record = result.record
+        ).record
     if record.status != "ok":
         raise AuditError(f"Nothing to audit, the run of {method.name} is {record.status}: {record.error}")
     return record
@@ -186,7 +174,7 @@ def audit(
         method: the method to attack.
         task: gives training records, number of records and schedule.
         budget: (ε, δ) of the method.
-        attacks: the attacks; the confidence accounts for taking the best of them.
+        attacks: the confidence accounts for taking the best of them.
         canaries: m of each run. About half of them replace other records. None: see `runs`.
         runs: of the procedure for each attack, with fresh canaries. The coins of all runs count together, so more runs
             show more. Without both numbers, `sizes.default_size` chooses them; else the default is 300 canaries, or
@@ -195,9 +183,9 @@ def audit(
         private_records: allow private records: each run of the audit releases something about them, beside the run that
             is audited.
         seed: of canaries, coins and runs; None draws a secret one. By default 0 if the records are public, else None.
-        source: the place of the data; default: environment, then the hub.
+        source: default: environment, then the hub.
         device: "auto", "cpu", "cuda" or another torch device.
-        progress: display of long work; default: standard error.
+        progress: default: standard error.
         plans: cache of plans; None makes new plans.
         account: of private records: counts all runs of the audit before the data are read.
 
@@ -209,21 +197,13 @@ def audit(
     """
     from dphpo_bench.data.source import DataSource
 
-    check_arguments(
-        task,
-        canaries=canaries,
-        runs=runs,
-        attacks=attacks,
-        confidence=confidence,
-        private_records=private_records,
-    )
+    how: Any = {"canaries": canaries, "runs": runs, "attacks": attacks, "confidence": confidence}
+    check_arguments(task, **how, private_records=private_records)
     if seed == "default":
         seed = default_seed(task)
     if seed is not None:
         warn_of_seeds(task, f"seed={seed}")
-    size = size_of(
-        method, task, budget, canaries=canaries, runs=runs, attacks=attacks, confidence=confidence, plans=plans
-    )
+    size = size_of(method, task, budget, **how, plans=plans)
     canaries, runs = size.canaries, size.runs
     progress = progress or TerminalProgress()
     device = resolve_device(device)
@@ -307,7 +287,6 @@ def audit(
 
 
 def _counted(entry: Entry, account: Account) -> str:
-    """Count a run of an audit, and return the number of its entry."""
     number = f"{secrets.randbits(64):016x}"
     account.count([replace(entry, number=number)])
     return number
@@ -324,7 +303,6 @@ def size_of(
     confidence: float,
     plans: "PlanCache | None" = None,
 ) -> Size:
-    """Return the size of an audit of these arguments; see `audit`."""
     error, most = _largest_error(attacks, confidence), most_canaries(task)
     if canaries is None and runs is None:
         curve = _curve(plan(method, task, budget, plans=plans), error)
@@ -333,10 +311,7 @@ def size_of(
 
 
 def _curve(checked: "CheckedPlan", error: float) -> Curve:
-    """Return the privacy curve that a plan claims, at the points that matter at this error probability.
-
-    The accountant of the quoted ε computes all points: any upper bound makes a curve that holds.
-    """
+    """Return the curve that a plan claims by the accountant of its quoted ε: any upper bound makes one that holds."""
 
     def epsilon_at(delta: float) -> float:
         try:
@@ -348,7 +323,6 @@ def _curve(checked: "CheckedPlan", error: float) -> Curve:
 
 
 def _weights(attacks: Sequence[AttackName]) -> dict[str, float]:
-    """Return shares of the error probability by attack, of sum 1."""
     weights = {what: weight for name in attacks for what, weight in WEIGHTS[name].items()}
     total = sum(weights.values())
     return {what: weight / total for what, weight in weights.items()}

@@ -17,10 +17,8 @@ from scipy.optimize import brentq
 from scipy.stats import binom
 
 from dphpo_bench.audit.curves import ROUNDING, Curve, Guesses, least_total, refutes
-from dphpo_bench.base.errors import InvalidValueError
 
-LARGEST_EPSILON = 100.0
-"""More than any audit shows: with all of n guesses right, the bound is below ln n + 20."""
+LARGEST_EPSILON = 100.0  # more than any audit shows: with all of n guesses right, the bound is below ln n + 20
 
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Shares of the canaries that are guessed about, half as in and half as out; fixed before any run."""
@@ -37,10 +35,9 @@ class LowerBound:
     Attributes:
         epsilon: ε is at least this, as the guesses show; 0 if they show nothing.
         confidence: probability that all of this is right.
-        guesses: numbers that show the bound.
-        ceiling: the bound that the guesses would have shown if all of them were right.
+        ceiling: the bound if all guesses had been right.
         refutes: whether the guesses refute the curve.
-        refutable: whether right guesses alone would have refuted the curve.
+        refutable: whether right guesses alone would have refuted it.
     """
 
     epsilon: float
@@ -89,14 +86,9 @@ def refuted_epsilon(guesses: Guesses, delta: float, error: float = 0.05) -> floa
 def guess(scores: "NDArray[np.float64]", members: "NDArray[np.bool_]", share: float) -> Guesses:
     """Guess that canaries with high scores are in and those with low scores are out, and count right guesses.
 
-    Args:
-        scores: shape (m,), higher if a canary seems to be in. NaN counts as the median.
-        members: shape (m,), whether each canary is in.
-        share: of the canaries to guess about, in (0, 1].
+    A score, shape (m,), is higher if a canary seems to be in; NaN counts as the median.
     """
     canaries = len(scores)
-    if canaries < 2:
-        raise InvalidValueError(f"Expected at least 2 canaries, got {canaries}.")
     each = _on_each_side(canaries, share)
     unknown = np.isnan(scores)
     known = np.sort(scores[~unknown])
@@ -111,24 +103,20 @@ def _on_each_side(canaries: int, share: float) -> int:
 
 
 def _shares(canaries: int, delta: float) -> tuple[float, ...]:
-    """Return the shares of the canaries that are guessed about, each of which is tested at its part of the error."""
     return SHARES if 2 * canaries * delta < LARGE_DELTA else (0.5,)
 
 
 def _all_right(canaries: int, delta: float) -> list[Guesses]:
-    """Return numbers of guesses that are all right, one for each share."""
     guessed = [2 * _on_each_side(canaries, share) for share in _shares(canaries, delta)]
     return [Guesses(canaries, number, number) for number in guessed]
 
 
 def ceiling(canaries: int, delta: float, error: float) -> float:
-    """Return the largest bound on ε that so many canaries can show at this error probability."""
     tests = _all_right(canaries, delta)
     return max(refuted_epsilon(guesses, delta, error / len(tests)) for guesses in tests)
 
 
 def refutable(canaries: int, delta: float, curve: Curve, error: float) -> bool:
-    """Return whether so many canaries can refute a curve at this error probability."""
     tests = _all_right(canaries, delta)
     return any(refutes(guesses, curve, error / len(tests)) for guesses in tests)
 
@@ -149,15 +137,10 @@ def best_bounds(
         attacks: scores and coins of each, as in `guess`.
         delta: δ of the claim.
         confidence: of all bounds together.
-        weights: the attacks' shares of the error probability, of sum 1 at most.
+        weights: the attacks' shares of the error probability, positive and of sum 1 at most.
         curves: of the claim, for each attack. Refuting a curve needs no error probability of its own: under the curve
             each of its points holds, too, and both tests bound the same probability.
-
-    Raises:
-        InvalidValueError: if the weights are out of range.
     """
-    if min(weights) <= 0 or sum(weights) > 1 + 1e-9:
-        raise InvalidValueError(f"Expected positive weights of sum 1 at most, got {weights}.")
     best = []
     for (scores, members), weight, curve in zip(attacks, weights, curves, strict=True):
         error = (1 - confidence) * weight

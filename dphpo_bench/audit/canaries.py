@@ -32,8 +32,7 @@ LABELS, MODEL, GRADIENTS = (
     "white box: released model",
     "white box: released gradients",
 )
-TAG = 10.0
-"""Value of a canary's input, so large that its gradient lies almost wholly in the weights of this input."""
+TAG = 10.0  # value of a canary's input, so large that its gradient lies almost wholly in the weights of this input
 
 
 class Transcript:
@@ -43,9 +42,7 @@ class Transcript:
     So the sum of ⟨gradient, direction⟩ · length / deviation² is the log-likelihood ratio, but for terms that all
     canaries share.
 
-    Args:
-        canaries: the records, shape (m, d), and their labels.
-        tags: selects the part of a gradient that belongs to the canaries' inputs, shape (classes, m).
+    `tags` selects the part of a gradient that belongs to the canaries' inputs, shape (classes, m).
     """
 
     def __init__(self, canaries: Records, tags: "Callable[[Sequence[Tensor]], Tensor]") -> None:
@@ -55,7 +52,6 @@ class Transcript:
         self.releases = 0
 
     def gradient(self, model: nn.Module, released: Sequence[Tensor], share: float, noise: float) -> None:
-        """See `session.Observer`."""
         with torch.no_grad():
             labels, outputs = single(self._canaries.targets), all_outputs(model, self._canaries)
             slopes = functional.softmax(outputs, dim=1) - functional.one_hot(labels, outputs.shape[1])
@@ -65,11 +61,9 @@ class Transcript:
         self.releases += 1
 
     def trial(self) -> "Transcript":
-        """See `session.Observer`."""
         return Transcript(self._canaries, self._tags)
 
     def won(self, trial: Any) -> None:
-        """See `session.Observer`."""
         self.scores += trial.scores
         self.releases += trial.releases
 
@@ -79,7 +73,6 @@ class Experiment:
     """A run to attack.
 
     Attributes:
-        task: whose model is trained.
         records: the training records, canaries included.
         canaries: all of them, in or out.
         members: shape (m,), whether each is in.
@@ -119,7 +112,6 @@ def classified(task: Task) -> tuple[Input, int]:
 
 
 def _black_box(task: Task, train: Records, m: int, streams: Streams) -> Experiment:
-    """Return a run whose canaries are records with wrong labels."""
     generator = streams.generator("canaries")
     units = _units(train)
     order = torch.randperm(len(units), generator=generator)
@@ -133,7 +125,6 @@ def _black_box(task: Task, train: Records, m: int, streams: Streams) -> Experime
 
 
 def _white_box(task: Task, train: Records, m: int, streams: Streams) -> Experiment:
-    """Return a run whose canaries have an additional input each."""
     generator = streams.generator("canaries")
     units = _units(train)
     rest = train.rows(units.some(torch.randperm(len(units), generator=generator)[m // 2 :]).rows)
@@ -160,7 +151,6 @@ def _coins(m: int, streams: Streams) -> "NDArray[np.bool_]":
 
 
 def _units(train: Records) -> Units:
-    """Return the units of the records; each record alone where they have none."""
     return Units.of(torch.arange(len(train)) if train.units is None else train.units)
 
 
@@ -189,18 +179,15 @@ class _TaggedTask(Task):
 
     @property
     def facts(self) -> TaskFacts:
-        """Facts of the task, but for the shape of the inputs."""
         vocabulary = self._inputs.vocabulary and max(self._inputs.vocabulary, int(TAG) + 1)
         shape = (math.prod(self._inputs.shape) + self._tags,)
         inputs = replace(self._inputs, shape=shape, vocabulary=vocabulary)
         return replace(self._task.facts, inputs=inputs)
 
     def load_train(self, source: "DataSource") -> Records:
-        """Fail: the audit makes the records itself."""
         raise NotImplementedError
 
     def load_test(self, source: "DataSource") -> Records:
-        """Fail: an audit does not look at the test data."""
         raise NotImplementedError
 
     def build_model(self) -> nn.Module:
@@ -217,17 +204,13 @@ class _TaggedTask(Task):
         return wide
 
     def objective(self) -> "Objective":
-        """Return that of the task."""
         return self._task.objective()
 
     def data_fingerprint(self, source: "DataSource") -> str:
-        """Return that of the task."""
         return self._task.data_fingerprint(source)
 
 
 class _Tagged(nn.Module):
-    """A model plus a linear layer for canaries."""
-
     def __init__(self, model: nn.Module, shape: tuple[int, ...], tags: nn.Linear) -> None:
         super().__init__()
         nn.init.zeros_(tags.weight)

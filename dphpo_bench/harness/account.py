@@ -1,9 +1,7 @@
 """Accounts: what has been released from one set of private records, across runs.
 
-An account is a file in the folder of results, with a line for each release. The line is on disk before the data are
-read, so a run that is killed, or whose record cannot be written, is counted all the same. A release counts by the event
-of its plan: a run that ends early because of what it released is as private as its plan (docs/accounting.md, runs
-together).
+A file in the folder of results has a line for each release, on disk before the data are read. A release counts by the
+event of its plan: a run that ends early because of what it released is as private as its plan (docs/accounting.md).
 """
 
 import errno
@@ -35,10 +33,8 @@ DEFAULT = "main"
 VERSION = 1
 MAX_ACCOUNT_BYTES = 2**30
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-VOID = "void"
-"""The status of a release that is taken back: its run ended before it asked anything of the records."""
-OPEN = "open"
-"""The status of a release whose run has not ended, or was killed."""
+VOID = "void"  # the status of a release that is taken back: its run ended before it asked anything of the records
+OPEN = "open"  # the status of a release whose run has not ended, or was killed
 
 
 @dataclass(frozen=True)
@@ -48,12 +44,9 @@ class Entry:
     Attributes:
         number: 16 hexadecimal digits, drawn at random.
         what: "run", "audit" or "extra run".
-        method: its name.
-        task: its name.
-        model: its name.
         unit: whose presence ε is about.
-        epsilon: ε of the plan; ∞ if the method is not private.
-        delta: δ of the run's budget.
+        epsilon: of the plan; ∞ if the method is not private.
+        delta: of the run's budget.
         event: of the whole plan, as text in JSON.
         date: on which it was counted; a day, since more would tell how long a search took.
         record: the key of the run's record; empty without one.
@@ -103,7 +96,6 @@ class Entry:
 
     @property
     def dp_event(self) -> DpEvent:
-        """The event of the plan."""
         return _event(self.event)
 
 
@@ -116,10 +108,7 @@ def _event(text: str) -> DpEvent:
 class Cap:
     """A cap on all releases together.
 
-    Attributes:
-        epsilon: of the cap.
-        delta: of the cap.
-        filter: what holds it, fixed when the first release is counted: its order suits the plan of that one.
+    `filter` is what holds it, fixed when the first release is counted: its order suits the plan of that one.
     """
 
     epsilon: float
@@ -151,16 +140,9 @@ class Cap:
 
 
 class Account:
-    """The account of one set of private records.
+    """The account of one set of private records in a folder of results, which may have several.
 
     Several processes may use it at once. Nothing in it is secret, but for what its dates and digests tell.
-
-    Args:
-        root: the folder of results.
-        name: of the account; a folder may have several.
-
-    Raises:
-        InvalidValueError: if the name is no file's name.
     """
 
     def __init__(self, root: Path, name: str = DEFAULT) -> None:
@@ -172,22 +154,12 @@ class Account:
         self.path = root / ".accounts" / f"{name}.jsonl"
 
     def read(self) -> tuple[Cap | None, tuple[Entry, ...]]:
-        """Return the cap, if there is one, and all releases that count, in the order in which they were counted.
-
-        Raises:
-            AccountError: if the file cannot be read or is damaged.
-        """
+        """Return the cap, if there is one, and all releases that count, in the order in which they were counted."""
         cap, entries = self._all()
         return cap, tuple(entry for entry in entries if not entry.is_void)
 
     def open_with_cap(self, epsilon: float, delta: float) -> None:
-        """Open the account with a cap on all releases together, whatever they are chosen by.
-
-        Raises:
-            AccountError: if the account has a cap or releases already, or cannot be written.
-            InvalidValueError: if ε or δ is out of range.
-            BudgetTooSmallError: if ε is too small for a cap.
-        """
+        """Open an account without releases with a cap on all releases together, whatever they are chosen by."""
         RenyiFilter.of(epsilon, delta)
         with self._locked():
             cap, releases = self.read()
@@ -232,7 +204,6 @@ class Account:
         return not again
 
     def event_of(self, number: int) -> str | None:
-        """Return the event that was counted under a number; None if there is none."""
         return next((entry.event for entry in self.read()[1] if entry.number == f"{number:016x}"), None)
 
     def write_void(self, entry: Entry) -> None:
@@ -245,22 +216,14 @@ class Account:
         return {entry.record for entry in self._all()[1] if entry.is_void}
 
     def check(self, releases: Sequence[Entry]) -> None:
-        """Check that the cap covers all of these releases; none is written down.
-
-        Raises:
-            AccountError: if it does not, or the account cannot be read.
-        """
+        """Check that the cap covers all of these releases; none is written down."""
         cap, known = self.read()
         if cap:
             cap = cap if cap.filter else replace(cap, filter=cap.filter_like(releases[0].dp_event))
             self._check_cap(cap, known, releases)
 
     def note(self, number: str, **changes: Any) -> None:
-        """Write down what became of a release: its status, or the digest of the records.
-
-        Raises:
-            AccountError: if the file cannot be written.
-        """
+        """Write down what became of a release: its status, or the digest of the records."""
         with self._locked():
             self._append([{"number": number, **changes}])
 
@@ -286,7 +249,6 @@ class Account:
         )
 
     def _all(self) -> tuple[Cap | None, Sequence[Entry]]:
-        """Return the cap and all entries, also those that were taken back."""
         try:
             data = read_whole(self.path, MAX_ACCOUNT_BYTES)
         except FileNotFoundError:

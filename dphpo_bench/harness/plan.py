@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
     from dphpo_bench.harness.plan_cache import PlanCache
 
-MEANINGLESS = 20.0
-"""Above this ε, one record may change the odds of what is released by more than 10^8."""
+MEANINGLESS = 20.0  # above this ε, one record may change the odds of what is released by more than 10^8
 
 
 @dataclass(frozen=True)
@@ -33,10 +32,8 @@ class CheckedPlan:
     """A plan whose cost the harness has computed, and which is within the budget.
 
     Attributes:
-        method: the method that made it.
         facts: the task's public facts.
-        plan: the plan.
-        epsilon: ε of the whole procedure.
+        epsilon: of the whole procedure.
         tuning_share: 1 − ε(training releases alone) / ε(all releases), in [0, 1].
         end_to_end_private: as the method said when it was asked for its plan.
     """
@@ -50,7 +47,7 @@ class CheckedPlan:
 
     @cached_property
     def risk(self) -> Risk:
-        """Return what an attack on one unit can achieve against the whole procedure."""
+        """What an attack on one unit can achieve against the whole procedure."""
         return risk(self.plan.event, self.plan.budget.delta) if self.end_to_end_private else CERTAIN
 
 
@@ -142,11 +139,7 @@ def _tuning_share(planned: Plan, total: EpsilonReport, delta: float) -> float:
 
 
 def parameters_of(method: Method) -> dict[str, Any]:
-    """Return the method's parameters.
-
-    Raises:
-        SealedDataError: if the method reads data for that.
-    """
+    """Return the method's parameters; reject a method that reads data for that."""
     with sealed() as complaints:
         parameters = method.parameters
     if complaints:

@@ -85,7 +85,6 @@ def task_identity(task: Task, facts: TaskFacts, source: DataSource) -> dict[str,
 
 
 def identity_of(method: Method, of_task: Mapping[str, Any], budget: PrivacyBudget, seed: int | None) -> Identity:
-    """Return the values by which two runs are the same run; `of_task` is from `task_identity`."""
     return Identity(
         method=method.name,
         method_version=_version_of(method),
@@ -158,7 +157,6 @@ def record_of(
 
 
 def _peak_memory_bytes() -> int:
-    """Return the process's largest resident set so far."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
@@ -180,7 +178,6 @@ def _environment(setup: Setup) -> dict[str, str]:
 
 @contextmanager
 def timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
-    """Note the wall-clock seconds of a phase."""
     start = time.perf_counter()
     try:
         yield
@@ -202,10 +199,7 @@ def _epsilon_record(report: EpsilonReport) -> Epsilon:
 class RunFailedError(DphpoBenchError):
     """A run failed, in its training or its test, went over its budget, or could not be verified.
 
-    Attributes:
-        record: the record of the run.
-        path: where the record lies; None if none was to be written.
-        model: the trained model, where only its test failed; not in another process.
+    `model` is the trained model where only its test failed; it does not go to another process.
     """
 
     exit_code = 1

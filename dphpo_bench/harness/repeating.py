@@ -10,8 +10,7 @@ from dphpo_bench.base.text import value_text
 from dphpo_bench.contract.registry import make_method
 from dphpo_bench.records.record import Identity, RunRecord
 
-DISCRETE = "opendp"
-"""Start of the noise's description in the record of a run with secure noise."""
+DISCRETE = "opendp"  # start of the noise's description in the record of a run with secure noise
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,6 @@ class Call:
 
     @classmethod
     def of(cls, identity: Identity) -> "Call":
-        """Return the call that makes the run of this identity."""
         return cls(
             identity.method,
             identity.task,
@@ -54,7 +52,6 @@ class Call:
 
     @classmethod
     def of_record(cls, record: RunRecord, task_file: str | None = None) -> "Call":
-        """Return the call that makes the run of a record, with its threads and on its device."""
         environment = record.environment
         return replace(
             cls.of(record.identity),
@@ -90,5 +87,4 @@ def changed_parameters(identity: Identity) -> Mapping[str, Any]:
 
 
 def different(parameters: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters that are not these defaults."""
     return {name: value for name, value in parameters.items() if name not in defaults or defaults[name] != value}

@@ -10,7 +10,6 @@ from scipy.stats import binom
 
 from dphpo_bench.audit.bounds import SHARES, LowerBound, best_bounds, guess, p_value, refuted_epsilon
 from dphpo_bench.audit.curves import Curve, Guesses, refutes
-from dphpo_bench.base.errors import InvalidValueError
 
 
 def test_published_p_value() -> None:
@@ -169,18 +168,3 @@ def test_guesses_are_the_extremes() -> None:
     assert guess(scores, members, 0.01) == Guesses(8, 2, 1)
     assert guess(np.full(8, np.nan), members, 1.0).guessed == 8
     assert guess(np.array([np.inf, -np.inf]), np.array([True, False]), 1.0) == Guesses(2, 2, 2)
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: Guesses(10, 11, 5),
-        lambda: Guesses(10, 5, 6),
-        lambda: guess(np.zeros(1), np.zeros(1, dtype=bool), 0.5),
-        lambda: best_bounds([(np.zeros(4), np.zeros(4, dtype=bool))] * 2, 0.0, 0.9, [0.9, 0.2], [(), ()]),
-        lambda: best_bounds([(np.zeros(4), np.zeros(4, dtype=bool))], 0.0, 0.9, [0.0], [()]),
-    ],
-)
-def test_mistakes(call) -> None:
-    with pytest.raises(InvalidValueError, match="Expected"):
-        call()
