@@ -13,11 +13,10 @@ _HELD = {errno.EACCES, errno.EAGAIN}
 
 
 class Claims:
-    """Locks on single bytes of one file in the folder of results: a byte for each cell, since there may be a million.
+    """Locks on single bytes of one file in the folder of results, a byte for each cell.
 
     The operating system releases the locks of a process that dies. If a file system has no locks, every claim
-    succeeds: two sweeps then run the same cells, and the last record stays. The sweeps of one process do not lock each
-    other out.
+    succeeds: two sweeps then run the same cells, and the last record stays.
     """
 
     def __init__(self, root: Path) -> None:
@@ -36,7 +35,6 @@ class Claims:
         return True
 
     def give_back(self, key: str) -> None:
-        """Let others have the cell."""
         with contextlib.suppress(OSError):
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _offset(key))
 

@@ -1,7 +1,6 @@
 """Drive a sweep: find the cells that lack a record, have executors run them, and write their records.
 
-Only the driver writes records. So a cell needs no access to the folder of results, wrong records are never written,
-and a full disk shows in one place.
+Only the driver writes records, so a cell needs no access to the folder of results.
 """
 
 import contextlib
@@ -30,51 +29,30 @@ from dphpo_bench.sweep.resources import Resources
 ATTEMPTS = 2
 TICK_SECONDS = 0.5
 PREPARE_SECONDS = 3600.0
-START_ATTEMPTS = 6
-"""Attempts to start a process; the waits between grow to a minute in all."""
+START_ATTEMPTS = 6  # attempts to start a process; the waits between grow to a minute in all
 
 
 class Watcher(Protocol):
-    """Observer of a sweep's progress."""
+    """Observer of a sweep's progress; see `SweepDisplay`. Another sweep made a record that comes from `elsewhere`."""
 
-    def stock(self, stock: "Stock") -> None:
-        """Take note of the sweep's cells; called once."""
-
-    def preparing(self, tasks: Sequence[str]) -> None:
-        """Take note that the data of these tasks are being prepared."""
-
-    def started(self, cell: Cell) -> None:
-        """Take note that the executor has a cell."""
-
-    def finished(self, cell: Cell, record: RunRecord, elsewhere: bool) -> None:
-        """Take note that a cell has its record, made by another sweep if `elsewhere`."""
-
-    def note(self, text: str) -> None:
-        """Show a line."""
-
-    def tick(self) -> None:
-        """Refresh what is shown; called every half second or so."""
+    def stock(self, stock: "Stock") -> None: ...
+    def preparing(self, tasks: Sequence[str]) -> None: ...
+    def started(self, cell: Cell) -> None: ...
+    def finished(self, cell: Cell, record: RunRecord, elsewhere: bool) -> None: ...
+    def note(self, text: str) -> None: ...
+    def tick(self) -> None: ...
 
 
 @dataclass
 class Stock:
-    """Cells of a sweep before it starts.
+    """Cells of a sweep before it starts."""
 
-    Attributes:
-        finished: cells with a record of status "ok".
-        failed: cells with another record, which is kept.
-        todo: cells to run.
-        replaced: records of failed cells that run again, by key.
-        damaged: faults of files that should be records.
-        times: of the finished cells.
-    """
-
-    finished: list[Cell] = field(default_factory=list)
-    failed: list[Cell] = field(default_factory=list)
+    finished: list[Cell] = field(default_factory=list)  # with a record of status "ok"
+    failed: list[Cell] = field(default_factory=list)  # with another record, which is kept
     todo: list[Cell] = field(default_factory=list)
-    replaced: dict[str, RunRecord] = field(default_factory=dict)
-    damaged: list[str] = field(default_factory=list)
-    times: Estimates = field(default_factory=Estimates)
+    replaced: dict[str, RunRecord] = field(default_factory=dict)  # of failed cells that run again, by key
+    damaged: list[str] = field(default_factory=list)  # faults of files that should be records
+    times: Estimates = field(default_factory=Estimates)  # of the finished cells
 
 
 @dataclass
@@ -128,11 +106,8 @@ def sweep(
     `private` counts the cells on private records; None: in the account "main".
 
     Raises:
-        AccountError: if the account's cap does not cover all cells on private records, or it cannot be written.
-        InvalidValueError: if a method without privacy was to run on private records.
         DataError: if the data of a task are missing; no cell has been run.
         RecordError: if a record cannot be written. Those written before are kept.
-        SweepError: if no process can be started.
     """
     try:
         store.check_writable()
@@ -278,7 +253,6 @@ def _run_all(
 
 
 def _record_of(attempt: _Attempt, answer: Answer) -> RunRecord:
-    """Return the record in an answer, or a record that says why the answer has none."""
     identity = attempt.cell.identity
     reason = answer.failure
     if answer.text is not None:

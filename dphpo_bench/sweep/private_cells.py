@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.sweep.executors import Executor
 
-STARTED = "started"
-"""Key of a journal: the run has begun, and may have drawn noise."""
+STARTED = "started"  # key of a journal: the run has begun, and may have drawn noise
 
 
 def unseeded(cells: Sequence[Cell], store: RecordStore) -> list[Cell]:
@@ -38,9 +37,6 @@ def unseeded(cells: Sequence[Cell], store: RecordStore) -> list[Cell]:
 
     Whoever knows a seed can subtract the noise, and a suite is no secret. The numbers come from the folder's secret
     key, so that a sweep that goes on finds its own records.
-
-    Raises:
-        RecordError: if the key cannot be kept.
     """
     if all(cell.task.public for cell in cells):
         return list(cells)
@@ -57,11 +53,7 @@ def unseeded(cells: Sequence[Cell], store: RecordStore) -> list[Cell]:
 class PrivateCells:
     """Account of a sweep's runs on private records.
 
-    Attributes:
-        store: of the sweep.
-        name: of the account.
-        not_private: whether methods with ε = ∞ may run, because their output stays inside.
-        what: kind of the runs in the account.
+    With `not_private`, methods with ε = ∞ may run, because their output stays inside; `what` is the kind of the runs.
     """
 
     store: RecordStore
@@ -74,16 +66,10 @@ class PrivateCells:
 
     @property
     def account(self) -> Account:
-        """Account of the folder of results."""
         return Account(self.store.root, self.name)
 
     def prepare(self, cells: Sequence[Cell], executor: "Executor", source: "DataSource") -> str:
-        """Plan the cells on private records and check that they may run; return a line that says what they cost.
-
-        Raises:
-            InvalidValueError: if a method has no privacy.
-            AccountError: if the cap does not cover all of them, or the account cannot be written.
-        """
+        """Plan the cells on private records and check that they may run; return a line that says what they cost."""
         private = [cell for cell in cells if not cell.task.public]
         groups = {_plan_key(cell): cell for cell in private}
         futures = {
@@ -120,21 +106,13 @@ class PrivateCells:
         return Secret(key=folder_key(self.store.root).hex())
 
     def see(self, cell: Cell, digest: str) -> None:
-        """Reject private records that changed since results were put into the folder.
-
-        Raises:
-            DataError: if they changed.
-        """
+        """Reject private records that changed since results were put into the folder."""
         if digest:
             check_same_data(self.store.root, cell.task, cell.identity, digest)
             self._digests[cell.identity.task, cell.identity.model] = digest
 
     def start(self, cell: Cell) -> Secret:
-        """Count a cell, and return what its process needs to run it.
-
-        Raises:
-            DphpoBenchError: if the cell may not run.
-        """
+        """Count a cell, and return what its process needs to run it."""
         release = self._release(cell)
         if isinstance(release, str):
             raise InvalidValueError(release)

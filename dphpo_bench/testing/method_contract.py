@@ -11,8 +11,7 @@ from dphpo_bench.base.errors import BudgetTooSmallError, DphpoBenchError, PlanOv
 from dphpo_bench.contract.method import Method, Plan
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.testing.expectations import ContractError, expect, shortened
-from dphpo_bench.testing.method_declarations import MethodDeclarations
-from dphpo_bench.testing.method_runs import MethodRuns
+from dphpo_bench.testing.method_runs import MethodDeclarations, MethodRuns
 from dphpo_bench.testing.new_process import ask_new_process
 from dphpo_bench.testing.runs import DELTA, EPSILON, Bench, difference, other_global_randomness, quiet, recorded
 from dphpo_bench.testing.small_tasks import Blobs

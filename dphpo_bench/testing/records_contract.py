@@ -18,11 +18,8 @@ from dphpo_bench.testing.runs import other_global_randomness
 if TYPE_CHECKING:
     import torch
 
-ALONE = "inputs"
-"""The name of inputs that have none of their own."""
-
-RECORDS = 8
-"""Number of records that is enough to try a model on."""
+ALONE = "inputs"  # the name of inputs that have none of their own
+RECORDS = 8  # number of records that is enough to try a model on
 
 
 class RecordsContract:
@@ -200,12 +197,10 @@ class RecordsContract:
 
 
 def named(inputs: Any) -> dict[str, Any]:
-    """Return inputs by name, also if there is only one tensor of them."""
     return dict(inputs) if isinstance(inputs, Mapping) else {ALONE: inputs}
 
 
 def _like(tensor: "torch.Tensor") -> tuple[tuple[int, ...], str]:
-    """Return the shape of a record's values, and the kind of number."""
     import torch
 
     kind = "float" if tensor.is_floating_point() else "bool" if tensor.dtype == torch.bool else "int"

@@ -27,9 +27,6 @@ class Blobs(Task):
         batch_size: expected batch size; 1 leaves a third of all batches empty.
         epochs: passes over the data in expectation.
         odd_records: whether the first four records hold NaN, infinities, and a number near the largest float.
-
-    Raises:
-        UnknownNameError: if there is no such model.
     """
 
     name = "blobs"
@@ -64,11 +61,9 @@ class Blobs(Task):
 
     @property
     def facts(self) -> TaskFacts:
-        """Public facts; reads no data."""
         return self._facts
 
     def load_train(self, source: "DataSource") -> Records:
-        """Return the private training records."""
         del source
         split = self._split(self._facts.n_records, 2 * self._draw)
         if self._odd_records:
@@ -77,12 +72,10 @@ class Blobs(Task):
         return split
 
     def load_test(self, source: "DataSource") -> Records:
-        """Return half as many test records, none of them odd."""
         del source
         return self._split(self._facts.n_records // 2, 2 * self._draw + 1)
 
     def build_model(self) -> "nn.Module":
-        """Return the model, at torch's initial weights."""
         from torch import nn
 
         if self.model_name == "mlp":
@@ -92,7 +85,6 @@ class Blobs(Task):
         return nn.Linear(5, 3)
 
     def fingerprint(self, source: "DataSource") -> str:
-        """Return a name of the draw."""
         del source
         return f"blobs-{self._draw}{'-odd' if self._odd_records else ''}"
 
@@ -121,30 +113,23 @@ class Excerpt(Task):
 
     @property
     def facts(self) -> TaskFacts:
-        """Public facts; reads no data."""
         return self._facts
 
     def load_train(self, source: "DataSource") -> Records:
-        """Return the first training records."""
         return self._task.load_train(source).first(self._facts.n_records)
 
     def load_test(self, source: "DataSource") -> Records:
-        """Return the first test records."""
         return self._task.load_test(source).rows(slice(self._facts.n_records))
 
     def build_model(self) -> "nn.Module":
-        """Return the other task's model."""
         return self._task.build_model()
 
     def objective(self) -> "Objective":
-        """Return the losses and scores of the other task."""
         return self._task.objective()
 
     @property
     def metrics(self) -> tuple[Metric | ModelMetric, ...]:
-        """The other task's."""
         return self._task.metrics
 
     def fingerprint(self, source: "DataSource") -> str:
-        """Return the other task's fingerprint, and the number of records."""
         return f"{self._task.data_fingerprint(source)}-{self._facts.n_records}"

@@ -156,7 +156,7 @@ def check_only(texts: list[str]) -> None:
     """Refused, or what is wanted is there."""
     wanted = accepted(lambda: Only.parse(texts, AVAILABLE))
     if wanted is not None:
-        for field in wanted.wanted:
+        for field in wanted.accepted:
             assert any(wanted.accepts(field, value) for value in AVAILABLE[field])
 
 
@@ -242,8 +242,7 @@ SEEDED = BASE + "epsilons = [1]\nseeds = [0]\n"
         (SEEDED + '"a\\nb\\u001b" = 1\n', ", a b"),
         (SEEDED + "a" * 100_000 + " = 1\n", "Unknown key 'aaa"),
         (SEEDED.replace("digits", "x" * 100_000), "Unknown task 'xxx"),
-        (BASE + f"epsilons = [1]\nseeds = {[*range(5000), 7]}\n", "seed 7 is there twice"),
-        (BASE + f"epsilons = [{', '.join(map(str, range(1, 10_000)))}]\nseeds = [0]\n", "at most 1000 items"),
+        (BASE + f"epsilons = [1]\nseeds = {[*range(5000), 7]}\n", "7 is there twice"),
         (SEEDED + "x = '''" + "\n" * 200_000 + "'''\n", "Unknown key 'x'"),
         (SEEDED + "a" * (MAX_SUITE_BYTES + 1), "larger than"),
     ],
@@ -255,13 +254,6 @@ def test_found_by_fuzzing(text: str, reason: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match=reason) as caught:
         load_suite(path)
     check_message(caught.value, tmp_path)
-
-
-def test_more_cells_than_fit(tmp_path: Path) -> None:
-    path = tmp_path / "suite.toml"
-    path.write_text(BASE + f"epsilons = {list(range(1, 901))}\nseeds = {list(range(30_000))}\n")
-    with pytest.raises(InvalidValueError, match="at most 1,000,000 cells"):
-        cells_of(load_suite(path), DataSource.resolve(tmp_path, tmp_path))
 
 
 def test_a_parameter_too_deep_to_write_is_a_clear_error() -> None:

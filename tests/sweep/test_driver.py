@@ -443,7 +443,7 @@ def test_a_plug_in_that_raises_early_is_one_line(blobs, source, plugin, fault: s
 
 def test_a_parameter_that_is_not_finite_is_refused(blobs) -> None:
     for value in ("inf", "nan"):
-        with pytest.raises(InvalidValueError, match=r"methods\[0\].parameters: .*finite"):
+        with pytest.raises(InvalidValueError, match=r"methods\[0\]: .*finite"):
             blobs(f'{{ name = "faulty", parameters = {{ sleep = {value} }} }}')
 
 

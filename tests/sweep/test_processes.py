@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dphpo_bench.sweep.processes import MAX_ANSWER_BYTES, MAX_LOG_BYTES, NotStartedError, Processes
+from dphpo_bench.sweep.processes import MAX_LOG_BYTES, NotStartedError, Processes
 from dphpo_bench.sweep.resources import Resources
 
 
@@ -168,7 +168,6 @@ def test_of_much_output_the_end_is_kept(processes) -> None:
         (leave, "3", "ended without an answer, exit code 3", True),
         (fail, "oh", "ended without an answer, exit code 1", True),
         (not_text, "", "ended without an answer, exit code 1", True),
-        (long_answer, str(MAX_ANSWER_BYTES + 1), "no text of at most", False),
     ],
 )
 def test_every_end_has_a_reason(processes, function, argument: str, failure: str, again: bool) -> None:

@@ -176,14 +176,14 @@ class TestCheck:
 
     def test_what_could_not_be_checked_is_said(self, main: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         checked = [check.Checked("a", "A.", None, 0.0), check.Checked(NO_TABLE, "B.", None, 0.0, "no table")]
-        monkeypatch.setattr("dphpo_bench.cli.check.run_contract", lambda _: checked)
+        monkeypatch.setattr("dphpo_bench.testing.check.run_contract", lambda _: checked)
         code, out, _ = main("check", "tests.security.wrong.tasks:Sound")
         assert (code, out.splitlines()[1:4]) == (0, ["  ✓ A.", "  ? B.", "    not checked: no table"])
         assert out.splitlines()[-1].startswith("All 1 tests pass, 1 could not tell (1 plug-in")
 
     def test_json_says_what_could_not_be_checked(self, main: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         checked = check.Checked(NO_TABLE, "", None, 0.0, "no table")
-        monkeypatch.setattr("dphpo_bench.cli.check.run_contract", lambda _: [checked])
+        monkeypatch.setattr("dphpo_bench.testing.check.run_contract", lambda _: [checked])
         code, out, _ = main("check", "tests.security.wrong.tasks:Sound", "--json")
         (plug_in,) = json.loads(out)["plug_ins"]
         (test,) = plug_in["tests"]
@@ -230,7 +230,7 @@ class TestCheck:
 
     def test_one_model_alone(self, main: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         """Where the others need weights that are not there."""
-        monkeypatch.setattr("dphpo_bench.cli.check.run_contract", lambda _: [])
+        monkeypatch.setattr("dphpo_bench.testing.check.run_contract", lambda _: [])
         _, out, _ = main("check", "e2e", "hyfreedp", "--model", "small_gpt2", "--json")
         assert [(one["name"], one["model"]) for one in json.loads(out)["plug_ins"]] == [
             ("e2e", "small_gpt2"),
