@@ -57,26 +57,16 @@ WEIGHTS = {"black_box": {LABELS: 0.05}, "white_box": {MODEL: 0.15, GRADIENTS: 0.
 
 @dataclass(frozen=True)
 class Audit:
-    """The result of attacks on one procedure.
+    """The result of attacks on one procedure."""
 
-    Attributes:
-        claimed: ε of the plan; ∞ if the method is not private.
-        attack: the attack with the largest bound, in words.
-        by_attack: the bound of each attack. All of them hold at once with the confidence of `bound`.
-        runs: of the procedure, for each attack.
-        needed: the smallest size at which right guesses refute the claim's curve; None if out of reach, or without a
-            claim.
-        needed_for_epsilon: the smallest size at which they show an ε above the claimed one; None as for `needed`.
-    """
-
-    claimed: float
+    claimed: float  # ε of the plan; ∞ if the method is not private
     delta: float
-    attack: str
+    attack: str  # the attack with the largest bound, in words
     bound: LowerBound
-    by_attack: dict[str, LowerBound]
-    runs: int
-    needed: Size | None = None
-    needed_for_epsilon: Size | None = None
+    by_attack: dict[str, LowerBound]  # all of them hold at once with the confidence of `bound`
+    runs: int  # of the procedure, for each attack
+    needed: Size | None = None  # the smallest size at which right guesses refute the claim's curve, if within reach
+    needed_for_epsilon: Size | None = None  # the smallest one at which they show an ε above the claimed one
 
     @property
     def refutes(self) -> bool:
@@ -122,12 +112,7 @@ def recorded(
     plans: "PlanCache | None" = None,
     account: str | None = None,
 ) -> "RunRecord":
-    """Return the record of the run without canaries; run it if there is no record yet, or no seed.
-
-    Raises:
-        AuditError: if that run failed.
-        DphpoBenchError: if the plan, the data or the folder make a run impossible.
-    """
+    """Return the record of the run without canaries; run it if there is no record yet, or no seed."""
     store.check_writable()
     record = None
     if seed is not None:
@@ -165,7 +150,6 @@ def audit(
     source: "DataSource | None" = None,
     device: str = "auto",
     progress: Progress | None = None,
-    plans: "PlanCache | None" = None,
     account: Account | None = None,
 ) -> Audit:
     """Attack a method's whole procedure on a task.
@@ -175,25 +159,17 @@ def audit(
         task: gives training records, number of records and schedule.
         budget: (ε, δ) of the method.
         attacks: the confidence accounts for taking the best of them.
-        canaries: m of each run. About half of them replace other records. None: see `runs`.
-        runs: of the procedure for each attack, with fresh canaries. The coins of all runs count together, so more runs
-            show more. Without both numbers, `sizes.default_size` chooses them; else the default is 300 canaries, or
-            half of the records if that is less, and one run.
+        canaries: m of each run. About half of them replace other records.
+        runs: of the procedure for each attack, with fresh canaries. Without both numbers, `sizes.default_size` chooses
+            them; else the default is 300 canaries, or half of the records if that is less, and one run.
         confidence: probability that the bound is right.
         private_records: allow private records: each run of the audit releases something about them, beside the run that
             is audited.
         seed: of canaries, coins and runs; None draws a secret one. By default 0 if the records are public, else None.
         source: default: environment, then the hub.
-        device: "auto", "cpu", "cuda" or another torch device.
+        device: as of `run`.
         progress: default: standard error.
-        plans: cache of plans; None makes new plans.
         account: of private records: counts all runs of the audit before the data are read.
-
-    Raises:
-        AccountError: if the account's cap does not cover all runs, or it cannot be written.
-        InvalidValueError: if a number is out of range, or the records are private and `private_records` is not set.
-        AuditError: if the run fails or is refused, so that there is nothing to attack.
-        DphpoBenchError: if the plan or the data make a run impossible.
     """
     from dphpo_bench.data.source import DataSource
 
@@ -203,7 +179,7 @@ def audit(
         seed = default_seed(task)
     if seed is not None:
         warn_of_seeds(task, f"seed={seed}")
-    size = size_of(method, task, budget, **how, plans=plans)
+    size = size_of(method, task, budget, **how)
     canaries, runs = size.canaries, size.runs
     progress = progress or TerminalProgress()
     device = resolve_device(device)
@@ -212,7 +188,7 @@ def audit(
     numbers: list[str] = []
     account = None if task.public else account
     if not task.public:
-        entry = Entry.of(plan(method, task, budget, plans=plans), 0, "audit")
+        entry = Entry.of(plan(method, task, budget), 0, "audit")
         refuse_no_privacy(entry, allowed=False)
         if account is None:
             account_of(task, None, None)  # warns
@@ -231,7 +207,7 @@ def audit(
                 streams = Streams(seed).within("audit", task.name, name, str(index))
                 experiment = SETUPS[name](task, train, canaries, streams)
                 if checked is None:
-                    checked = plan(method, experiment.task, budget, plans=plans)
+                    checked = plan(method, experiment.task, budget)
                     curve = _curve(checked, _largest_error(attacks, confidence))
                 meter.total = meter.total or len(attacks) * runs * checked.plan.cost.examples
                 claimed = max(claimed, checked.epsilon.epsilon)

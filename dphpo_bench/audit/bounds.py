@@ -1,9 +1,8 @@
 """Lower bounds on ε from the number of right guesses about canaries that coin flips put in or left out.
 
 Theorem 5.2 and Corollary 5.4 of Steinke, Nasr and Jagielski 2023, "Privacy auditing with one (1) training run"
-(arXiv:2305.08846), and `audit.curves`: both bound the same probability, so the smaller bound holds. The mechanism may
-run several times, each time with fresh canaries: a coin then changes only one of the runs, so for the coins all runs
-together are as private as one (parallel composition), and their guesses count together.
+(arXiv:2305.08846), and `audit.curves`: both bound the same probability, so the smaller bound holds. Guesses of several
+runs with fresh canaries count together: a coin changes only one of the runs (parallel composition).
 """
 
 import math
@@ -30,22 +29,14 @@ only with many more right guesses than expected, so each further test costs more
 
 @dataclass(frozen=True)
 class LowerBound:
-    """A lower bound on ε at the claim's δ, and what the same guesses say of the claim's whole curve.
+    """A lower bound on ε at the claim's δ, and what the same guesses say of the claim's whole curve."""
 
-    Attributes:
-        epsilon: ε is at least this, as the guesses show; 0 if they show nothing.
-        confidence: probability that all of this is right.
-        ceiling: the bound if all guesses had been right.
-        refutes: whether the guesses refute the curve.
-        refutable: whether right guesses alone would have refuted it.
-    """
-
-    epsilon: float
-    confidence: float
+    epsilon: float  # ε is at least this, as the guesses show; 0 if they show nothing
+    confidence: float  # probability that all of this is right
     guesses: Guesses
-    ceiling: float
-    refutes: bool
-    refutable: bool
+    ceiling: float  # the bound if all guesses had been right
+    refutes: bool  # whether the guesses refute the curve
+    refutable: bool  # whether right guesses alone would have refuted it
 
 
 def p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
@@ -135,7 +126,7 @@ def best_bounds(
 
     Args:
         attacks: scores and coins of each, as in `guess`.
-        delta: δ of the claim.
+        delta: of the claim.
         confidence: of all bounds together.
         weights: the attacks' shares of the error probability, positive and of sum 1 at most.
         curves: of the claim, for each attack. Refuting a curve needs no error probability of its own: under the curve

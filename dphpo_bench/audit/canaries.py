@@ -38,11 +38,8 @@ TAG = 10.0  # value of a canary's input, so large that its gradient lies almost 
 class Transcript:
     """A `session.Observer` that adds up how far released gradients point along the gradients of canaries.
 
-    A canary adds a vector of known length and direction to a released gradient, in Gaussian noise of known deviation.
-    So the sum of ⟨gradient, direction⟩ · length / deviation² is the log-likelihood ratio, but for terms that all
-    canaries share.
-
-    `tags` selects the part of a gradient that belongs to the canaries' inputs, shape (classes, m).
+    In Gaussian noise of known deviation, the sum of ⟨gradient, direction⟩ · length / deviation² is the log-likelihood
+    ratio of a canary, but for terms that all canaries share. `tags` selects the part of a gradient that belongs to the canaries' inputs, shape (classes, m).
     """
 
     def __init__(self, canaries: Records, tags: "Callable[[Sequence[Tensor]], Tensor]") -> None:
@@ -70,20 +67,13 @@ class Transcript:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A run to attack.
-
-    Attributes:
-        records: the training records, canaries included.
-        canaries: all of them, in or out.
-        members: shape (m,), whether each is in.
-        transcript: of the releases; None if the attacker does not see them.
-    """
+    """A run to attack."""
 
     task: Task
-    records: Records
-    canaries: Records
-    members: "NDArray[np.bool_]"
-    transcript: Transcript | None = None
+    records: Records  # the training records, canaries included
+    canaries: Records  # all of them, in or out
+    members: "NDArray[np.bool_]"  # shape (m,), whether each is in
+    transcript: Transcript | None = None  # of the releases; None if the attacker does not see them
 
     def scores(self, model: nn.Module) -> "dict[str, NDArray[np.float64]]":
         """Return by attack a score for each canary, higher if it seems to be in."""
@@ -98,11 +88,7 @@ class Experiment:
 
 
 def classified(task: Task) -> tuple[Input, int]:
-    """Return the form of an input, and the number of classes.
-
-    Raises:
-        AuditError: if the task is not a classification of single inputs of real numbers or integers.
-    """
+    """Return the form of an input, and the number of classes; reject other tasks than classifications of such."""
     facts = task.facts
     if facts.kind != "classification" or not isinstance(facts.inputs, Input) or facts.inputs.dtype == "bool":
         raise AuditError(

@@ -34,12 +34,8 @@ Curve = Sequence[tuple[float, float]]
 def claimed_curve(epsilon: "Callable[[float], float]", claim: tuple[float, float], error: float) -> Curve:
     """Return points of the curve that a plan claims, enough for tests at this error probability.
 
-    Points of a δ far below the error probability refute nothing that others do not.
-
-    Args:
-        epsilon: δ → ε; ∞ where it is not known.
-        claim: (ε, δ) of the plan, which is one of the points.
-        error: probability of a false refutation that is accepted.
+    Points of a δ far below the error probability refute nothing that others do not. `epsilon` is ∞ where it is not
+    known; `claim` is (ε, δ) of the plan, and one of the points.
     """
     if claim[0] == math.inf:
         return ()

@@ -39,36 +39,22 @@ OPEN = "open"  # the status of a release whose run has not ended, or was killed
 
 @dataclass(frozen=True)
 class Entry:
-    """One run on private records, as an account counts it.
+    """One run on private records, as an account counts it."""
 
-    Attributes:
-        number: 16 hexadecimal digits, drawn at random.
-        what: "run", "audit" or "extra run".
-        unit: whose presence ε is about.
-        epsilon: of the plan; ∞ if the method is not private.
-        delta: of the run's budget.
-        event: of the whole plan, as text in JSON.
-        date: on which it was counted; a day, since more would tell how long a search took.
-        record: the key of the run's record; empty without one.
-        digest: of the records, under the key of the folder; empty if they were never loaded.
-        status: how it ended; "open" if it has not ended, or was killed.
-        joined: whether a second process went on with the run: then nobody can take the entry back.
-    """
-
-    number: str
-    what: str
+    number: str  # 16 hexadecimal digits, drawn at random
+    what: str  # "run", "audit" or "extra run"
     method: str
     task: str
     model: str
-    unit: str
-    epsilon: float
-    delta: float
-    event: str
-    date: str
-    record: str = ""
-    digest: str = ""
-    status: str = OPEN
-    joined: bool = False
+    unit: str  # whose presence ε is about
+    epsilon: float  # of the plan; ∞ if the method is not private
+    delta: float  # of the run's budget
+    event: str  # of the whole plan, as text in JSON
+    date: str  # on which it was counted; a day, since more would tell how long a search took
+    record: str = ""  # the key of the run's record; empty without one
+    digest: str = ""  # of the records, under the key of the folder; empty if they were never loaded
+    status: str = OPEN  # how it ended; "open" if it has not ended, or was killed
+    joined: bool = False  # whether a second process went on with the run: then nobody can take the entry back
 
     @classmethod
     def of(cls, checked: CheckedPlan, number: int, what: str = "run", record: str = "") -> "Entry":
@@ -174,12 +160,8 @@ class Account:
     def count(self, releases: Sequence[Entry]) -> bool:
         """Write down releases before the data are read; those with a number that is there already are counted once.
 
-        Returns:
-            Whether all of them are new. Others were begun by an earlier process, which may have released something.
-
-        Raises:
-            AccountError: if the cap does not cover all of them, one was counted with another plan, or the file cannot
-                be written; then none is written.
+        Return whether all of them are new: others were begun by an earlier process, which may have released something.
+        None is written if the cap does not cover all of them.
         """
         with self._locked():
             cap, known = self.read()
@@ -228,11 +210,7 @@ class Account:
             self._append([{"number": number, **changes}])
 
     def _check_cap(self, cap: Cap, known: Sequence[Entry], new: Sequence[Entry]) -> None:
-        """Reject what the cap does not cover.
-
-        The first releases are a list fixed in advance, for which plain composition holds; later ones may be chosen by
-        what earlier ones told.
-        """
+        """Reject what the cap does not cover; plain composition holds for the first releases, fixed in advance."""
         if len(units := {entry.unit for entry in [*known, *new]}) > 1:
             raise AccountError(
                 f"The account {self.name} in {self.root} has a cap for one unit, and no theorem adds up runs of "

@@ -31,27 +31,16 @@ def bound_text(epsilon: float, digits: int = 3) -> str:
 
 @dataclass(frozen=True)
 class Total:
-    """ε of several releases together, for one unit.
+    """ε of several releases together, for one unit."""
 
-    Attributes:
-        unit: whose presence it is about.
-        releases: how many there are.
-        delta: the least of the budgets'.
-        together: ε if all runs were fixed in advance; None if it is not known.
-        adaptively: ε if later settings were chosen after looking at earlier results, and this total had been planned;
-            None if it is not known.
-        unknown: why it is not known; else empty.
-    """
-
-    unit: str
-    releases: int
-    delta: float
-    together: float | None
-    adaptively: float | None
-    unknown: str = ""
+    unit: str  # whose presence it is about
+    releases: int  # how many there are
+    delta: float  # the least of the budgets'
+    together: float | None  # ε if all runs were fixed in advance
+    adaptively: float | None  # ε if later settings were chosen after looking at earlier results, as planned
+    unknown: str = ""  # why it is not known; else empty
 
     def text(self) -> str:
-        """Return both numbers, each with its condition."""
         if self.together is None:
             return f"ε is not known: {self.unknown}"
         text = f"ε = {bound_text(self.together)} at δ = {self.delta:.3g}"
@@ -86,7 +75,6 @@ class AccountReport:
     others: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Return the line that the end of a run shows."""
         return self._text(f"run {len(self.releases) + len(self.uncounted)} on these records")
 
     def summary(self) -> str:

@@ -27,21 +27,13 @@ EPSILON_ROUNDING = 1e-9  # rounding of two evaluations of one event, far below t
 
 @dataclass(frozen=True)
 class Attempt:
-    """The verified run of a method.
+    """The verified run of a method."""
 
-    Attributes:
-        outcome: what the method returned; None if the run failed, but for its test.
-        status: "ok", or how it failed.
-        error: why it failed.
-        ledger: what was released.
-        recomputed: ε of the ledger; None if it cannot be bounded.
-    """
-
-    outcome: Outcome | None
-    status: "Status"
-    error: str | None
-    ledger: Ledger
-    recomputed: EpsilonReport | None
+    outcome: Outcome | None  # what the method returned; None if the run failed, but for its test
+    status: "Status"  # "ok", or how it failed
+    error: str | None  # why it failed
+    ledger: Ledger  # what was released
+    recomputed: EpsilonReport | None  # ε of the ledger; None if it cannot be bounded
 
     def failed(self, reason: str) -> "Attempt":
         return replace(self, outcome=None, status="failed", error=reason)

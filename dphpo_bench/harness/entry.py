@@ -25,10 +25,7 @@ ENTRY = "entry"  # key of a journal without a seed of its own: the number of the
 
 
 def number_of(seed: int) -> int:
-    """Return the number of the entry of a run that draws from this secret seed.
-
-    So a run that goes on after a kill is counted once, and two seeds are never counted as one run.
-    """
+    """Return the number of the entry of a run with this secret seed: one that goes on after a kill is counted once."""
     return int.from_bytes(hashlib.sha256(f"entry {seed}".encode()).digest()[:8], "big")
 
 

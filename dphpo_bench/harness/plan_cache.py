@@ -43,11 +43,7 @@ class PlanCache:
         return cls(source.cache_dir / "plans")
 
     def plan(self, method: Method, task: Task, budget: PrivacyBudget) -> Plan:
-        """Return the method's plan, and make it if there is none for these parameters, this code and this budget.
-
-        A process waits for a plan that another process is making. A plan that JSON does not hold exactly, or that
-        cannot be written, is made each time.
-        """
+        """Return the method's plan, and make it if there is none for these parameters, this code and this budget."""
         if source_of(type(method)) is None or source_of(type(task)) is None:
             return method.plan(copy(task.facts), budget)
         path = self._folder / f"{_key(method, task, budget)}.json"

@@ -42,12 +42,7 @@ if TYPE_CHECKING:
 
 
 def task_identity(task: Task, facts: TaskFacts, source: DataSource) -> dict[str, Any]:
-    """Return the task's part of an identity, which all runs on it share; this builds the model.
-
-    Raises:
-        InvalidValueError: if the task does not tell its version, model or fingerprint.
-        SealedDataError: if it reads its records to build its model.
-    """
+    """Return the task's part of an identity, which all runs on it share; this builds the model."""
     public = facts.to_json()
     public["metrics"] = [
         Measure(metric.name, metric.higher_is_better, metric.is_share).to_json() for metric in task.metrics

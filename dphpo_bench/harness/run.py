@@ -252,10 +252,9 @@ def _execute(checked: CheckedPlan, task: Task, train: Records, setup: Setup, ent
 def _measured(
     attempt: Attempt, model: "nn.Module", task: Task, source: DataSource, setup: Setup
 ) -> "tuple[Attempt, dict[str, float], nn.Module | None]":
-    """Return the attempt, the task's metrics on the test records, if there are any, and the model.
+    """Return the attempt, which failed if a metric cannot be computed, the metrics, and the model.
 
-    If a metric cannot be computed, the attempt failed. Its releases stay, and so does the model, unless the model's
-    code reached for sealed data.
+    The model stays with a failed attempt, unless its code reached for sealed data.
     """
     from dphpo_bench.training.evaluation import all_outputs
 

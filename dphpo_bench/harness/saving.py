@@ -62,12 +62,9 @@ def write_model(model: "nn.Module", record: RunRecord, path: Path) -> Path:
 def load_model(path: Path | str, task: str | Task) -> "nn.Module":
     """Load the trained network that `RunResult.save` or `run --save-model` wrote.
 
-    The network takes inputs as the task's records have them: `task.load_test(source).inputs` gives the test records'.
-
-    Without this package, the weights go into a network of the same structure by
-    `network.load_state_dict(safetensors.torch.load_file(path))`.
-
-    The network is in evaluation mode, on the CPU.
+    The network, in evaluation mode on the CPU, takes inputs as the task's records have them:
+    `task.load_test(source).inputs` gives the test records'. Without this package, the weights go into a network of the
+    same structure by `network.load_state_dict(safetensors.torch.load_file(path))`.
 
     Raises:
         DataError: if there is no such file, it is damaged, or it is not of this task and its model.

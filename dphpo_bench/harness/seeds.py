@@ -24,10 +24,7 @@ def warn_of_seeds(task: Task, seeds: str) -> None:
 
 
 def told_apart(identity: Identity, journal: Journal) -> Identity:
-    """Return the identity, with a random number for a run without a seed, since all such runs are different.
-
-    The number comes from the journal, so that a run that is interrupted after it was recorded does not count twice.
-    """
+    """Return the identity, with a random number, kept in the journal, for a run without a seed: all such runs differ."""
     if identity.seed is not None:
         return identity
     number = journal.once("run", lambda: secrets.randbits(64))  # says nothing about the seed
