@@ -29,12 +29,11 @@ from dphpo_bench.base.terminal import TerminalProgress
 from dphpo_bench.contract.task import Task
 from dphpo_bench.harness.account import Account, Entry
 from dphpo_bench.harness.attempt import execute
-from dphpo_bench.harness.entry import account_of, refuse_no_privacy
+from dphpo_bench.harness.entry import account_of, default_seed, refuse_no_privacy, warn_of_seeds
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.harness.run import resolve_device, run
-from dphpo_bench.harness.seeds import default_seed, warn_of_seeds
 from dphpo_bench.harness.setup import Setup
 from dphpo_bench.privacy.accountants.report import epsilon
 from dphpo_bench.training.randomness import Streams
@@ -152,12 +151,9 @@ def audit(
     progress: Progress | None = None,
     account: Account | None = None,
 ) -> Audit:
-    """Attack a method's whole procedure on a task.
+    """Attack a method's whole procedure on a task; see `run` for source, device and progress.
 
     Args:
-        method: the method to attack.
-        task: gives training records, number of records and schedule.
-        budget: (ε, δ) of the method.
         attacks: the confidence accounts for taking the best of them.
         canaries: m of each run. About half of them replace other records.
         runs: of the procedure for each attack, with fresh canaries. Without both numbers, `sizes.default_size` chooses
@@ -166,9 +162,6 @@ def audit(
         private_records: allow private records: each run of the audit releases something about them, beside the run that
             is audited.
         seed: of canaries, coins and runs; None draws a secret one. By default 0 if the records are public, else None.
-        source: default: environment, then the hub.
-        device: as of `run`.
-        progress: default: standard error.
         account: of private records: counts all runs of the audit before the data are read.
     """
     from dphpo_bench.data.source import DataSource

@@ -6,7 +6,7 @@ runs with fresh canaries count together: a coin changes only one of the runs (pa
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -59,16 +59,13 @@ def refuted_epsilon(guesses: Guesses, delta: float, error: float = 0.05) -> floa
 
     The guesses may depend on everything that the mechanism released; their number may not.
     """
-
-    def steinke(epsilon: float) -> float:
-        return p_value(guesses, epsilon, delta) - error
-
-    def mahloujifar(epsilon: float) -> float:
-        return 1 + ROUNDING - least_total(guesses, [(epsilon, delta)], error)
-
+    steinke_mahloujifar: tuple[Callable[[float], float], ...] = (
+        lambda epsilon: p_value(guesses, epsilon, delta) - error,
+        lambda epsilon: 1 + ROUNDING - least_total(guesses, [(epsilon, delta)], error),
+    )
     # Both rise with ε. The bound is on the refuted side of the root.
     root = 0.0
-    for excess in (steinke, mahloujifar):
+    for excess in steinke_mahloujifar:
         if excess(root) < 0:
             root = brentq(excess, root, LARGEST_EPSILON, xtol=1e-9)
     return max(0.0, root - 1e-8)

@@ -39,7 +39,8 @@ class Transcript:
     """A `session.Observer` that adds up how far released gradients point along the gradients of canaries.
 
     In Gaussian noise of known deviation, the sum of ⟨gradient, direction⟩ · length / deviation² is the log-likelihood
-    ratio of a canary, but for terms that all canaries share. `tags` selects the part of a gradient that belongs to the canaries' inputs, shape (classes, m).
+    ratio of a canary, but for terms that all canaries share. `tags` selects the part of a gradient that belongs to the
+    canaries' inputs, shape (classes, m).
     """
 
     def __init__(self, canaries: Records, tags: "Callable[[Sequence[Tensor]], Tensor]") -> None:
@@ -67,8 +68,6 @@ class Transcript:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A run to attack."""
-
     task: Task
     records: Records  # the training records, canaries included
     canaries: Records  # all of them, in or out

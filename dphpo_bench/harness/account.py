@@ -92,14 +92,11 @@ def _event(text: str) -> DpEvent:
 
 @dataclass(frozen=True)
 class Cap:
-    """A cap on all releases together.
-
-    `filter` is what holds it, fixed when the first release is counted: its order suits the plan of that one.
-    """
+    """A cap on all releases together."""
 
     epsilon: float
     delta: float
-    filter: RenyiFilter | None = None
+    filter: RenyiFilter | None = None  # fixed when the first release is counted: its order suits that plan
 
     def filter_like(self, first: DpEvent) -> RenyiFilter:
         """Return a filter that suits runs like the first one, before that reads data."""

@@ -1,4 +1,4 @@
-"""The entry of one run in the account of its private records."""
+"""Seeds, which are for public data, and the entry of one run in the account of its private records."""
 
 import hashlib
 import math
@@ -16,7 +16,6 @@ from dphpo_bench.harness.account import DEFAULT, VOID, Account, Entry
 from dphpo_bench.harness.attempt import Attempt
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.plan import CheckedPlan
-from dphpo_bench.harness.seeds import told_apart
 from dphpo_bench.harness.setup import Setup
 from dphpo_bench.records.record import Identity
 from dphpo_bench.records.store import RecordStore
@@ -31,14 +30,11 @@ def number_of(seed: int) -> int:
 
 @dataclass(frozen=True)
 class OpenEntry:
-    """A run's line in an account, written before the data are read.
-
-    `is_new` says that this process wrote it. Otherwise the run goes on after a kill, and may have released something.
-    """
+    """A run's line in an account, written before the data are read."""
 
     account: Account
     number: str
-    is_new: bool
+    is_new: bool  # this process wrote it; otherwise the run goes on after a kill, and may have released something
     setup: Setup
 
     @classmethod
@@ -130,3 +126,26 @@ def check_may_spend(tasks: Iterable[Task], allowed: bool, what: str) -> None:
             f"The data of task {private} are private, and this takes {what}: each is a release that costs ε. Use "
             "public data; or say with --private-records (private_records=True) that the account may count them."
         )
+
+
+def default_seed(task: Task) -> int | None:
+    """Return the seed of a run that names none: 0 if the data are public, else no seed."""
+    return 0 if task.public else None
+
+
+def warn_of_seeds(task: Task, seeds: str) -> None:
+    """Warn if runs on private data have seeds, which the warning calls `seeds`, such as "seed=3"."""
+    if not task.public:
+        warnings.warn(
+            f"Task {task.name} has private data, and {seeds}: whoever learns a seed can subtract the noise. Leave the "
+            "seed out, or keep it and the records secret.",
+            stacklevel=3,
+        )
+
+
+def told_apart(identity: Identity, journal: Journal) -> Identity:
+    """Return the identity, with a random number from the journal for a run without a seed: all such runs differ."""
+    if identity.seed is not None:
+        return identity
+    number = journal.once("run", lambda: secrets.randbits(64))  # says nothing about the seed
+    return identity.model_copy(update={"run": f"{number:016x}"})

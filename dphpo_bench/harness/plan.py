@@ -53,7 +53,7 @@ def plan(
         method: a method or a registered name.
         task: a task or a registered name.
         budget: (ε, δ) for tuning and training together.
-        plans: where plans are kept; None: the plan is made anew and not kept.
+        plans: where plans are kept.
 
     Raises:
         BudgetTooSmallError: if no noise within reach meets the budget.

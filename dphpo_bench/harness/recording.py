@@ -27,14 +27,7 @@ from dphpo_bench.privacy.accountants.report import EpsilonReport
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.risk import CERTAIN, Risk, risk, worst
 from dphpo_bench.records.measure import Measure
-from dphpo_bench.records.record import (
-    MAX_RECORD_BYTES,
-    CostRecord,
-    Epsilon,
-    Identity,
-    Privacy,
-    RunRecord,
-)
+from dphpo_bench.records.record import MAX_RECORD_BYTES, CostRecord, Epsilon, Identity, Privacy, RunRecord
 from dphpo_bench.records.risks import recorded
 
 if TYPE_CHECKING:

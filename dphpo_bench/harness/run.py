@@ -30,14 +30,13 @@ from dphpo_bench.harness.account import VOID, Account, Entry
 from dphpo_bench.harness.account_report import AccountReport, report_of
 from dphpo_bench.harness.attempt import Attempt, execute
 from dphpo_bench.harness.continuing import check_continuable, checkpoints_of, must_not_change
-from dphpo_bench.harness.entry import Counted, OpenEntry, account_of, refuse_no_privacy
+from dphpo_bench.harness.entry import Counted, OpenEntry, account_of, refuse_no_privacy, told_apart, warn_of_seeds
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.own_data import check_same_data, data_digest, keeps_digest
 from dphpo_bench.harness.plan import CheckedPlan, plan
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.recording import RunFailedError, identity_of, record_of, task_identity, timed
 from dphpo_bench.harness.saving import write_model
-from dphpo_bench.harness.seeds import told_apart, warn_of_seeds
 from dphpo_bench.harness.setup import CONDITIONS, SECURE_NOISE, Setup
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.records.record import RunRecord
@@ -186,7 +185,7 @@ def run(
     if checkpoint:
         checkpoint.unlink(missing_ok=True)
     setup.journal.discard()
-    report = None if book is None else _reported(book, setup.progress)
+    report = _reported(book, setup.progress) if book else None
     if check and record.status != "ok":
         raise RunFailedError(record, path, model)
     return RunResult(record, path, model, report)

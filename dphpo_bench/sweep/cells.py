@@ -37,17 +37,14 @@ from dphpo_bench.sweep.unregistered import Unregistered, unpickled
 
 @dataclass(frozen=True)
 class Cell:
-    """Single run of a sweep. Its identity, seed included, decides whether it has been run; its resources do not.
-
-    `plug_ins` is the file of a method or a task that is not registered; see `pickled`.
-    """
+    """Single run of a sweep. Its identity, seed included, decides whether it has been run; its resources do not."""
 
     method: Method
     task: Task
     budget: PrivacyBudget
     identity: Identity
     resources: Resources
-    plug_ins: str = ""
+    plug_ins: str = ""  # file of a method or a task that is not registered; see `pickled`
 
     @cached_property
     def key(self) -> str:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from dphpo_bench.base.text import count, duration_text, one_line
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.sweep.cells import Cell
-from dphpo_bench.sweep.driver import Stock
-from dphpo_bench.sweep.estimates import Estimates, Kind, kind_of
+from dphpo_bench.sweep.driver import Estimates, Kind, Stock, kind_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -60,8 +59,8 @@ class SweepDisplay:
         self._totals = Counter(cell.identity.method for cell in stock.todo)
         for reason in stock.damaged[:SHOWN_FAILURES]:
             self.note(f"{reason} The cell runs again.")
-        if len(stock.damaged) > SHOWN_FAILURES:
-            self.note(f"{len(stock.damaged) - SHOWN_FAILURES:,} more records are damaged.")
+        if more := len(stock.damaged[SHOWN_FAILURES:]):
+            self.note(f"{more:,} more records are damaged.")
         if not self._quiet:
             self._line(stock_text(stock))
 

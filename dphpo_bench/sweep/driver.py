@@ -4,23 +4,26 @@ Only the driver writes records, so a cell needs no access to the folder of resul
 """
 
 import contextlib
+import errno
+import fcntl
+import itertools
 import json
+import os
+import statistics
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 from dphpo_bench.base.errors import DataError, InvalidValueError, OtherRunError, RecordError, SweepError
 from dphpo_bench.base.files import remove_torn, write_whole
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.records.record import RunRecord
+from dphpo_bench.records.record import Identity, RunRecord
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import Cell, failed_record, job_of, prepare_data, run_cell
-from dphpo_bench.sweep.claims import Claims
-from dphpo_bench.sweep.estimates import Estimates
 from dphpo_bench.sweep.executors import Executor, answer_of
 from dphpo_bench.sweep.private_cells import PrivateCells
 from dphpo_bench.sweep.processes import Answer, NotStartedError
@@ -30,6 +33,8 @@ ATTEMPTS = 2
 TICK_SECONDS = 0.5
 PREPARE_SECONDS = 3600.0
 START_ATTEMPTS = 6  # attempts to start a process; the waits between grow to a minute in all
+_HELD = {errno.EACCES, errno.EAGAIN}
+Kind = tuple[str, str, str, str]
 
 
 class Watcher(Protocol):
@@ -41,6 +46,83 @@ class Watcher(Protocol):
     def finished(self, cell: Cell, record: RunRecord, elsewhere: bool) -> None: ...
     def note(self, text: str) -> None: ...
     def tick(self) -> None: ...
+
+
+class Estimates:
+    """Running times by kind of run: method with its parameters, task, model."""
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[Kind, list[float]] = defaultdict(list)
+        self._per_example: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+
+    def add(self, record: RunRecord) -> None:
+        if record.status != "ok":
+            return
+        identity, seconds = record.identity, sum(record.seconds.values())
+        self._seconds[kind_of(identity)].append(seconds)
+        if record.cost and record.cost.examples:
+            self._per_example[identity.task, identity.model].append(seconds / record.cost.examples)
+
+    def seconds(self, identity: Identity, examples: float | None = None) -> float | None:
+        """Return the seconds of a run: the median of its kind, else by its example passes; None if unknown."""
+        if kind_of(identity) in self._seconds:
+            return statistics.median(self._seconds[kind_of(identity)])
+        rates = self._per_example.get((identity.task, identity.model))
+        if rates and examples is not None:
+            return examples * statistics.median(rates)
+        return None
+
+    def total(self, kinds: Mapping[Kind, int]) -> float | None:
+        """Return the seconds of so many runs of each kind in sequence; runs of unknown kinds count as average."""
+        if not self._seconds:
+            return None
+        average = statistics.fmean(itertools.chain(*self._seconds.values()))
+        return sum(
+            count * (statistics.median(self._seconds[kind]) if kind in self._seconds else average)
+            for kind, count in kinds.items()
+        )
+
+
+def kind_of(identity: Identity) -> Kind:
+    return identity.method, json.dumps(identity.parameters, sort_keys=True), identity.task, identity.model
+
+
+class Claims:
+    """Locks on single bytes of one file in the folder of results, a byte for each cell.
+
+    The operating system releases the locks of a process that dies. If a file system has no locks, every claim
+    succeeds: two sweeps then run the same cells, and the last record stays.
+    """
+
+    def __init__(self, root: Path) -> None:
+        path = root / ".claims"
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise RecordError(f"Cannot open {path}: {error.strerror}. Name a writable folder.") from None
+
+    def take(self, key: str) -> bool:
+        """Claim a cell; False if another process has it."""
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _offset(key))
+        except OSError as error:
+            return error.errno not in _HELD
+        return True
+
+    def give_back(self, key: str) -> None:
+        with contextlib.suppress(OSError):
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _offset(key))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._file)
+
+
+def _offset(key: str) -> int:
+    """Return a byte, which the file need not have; two of 10⁵ cells share a byte with probability below 1e-7."""
+    return int(key[:15], 16)
 
 
 @dataclass

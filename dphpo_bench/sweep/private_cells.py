@@ -51,15 +51,12 @@ def unseeded(cells: Sequence[Cell], store: RecordStore) -> list[Cell]:
 
 @dataclass
 class PrivateCells:
-    """Account of a sweep's runs on private records.
-
-    With `not_private`, methods with ε = ∞ may run, because their output stays inside; `what` is the kind of the runs.
-    """
+    """Account of a sweep's runs on private records."""
 
     store: RecordStore
     name: str = DEFAULT
-    not_private: bool = False
-    what: str = "run"
+    not_private: bool = False  # methods with ε = ∞ may run, because their output stays inside
+    what: str = "run"  # kind of the runs in the account
     _releases: dict[str, Entry | str] = field(default_factory=dict)  # by plan; or why there is none
     _digests: dict[tuple[str, str], str] = field(default_factory=dict)  # of the records, by task and model
     _numbers: dict[str, tuple[int, bool]] = field(default_factory=dict)  # by cell; and whether no try came before
@@ -153,7 +150,6 @@ class PrivateCells:
         self._journal(cell).discard()
 
     def summary(self) -> str:
-        """Return what has been released from the records by now, in one line."""
         return report_of(self.account).summary()
 
     def _release(self, cell: Cell) -> Entry | str:

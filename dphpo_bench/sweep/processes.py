@@ -39,8 +39,6 @@ class NotStartedError(SweepError):
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer to a call."""
-
     text: str | None  # the function's result
     failure: str = ""  # why there is no result, in one line
     again: bool = False  # whether another attempt may succeed, as after a killed process

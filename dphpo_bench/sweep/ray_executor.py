@@ -4,7 +4,6 @@ Inside a Ray worker a cell still has its own process, with the same limits and l
 """
 
 import contextlib
-import functools
 import importlib
 import json
 import logging
@@ -26,6 +25,7 @@ from dphpo_bench.sweep.resources import Resources
 
 MAX_RETRIES = 3  # number of times that Ray starts a call again after it lost its node or worker, or for lack of memory
 JOIN_SECONDS = 20.0
+TOKEN = secrets.token_hex(32)  # the same throughout this process, since Ray reads it once
 PROBE_SECONDS = 60.0
 
 
@@ -158,7 +158,7 @@ def _started(ray: Any) -> Iterator[None]:
     """Start a Ray on this machine, with a secret, which Ray would else write to the home folder."""
     values = {
         "RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE"),  # Ray sets it
-        "RAY_AUTH_TOKEN": os.environ.get("RAY_AUTH_TOKEN") or _token(),
+        "RAY_AUTH_TOKEN": os.environ.get("RAY_AUTH_TOKEN") or TOKEN,
         "RAY_USAGE_STATS_ENABLED": "0",
     }
     # Sockets lie in the folder. The path of a socket has at most 107 characters, of which Ray uses 70.
@@ -214,12 +214,6 @@ def _try_to_join(address_and_settings: str) -> str:
     except BaseException as error:
         return _one_line(error) or type(error).__name__
     return ""
-
-
-@functools.cache
-def _token() -> str:
-    """Return a secret, the same throughout this process, since Ray reads it once."""
-    return secrets.token_hex(32)
 
 
 def _bytes(gigabytes: float) -> int:

@@ -21,11 +21,8 @@ def executor_for(
 ) -> Iterator[tuple[list[Cell], Executor]]:
     """Yield the cells in a form that other processes can run, and an executor for them, which is closed at the end.
 
-    Args:
-        cells: the cells that it will run.
-        name: "process", "serial" or "ray".
-        workers: processes at a time, for "process"; None for as many as this machine has room for.
-        address: of the Ray cluster; None starts a Ray on this machine.
+    Its name is "process", with as many workers by default as this machine has room for, "serial", or "ray", with the
+    address of a cluster; None starts a Ray on this machine.
     """
     with pickled((cell.method for cell in cells), (cell.task for cell in cells)) as path:
         ready = [replace(cell, plug_ins=path) for cell in cells]

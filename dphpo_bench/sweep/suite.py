@@ -1,14 +1,4 @@
-"""Suites: TOML files that define the cells of a sweep.
-
-description = "Two methods on the digits."
-epsilons = [1, 3]
-seeds = [0, 1, 2]
-methods = ["auto_clipping", { name = "liu_talwar", parameters = { mean = 5 } }]
-tasks = ["digits", { name = "mnist", models = ["linear", "cnn"], resources = { memory_gb = 4 } }]
-
-[resources]
-threads = 1
-"""
+"""Suites: TOML files that define the cells of a sweep; docs/scaling.md has an example."""
 
 import tomllib
 from collections import Counter
@@ -52,8 +42,6 @@ def _each_once(values: tuple[float, ...]) -> tuple[float, ...]:
 
 
 class ResourceHints(_Entry):
-    """Stated needs of cells; see `Resources`."""
-
     threads: Annotated[int, Field(ge=1)] | None = None
     gpus: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     memory_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -61,8 +49,6 @@ class ResourceHints(_Entry):
 
 
 class MethodEntry(_Entry):
-    """Method with parameters that differ from its defaults."""
-
     name: str
     parameters: dict[str, Any] = {}
     resources: ResourceHints = ResourceHints()

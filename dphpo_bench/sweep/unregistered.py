@@ -19,14 +19,11 @@ from dphpo_bench.records.record import Identity
 
 @dataclass(frozen=True)
 class Unregistered:
-    """Methods by name and parameters, and tasks by name and model, for a process that finds them by no name.
-
-    `nested` are classes of layers that functions define, with their full names: a copy of a class lacks its full name,
-    and a model's fingerprint holds it.
-    """
+    """Methods by name and parameters, and tasks by name and model, for a process that finds them by no name."""
 
     methods: Mapping[tuple[str, str], Method] = field(default_factory=dict)
     tasks: Mapping[tuple[str, str], Task] = field(default_factory=dict)
+    # Layers that functions define, and their full names: copies of classes lack them, and fingerprints hold them.
     nested: tuple[tuple[type, str], ...] = ()
 
     def method_of(self, identity: Identity) -> Method:

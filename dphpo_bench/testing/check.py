@@ -46,8 +46,6 @@ class Subject:
 
 @dataclass(frozen=True)
 class Checked:
-    """Result of a test."""
-
     name: str
     description: str  # the first line of its docstring
     reason: str | None  # why it failed
@@ -56,10 +54,7 @@ class Checked:
 
 
 def subjects(plug_in: str) -> list[Subject]:
-    """Return the plug-ins of a registered name, `module:Class`, `file.py:Class` or installed distribution.
-
-    A task is returned once for each of its models.
-    """
+    """Return the plug-ins of a name, `module:Class`, `file.py:Class` or distribution; a task once for each model."""
     if plug_in.endswith(SUFFIX):
         raise UnknownNameError(f"Expected FILE.py:CLASS, got {plug_in!r}. Name the class of the method or the task.")
     file, _, name = plug_in.rpartition(":")

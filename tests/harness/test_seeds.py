@@ -9,8 +9,8 @@ import pytest
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.cli.options import parse_seed
+from dphpo_bench.harness.entry import default_seed, told_apart
 from dphpo_bench.harness.journal import Journal
-from dphpo_bench.harness.seeds import default_seed, told_apart
 from dphpo_bench.records.reading import read_results
 from dphpo_bench.records.record import Identity
 from tests.conftest import TinyTask

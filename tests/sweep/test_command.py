@@ -16,7 +16,7 @@ import pytest
 
 from dphpo_bench.base.text import duration_text
 from dphpo_bench.records.store import RecordStore
-from dphpo_bench.sweep.estimates import Estimates, kind_of
+from dphpo_bench.sweep.driver import Estimates, kind_of
 from tests.sweep.conftest import contents
 
 COMMAND = [sys.executable, "-m", "dphpo_bench"]

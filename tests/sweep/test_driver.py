@@ -16,8 +16,7 @@ from dphpo_bench.base.errors import DataError, InvalidValueError, OtherRunError,
 from dphpo_bench.harness.reasons import MAX_REASON
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import job_of, prepare_data, run_cell
-from dphpo_bench.sweep.claims import Claims
-from dphpo_bench.sweep.driver import START_ATTEMPTS, log_path, sweep, take_stock
+from dphpo_bench.sweep.driver import START_ATTEMPTS, Claims, log_path, sweep, take_stock
 from dphpo_bench.sweep.executors import ProcessExecutor, SerialExecutor
 from dphpo_bench.sweep.processes import Answer, NotStartedError
 from tests.sweep.conftest import Silent, contents
@@ -274,7 +273,7 @@ def test_a_cell_of_another_sweep_is_waited_for(blobs, source, store) -> None:
     store.check_writable()
     key = cells[0].key
     code = (
-        "import sys, time; from pathlib import Path; from dphpo_bench.sweep.claims import Claims; "
+        "import sys, time; from pathlib import Path; from dphpo_bench.sweep.driver import Claims; "
         "claims = Claims(Path(sys.argv[1])); assert claims.take(sys.argv[2]); print('taken', flush=True); "
         "sys.stdin.read()"
     )
@@ -305,7 +304,7 @@ def test_a_cell_of_another_sweep_is_waited_for(blobs, source, store) -> None:
 
 def test_claims_hold_between_processes_and_end_with_them(tmp_path) -> None:
     code = (
-        "import sys; from pathlib import Path; from dphpo_bench.sweep.claims import Claims; "
+        "import sys; from pathlib import Path; from dphpo_bench.sweep.driver import Claims; "
         "claims = Claims(Path(sys.argv[1])); print(*[claims.take(key) for key in sys.argv[2:]])"
     )
 
