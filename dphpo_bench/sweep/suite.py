@@ -37,7 +37,7 @@ _SOME = Field(min_length=1, strict=False)
 def _each_once(values: tuple[float, ...]) -> tuple[float, ...]:
     for value, number in Counter(values).items():
         if number > 1:
-            raise ValueError(f"{value:g} is there twice")
+            raise ValueError(f"{value} is there twice")
     return values
 
 
@@ -114,9 +114,10 @@ class Suite(_Entry):
             self.budgets(task)
         known = [entry.name for entry in self.methods]
         for index, entry in enumerate(self.tasks):
-            for name in set(entry.without) - set(known):
+            for name in entry.without:
                 with _at("tasks", index, "without"):
-                    raise UnknownNameError(unknown_name_message("method of the suite", name, known))
+                    if name not in known:
+                        raise UnknownNameError(unknown_name_message("method of the suite", name, known))
 
     def seeds_of(self, task: Task) -> tuple[int, ...]:
         return self._entry_of(task).seeds or self.seeds

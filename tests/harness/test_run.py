@@ -243,7 +243,7 @@ def test_an_unwritable_folder_is_found_before_the_work(fixed_noise, tiny_task, b
 def test_an_unknown_device_is_a_clear_error() -> None:
     with pytest.raises(InvalidValueError, match="Cannot use device 'abacus': runs need cpu, cuda"):
         harness.resolve_device("abacus")
-    with pytest.raises(InvalidValueError, match="Cannot use device 'meta': runs need cpu or cuda"):
+    with pytest.raises(InvalidValueError, match="Cannot use device 'meta': runs need cpu, cuda"):
         harness.resolve_device("meta")
 
 

@@ -73,7 +73,7 @@ def test_cells_are_the_product_and_seeds_vary_slowest(load, tmp_path) -> None:
         ("[0,\n  1, 2]", "[]", "seeds", "at least 1 item"),
         ("[0,\n  1, 2]", "[0, -1]", "seeds[1]", "greater than or equal to 0"),
         ("[1, 3]", "[1, -3]", "epsilons", "epsilon=-3.0"),
-        ("[1, 3]", "[1, 1.0]", "epsilons", "1 is there twice"),
+        ("[1, 3]", "[1, 1.0]", "epsilons", "1.0 is there twice"),
         ("[1, 3]", "3", "epsilons", "valid tuple, got '3'"),
         ("epsilons = [1, 3]", "delta = 2.0\nepsilons = [1, 3]", "delta", "0 < delta < 1"),
     ],
