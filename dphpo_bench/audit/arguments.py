@@ -19,11 +19,7 @@ def check_arguments(
     confidence: float,
     private_records: bool,
 ) -> None:
-    """Reject what cannot be audited; see `attacks.audit`.
-
-    Raises:
-        InvalidValueError: if a number is out of range, or the records are private and `private_records` is not set.
-    """
+    """Reject what cannot be audited; see `attacks.audit`."""
     most = most_canaries(task)
     if canaries is not None and not 2 <= canaries <= most:
         raise InvalidValueError(f"Expected 2 <= canaries <= {most}, half of the units, got {canaries}.")
@@ -40,5 +36,4 @@ def check_arguments(
 
 
 def most_canaries(task: Task) -> int:
-    """Return the most canaries of a run: half of the units."""
     return task.facts.n_records // 2

@@ -1,10 +1,4 @@
-"""Attacks on a whole procedure, tuning included, which show a lower bound on its ε.
-
-Coin flips put canaries among the training records or leave them out. The method runs as always. The attacker sees the
-releases and guesses which canaries are in. The number of right guesses bounds ε from below (`audit.bounds`); a bound
-above the claim refutes it.
-
-Two attacks:
+"""Attacks on a whole procedure, tuning included: right guesses about canaries bound its ε from below.
 
 - *Black box*: canaries are training records with wrong labels. The attacker sees only the released model, and guesses
   that a canary with a low loss is in.
@@ -35,12 +29,11 @@ from dphpo_bench.base.terminal import TerminalProgress
 from dphpo_bench.contract.task import Task
 from dphpo_bench.harness.account import Account, Entry
 from dphpo_bench.harness.attempt import execute
-from dphpo_bench.harness.entry import account_of, refuse_no_privacy
+from dphpo_bench.harness.entry import account_of, default_seed, refuse_no_privacy, warn_of_seeds
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.harness.run import resolve_device, run
-from dphpo_bench.harness.seeds import default_seed, warn_of_seeds
 from dphpo_bench.harness.setup import Setup
 from dphpo_bench.privacy.accountants.report import epsilon
 from dphpo_bench.training.randomness import Streams
@@ -63,32 +56,19 @@ WEIGHTS = {"black_box": {LABELS: 0.05}, "white_box": {MODEL: 0.15, GRADIENTS: 0.
 
 @dataclass(frozen=True)
 class Audit:
-    """The result of attacks on one procedure.
+    """The result of attacks on one procedure."""
 
-    Attributes:
-        claimed: ε of the plan; ∞ if the method is not private.
-        delta: δ of the plan.
-        attack: the attack with the largest bound, in words.
-        bound: the largest bound.
-        by_attack: the bound of each attack. All of them hold at once with the confidence of `bound`.
-        runs: of the procedure, for each attack.
-        needed: the smallest size at which right guesses refute the claim's curve; None if out of reach, or without a
-            claim.
-        needed_for_epsilon: the smallest size at which they show an ε above the claimed one; None as for `needed`.
-    """
-
-    claimed: float
+    claimed: float  # ε of the plan; ∞ if the method is not private
     delta: float
-    attack: str
+    attack: str  # the attack with the largest bound, in words
     bound: LowerBound
-    by_attack: dict[str, LowerBound]
-    runs: int
-    needed: Size | None = None
-    needed_for_epsilon: Size | None = None
+    by_attack: dict[str, LowerBound]  # all of them hold at once with the confidence of `bound`
+    runs: int  # of the procedure, for each attack
+    needed: Size | None = None  # the smallest size at which right guesses refute the claim's curve, if within reach
+    needed_for_epsilon: Size | None = None  # the smallest one at which they show an ε above the claimed one
 
     @property
     def refutes(self) -> bool:
-        """True if the bound is above the claim, or the guesses refute the claim's curve."""
         return self.bound.epsilon > self.claimed or any(bound.refutes for bound in self.by_attack.values())
 
     @property
@@ -102,7 +82,6 @@ class Audit:
         return self.ceiling > self.claimed or any(bound.refutable for bound in self.by_attack.values())
 
     def to_record(self) -> "AuditRecord":
-        """Return the part of the audit that a run's record holds."""
         from dphpo_bench.records.record import Audit as AuditRecord
 
         return AuditRecord(
@@ -115,7 +94,6 @@ class Audit:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the audit as JSON values."""
         verdict = {"refutes": self.refutes, "ceiling": self.ceiling, "can_refute": self.can_refute}
         return {**asdict(self), **verdict}
 
@@ -133,18 +111,13 @@ def recorded(
     plans: "PlanCache | None" = None,
     account: str | None = None,
 ) -> "RunRecord":
-    """Return the record of the run without canaries; run it if there is no record yet, or no seed.
-
-    Raises:
-        AuditError: if that run failed.
-        DphpoBenchError: if the plan, the data or the folder make a run impossible.
-    """
+    """Return the record of the run without canaries; run it if there is no record yet, or no seed."""
     store.check_writable()
     record = None
     if seed is not None:
         record = store.find(identity_of(method, task_identity(task, task.facts, source), budget, seed))
     if record is None:
-        result = run(
+        record = run(
             method,
             task,
             budget,
@@ -156,8 +129,7 @@ def recorded(
             plans=plans,
             check=False,
             account=account,
-        )
-        record = result.record
+        ).record
     if record.status != "ok":
         raise AuditError(f"Nothing to audit, the run of {method.name} is {record.status}: {record.error}")
     return record
@@ -177,53 +149,30 @@ def audit(
     source: "DataSource | None" = None,
     device: str = "auto",
     progress: Progress | None = None,
-    plans: "PlanCache | None" = None,
     account: Account | None = None,
 ) -> Audit:
-    """Attack a method's whole procedure on a task.
+    """Attack a method's whole procedure on a task; see `run` for source, device and progress.
 
     Args:
-        method: the method to attack.
-        task: gives training records, number of records and schedule.
-        budget: (ε, δ) of the method.
-        attacks: the attacks; the confidence accounts for taking the best of them.
-        canaries: m of each run. About half of them replace other records. None: see `runs`.
-        runs: of the procedure for each attack, with fresh canaries. The coins of all runs count together, so more runs
-            show more. Without both numbers, `sizes.default_size` chooses them; else the default is 300 canaries, or
-            half of the records if that is less, and one run.
+        attacks: the confidence accounts for taking the best of them.
+        canaries: m of each run. About half of them replace other records.
+        runs: of the procedure for each attack, with fresh canaries. Without both numbers, `sizes.default_size` chooses
+            them; else the default is 300 canaries, or half of the records if that is less, and one run.
         confidence: probability that the bound is right.
         private_records: allow private records: each run of the audit releases something about them, beside the run that
             is audited.
         seed: of canaries, coins and runs; None draws a secret one. By default 0 if the records are public, else None.
-        source: the place of the data; default: environment, then the hub.
-        device: "auto", "cpu", "cuda" or another torch device.
-        progress: display of long work; default: standard error.
-        plans: cache of plans; None makes new plans.
         account: of private records: counts all runs of the audit before the data are read.
-
-    Raises:
-        AccountError: if the account's cap does not cover all runs, or it cannot be written.
-        InvalidValueError: if a number is out of range, or the records are private and `private_records` is not set.
-        AuditError: if the run fails or is refused, so that there is nothing to attack.
-        DphpoBenchError: if the plan or the data make a run impossible.
     """
     from dphpo_bench.data.source import DataSource
 
-    check_arguments(
-        task,
-        canaries=canaries,
-        runs=runs,
-        attacks=attacks,
-        confidence=confidence,
-        private_records=private_records,
-    )
+    how: Any = {"canaries": canaries, "runs": runs, "attacks": attacks, "confidence": confidence}
+    check_arguments(task, **how, private_records=private_records)
     if seed == "default":
         seed = default_seed(task)
     if seed is not None:
         warn_of_seeds(task, f"seed={seed}")
-    size = size_of(
-        method, task, budget, canaries=canaries, runs=runs, attacks=attacks, confidence=confidence, plans=plans
-    )
+    size = size_of(method, task, budget, **how)
     canaries, runs = size.canaries, size.runs
     progress = progress or TerminalProgress()
     device = resolve_device(device)
@@ -232,7 +181,7 @@ def audit(
     numbers: list[str] = []
     account = None if task.public else account
     if not task.public:
-        entry = Entry.of(plan(method, task, budget, plans=plans), 0, "audit")
+        entry = Entry.of(plan(method, task, budget), 0, "audit")
         refuse_no_privacy(entry, allowed=False)
         if account is None:
             account_of(task, None, None)  # warns
@@ -251,7 +200,7 @@ def audit(
                 streams = Streams(seed).within("audit", task.name, name, str(index))
                 experiment = SETUPS[name](task, train, canaries, streams)
                 if checked is None:
-                    checked = plan(method, experiment.task, budget, plans=plans)
+                    checked = plan(method, experiment.task, budget)
                     curve = _curve(checked, _largest_error(attacks, confidence))
                 meter.total = meter.total or len(attacks) * runs * checked.plan.cost.examples
                 claimed = max(claimed, checked.epsilon.epsilon)
@@ -307,7 +256,6 @@ def audit(
 
 
 def _counted(entry: Entry, account: Account) -> str:
-    """Count a run of an audit, and return the number of its entry."""
     number = f"{secrets.randbits(64):016x}"
     account.count([replace(entry, number=number)])
     return number
@@ -324,7 +272,6 @@ def size_of(
     confidence: float,
     plans: "PlanCache | None" = None,
 ) -> Size:
-    """Return the size of an audit of these arguments; see `audit`."""
     error, most = _largest_error(attacks, confidence), most_canaries(task)
     if canaries is None and runs is None:
         curve = _curve(plan(method, task, budget, plans=plans), error)
@@ -333,10 +280,7 @@ def size_of(
 
 
 def _curve(checked: "CheckedPlan", error: float) -> Curve:
-    """Return the privacy curve that a plan claims, at the points that matter at this error probability.
-
-    The accountant of the quoted ε computes all points: any upper bound makes a curve that holds.
-    """
+    """Return the curve that a plan claims by the accountant of its quoted ε: any upper bound makes one that holds."""
 
     def epsilon_at(delta: float) -> float:
         try:
@@ -348,7 +292,6 @@ def _curve(checked: "CheckedPlan", error: float) -> Curve:
 
 
 def _weights(attacks: Sequence[AttackName]) -> dict[str, float]:
-    """Return shares of the error probability by attack, of sum 1."""
     weights = {what: weight for name in attacks for what, weight in WEIGHTS[name].items()}
     total = sum(weights.values())
     return {what: weight / total for what, weight in weights.items()}

@@ -1,13 +1,12 @@
 """Lower bounds on ε from the number of right guesses about canaries that coin flips put in or left out.
 
 Theorem 5.2 and Corollary 5.4 of Steinke, Nasr and Jagielski 2023, "Privacy auditing with one (1) training run"
-(arXiv:2305.08846), and `audit.curves`: both bound the same probability, so the smaller bound holds. The mechanism may
-run several times, each time with fresh canaries: a coin then changes only one of the runs, so for the coins all runs
-together are as private as one (parallel composition), and their guesses count together.
+(arXiv:2305.08846), and `audit.curves`: both bound the same probability, so the smaller bound holds. Guesses of several
+runs with fresh canaries count together: a coin changes only one of the runs (parallel composition).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -17,10 +16,8 @@ from scipy.optimize import brentq
 from scipy.stats import binom
 
 from dphpo_bench.audit.curves import ROUNDING, Curve, Guesses, least_total, refutes
-from dphpo_bench.base.errors import InvalidValueError
 
-LARGEST_EPSILON = 100.0
-"""More than any audit shows: with all of n guesses right, the bound is below ln n + 20."""
+LARGEST_EPSILON = 100.0  # more than any audit shows: with all of n guesses right, the bound is below ln n + 20
 
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Shares of the canaries that are guessed about, half as in and half as out; fixed before any run."""
@@ -32,23 +29,14 @@ is small only with many more right guesses than expected, so each further test c
 
 @dataclass(frozen=True)
 class LowerBound:
-    """A lower bound on ε at the claim's δ, and what the same guesses say of the claim's whole curve.
+    """A lower bound on ε at the claim's δ, and what the same guesses say of the claim's whole curve."""
 
-    Attributes:
-        epsilon: ε is at least this, as the guesses show; 0 if they show nothing.
-        confidence: probability that all of this is right.
-        guesses: numbers that show the bound.
-        ceiling: the bound that the guesses would have shown if all of them were right.
-        refutes: whether the guesses refute the curve.
-        refutable: whether right guesses alone would have refuted the curve.
-    """
-
-    epsilon: float
-    confidence: float
+    epsilon: float  # ε is at least this, as the guesses show; 0 if they show nothing
+    confidence: float  # probability that all of this is right
     guesses: Guesses
-    ceiling: float
-    refutes: bool
-    refutable: bool
+    ceiling: float  # the bound if all guesses had been right
+    refutes: bool  # whether the guesses refute the curve
+    refutable: bool  # whether right guesses alone would have refuted it
 
 
 def p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
@@ -71,16 +59,13 @@ def refuted_epsilon(guesses: Guesses, delta: float, error: float = 0.05) -> floa
 
     The guesses may depend on everything that the mechanism released; their number may not.
     """
-
-    def steinke(epsilon: float) -> float:
-        return p_value(guesses, epsilon, delta) - error
-
-    def mahloujifar(epsilon: float) -> float:
-        return 1 + ROUNDING - least_total(guesses, [(epsilon, delta)], error)
-
+    steinke_mahloujifar: tuple[Callable[[float], float], ...] = (
+        lambda epsilon: p_value(guesses, epsilon, delta) - error,
+        lambda epsilon: 1 + ROUNDING - least_total(guesses, [(epsilon, delta)], error),
+    )
     # Both rise with ε. The bound is on the refuted side of the root.
     root = 0.0
-    for excess in (steinke, mahloujifar):
+    for excess in steinke_mahloujifar:
         if excess(root) < 0:
             root = brentq(excess, root, LARGEST_EPSILON, xtol=1e-9)
     return max(0.0, root - 1e-8)
@@ -89,14 +74,9 @@ def refuted_epsilon(guesses: Guesses, delta: float, error: float = 0.05) -> floa
 def guess(scores: "NDArray[np.float64]", members: "NDArray[np.bool_]", share: float) -> Guesses:
     """Guess that canaries with high scores are in and those with low scores are out, and count right guesses.
 
-    Args:
-        scores: shape (m,), higher if a canary seems to be in. NaN counts as the median.
-        members: shape (m,), whether each canary is in.
-        share: of the canaries to guess about, in (0, 1].
+    A score, shape (m,), is higher if a canary seems to be in; NaN counts as the median.
     """
     canaries = len(scores)
-    if canaries < 2:
-        raise InvalidValueError(f"Expected at least 2 canaries, got {canaries}.")
     each = _on_each_side(canaries, share)
     unknown = np.isnan(scores)
     known = np.sort(scores[~unknown])
@@ -111,24 +91,20 @@ def _on_each_side(canaries: int, share: float) -> int:
 
 
 def _shares(canaries: int, delta: float) -> tuple[float, ...]:
-    """Return the shares of the canaries that are guessed about, each of which is tested at its part of the error."""
     return SHARES if 2 * canaries * delta < LARGE_DELTA else (0.5,)
 
 
 def _all_right(canaries: int, delta: float) -> list[Guesses]:
-    """Return numbers of guesses that are all right, one for each share."""
     guessed = [2 * _on_each_side(canaries, share) for share in _shares(canaries, delta)]
     return [Guesses(canaries, number, number) for number in guessed]
 
 
 def ceiling(canaries: int, delta: float, error: float) -> float:
-    """Return the largest bound on ε that so many canaries can show at this error probability."""
     tests = _all_right(canaries, delta)
     return max(refuted_epsilon(guesses, delta, error / len(tests)) for guesses in tests)
 
 
 def refutable(canaries: int, delta: float, curve: Curve, error: float) -> bool:
-    """Return whether so many canaries can refute a curve at this error probability."""
     tests = _all_right(canaries, delta)
     return any(refutes(guesses, curve, error / len(tests)) for guesses in tests)
 
@@ -147,17 +123,12 @@ def best_bounds(
 
     Args:
         attacks: scores and coins of each, as in `guess`.
-        delta: δ of the claim.
+        delta: of the claim.
         confidence: of all bounds together.
-        weights: the attacks' shares of the error probability, of sum 1 at most.
+        weights: the attacks' shares of the error probability, positive and of sum 1 at most.
         curves: of the claim, for each attack. Refuting a curve needs no error probability of its own: under the curve
             each of its points holds, too, and both tests bound the same probability.
-
-    Raises:
-        InvalidValueError: if the weights are out of range.
     """
-    if min(weights) <= 0 or sum(weights) > 1 + 1e-9:
-        raise InvalidValueError(f"Expected positive weights of sum 1 at most, got {weights}.")
     best = []
     for (scores, members), weight, curve in zip(attacks, weights, curves, strict=True):
         error = (1 - confidence) * weight

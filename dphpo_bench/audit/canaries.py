@@ -32,20 +32,15 @@ LABELS, MODEL, GRADIENTS = (
     "white box: released model",
     "white box: released gradients",
 )
-TAG = 10.0
-"""Value of a canary's input, so large that its gradient lies almost wholly in the weights of this input."""
+TAG = 10.0  # value of a canary's input, so large that its gradient lies almost wholly in the weights of this input
 
 
 class Transcript:
     """A `session.Observer` that adds up how far released gradients point along the gradients of canaries.
 
-    A canary adds a vector of known length and direction to a released gradient, in Gaussian noise of known deviation.
-    So the sum of ⟨gradient, direction⟩ · length / deviation² is the log-likelihood ratio, but for terms that all
-    canaries share.
-
-    Args:
-        canaries: the records, shape (m, d), and their labels.
-        tags: selects the part of a gradient that belongs to the canaries' inputs, shape (classes, m).
+    In Gaussian noise of known deviation, the sum of ⟨gradient, direction⟩ · length / deviation² is the log-likelihood
+    ratio of a canary, but for terms that all canaries share. `tags` selects the part of a gradient that belongs to the
+    canaries' inputs, shape (classes, m).
     """
 
     def __init__(self, canaries: Records, tags: "Callable[[Sequence[Tensor]], Tensor]") -> None:
@@ -55,7 +50,6 @@ class Transcript:
         self.releases = 0
 
     def gradient(self, model: nn.Module, released: Sequence[Tensor], share: float, noise: float) -> None:
-        """See `session.Observer`."""
         with torch.no_grad():
             labels, outputs = single(self._canaries.targets), all_outputs(model, self._canaries)
             slopes = functional.softmax(outputs, dim=1) - functional.one_hot(labels, outputs.shape[1])
@@ -65,32 +59,20 @@ class Transcript:
         self.releases += 1
 
     def trial(self) -> "Transcript":
-        """See `session.Observer`."""
         return Transcript(self._canaries, self._tags)
 
     def won(self, trial: Any) -> None:
-        """See `session.Observer`."""
         self.scores += trial.scores
         self.releases += trial.releases
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A run to attack.
-
-    Attributes:
-        task: whose model is trained.
-        records: the training records, canaries included.
-        canaries: all of them, in or out.
-        members: shape (m,), whether each is in.
-        transcript: of the releases; None if the attacker does not see them.
-    """
-
     task: Task
-    records: Records
-    canaries: Records
-    members: "NDArray[np.bool_]"
-    transcript: Transcript | None = None
+    records: Records  # the training records, canaries included
+    canaries: Records  # all of them, in or out
+    members: "NDArray[np.bool_]"  # shape (m,), whether each is in
+    transcript: Transcript | None = None  # of the releases; None if the attacker does not see them
 
     def scores(self, model: nn.Module) -> "dict[str, NDArray[np.float64]]":
         """Return by attack a score for each canary, higher if it seems to be in."""
@@ -105,11 +87,7 @@ class Experiment:
 
 
 def classified(task: Task) -> tuple[Input, int]:
-    """Return the form of an input, and the number of classes.
-
-    Raises:
-        AuditError: if the task is not a classification of single inputs of real numbers or integers.
-    """
+    """Return the form of an input, and the number of classes; reject other tasks than classifications of such."""
     facts = task.facts
     if facts.kind != "classification" or not isinstance(facts.inputs, Input) or facts.inputs.dtype == "bool":
         raise AuditError(
@@ -119,7 +97,6 @@ def classified(task: Task) -> tuple[Input, int]:
 
 
 def _black_box(task: Task, train: Records, m: int, streams: Streams) -> Experiment:
-    """Return a run whose canaries are records with wrong labels."""
     generator = streams.generator("canaries")
     units = _units(train)
     order = torch.randperm(len(units), generator=generator)
@@ -133,7 +110,6 @@ def _black_box(task: Task, train: Records, m: int, streams: Streams) -> Experime
 
 
 def _white_box(task: Task, train: Records, m: int, streams: Streams) -> Experiment:
-    """Return a run whose canaries have an additional input each."""
     generator = streams.generator("canaries")
     units = _units(train)
     rest = train.rows(units.some(torch.randperm(len(units), generator=generator)[m // 2 :]).rows)
@@ -160,7 +136,6 @@ def _coins(m: int, streams: Streams) -> "NDArray[np.bool_]":
 
 
 def _units(train: Records) -> Units:
-    """Return the units of the records; each record alone where they have none."""
     return Units.of(torch.arange(len(train)) if train.units is None else train.units)
 
 
@@ -189,18 +164,15 @@ class _TaggedTask(Task):
 
     @property
     def facts(self) -> TaskFacts:
-        """Facts of the task, but for the shape of the inputs."""
         vocabulary = self._inputs.vocabulary and max(self._inputs.vocabulary, int(TAG) + 1)
         shape = (math.prod(self._inputs.shape) + self._tags,)
         inputs = replace(self._inputs, shape=shape, vocabulary=vocabulary)
         return replace(self._task.facts, inputs=inputs)
 
     def load_train(self, source: "DataSource") -> Records:
-        """Fail: the audit makes the records itself."""
         raise NotImplementedError
 
     def load_test(self, source: "DataSource") -> Records:
-        """Fail: an audit does not look at the test data."""
         raise NotImplementedError
 
     def build_model(self) -> nn.Module:
@@ -217,17 +189,13 @@ class _TaggedTask(Task):
         return wide
 
     def objective(self) -> "Objective":
-        """Return that of the task."""
         return self._task.objective()
 
     def data_fingerprint(self, source: "DataSource") -> str:
-        """Return that of the task."""
         return self._task.data_fingerprint(source)
 
 
 class _Tagged(nn.Module):
-    """A model plus a linear layer for canaries."""
-
     def __init__(self, model: nn.Module, shape: tuple[int, ...], tags: nn.Linear) -> None:
         super().__init__()
         nn.init.zeros_(tags.weight)

@@ -9,16 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dphpo_bench.base.errors import InvalidValueError
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ROUNDING = 1e-9
-"""More than the rounding errors of the recursion, as a share of the total probability."""
-
-PER_DECADE = 2
-"""Points of a curve for each factor of ten of δ. Six would lower p-values by a tenth."""
+ROUNDING = 1e-9  # more than the rounding errors of the recursion, as a share of the total probability
+PER_DECADE = 2  # points of a curve for each factor of ten of δ. Six would lower p-values by a tenth
 
 LARGEST_DELTA = 0.5
 
@@ -31,10 +26,6 @@ class Guesses:
     guessed: int
     correct: int
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.correct <= self.guessed <= self.canaries:
-            raise InvalidValueError(f"Expected 0 <= correct <= guessed <= canaries, got {self}.")
-
 
 Curve = Sequence[tuple[float, float]]
 """Pairs (ε, δ) that all hold at once, for adding and for removing a record; none: nothing is claimed."""
@@ -43,12 +34,8 @@ Curve = Sequence[tuple[float, float]]
 def claimed_curve(epsilon: "Callable[[float], float]", claim: tuple[float, float], error: float) -> Curve:
     """Return points of the curve that a plan claims, enough for tests at this error probability.
 
-    Points of a δ far below the error probability refute nothing that others do not.
-
-    Args:
-        epsilon: ε by δ; ∞ where it is not known.
-        claim: (ε, δ) of the plan, which is one of the points.
-        error: probability of a false refutation that is accepted.
+    Points of a δ far below the error probability refute nothing that others do not. `epsilon` is ∞ where it is not
+    known; `claim` is (ε, δ) of the plan, and one of the points.
     """
     if claim[0] == math.inf:
         return ()

@@ -7,20 +7,11 @@ from dataclasses import dataclass
 from dphpo_bench.audit.bounds import ceiling, refutable
 from dphpo_bench.audit.curves import Curve
 
-FEWEST = 300
-"""Canaries of a run by default, or half of the records if that is less."""
-
-MOST = 1000
-"""Canaries of a run by default: each is another input of an attacked model."""
-
-MOST_RUNS = 20
-"""Runs by default: a claim that needs more is audited at the smallest size."""
-
-MARGIN = 2
-"""Share of the error probability that the p-value of all right guesses keeps to, at the default size."""
-
-LARGEST = 100_000
-"""Canaries of all runs, beyond which no size is looked for."""
+FEWEST = 300  # canaries of a run by default, or half of the records if that is less
+MOST = 1000  # canaries of a run by default: each is another input of an attacked model
+MOST_RUNS = 20  # runs by default: a claim that needs more is audited at the smallest size
+MARGIN = 2  # share of the error probability that the p-value of all right guesses keeps to, at the default size
+LARGEST = 100_000  # canaries of all runs, beyond which no size is looked for
 
 
 @dataclass(frozen=True)
@@ -32,12 +23,10 @@ class Size:
 
     @property
     def total(self) -> int:
-        """Canaries of all runs."""
         return self.canaries * self.runs
 
     @classmethod
     def of(cls, total: int, most: int) -> "Size":
-        """Return the fewest runs of at most so many canaries each."""
         runs = math.ceil(total / most)
         return cls(math.ceil(total / runs), runs)
 
@@ -45,11 +34,7 @@ class Size:
 def default_size(curve: Curve, delta: float, error: float, most: int) -> Size:
     """Return a size at which right guesses refute the curve with a margin; the smallest if none is within reach.
 
-    Args:
-        curve: of the claim.
-        delta: δ of the claim.
-        error: error probability of the attack that may err most.
-        most: canaries of a run.
+    `error` is the error probability of the attack that may err most, `most` the canaries of a run.
     """
     least = min(FEWEST, most)
     total = _fewest(lambda total: refutable(total, delta, curve, error / MARGIN), least, MOST_RUNS * min(most, MOST))
@@ -71,7 +56,6 @@ def size_for_epsilon(claimed: float, delta: float, error: float, most: int) -> S
 
 
 def _fewest(enough: Callable[[int], bool], least: int, most: int) -> int | None:
-    """Return the least number from `least` on that is enough, if larger numbers are, too."""
     low, high = least - 1, least
     while not enough(high):
         if high >= most:

@@ -106,10 +106,10 @@ def run_command(
     from dphpo_bench.base.terminal import make_progress
     from dphpo_bench.cli.run_tables import run_table
     from dphpo_bench.data.source import DataSource
+    from dphpo_bench.harness.entry import default_seed
     from dphpo_bench.harness.plan_cache import PlanCache
     from dphpo_bench.harness.run import run
     from dphpo_bench.harness.saving import check_model_path
-    from dphpo_bench.harness.seeds import default_seed
 
     made_method, made_task, budget = options.resolve(method, task, model, epsilon, delta, settings, task_file)
     if save_model:

@@ -16,13 +16,13 @@ from dphpo_bench.contract.registry import method_of, task_of
 from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import DEFAULT
+from dphpo_bench.harness.entry import warn_of_seeds
 from dphpo_bench.harness.own_data import check_declared_data
-from dphpo_bench.harness.recording import task_identity
-from dphpo_bench.harness.seeds import warn_of_seeds
+from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.records.reading import Result
 from dphpo_bench.records.store import RecordStore
-from dphpo_bench.sweep.cells import cell_of, with_seeds
+from dphpo_bench.sweep.cells import Cell, with_seeds
 from dphpo_bench.sweep.private_cells import PrivateCells, unseeded
 from dphpo_bench.sweep.resources import Resources
 from dphpo_bench.sweep.running import executor_for, run_cells
@@ -93,7 +93,11 @@ def compare(
     source = source or DataSource.resolve()
     of_task = task_identity(task, task.facts, source)
     resources = Resources(threads=threads, gpus=gpus)
-    first = [cell_of(method, task, of_task, budget, runs[0], resources) for budget in budgets for method in chosen]
+    first = [
+        Cell(method, task, budget, identity_of(method, of_task, budget, runs[0]), resources)
+        for budget in budgets
+        for method in chosen
+    ]
     keys, targets = [cell.key for cell in first[: len(chosen)]], [budget.epsilon for budget in budgets]
     for name, values in (("method", keys), ("epsilon", targets), ("seed", runs)):
         if len(set(values)) < len(values):

@@ -1,9 +1,7 @@
 """Accounts: what has been released from one set of private records, across runs.
 
-An account is a file in the folder of results, with a line for each release. The line is on disk before the data are
-read, so a run that is killed, or whose record cannot be written, is counted all the same. A release counts by the event
-of its plan: a run that ends early because of what it released is as private as its plan (docs/accounting.md, runs
-together).
+A file in the folder of results has a line for each release, on disk before the data are read. A release counts by the
+event of its plan: a run that ends early because of what it released is as private as its plan (docs/accounting.md).
 """
 
 import errno
@@ -35,47 +33,28 @@ DEFAULT = "main"
 VERSION = 1
 MAX_ACCOUNT_BYTES = 2**30
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-VOID = "void"
-"""The status of a release that is taken back: its run ended before it asked anything of the records."""
-OPEN = "open"
-"""The status of a release whose run has not ended, or was killed."""
+VOID = "void"  # the status of a release that is taken back: its run ended before it asked anything of the records
+OPEN = "open"  # the status of a release whose run has not ended, or was killed
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One run on private records, as an account counts it.
+    """One run on private records, as an account counts it."""
 
-    Attributes:
-        number: 16 hexadecimal digits, drawn at random.
-        what: "run", "audit" or "extra run".
-        method: its name.
-        task: its name.
-        model: its name.
-        unit: whose presence ε is about.
-        epsilon: ε of the plan; ∞ if the method is not private.
-        delta: δ of the run's budget.
-        event: of the whole plan, as text in JSON.
-        date: on which it was counted; a day, since more would tell how long a search took.
-        record: the key of the run's record; empty without one.
-        digest: of the records, under the key of the folder; empty if they were never loaded.
-        status: how it ended; "open" if it has not ended, or was killed.
-        joined: whether a second process went on with the run: then nobody can take the entry back.
-    """
-
-    number: str
-    what: str
+    number: str  # 16 hexadecimal digits, drawn at random
+    what: str  # "run", "audit" or "extra run"
     method: str
     task: str
     model: str
-    unit: str
-    epsilon: float
-    delta: float
-    event: str
-    date: str
-    record: str = ""
-    digest: str = ""
-    status: str = OPEN
-    joined: bool = False
+    unit: str  # whose presence ε is about
+    epsilon: float  # of the plan; ∞ if the method is not private
+    delta: float  # of the run's budget
+    event: str  # of the whole plan, as text in JSON
+    date: str  # on which it was counted; a day, since more would tell how long a search took
+    record: str = ""  # the key of the run's record; empty without one
+    digest: str = ""  # of the records, under the key of the folder; empty if they were never loaded
+    status: str = OPEN  # how it ended; "open" if it has not ended, or was killed
+    joined: bool = False  # whether a second process went on with the run: then nobody can take the entry back
 
     @classmethod
     def of(cls, checked: CheckedPlan, number: int, what: str = "run", record: str = "") -> "Entry":
@@ -103,7 +82,6 @@ class Entry:
 
     @property
     def dp_event(self) -> DpEvent:
-        """The event of the plan."""
         return _event(self.event)
 
 
@@ -114,17 +92,11 @@ def _event(text: str) -> DpEvent:
 
 @dataclass(frozen=True)
 class Cap:
-    """A cap on all releases together.
-
-    Attributes:
-        epsilon: of the cap.
-        delta: of the cap.
-        filter: what holds it, fixed when the first release is counted: its order suits the plan of that one.
-    """
+    """A cap on all releases together."""
 
     epsilon: float
     delta: float
-    filter: RenyiFilter | None = None
+    filter: RenyiFilter | None = None  # fixed when the first release is counted: its order suits that plan
 
     def filter_like(self, first: DpEvent) -> RenyiFilter:
         """Return a filter that suits runs like the first one, before that reads data."""
@@ -151,16 +123,9 @@ class Cap:
 
 
 class Account:
-    """The account of one set of private records.
+    """The account of one set of private records in a folder of results, which may have several.
 
     Several processes may use it at once. Nothing in it is secret, but for what its dates and digests tell.
-
-    Args:
-        root: the folder of results.
-        name: of the account; a folder may have several.
-
-    Raises:
-        InvalidValueError: if the name is no file's name.
     """
 
     def __init__(self, root: Path, name: str = DEFAULT) -> None:
@@ -172,22 +137,12 @@ class Account:
         self.path = root / ".accounts" / f"{name}.jsonl"
 
     def read(self) -> tuple[Cap | None, tuple[Entry, ...]]:
-        """Return the cap, if there is one, and all releases that count, in the order in which they were counted.
-
-        Raises:
-            AccountError: if the file cannot be read or is damaged.
-        """
+        """Return the cap, if there is one, and all releases that count, in the order in which they were counted."""
         cap, entries = self._all()
         return cap, tuple(entry for entry in entries if not entry.is_void)
 
     def open_with_cap(self, epsilon: float, delta: float) -> None:
-        """Open the account with a cap on all releases together, whatever they are chosen by.
-
-        Raises:
-            AccountError: if the account has a cap or releases already, or cannot be written.
-            InvalidValueError: if ε or δ is out of range.
-            BudgetTooSmallError: if ε is too small for a cap.
-        """
+        """Open an account without releases with a cap on all releases together, whatever they are chosen by."""
         RenyiFilter.of(epsilon, delta)
         with self._locked():
             cap, releases = self.read()
@@ -202,12 +157,8 @@ class Account:
     def count(self, releases: Sequence[Entry]) -> bool:
         """Write down releases before the data are read; those with a number that is there already are counted once.
 
-        Returns:
-            Whether all of them are new. Others were begun by an earlier process, which may have released something.
-
-        Raises:
-            AccountError: if the cap does not cover all of them, one was counted with another plan, or the file cannot
-                be written; then none is written.
+        Return whether all of them are new: others were begun by an earlier process, which may have released something.
+        None is written if the cap does not cover all of them.
         """
         with self._locked():
             cap, known = self.read()
@@ -232,7 +183,6 @@ class Account:
         return not again
 
     def event_of(self, number: int) -> str | None:
-        """Return the event that was counted under a number; None if there is none."""
         return next((entry.event for entry in self.read()[1] if entry.number == f"{number:016x}"), None)
 
     def write_void(self, entry: Entry) -> None:
@@ -245,31 +195,19 @@ class Account:
         return {entry.record for entry in self._all()[1] if entry.is_void}
 
     def check(self, releases: Sequence[Entry]) -> None:
-        """Check that the cap covers all of these releases; none is written down.
-
-        Raises:
-            AccountError: if it does not, or the account cannot be read.
-        """
+        """Check that the cap covers all of these releases; none is written down."""
         cap, known = self.read()
         if cap:
             cap = cap if cap.filter else replace(cap, filter=cap.filter_like(releases[0].dp_event))
             self._check_cap(cap, known, releases)
 
     def note(self, number: str, **changes: Any) -> None:
-        """Write down what became of a release: its status, or the digest of the records.
-
-        Raises:
-            AccountError: if the file cannot be written.
-        """
+        """Write down what became of a release: its status, or the digest of the records."""
         with self._locked():
             self._append([{"number": number, **changes}])
 
     def _check_cap(self, cap: Cap, known: Sequence[Entry], new: Sequence[Entry]) -> None:
-        """Reject what the cap does not cover.
-
-        The first releases are a list fixed in advance, for which plain composition holds; later ones may be chosen by
-        what earlier ones told.
-        """
+        """Reject what the cap does not cover; plain composition holds for the first releases, fixed in advance."""
         if len(units := {entry.unit for entry in [*known, *new]}) > 1:
             raise AccountError(
                 f"The account {self.name} in {self.root} has a cap for one unit, and no theorem adds up runs of "
@@ -286,7 +224,6 @@ class Account:
         )
 
     def _all(self) -> tuple[Cap | None, Sequence[Entry]]:
-        """Return the cap and all entries, also those that were taken back."""
         try:
             data = read_whole(self.path, MAX_ACCOUNT_BYTES)
         except FileNotFoundError:

@@ -12,12 +12,10 @@ from dphpo_bench.records.statement import Section, attack, unit_text
 
 
 def account_title(report: AccountReport) -> str:
-    """Return the account in one line."""
     return f"Privacy statement: account {report.name}, {count(len(report.releases) + len(report.uncounted), 'run')}"
 
 
 def account_sections(report: AccountReport) -> list[Section]:
-    """Return the sections of the statement about all runs on the records of an account."""
     return [
         ("Guarantee", _guarantee(report)),
         *[("What an attacker can learn at most", _attack(report, total)) for total in report.totals],

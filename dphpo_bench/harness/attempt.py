@@ -22,39 +22,25 @@ from dphpo_bench.privacy.ledger import Ledger
 if TYPE_CHECKING:
     from dphpo_bench.records.record import Status
 
-EPSILON_ROUNDING = 1e-9
-"""Rounding of two evaluations of one event, far below the resolution of any accountant."""
+EPSILON_ROUNDING = 1e-9  # rounding of two evaluations of one event, far below the resolution of any accountant
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """The verified run of a method.
+    """The verified run of a method."""
 
-    Attributes:
-        outcome: what the method returned; None if the run failed, but for its test.
-        status: "ok", or how it failed.
-        error: why it failed.
-        ledger: what was released.
-        recomputed: ε of the ledger; None if it cannot be bounded.
-    """
-
-    outcome: Outcome | None
-    status: "Status"
-    error: str | None
-    ledger: Ledger
-    recomputed: EpsilonReport | None
+    outcome: Outcome | None  # what the method returned; None if the run failed, but for its test
+    status: "Status"  # "ok", or how it failed
+    error: str | None  # why it failed
+    ledger: Ledger  # what was released
+    recomputed: EpsilonReport | None  # ε of the ledger; None if it cannot be bounded
 
     def failed(self, reason: str) -> "Attempt":
-        """Return this run as one that failed afterwards, without the outcome."""
         return replace(self, outcome=None, status="failed", error=reason)
 
 
 def execute(checked: CheckedPlan, task: Task, train: Records, setup: Setup) -> Attempt:
-    """Let a method run on private records, whose number may differ from the public one, and verify its releases.
-
-    Raises:
-        DphpoBenchError: at a mistake in the call that shows before anything is released.
-    """
+    """Let a method run on private records, and verify its releases; raise a mistake that shows before any release."""
     ledger = Ledger(allowance=checked.plan.event)
     outcome, status, error = _let_run(checked, task, train, ledger, setup)
     recomputed, status, error = verify(checked, ledger, status, error)
@@ -71,13 +57,8 @@ def _let_run(
     streams = setup.streams()
     target = checked.plan.budget
     budget = PrivacyBudget(float(target.epsilon), float(target.delta))  # 3 and 3.0 are one run
-    axes: tuple[str, ...] = (
-        method.name,
-        repr(sorted(parameters_of(method).items())),
-        repr(budget),
-        facts.task,
-        facts.model,
-    )
+    parameters = repr(sorted(parameters_of(method).items()))
+    axes: tuple[str, ...] = (method.name, parameters, repr(budget), facts.task, facts.model)
     if not task.public:  # any difference makes other noise: two sums with the same noise would show their difference
         event = json.dumps(event_texts.to_json(checked.plan.event), sort_keys=True)
         axes += (setup.identity, event, str(setup.conditions()), records_digest(streams.name("records"), train))

@@ -28,11 +28,7 @@ _OPTION = "Leave out --checkpoint-every (checkpoint_every)."
 
 
 def check_continuable(every: int, store: RecordStore | None, checked: CheckedPlan, task: Task, setup: Setup) -> None:
-    """Reject checkpoints, before any data are read, of a run that could not go on from one.
-
-    Raises:
-        InvalidValueError: if it could not.
-    """
+    """Reject checkpoints, before any data are read, of a run that could not go on from one."""
     whole("checkpoint_every", every, low=1, high=MAX_STEPS)
     if store is None:
         raise InvalidValueError("Expected results_dir with checkpoint_every: a checkpoint is a file in that folder.")
@@ -75,9 +71,6 @@ def checkpoints_of(
     """Return the checkpoints of a run, which goes on from the last one if there is any.
 
     The conditions are from `must_not_change`; the journal's file is None where a seed makes the run repeatable.
-
-    Raises:
-        RecordError: if an earlier process began the run under other conditions, or its checkpoint is damaged.
     """
     anew = "remove it to start from the first step"
     if journal:

@@ -1,8 +1,7 @@
 """Random values that are drawn only once, even if the process dies.
 
-The number of trials of a private selection is secret and independent of the data. If a killed run were started again
-with a fresh draw, long runs would be redrawn more often than short ones, and the number of trials would depend on how
-long the data take. So the harness keeps the seed of an unfinished run in a private file until the run is recorded.
+If a killed run were started again with a fresh draw, long runs would be redrawn more often than short ones, and the
+secret number of trials would depend on the data. So the seed of an unfinished run is kept until the run is recorded.
 """
 
 import json
@@ -20,15 +19,9 @@ _remembered: set[Path] = set()
 
 
 class Journal:
-    """Values that are drawn once each.
+    """Values that are drawn once each, in a file that outlives the process or, without a path, in memory.
 
     Nothing in it may be published, since the noise can be subtracted by the seed.
-
-    Args:
-        path: the file that outlives the process, readable by its owner only; None keeps values in memory.
-
-    Raises:
-        RecordError: if the file exists and is not a journal.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -37,7 +30,6 @@ class Journal:
 
     @classmethod
     def holding(cls, values: Mapping[str, int]) -> "Journal":
-        """Return a journal in memory with these values, from whoever keeps the file."""
         journal = cls()
         journal.values.update(values)
         return journal
@@ -77,11 +69,7 @@ class Journal:
 
 
 def append(path: Path, lines: str) -> None:
-    """Append whole lines to a private file, in place of a torn last line, and flush them to disk; makes the folder.
-
-    Raises:
-        OSError: if they cannot be written.
-    """
+    """Append whole lines to a private file, in place of a torn last line, and flush them to disk; makes the folder."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     data = lines.encode()
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "rb+", buffering=0) as file:

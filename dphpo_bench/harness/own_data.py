@@ -1,7 +1,6 @@
-"""Digests of private records under secret keys, which show that the records changed since earlier results.
+"""Digests of private records under a folder's secret key, which show that they changed since earlier results.
 
-Nothing that a run publishes holds a hash of private records: anybody could test guesses at a record with one. A folder
-of results keeps digests under a random key, in a hidden folder that only the user can read.
+Nothing that a run publishes holds a plain hash of private records: anybody could test guesses at a record with one.
 """
 
 import contextlib
@@ -40,27 +39,13 @@ def keeps_digest(task: Task) -> bool:
 
 
 def data_digest(root: Path, task: Task, train: Records, source: DataSource) -> str:
-    """Return the digest of a task's records under the folder's key, which is drawn if there is none yet.
-
-    Args:
-        root: the folder of results.
-        task: the task; the test records count where they cost nothing to load.
-        train: its training records.
-        source: where data are found.
-
-    Raises:
-        RecordError: if the key can be neither read nor written.
-    """
+    """Return the digest of a task's records under the folder's key; test records count where they load for nothing."""
     splits = [train, task.load_test(source)] if task.fingerprint_is_declared else [train]
     return records_digest(folder_key(root), *splits)
 
 
 def folder_key(root: Path) -> bytes:
-    """Return the secret key of a folder of results; the first call draws it.
-
-    Raises:
-        RecordError: if it can be neither read nor written.
-    """
+    """Return the secret key of a folder of results; the first call draws it."""
     path = root / ".data" / "key"
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -84,14 +69,7 @@ def _valid_key(key: bytes, path: Path) -> bytes:
 def check_same_data(root: Path, task: Task, identity: Identity, digest: str) -> None:
     """Reject private records that changed, while their version did not, since results were put into a folder.
 
-    Args:
-        root: the folder of results; digests are in its folder `.data`, which must not be published.
-        task: the task.
-        identity: of any run on it.
-        digest: from `data_digest`.
-
-    Raises:
-        DataError: if the records changed.
+    Earlier digests, from `data_digest`, are in the folder's `.data`, which must not be published.
     """
     of_task = [getattr(identity, name) for name in ("task", "task_version", "facts", "data_fingerprint")]
     path = root / ".data" / f"{hashlib.sha256(compact_json(of_task).encode()).hexdigest()[:16]}.digest"
@@ -110,10 +88,6 @@ def check_same_data(root: Path, task: Task, identity: Identity, digest: str) -> 
 
 
 def check_declared_data(root: Path, task: Task, identity: Identity, source: DataSource) -> None:
-    """Reject records in memory, as an `ArrayTask` has them, that changed since results were put into a folder.
-
-    Raises:
-        DataError: if they changed.
-    """
+    """Reject records in memory, as an `ArrayTask` has them, that changed since results were put into a folder."""
     if task.fingerprint_is_declared:
         check_same_data(root, task, identity, data_digest(root, task, task.load_train(source), source))

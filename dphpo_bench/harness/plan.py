@@ -24,33 +24,23 @@ if TYPE_CHECKING:
 
     from dphpo_bench.harness.plan_cache import PlanCache
 
-MEANINGLESS = 20.0
-"""Above this ε, one record may change the odds of what is released by more than 10^8."""
+MEANINGLESS = 20.0  # above this ε, one record may change the odds of what is released by more than 10^8
 
 
 @dataclass(frozen=True)
 class CheckedPlan:
-    """A plan whose cost the harness has computed, and which is within the budget.
-
-    Attributes:
-        method: the method that made it.
-        facts: the task's public facts.
-        plan: the plan.
-        epsilon: ε of the whole procedure.
-        tuning_share: 1 − ε(training releases alone) / ε(all releases), in [0, 1].
-        end_to_end_private: as the method said when it was asked for its plan.
-    """
+    """A plan whose cost the harness has computed, and which is within the budget."""
 
     method: Method
-    facts: TaskFacts
+    facts: TaskFacts  # the task's public facts
     plan: Plan
-    epsilon: EpsilonReport
-    tuning_share: float
-    end_to_end_private: bool
+    epsilon: EpsilonReport  # of the whole procedure
+    tuning_share: float  # 1 − ε(training releases alone) / ε(all releases), in [0, 1]
+    end_to_end_private: bool  # as the method said when it was asked for its plan
 
     @cached_property
     def risk(self) -> Risk:
-        """Return what an attack on one unit can achieve against the whole procedure."""
+        """The most that an attack on one unit can achieve against the whole procedure."""
         return risk(self.plan.event, self.plan.budget.delta) if self.end_to_end_private else CERTAIN
 
 
@@ -63,11 +53,9 @@ def plan(
         method: a method or a registered name.
         task: a task or a registered name.
         budget: (ε, δ) for tuning and training together.
-        plans: where plans are kept; None: the plan is made anew and not kept.
+        plans: where plans are kept.
 
     Raises:
-        UnknownNameError: if a name is not registered.
-        InvalidValueError: if the budget is none, or the method's plan fails or is none.
         BudgetTooSmallError: if no noise within reach meets the budget.
         PlanOverBudgetError: if the method's plan costs more than the budget.
         UnsupportedEventError: if no accountant bounds the plan's event.
@@ -142,11 +130,7 @@ def _tuning_share(planned: Plan, total: EpsilonReport, delta: float) -> float:
 
 
 def parameters_of(method: Method) -> dict[str, Any]:
-    """Return the method's parameters.
-
-    Raises:
-        SealedDataError: if the method reads data for that.
-    """
+    """Return the method's parameters; reject a method that reads data for that."""
     with sealed() as complaints:
         parameters = method.parameters
     if complaints:

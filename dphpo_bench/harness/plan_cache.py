@@ -1,7 +1,6 @@
 """Plans that are made once and kept on disk, since calibration takes seconds and all seeds of a sweep share it.
 
-The harness computes ε of a kept plan from its event, and the session holds the run to that event. So a forged file can
-make a run fail or state another cost, but it cannot lower ε.
+The harness computes ε of a kept plan from its event, so a wrong file cannot lower ε.
 """
 
 import hashlib
@@ -41,18 +40,10 @@ class PlanCache:
 
     @classmethod
     def of(cls, source: "DataSource") -> "PlanCache":
-        """Return the cache that lies beside a source's cached data."""
         return cls(source.cache_dir / "plans")
 
     def plan(self, method: Method, task: Task, budget: PrivacyBudget) -> Plan:
-        """Return the method's plan, and make it if there is none for these parameters, this code and this budget.
-
-        A process waits for a plan that another process is making. A plan that JSON does not hold exactly, or that
-        cannot be written, is made each time.
-
-        Raises:
-            DphpoBenchError: if the method's plan raises it.
-        """
+        """Return the method's plan, and make it if there is none for these parameters, this code and this budget."""
         if source_of(type(method)) is None or source_of(type(task)) is None:
             return method.plan(copy(task.facts), budget)
         path = self._folder / f"{_key(method, task, budget)}.json"
@@ -120,10 +111,7 @@ def _neighbours(module: str) -> str:
 
 def _read(path: Path, method: Method, budget: PrivacyBudget) -> Plan | None:
     try:
-        text = read_whole(path, MAX_PLAN_BYTES)
-        if len(text) > MAX_PLAN_BYTES:
-            return None
-        plan = Plan.from_json(json.loads(text.decode()), method.plan_parameters)
+        plan = Plan.from_json(json.loads(read_whole(path, MAX_PLAN_BYTES)), method.plan_parameters)
         return plan if plan.budget == budget else None
     except (OSError, KeyError, TypeError, ValueError, RecursionError):  # missing or damaged: the plan is made again
         return None

@@ -15,10 +15,7 @@ _PACKAGE = Path(__file__).parents[1]
 def reason_of(error: BaseException, hide: bool = False) -> str:
     """Return one line for a record, with the place where an exception that is not the engine's was raised.
 
-    Args:
-        error: what was raised.
-        hide: leave out the text of an exception that the engine did not raise itself, since it may quote private
-            records; its type and place remain.
+    With `hide`, the text of an exception that the engine did not raise is left out: it may quote private records.
     """
     logger.debug("A run failed.", exc_info=error)
     frames = traceback.extract_tb(error.__traceback__)

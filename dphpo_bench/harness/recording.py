@@ -27,14 +27,7 @@ from dphpo_bench.privacy.accountants.report import EpsilonReport
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.risk import CERTAIN, Risk, risk, worst
 from dphpo_bench.records.measure import Measure
-from dphpo_bench.records.record import (
-    MAX_RECORD_BYTES,
-    CostRecord,
-    Epsilon,
-    Identity,
-    Privacy,
-    RunRecord,
-)
+from dphpo_bench.records.record import MAX_RECORD_BYTES, CostRecord, Epsilon, Identity, Privacy, RunRecord
 from dphpo_bench.records.risks import recorded
 
 if TYPE_CHECKING:
@@ -42,12 +35,7 @@ if TYPE_CHECKING:
 
 
 def task_identity(task: Task, facts: TaskFacts, source: DataSource) -> dict[str, Any]:
-    """Return the task's part of an identity, which all runs on it share; this builds the model.
-
-    Raises:
-        InvalidValueError: if the task does not tell its version, model or fingerprint.
-        SealedDataError: if it reads its records to build its model.
-    """
+    """Return the task's part of an identity, which all runs on it share; this builds the model."""
     public = facts.to_json()
     public["metrics"] = [
         Measure(metric.name, metric.higher_is_better, metric.is_share).to_json() for metric in task.metrics
@@ -85,7 +73,6 @@ def task_identity(task: Task, facts: TaskFacts, source: DataSource) -> dict[str,
 
 
 def identity_of(method: Method, of_task: Mapping[str, Any], budget: PrivacyBudget, seed: int | None) -> Identity:
-    """Return the values by which two runs are the same run; `of_task` is from `task_identity`."""
     return Identity(
         method=method.name,
         method_version=_version_of(method),
@@ -158,7 +145,6 @@ def record_of(
 
 
 def _peak_memory_bytes() -> int:
-    """Return the process's largest resident set so far."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
@@ -180,7 +166,6 @@ def _environment(setup: Setup) -> dict[str, str]:
 
 @contextmanager
 def timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
-    """Note the wall-clock seconds of a phase."""
     start = time.perf_counter()
     try:
         yield
@@ -202,10 +187,7 @@ def _epsilon_record(report: EpsilonReport) -> Epsilon:
 class RunFailedError(DphpoBenchError):
     """A run failed, in its training or its test, went over its budget, or could not be verified.
 
-    Attributes:
-        record: the record of the run.
-        path: where the record lies; None if none was to be written.
-        model: the trained model, where only its test failed; not in another process.
+    `model` is the trained model where only its test failed; it does not go to another process.
     """
 
     exit_code = 1

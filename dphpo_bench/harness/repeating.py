@@ -10,21 +10,12 @@ from dphpo_bench.base.text import value_text
 from dphpo_bench.contract.registry import make_method
 from dphpo_bench.records.record import Identity, RunRecord
 
-DISCRETE = "opendp"
-"""Start of the noise's description in the record of a run with secure noise."""
+DISCRETE = "opendp"  # start of the noise's description in the record of a run with secure noise
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call of `dphpo-bench run`; its text is the command. A run without a seed is another one each time.
-
-    Attributes:
-        parameters: of the method, those that are not its defaults.
-        task_file: where a task lies that is not registered; None: it is registered.
-        secure_noise: whether the noise is exact, which leaves no seed.
-        threads: of PyTorch, which the last digits of a result may depend on; None: as many as there are.
-        results_dir: where the record is written; None: the default.
-    """
+    """A call of `dphpo-bench run`; its text is the command. A run without a seed is another one each time."""
 
     method: str
     task: str
@@ -32,29 +23,20 @@ class Call:
     epsilon: float
     delta: float
     seed: int | None
-    parameters: Mapping[str, Any]
-    task_file: str | None = None
+    parameters: Mapping[str, Any]  # those that are not the method's defaults
+    task_file: str | None = None  # of a task that is not registered
     secure_noise: bool = False
     device: str = "auto"
-    threads: str | int | None = None
+    threads: str | int | None = None  # of PyTorch, which the last digits of a result may depend on
     results_dir: str | None = None
 
     @classmethod
     def of(cls, identity: Identity) -> "Call":
-        """Return the call that makes the run of this identity."""
-        return cls(
-            identity.method,
-            identity.task,
-            identity.model,
-            identity.epsilon,
-            identity.delta,
-            identity.seed,
-            changed_parameters(identity),
-        )
+        who, changed = identity, changed_parameters(identity)
+        return cls(who.method, who.task, who.model, who.epsilon, who.delta, who.seed, changed)
 
     @classmethod
     def of_record(cls, record: RunRecord, task_file: str | None = None) -> "Call":
-        """Return the call that makes the run of a record, with its threads and on its device."""
         environment = record.environment
         return replace(
             cls.of(record.identity),
@@ -90,5 +72,4 @@ def changed_parameters(identity: Identity) -> Mapping[str, Any]:
 
 
 def different(parameters: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters that are not these defaults."""
     return {name: value for name, value in parameters.items() if name not in defaults or defaults[name] != value}

@@ -1,8 +1,6 @@
 """Plan, count, run, verify, record: one procedure for every method and every task.
 
-The harness believes no ε that a method states. It computes the ε of the plan before any data is read, and
-the ε of the ledger after the run, and quotes the larger. A run on private records is counted in their account before
-they are read.
+The harness computes ε of the plan before any data is read, and ε of the ledger after the run, and quotes the larger.
 """
 
 from contextlib import nullcontext
@@ -32,7 +30,7 @@ from dphpo_bench.harness.account import VOID, Account, Entry
 from dphpo_bench.harness.account_report import AccountReport, report_of
 from dphpo_bench.harness.attempt import Attempt, execute
 from dphpo_bench.harness.continuing import check_continuable, checkpoints_of, must_not_change
-from dphpo_bench.harness.entry import Counted, OpenEntry, account_of, refuse_no_privacy
+from dphpo_bench.harness.entry import Counted, OpenEntry, account_of, refuse_no_privacy, told_apart, warn_of_seeds
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.own_data import check_same_data, data_digest, keeps_digest
 from dphpo_bench.harness.plan import CheckedPlan, plan
@@ -40,7 +38,6 @@ from dphpo_bench.harness.plan_cache import code_of
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.recording import RunFailedError, identity_of, record_of, task_identity, timed
 from dphpo_bench.harness.saving import write_model
-from dphpo_bench.harness.seeds import told_apart, warn_of_seeds
 from dphpo_bench.harness.setup import CONDITIONS, SECURE_NOISE, Setup
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.records.record import RunRecord
@@ -59,7 +56,6 @@ class RunResult:
     """A finished run.
 
     Attributes:
-        record: the record of the run.
         path: where the record lies, or None if none was to be written.
         model: the trained model, or None if the run failed, unless only its test did: it has been paid for.
         account: what has been released from these private records so far; None where no account is kept.
@@ -71,12 +67,7 @@ class RunResult:
     account: AccountReport | None = None
 
     def save(self, path: Path | str) -> Path:
-        """Write the trained model to a new file that ends in .safetensors; `load_model` reads it. Returns the path.
-
-        Raises:
-            InvalidValueError: if there is no model, or the path is unfit.
-            DataError: if the disk is full, or the like.
-        """
+        """Write the trained model to a new file that ends in .safetensors, and return its path; see `load_model`."""
         if self.model is None:
             raise InvalidValueError(f"There is no model to save: the run is {self.record.status}.")
         return write_model(self.model, self.record, Path(path))
@@ -107,8 +98,8 @@ def run(
         task: a task or a registered name.
         budget: (ε, δ) for tuning and training together.
         seed: makes the run repeatable, noise included, which is right for public data only: whoever knows
-            the seed can subtract the noise. Other data cause a warning. None takes the noise from the operating
-            system's entropy; each such run has a record of its own.
+            the seed can subtract the noise. None takes the noise from the operating system's entropy; each such run has
+            a record of its own.
         source: where data are found; default: environment, then the hub.
         results_dir: where the record is written; None writes none.
         device: "auto", "cpu", "cuda" or a CUDA device by its number.
@@ -121,9 +112,8 @@ def run(
         not_private: let a method without privacy (ε = ∞) run on private records, because its output stays inside.
         counted: of a run on private records that its caller has counted, as sweeps do; None: `run` counts it.
         checkpoint_every: steps between two checkpoints of a single training run. After a kill, the same call goes on
-            from the last one, to the same record and model. The file lies in `.unfinished` of `results_dir` and is
-            removed at the end. It holds weights and the positions of the random streams: whoever reads it can subtract
-            the noise. None: no checkpoints.
+            from the last one. Until the end the file lies in `.unfinished` of `results_dir`; whoever reads it can
+            subtract the noise. None: no checkpoints.
 
     Raises:
         AccountError: if the account's cap does not cover the run, or the account cannot be written.
@@ -197,7 +187,7 @@ def run(
     if checkpoint:
         checkpoints.discard(checkpoint)
     setup.journal.discard()
-    report = None if book is None else _reported(book, setup.progress)
+    report = _reported(book, setup.progress) if book else None
     if check and record.status != "ok":
         raise RunFailedError(record, path, model)
     return RunResult(record, path, model, report)
@@ -215,7 +205,6 @@ def _reported(book: Account, progress: Progress) -> AccountReport | None:
 
 
 def _check_declared(facts: TaskFacts, train: Records) -> None:
-    """Refuse records that are not as many, or not of the unit, as the task declares."""
     train.check_unit(facts.unit)
     if train.n_units != facts.n_records:
         what = "records" if facts.unit == RECORD else f"units ({facts.unit})"
@@ -226,11 +215,7 @@ def _check_declared(facts: TaskFacts, train: Records) -> None:
 
 
 def _journal(path: Path | None, setup: Setup) -> Journal:
-    """Return the journal of a run.
-
-    Raises:
-        RecordError: if an earlier process began the run, and this one could not repeat its questions and its noise.
-    """
+    """Return a run's journal; reject one that another process began, where this one could not repeat its noise."""
     journal = Journal(path)
     # A GPU rounds its sums otherwise each time: the same noise on them would show the difference.
     unrepeatable = setup.secure_noise or setup.device.startswith("cuda")
@@ -268,10 +253,9 @@ def _execute(checked: CheckedPlan, task: Task, train: Records, setup: Setup, ent
 def _measured(
     attempt: Attempt, model: "nn.Module", task: Task, source: DataSource, setup: Setup
 ) -> "tuple[Attempt, dict[str, float], nn.Module | None]":
-    """Return the attempt, the task's metrics on the test records, if there are any, and the model.
+    """Return the attempt, which failed if a metric cannot be computed, the metrics, and the model.
 
-    If a metric cannot be computed, the attempt failed. Its releases stay, and so does the model, unless the model's
-    code reached for sealed data.
+    The model stays with a failed attempt, unless its code reached for sealed data.
     """
     from dphpo_bench.training.evaluation import all_outputs
 
@@ -311,24 +295,17 @@ def _check_classes(outputs: Any, facts: TaskFacts) -> None:
 
 
 def resolve_device(device: "str | torch.device") -> str:
-    """Return the torch device of this name, with its number; "auto" is the first CUDA device if there is one.
-
-    Raises:
-        InvalidValueError: if torch does not know the device, this machine lacks it, or it is neither the processor nor
-            a CUDA device.
-    """
+    """Return the torch device of this name, with its number; "auto" is the first CUDA device if there is one."""
     import torch
 
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    reason = "runs need cpu, cuda or cuda with a number"
     try:
-        # Numbered, so that it stays the same one if the current device changes.
-        resolved = torch.zeros(1, device=device).device
+        if torch.device(device).type in ("cpu", "cuda"):
+            # Numbered, so that it stays the same one if the current device changes.
+            return str(torch.zeros(1, device=device).device)
     except (NotImplementedError, RuntimeError, AssertionError) as error:
-        # Of a name that it does not know torch lists all that it does, most of which no run can use.
-        unknown = "device type at start of device string" in str(error)
-        reason = "runs need cpu, cuda or cuda with a number" if unknown else str(error).splitlines()[0]
-        raise InvalidValueError(f"Cannot use device {str(device)!r}: {reason}. Try --device cpu.") from None
-    if resolved.type not in ("cpu", "cuda"):
-        raise InvalidValueError(f"Cannot use device {str(device)!r}: runs need cpu or cuda. Try --device cpu.")
-    return str(resolved)
+        if "device type at start of device string" not in str(error):
+            reason = str(error).splitlines()[0]
+    raise InvalidValueError(f"Cannot use device {str(device)!r}: {reason}. Try --device cpu.")

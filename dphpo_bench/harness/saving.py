@@ -19,11 +19,7 @@ SUFFIX = ".safetensors"
 
 
 def check_model_path(path: Path) -> None:
-    """Check, before any work is done, that a model can be written there; no file is overwritten.
-
-    Raises:
-        InvalidValueError: if it cannot.
-    """
+    """Check, before any work is done, that a model can be written there; no file is overwritten."""
     if path.suffix != SUFFIX:
         raise InvalidValueError(f"Expected a model's file to end in {SUFFIX}, got {shown(path)}.")
     if os.path.lexists(path):
@@ -34,12 +30,7 @@ def check_model_path(path: Path) -> None:
 
 
 def write_model(model: "nn.Module", record: RunRecord, path: Path) -> Path:
-    """Write a model's weights and buffers, and the run that they are of, whole or not at all.
-
-    Raises:
-        InvalidValueError: if the path is unfit; see `check_model_path`.
-        DataError: if the disk is full, or the like.
-    """
+    """Write a model's weights and buffers, and the run that they are of, whole or not at all."""
     from safetensors.torch import save
 
     check_model_path(path)
@@ -71,17 +62,9 @@ def write_model(model: "nn.Module", record: RunRecord, path: Path) -> Path:
 def load_model(path: Path | str, task: str | Task) -> "nn.Module":
     """Load the trained network that `RunResult.save` or `run --save-model` wrote.
 
-    The network takes inputs as the task's records have them: `task.load_test(source).inputs` gives the test records'.
-
-    Without this package, the weights go into a network of the same structure by
-    `network.load_state_dict(safetensors.torch.load_file(path))`.
-
-    Args:
-        path: of the file.
-        task: the task whose model it is, or its registered name.
-
-    Returns:
-        The network, in evaluation mode, on the CPU.
+    The network, in evaluation mode on the CPU, takes inputs as the task's records have them:
+    `task.load_test(source).inputs` gives the test records'. Without this package, the weights go into a network of the
+    same structure by `network.load_state_dict(safetensors.torch.load_file(path))`.
 
     Raises:
         DataError: if there is no such file, it is damaged, or it is not of this task and its model.

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from dphpo_bench.session.checkpoints import Checkpoints
     from dphpo_bench.session.observer import Observer
 
-SECURE_NOISE = "secure noise"
-"""An entry of a journal: the run has drawn noise that no restart can repeat."""
+SECURE_NOISE = "secure noise"  # an entry of a journal: the run has drawn noise that no restart can repeat
 
 CONDITIONS = "conditions"
 """An entry of a journal: under which a restart repeats what has been asked; see `Setup.conditions`."""
@@ -45,18 +44,12 @@ class Setup:
     Attributes:
         seed: makes the run repeatable, noise included; None takes the noise from the operating system's entropy.
         secure_noise: draw exact noise, and all else that privacy rests on from cryptographic generators.
-        device: a torch device.
         code: a hash of the code of a run that may go on after a kill, where that must not change; see `code_of`.
         journal: where the seed of an unseeded run is kept until it is recorded; default: in memory.
-        progress: where long work reports to.
-        meter: counts what is computed.
         observer: called with each release.
         identity: of the run, as a key, which the noise on private records follows; empty for a run without a record.
         checkpoints: from which the run goes on; None: it has none.
         order: number of trials of a selection → their indices in the order in which they run, which changes nothing.
-
-    Raises:
-        InvalidValueError: if there is a seed with secure noise, or OpenDP is missing.
     """
 
     seed: int | None = None
@@ -93,7 +86,6 @@ class Setup:
         return self.unseeded and has_selection(event)
 
     def conditions(self) -> int:
-        """Return the conditions under which this process runs; see `conditions_of`."""
         import torch
 
         return conditions_of(self.device, torch.get_num_threads(), self.code)

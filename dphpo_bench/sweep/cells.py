@@ -3,13 +3,12 @@
 import json
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
-from typing import Any
+from itertools import chain, zip_longest
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.progress import NullProgress
@@ -33,28 +32,22 @@ from dphpo_bench.records.record import Identity, RunRecord
 from dphpo_bench.sweep.processes import Answer
 from dphpo_bench.sweep.resources import Resources
 from dphpo_bench.sweep.suite import Suite, TaskMaker
-from dphpo_bench.sweep.unregistered import Unregistered, pickled, unpickled
-
-MAX_CELLS = 1_000_000
+from dphpo_bench.sweep.unregistered import Unregistered, unpickled
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Single run of a sweep. Its identity, seed included, decides whether it has been run; its resources do not.
-
-    `plug_ins` is the file of a method or a task that is not registered; see `portable`.
-    """
+    """Single run of a sweep. Its identity, seed included, decides whether it has been run; its resources do not."""
 
     method: Method
     task: Task
     budget: PrivacyBudget
     identity: Identity
     resources: Resources
-    plug_ins: str = ""
+    plug_ins: str = ""  # file of a method or a task that is not registered; see `pickled`
 
     @cached_property
     def key(self) -> str:
-        """Key of the identity."""
         return self.identity.key
 
     def __str__(self) -> str:
@@ -65,10 +58,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class CellPlan:
-    """Plan of a cell: ε of the whole procedure by an accountant, the share of it for tuning, and the cost.
-
-    The cost is the expected number of training runs, and the optimiser steps and per-example passes of all of them.
-    """
+    """Plan of a cell: ε of the whole procedure, and the expected training runs, steps and per-example passes."""
 
     epsilon: float
     accountant: str
@@ -78,32 +68,10 @@ class CellPlan:
     examples: float
 
 
-@contextmanager
-def portable(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
-    """Yield the cells in a form that other processes can run, whoever wrote their methods and tasks.
-
-    Raises:
-        InvalidValueError: if a method or a task that is not registered cannot be pickled.
-    """
-    with pickled((cell.method for cell in cells), (cell.task for cell in cells)) as path:
-        yield [replace(cell, plug_ins=path) for cell in cells] if path else list(cells)
-
-
 def cells_of(
     suite: Suite, source: DataSource, only: Sequence[str] = (), make_task: TaskMaker = make_task
 ) -> list[Cell]:
-    """Return the cells of a checked suite, or only some of them.
-
-    Args:
-        suite: the suite.
-        source: for tasks whose fingerprint needs their data.
-        only: texts such as "method=hyfreedp,task=mnist", as in `Only.parse`.
-        make_task: makes a task from its name and its model's name.
-
-    Raises:
-        InvalidValueError: if no cell is left, there are more than `MAX_CELLS`, or a task has no fingerprint or model.
-        UnknownNameError: if `only` has a name that the suite does not have.
-    """
+    """Return the cells of a checked suite, or only some: `only` has texts such as "method=hyfreedp,task=mnist"."""
     tasks = suite.made_tasks(make_task)
     only_these = Only.parse(
         only,
@@ -116,68 +84,41 @@ def cells_of(
         },
     )
     methods = [(method, hints) for method, hints in suite.made_methods() if only_these.accepts("method", method.name)]
-    of_tasks = [[seed for seed in suite.seeds_of(task) if only_these.accepts("seed", seed)] for task, _ in tasks]
-    count = len(methods) * len(suite.epsilons) * sum(map(len, of_tasks))
-    if count > MAX_CELLS:
-        raise InvalidValueError(f"Expected at most {MAX_CELLS:,} cells, got up to {count:,}. Choose some with --only.")
-    groups: list[tuple[Cell, list[int]]] = []
-    for (task, task_hints), seeds in zip(tasks, of_tasks, strict=True):
+    groups: list[list[Cell]] = []
+    for task, task_hints in tasks:
+        seeds = [seed for seed in suite.seeds_of(task) if only_these.accepts("seed", seed)]
         if not (seeds and only_these.accepts("task", task.name) and only_these.accepts("model", task.model_name)):
             continue
         of_task = task_identity(task, task.facts, source)
         for budget in suite.budgets(task):
-            if only_these.accepts("epsilon", budget.epsilon):
-                for method, method_hints in methods:
-                    if not suite.runs_on(method.name, task):
-                        continue
+            if not only_these.accepts("epsilon", budget.epsilon):
+                continue
+            for method, method_hints in methods:
+                if suite.runs_on(method.name, task):
+                    identity = identity_of(method, of_task, budget, seeds[0])
                     resources = suite.resources_of(method_hints, task_hints)
-                    groups.append((cell_of(method, task, of_task, budget, seeds[0], resources), seeds))
+                    groups.append(with_seeds([Cell(method, task, budget, identity, resources)], seeds))
     if not groups:
         raise InvalidValueError(f"No cell of the suite is all of --only {shown(','.join(only), 300)}.")
-    most = max(len(seeds) for _, seeds in groups)
-    # Seeds vary slowest; see `with_seeds`.
-    return [seeded for at in range(most) for cell, seeds in groups for seeded in with_seeds([cell], seeds[at : at + 1])]
-
-
-def cell_of(
-    method: Method, task: Task, of_task: Mapping[str, Any], budget: PrivacyBudget, seed: int, resources: Resources
-) -> Cell:
-    """Make a cell; `of_task` is from `task_identity`."""
-    return Cell(method, task, budget, identity_of(method, of_task, budget, seed), resources)
+    return [cell for cell in chain(*zip_longest(*groups)) if cell]  # seeds vary slowest; see `with_seeds`
 
 
 def with_seeds(first: Sequence[Cell], seeds: Iterable[int]) -> list[Cell]:
-    """Return the cells with each seed.
-
-    Seeds vary slowest. So every method has its first seed before any has its second, and when a second run needs a
-    plan, the first one has made it.
-    """
+    """Return the cells with each seed; seeds vary slowest, so that plans are made by the time second runs need them."""
     return [replace(cell, identity=cell.identity.model_copy(update={"seed": seed})) for seed in seeds for cell in first]
 
 
 @dataclass(frozen=True)
 class Secret:
-    """Secrets of a worker on private records.
+    """Secrets of a worker on private records."""
 
-    Attributes:
-        values: of the run's journal: its noise is drawn from them.
-        event: of the plan that was counted, as text; empty for other work than a run.
-        key: of the digest of the records, in hexadecimal digits; empty if none is asked for.
-    """
-
-    values: Mapping[str, int] = field(default_factory=dict)
-    event: str = ""
-    key: str = ""
+    values: Mapping[str, int] = field(default_factory=dict)  # of the run's journal: its noise is drawn from them
+    event: str = ""  # of the plan that was counted, as text; empty for other work than a run
+    key: str = ""  # of the digest of the records, in hexadecimal digits; empty if none is asked for
 
 
 def job_of(cell: Cell, source: DataSource, secret: Secret | None = None) -> str:
-    """Return the argument of `run_cell`, `plan_cell` and `prepare_data`, as JSON.
-
-    Args:
-        cell: the cell.
-        source: where its data are found.
-        secret: for work on private records.
-    """
+    """Return the argument of `run_cell`, `plan_cell` and `prepare_data`, as JSON."""
     return json.dumps(
         {
             "identity": cell.identity.model_dump(),
@@ -221,11 +162,9 @@ class Job:
         return unpickled(self._plug_ins)
 
     def method(self) -> Method:
-        """Make the method with its parameters."""
         return self._unregistered.method_of(self.identity)
 
     def task(self) -> Task:
-        """Make the task with its model."""
         return self._unregistered.task_of(self.identity)
 
 
@@ -273,11 +212,7 @@ def planned(answer: Answer) -> tuple[CellPlan, Entry] | str:
 
 
 def prepare_data(job: str) -> str:
-    """Prepare and load the data of a cell's task, so that runs find them.
-
-    Returns:
-        The user's error, if any, and a digest of private training records under the key of the job, as JSON.
-    """
+    """Load the data of a task, and return the user's error and a digest under the job's key, if any, as JSON."""
     work, digest = Job(job), ""
     task = work.task()
     try:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from dphpo_bench.base.text import count, duration_text, one_line
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.sweep.cells import Cell
-from dphpo_bench.sweep.driver import Stock
-from dphpo_bench.sweep.estimates import Estimates, Kind, kind_of
+from dphpo_bench.sweep.driver import Estimates, Kind, Stock, kind_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,7 +20,6 @@ PHASE_LINE_SECONDS = 60.0
 REFRESH_SECONDS = 0.5
 SHOWN_FAILURES = 20
 SHOWN_RUNNING = 20
-ESTIMATE_SECONDS = 5.0
 
 
 class SweepDisplay:
@@ -39,7 +37,6 @@ class SweepDisplay:
         self._failed: Counter[str] = Counter()
         self._phase, self._phase_start = "", 0.0
         self._start = self._last = time.monotonic()
-        self._left: tuple[float, str] = (float("-inf"), "")
 
     def __enter__(self) -> "SweepDisplay":
         if sys.stderr.isatty() and not self._quiet:
@@ -57,33 +54,29 @@ class SweepDisplay:
             self._live = None
 
     def stock(self, stock: Stock) -> None:
-        """Show the work before the first cell."""
         self._estimates = stock.times
         self._todo = Counter(kind_of(cell.identity) for cell in stock.todo)
         self._totals = Counter(cell.identity.method for cell in stock.todo)
         for reason in stock.damaged[:SHOWN_FAILURES]:
             self.note(f"{reason} The cell runs again.")
-        if len(stock.damaged) > SHOWN_FAILURES:
-            self.note(f"{len(stock.damaged) - SHOWN_FAILURES:,} more records are damaged.")
+        if more := len(stock.damaged[SHOWN_FAILURES:]):
+            self.note(f"{more:,} more records are damaged.")
         if not self._quiet:
             self._line(stock_text(stock))
 
     def preparing(self, tasks: Sequence[str]) -> None:
-        """Name the tasks whose data are being prepared."""
         self._phase = f"Preparing the data of {', '.join(sorted(set(tasks)))}."
         self._phase_start = time.monotonic()
         if not self._quiet:
             self._line(self._phase)
 
     def started(self, cell: Cell) -> None:
-        """Show a cell as running."""
         if not self._running and not self._done:
             self._start = time.monotonic()
         self._phase = ""
         self._running[cell.key] = (cell, time.monotonic())
 
     def finished(self, cell: Cell, record: RunRecord, elsewhere: bool) -> None:
-        """Count a cell, and name it if it failed."""
         self._todo[kind_of(cell.identity)] -= 1
         self._running.pop(cell.key, None)
         self._done[cell.identity.method] += 1
@@ -94,11 +87,9 @@ class SweepDisplay:
             self._line(f"{cell}: {record.status}{where}: {one_line(record.error or '')}")
 
     def note(self, text: str) -> None:
-        """Write a line."""
         self._line(one_line(text))
 
     def tick(self) -> None:
-        """Refresh the table, or write a line from time to time."""
         now = time.monotonic()
         if self._live is not None:
             if now - self._last >= REFRESH_SECONDS:
@@ -132,16 +123,13 @@ class SweepDisplay:
         return ", ".join(part for part in parts if part)
 
     def _time_left(self) -> str:
-        """Return an estimate for the cells that are left, or ""; made every few seconds since there may be many."""
-        now = time.monotonic()
-        if not self._left[1] or now - self._left[0] >= ESTIMATE_SECONDS:
-            total = self._estimates.total(self._todo)
-            known = (
-                (self._estimates.seconds(cell.identity) or 0.0, now - start) for cell, start in self._running.values()
-            )
-            text = "" if total is None else duration_text((total - sum(map(min, known))) / self._workers)
-            self._left = (now, text)
-        return self._left[1]
+        """Return an estimate for the cells that are left, or ""."""
+        now, total = time.monotonic(), self._estimates.total(self._todo)
+        if total is None:
+            return ""
+        running = self._running.values()
+        known = (min(self._estimates.seconds(cell.identity) or 0.0, now - start) for cell, start in running)
+        return duration_text((total - sum(known)) / self._workers)
 
     def _table(self) -> "RenderableType":
         from rich.console import Group

@@ -1,27 +1,29 @@
 """Drive a sweep: find the cells that lack a record, have executors run them, and write their records.
 
-Only the driver writes records. So a cell needs no access to the folder of results, wrong records are never written,
-and a full disk shows in one place.
+Only the driver writes records, so a cell needs no access to the folder of results.
 """
 
 import contextlib
+import errno
+import fcntl
+import itertools
 import json
+import os
+import statistics
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 from dphpo_bench.base.errors import DataError, InvalidValueError, OtherRunError, RecordError, SweepError
 from dphpo_bench.base.files import remove_torn, write_whole
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.records.record import RunRecord
+from dphpo_bench.records.record import Identity, RunRecord
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import Cell, failed_record, job_of, prepare_data, run_cell
-from dphpo_bench.sweep.claims import Claims
-from dphpo_bench.sweep.estimates import Estimates
 from dphpo_bench.sweep.executors import Executor, answer_of
 from dphpo_bench.sweep.private_cells import PrivateCells
 from dphpo_bench.sweep.processes import Answer, NotStartedError
@@ -30,51 +32,109 @@ from dphpo_bench.sweep.resources import Resources
 ATTEMPTS = 2
 TICK_SECONDS = 0.5
 PREPARE_SECONDS = 3600.0
-START_ATTEMPTS = 6
-"""Attempts to start a process; the waits between grow to a minute in all."""
+START_ATTEMPTS = 6  # attempts to start a process; the waits between grow to a minute in all
+_HELD = {errno.EACCES, errno.EAGAIN}
+Kind = tuple[str, str, str, str]
 
 
 class Watcher(Protocol):
-    """Observer of a sweep's progress."""
+    """Observer of a sweep's progress; see `SweepDisplay`. Another sweep made a record that comes from `elsewhere`."""
 
-    def stock(self, stock: "Stock") -> None:
-        """Take note of the sweep's cells; called once."""
+    def stock(self, stock: "Stock") -> None: ...
+    def preparing(self, tasks: Sequence[str]) -> None: ...
+    def started(self, cell: Cell) -> None: ...
+    def finished(self, cell: Cell, record: RunRecord, elsewhere: bool) -> None: ...
+    def note(self, text: str) -> None: ...
+    def tick(self) -> None: ...
 
-    def preparing(self, tasks: Sequence[str]) -> None:
-        """Take note that the data of these tasks are being prepared."""
 
-    def started(self, cell: Cell) -> None:
-        """Take note that the executor has a cell."""
+class Estimates:
+    """Running times by kind of run: method with its parameters, task, model."""
 
-    def finished(self, cell: Cell, record: RunRecord, elsewhere: bool) -> None:
-        """Take note that a cell has its record, made by another sweep if `elsewhere`."""
+    def __init__(self) -> None:
+        self._seconds: defaultdict[Kind, list[float]] = defaultdict(list)
+        self._per_example: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
 
-    def note(self, text: str) -> None:
-        """Show a line."""
+    def add(self, record: RunRecord) -> None:
+        if record.status != "ok":
+            return
+        identity, seconds = record.identity, sum(record.seconds.values())
+        self._seconds[kind_of(identity)].append(seconds)
+        if record.cost and record.cost.examples:
+            self._per_example[identity.task, identity.model].append(seconds / record.cost.examples)
 
-    def tick(self) -> None:
-        """Refresh what is shown; called every half second or so."""
+    def seconds(self, identity: Identity, examples: float | None = None) -> float | None:
+        """Return the seconds of a run: the median of its kind, else by its example passes; None if unknown."""
+        if kind_of(identity) in self._seconds:
+            return statistics.median(self._seconds[kind_of(identity)])
+        rates = self._per_example.get((identity.task, identity.model))
+        if rates and examples is not None:
+            return examples * statistics.median(rates)
+        return None
+
+    def total(self, kinds: Mapping[Kind, int]) -> float | None:
+        """Return the seconds of so many runs of each kind in sequence; runs of unknown kinds count as average."""
+        if not self._seconds:
+            return None
+        average = statistics.fmean(itertools.chain(*self._seconds.values()))
+        return sum(
+            count * (statistics.median(self._seconds[kind]) if kind in self._seconds else average)
+            for kind, count in kinds.items()
+        )
+
+
+def kind_of(identity: Identity) -> Kind:
+    return identity.method, json.dumps(identity.parameters, sort_keys=True), identity.task, identity.model
+
+
+class Claims:
+    """Locks on single bytes of one file in the folder of results, a byte for each cell.
+
+    The operating system releases the locks of a process that dies. If a file system has no locks, every claim
+    succeeds: two sweeps then run the same cells, and the last record stays.
+    """
+
+    def __init__(self, root: Path) -> None:
+        path = root / ".claims"
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise RecordError(f"Cannot open {path}: {error.strerror}. Name a writable folder.") from None
+
+    def take(self, key: str) -> bool:
+        """Claim a cell; False if another process has it."""
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _offset(key))
+        except OSError as error:
+            return error.errno not in _HELD
+        return True
+
+    def give_back(self, key: str) -> None:
+        with contextlib.suppress(OSError):
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _offset(key))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._file)
+
+
+def _offset(key: str) -> int:
+    """Return a byte, which the file need not have; two of 10⁵ cells share a byte with probability below 1e-7."""
+    return int(key[:15], 16)
 
 
 @dataclass
 class Stock:
-    """Cells of a sweep before it starts.
+    """Cells of a sweep before it starts."""
 
-    Attributes:
-        finished: cells with a record of status "ok".
-        failed: cells with another record, which is kept.
-        todo: cells to run.
-        replaced: records of failed cells that run again, by key.
-        damaged: faults of files that should be records.
-        times: of the finished cells.
-    """
-
-    finished: list[Cell] = field(default_factory=list)
-    failed: list[Cell] = field(default_factory=list)
+    finished: list[Cell] = field(default_factory=list)  # with a record of status "ok"
+    failed: list[Cell] = field(default_factory=list)  # with another record, which is kept
     todo: list[Cell] = field(default_factory=list)
-    replaced: dict[str, RunRecord] = field(default_factory=dict)
-    damaged: list[str] = field(default_factory=list)
-    times: Estimates = field(default_factory=Estimates)
+    replaced: dict[str, RunRecord] = field(default_factory=dict)  # of failed cells that run again, by key
+    damaged: list[str] = field(default_factory=list)  # faults of files that should be records
+    times: Estimates = field(default_factory=Estimates)  # of the finished cells
 
 
 @dataclass
@@ -128,11 +188,8 @@ def sweep(
     `private` counts the cells on private records; None: in the account "main".
 
     Raises:
-        AccountError: if the account's cap does not cover all cells on private records, or it cannot be written.
-        InvalidValueError: if a method without privacy was to run on private records.
         DataError: if the data of a task are missing; no cell has been run.
         RecordError: if a record cannot be written. Those written before are kept.
-        SweepError: if no process can be started.
     """
     try:
         store.check_writable()
@@ -278,7 +335,6 @@ def _run_all(
 
 
 def _record_of(attempt: _Attempt, answer: Answer) -> RunRecord:
-    """Return the record in an answer, or a record that says why the answer has none."""
     identity = attempt.cell.identity
     reason = answer.failure
     if answer.text is not None:

@@ -14,10 +14,7 @@ from dphpo_bench.sweep.executors import Executor, answer_of
 
 @dataclass
 class PlannedCells:
-    """Cells that differ in nothing but their seed, and their plan or why there is none.
-
-    The seconds of one cell are estimated from finished runs; None without any.
-    """
+    """Cells that differ in nothing but their seed, and their plan; the seconds of one cell are from finished runs."""
 
     finished: list[Cell] = field(default_factory=list)
     failed: list[Cell] = field(default_factory=list)
@@ -33,19 +30,16 @@ class PlannedCells:
 
 
 def plan_all(stock: Stock, executor: Executor, source: DataSource, progress: Progress) -> list[PlannedCells]:
-    """Make each plan once, keep it for the sweep, estimate times from the records, and close the executor."""
+    """Make each plan once, keep it for the sweep, and estimate times from the records."""
     alike: defaultdict[str, PlannedCells] = defaultdict(PlannedCells)
     for state in ("finished", "failed", "todo"):
         for cell in getattr(stock, state):
             getattr(alike[cell.identity.model_copy(update={"seed": None, "run": None}).key], state).append(cell)
     groups = list(alike.values())
-    try:
-        futures = [executor.submit(plan_cell, job_of(group.cell, source), group.cell.resources) for group in groups]
-        with progress.track("Planning", len(futures)) as advance:
-            for _ in as_completed(futures):
-                advance()
-    finally:
-        executor.close()
+    futures = [executor.submit(plan_cell, job_of(group.cell, source), group.cell.resources) for group in groups]
+    with progress.track("Planning", len(futures)) as advance:
+        for _ in as_completed(futures):
+            advance()
     for group, future in zip(groups, futures, strict=True):
         plan = planned(answer_of(future))
         if isinstance(plan, str):
@@ -58,9 +52,6 @@ def plan_all(stock: Stock, executor: Executor, source: DataSource, progress: Pro
 
 def total_seconds(groups: Sequence[PlannedCells]) -> float | None:
     """Return the seconds of all cells to run, one after the other; None if some times are unknown."""
-    total = 0.0
-    for group in groups:
-        if group.todo and group.plan and group.seconds is None:
-            return None
-        total += len(group.todo) * (group.seconds or 0.0)  # a cell without a plan fails at once
-    return total
+    if any(group.todo and group.plan and group.seconds is None for group in groups):
+        return None
+    return sum(len(group.todo) * (group.seconds or 0.0) for group in groups)  # a cell without a plan fails at once

@@ -19,18 +19,15 @@ class Executor(Protocol):
     @property
     def capacity(self) -> int:
         """Number of calls to submit at a time; it may change."""
-        ...
 
     def submit(self, function: Function, argument: str, resources: Resources) -> "Future[Answer]":
         """Call a function at the top level of a module.
 
         Errors of the call are in its answer. The future raises an error if the executor itself failed.
         """
-        ...
 
     def close(self) -> None:
         """Stop what is running."""
-        ...
 
 
 class SerialExecutor:
@@ -39,7 +36,6 @@ class SerialExecutor:
     capacity = 1
 
     def submit(self, function: Function, argument: str, resources: Resources) -> "Future[Answer]":
-        """Call the function now."""
         del resources
         future: Future[Answer] = Future()
         try:
@@ -53,11 +49,9 @@ class SerialExecutor:
 
 
 class ProcessExecutor:
-    """Executor that makes each call in a new process of this machine.
+    """Executor of `workers` calls at a time, each in a new process of this machine.
 
-    Args:
-        workers: number of calls at a time.
-        gpus: names of GPUs, as in CUDA_VISIBLE_DEVICES; each worker has a GPU, and may share it.
+    GPUs are named as in CUDA_VISIBLE_DEVICES; each worker has a GPU, and may share it.
     """
 
     def __init__(self, workers: int, gpus: Sequence[str] = ()) -> None:
@@ -71,11 +65,9 @@ class ProcessExecutor:
             self._gpus.put(gpus[index % len(gpus)] if gpus else None)
 
     def submit(self, function: Function, argument: str, resources: Resources) -> "Future[Answer]":
-        """Call the function in a process of its own as soon as a worker is free."""
         return self._threads.submit(self._call, function, argument, resources)
 
     def close(self) -> None:
-        """Kill what is running."""
         self._processes.close()
         self._threads.shutdown(wait=True, cancel_futures=True)
 
@@ -100,7 +92,6 @@ def default_workers(needs: Sequence[Resources], n_gpus: int) -> int:
 
 
 def visible_gpus() -> list[str]:
-    """Return the GPUs of this machine that this process may use, as in CUDA_VISIBLE_DEVICES."""
     import torch
 
     count = torch.cuda.device_count()

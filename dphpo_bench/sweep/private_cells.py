@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.sweep.executors import Executor
 
-STARTED = "started"
-"""Key of a journal: the run has begun, and may have drawn noise."""
+STARTED = "started"  # key of a journal: the run has begun, and may have drawn noise
 
 
 def unseeded(cells: Sequence[Cell], store: RecordStore) -> list[Cell]:
@@ -39,9 +38,6 @@ def unseeded(cells: Sequence[Cell], store: RecordStore) -> list[Cell]:
 
     Whoever knows a seed can subtract the noise, and a suite is no secret. The numbers come from the folder's secret
     key, so that a sweep that goes on finds its own records.
-
-    Raises:
-        RecordError: if the key cannot be kept.
     """
     if all(cell.task.public for cell in cells):
         return list(cells)
@@ -56,35 +52,22 @@ def unseeded(cells: Sequence[Cell], store: RecordStore) -> list[Cell]:
 
 @dataclass
 class PrivateCells:
-    """Account of a sweep's runs on private records.
-
-    Attributes:
-        store: of the sweep.
-        name: of the account.
-        not_private: whether methods with ε = ∞ may run, because their output stays inside.
-        what: kind of the runs in the account.
-    """
+    """Account of a sweep's runs on private records."""
 
     store: RecordStore
     name: str = DEFAULT
-    not_private: bool = False
-    what: str = "run"
+    not_private: bool = False  # methods with ε = ∞ may run, because their output stays inside
+    what: str = "run"  # kind of the runs in the account
     _releases: dict[str, Entry | str] = field(default_factory=dict)  # by plan; or why there is none
     _digests: dict[tuple[str, str], str] = field(default_factory=dict)  # of the records, by task and model
     _numbers: dict[str, tuple[int, bool]] = field(default_factory=dict)  # by cell; and whether no try came before
 
     @property
     def account(self) -> Account:
-        """Account of the folder of results."""
         return Account(self.store.root, self.name)
 
     def prepare(self, cells: Sequence[Cell], executor: "Executor", source: "DataSource") -> str:
-        """Plan the cells on private records and check that they may run; return a line that says what they cost.
-
-        Raises:
-            InvalidValueError: if a method has no privacy.
-            AccountError: if the cap does not cover all of them, or the account cannot be written.
-        """
+        """Plan the cells on private records and check that they may run; return a line that says what they cost."""
         private = [cell for cell in cells if not cell.task.public]
         groups = {_plan_key(cell): cell for cell in private}
         futures = {
@@ -121,21 +104,13 @@ class PrivateCells:
         return Secret(key=folder_key(self.store.root).hex())
 
     def see(self, cell: Cell, digest: str) -> None:
-        """Reject private records that changed since results were put into the folder.
-
-        Raises:
-            DataError: if they changed.
-        """
+        """Reject private records that changed since results were put into the folder."""
         if digest:
             check_same_data(self.store.root, cell.task, cell.identity, digest)
             self._digests[cell.identity.task, cell.identity.model] = digest
 
     def start(self, cell: Cell) -> Secret:
-        """Count a cell, and return what its process needs to run it.
-
-        Raises:
-            DphpoBenchError: if the cell may not run.
-        """
+        """Count a cell, and return what its process needs to run it."""
         release = self._release(cell)
         if isinstance(release, str):
             raise InvalidValueError(release)
@@ -176,7 +151,6 @@ class PrivateCells:
         self._journal(cell).discard()
 
     def summary(self) -> str:
-        """Return what has been released from the records by now, in one line."""
         return report_of(self.account).summary()
 
     def _release(self, cell: Cell) -> Entry | str:

@@ -1,8 +1,7 @@
 """Call a function in its own process within limits, and get an answer whatever happens to that process.
 
-This is the only launcher of workers. A server that has imported the modules of `preload` forks each process, so that
-a process starts in milliseconds, shares no state with others, and torch has no threads yet. Each process leads a group,
-which is killed as a whole, also when the caller dies.
+A server that has imported the modules of `preload` forks each process, so that it starts in milliseconds and shares
+no state. Each process leads a group, which is killed as a whole, also when the caller dies.
 """
 
 import contextlib
@@ -21,12 +20,10 @@ from multiprocessing.forkserver import ensure_running
 from typing import IO, Any
 
 from dphpo_bench.base.errors import SweepError
-from dphpo_bench.records.record import MAX_RECORD_BYTES
 from dphpo_bench.sweep.resources import Resources
 
 Function = Callable[[str], str]
 
-MAX_ANSWER_BYTES = 2 * MAX_RECORD_BYTES
 MAX_LOG_BYTES = 2**16
 
 _PRELOAD = ["dphpo_bench.sweep.preload"]
@@ -42,20 +39,10 @@ class NotStartedError(SweepError):
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer to a call.
-
-    Attributes:
-        text: the function's result; None if there is none.
-        failure: why there is no result, in one line; else empty.
-        again: whether another attempt may succeed, as after a killed process.
-        log: the end of the process's standard output and error.
-        seconds: how long the call took.
-    """
-
-    text: str | None
-    failure: str = ""
-    again: bool = False
-    log: str = ""
+    text: str | None  # the function's result
+    failure: str = ""  # why there is no result, in one line
+    again: bool = False  # whether another attempt may succeed, as after a killed process
+    log: str = ""  # the end of the process's standard output and error
     seconds: float = 0.0
 
 
@@ -71,9 +58,6 @@ class Processes:
         """Call a function at the top level of a module within its limits, and wait for the answer.
 
         The process sees this GPU, as in CUDA_VISIBLE_DEVICES; None leaves that as it is.
-
-        Raises:
-            NotStartedError: if no process can be started.
         """
         start = time.monotonic()
         with contextlib.ExitStack() as open_files:
@@ -107,7 +91,6 @@ class Processes:
             self._live.add(process)
 
     def _end(self, process: ForkServerProcess) -> None:
-        """Kill the process and its children, whatever happened."""
         with self._lock:
             self._live.discard(process)
             _kill(process)
@@ -189,10 +172,7 @@ def _wait(
         return None, f"Stopped after the time limit of {time_limit_s:g} s.", False
     with contextlib.suppress(EOFError, OSError):  # the process ended before or while it sent its answer
         if receiver.poll():  # else nothing will come
-            answer = receiver.recv_bytes()
-            if len(answer) > MAX_ANSWER_BYTES:
-                return None, f"The process sent an answer that is no text of at most {MAX_ANSWER_BYTES} bytes.", False
-            return answer.decode(errors="replace"), "", False
+            return receiver.recv_bytes().decode(errors="replace"), "", False
     _reap(process)
     return None, *_ending(process.exitcode)
 
@@ -216,7 +196,6 @@ def _kill(process: ForkServerProcess) -> None:
 
 
 def _reap(process: ForkServerProcess) -> bool:
-    """Wait for a process that is about to end; False if it is still there."""
     connection.wait([process.sentinel], _END_SECONDS)
     with _FORKING:
         return not process.is_alive()
@@ -230,7 +209,6 @@ def _serve(
     resources: Resources,
     gpu: str | None,
 ) -> None:
-    """Call the function in the new process and send its answer."""
     os.setsid()  # no interrupt from the terminal reaches the process, and its children can be killed with it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_die_with_parent, daemon=True).start()
@@ -249,7 +227,7 @@ def _serve(
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # a plug-in may have closed it
             stream.flush()
-    sender.send_bytes(answer[: MAX_ANSWER_BYTES + 1])
+    sender.send_bytes(answer)
 
 
 def _die_with_parent() -> None:

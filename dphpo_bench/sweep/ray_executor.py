@@ -1,11 +1,9 @@
 """Run cells on a Ray cluster. Ray finds a node with room, and starts the cells of a lost node again on another.
 
-Inside a Ray worker a cell still has its own process, with the same limits and log as without Ray. The folders of data
-and caches have to be the same on all nodes. The folder of records need not, since only the driver writes records.
+Inside a Ray worker a cell still has its own process, with the same limits and log as without Ray.
 """
 
 import contextlib
-import functools
 import importlib
 import json
 import logging
@@ -25,22 +23,16 @@ from dphpo_bench.base.extras import require_extra
 from dphpo_bench.sweep.processes import Answer, Function, NotStartedError, Processes, environment
 from dphpo_bench.sweep.resources import Resources
 
-MAX_RETRIES = 3
-"""Number of times that Ray starts a call again after it lost its node or worker, or for lack of memory."""
+MAX_RETRIES = 3  # number of times that Ray starts a call again after it lost its node or worker, or for lack of memory
 JOIN_SECONDS = 20.0
+TOKEN = secrets.token_hex(32)  # the same throughout this process, since Ray reads it once
 PROBE_SECONDS = 60.0
 
 
 class RayExecutor:
     """Executor on a Ray cluster, whose nodes may join and leave at any time, or on a Ray of its own on this machine.
 
-    Args:
-        address: "auto" or "host:port" of a cluster that this machine is a node of; None starts a Ray on this machine.
-        needs: the needs of the cells.
-
-    Raises:
-        InvalidValueError: if Ray is not installed, the cluster cannot be joined, a node has another dphpo-bench
-            or none, or no node is large enough.
+    `address` is "auto" or "host:port" of a cluster that this machine is a node of; None starts a Ray on this machine.
     """
 
     def __init__(self, address: str | None, needs: Sequence[Resources]) -> None:
@@ -72,7 +64,6 @@ class RayExecutor:
         return slots + slots // 4 + 1
 
     def submit(self, function: Function, argument: str, resources: Resources) -> "Future[Answer]":
-        """Call the function on a node as soon as there is room."""
         options = {"num_cpus": resources.threads, "num_gpus": resources.gpus}
         if resources.memory_gb is not None:
             options["memory"] = _bytes(resources.memory_gb)
@@ -154,7 +145,6 @@ def _answer(answered: "Future[Answer]", future: "Future[Answer]") -> None:
 
 
 def _call(function: Function, argument: str, resources: Resources) -> Answer:
-    """Make the call in a Ray worker."""
     # Ray gives a worker other GPUs for each call, but the server that processes are forked from keeps its first ones.
     return Processes().call(function, argument, resources, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
@@ -165,13 +155,10 @@ def _version() -> str:
 
 @contextlib.contextmanager
 def _started(ray: Any) -> Iterator[None]:
-    """Start a Ray on this machine.
-
-    It listens on the network and wants a secret, which Ray would write to the home folder if the environment had none.
-    """
+    """Start a Ray on this machine, with a secret, which Ray would else write to the home folder."""
     values = {
         "RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE"),  # Ray sets it
-        "RAY_AUTH_TOKEN": os.environ.get("RAY_AUTH_TOKEN") or _token(),
+        "RAY_AUTH_TOKEN": os.environ.get("RAY_AUTH_TOKEN") or TOKEN,
         "RAY_USAGE_STATS_ENABLED": "0",
     }
     # Sockets lie in the folder. The path of a socket has at most 107 characters, of which Ray uses 70.
@@ -191,7 +178,6 @@ def _started(ray: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _joined(ray: Any, address: str) -> Iterator[None]:
-    """Join a Ray that others have started."""
     # Ray tries for minutes and then ends the process, so another process finds out whether the cluster answers.
     settings = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
     answer = Processes().call(_try_to_join, json.dumps([address, settings]), Resources(time_limit_s=JOIN_SECONDS))
@@ -221,7 +207,6 @@ def _initialized(ray: Any, address: str, failure: str, **options: Any) -> Iterat
 
 
 def _try_to_join(address_and_settings: str) -> str:
-    """Return why the cluster cannot be joined, or an empty text."""
     address, settings = json.loads(address_and_settings)
     os.environ.update(settings)
     try:
@@ -231,18 +216,11 @@ def _try_to_join(address_and_settings: str) -> str:
     return ""
 
 
-@functools.cache
-def _token() -> str:
-    """Return a secret, the same throughout this process, since Ray reads it once."""
-    return secrets.token_hex(32)
-
-
 def _bytes(gigabytes: float) -> int:
     return round(gigabytes * 1e9)
 
 
 def _totals(node: dict[str, Any]) -> tuple[float, float, float]:
-    """Return the CPUs, GPUs and bytes of memory of a node, free or not."""
     has = node["Resources"]
     return has.get("CPU", 0.0), has.get("GPU", 0.0), has.get("memory", 0.0)
 

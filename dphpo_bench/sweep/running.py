@@ -2,38 +2,32 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.records.store import RecordStore
-from dphpo_bench.sweep.cells import Cell, portable
+from dphpo_bench.sweep.cells import Cell
 from dphpo_bench.sweep.display import SweepDisplay
 from dphpo_bench.sweep.driver import Summary, sweep
 from dphpo_bench.sweep.executors import Executor, ProcessExecutor, SerialExecutor, default_workers, visible_gpus
 from dphpo_bench.sweep.private_cells import PrivateCells
+from dphpo_bench.sweep.unregistered import pickled
 
 
 @contextmanager
 def executor_for(
     cells: Sequence[Cell], name: str = "process", workers: int | None = None, address: str | None = None
 ) -> Iterator[tuple[list[Cell], Executor]]:
-    """Open an executor for cells, and close it at the end.
+    """Yield the cells in a form that other processes can run, and an executor for them, which is closed at the end.
 
-    Args:
-        cells: the cells that it will run.
-        name: "process", "serial" or "ray".
-        workers: processes at a time, for "process"; None for as many as this machine has room for.
-        address: of the Ray cluster; None starts a Ray on this machine.
-
-    Yields:
-        The cells in a form that other processes can run, and the executor.
-
-    Raises:
-        InvalidValueError: if the options do not fit together, the cells need more than there is, or a method or a task
-            that is not registered cannot be pickled.
+    Its name is "process", with as many workers by default as this machine has room for, "serial", or "ray", with the
+    address of a cluster; None starts a Ray on this machine.
     """
-    with portable(cells) as ready, closing(_make_executor(name, workers, address, ready)) as executor:
-        yield ready, executor
+    with pickled((cell.method for cell in cells), (cell.task for cell in cells)) as path:
+        ready = [replace(cell, plug_ins=path) for cell in cells]
+        with closing(_make_executor(name, workers, address, ready)) as executor:
+            yield ready, executor
 
 
 def run_cells(
@@ -46,7 +40,6 @@ def run_cells(
     quiet: bool,
     private: PrivateCells | None = None,
 ) -> Summary:
-    """Run the cells that have no record, and show progress on standard error."""
     with SweepDisplay(executor.capacity, quiet=quiet) as display:
         return sweep(cells, store, executor, source, display, retry_failed=retry_failed, private=private)
 

@@ -19,26 +19,18 @@ from dphpo_bench.records.record import Identity
 
 @dataclass(frozen=True)
 class Unregistered:
-    """Methods and tasks for a process that finds them by no name.
-
-    Attributes:
-        methods: by name and parameters.
-        tasks: by name and model.
-        nested: classes of layers that functions define, with their full names: a copy of a class lacks its full name,
-            and a model's fingerprint holds it.
-    """
+    """Methods by name and parameters, and tasks by name and model, for a process that finds them by no name."""
 
     methods: Mapping[tuple[str, str], Method] = field(default_factory=dict)
     tasks: Mapping[tuple[str, str], Task] = field(default_factory=dict)
+    # Layers that functions define, and their full names: copies of classes lack them, and fingerprints hold them.
     nested: tuple[tuple[type, str], ...] = ()
 
     def method_of(self, identity: Identity) -> Method:
-        """Return the method of a run: one of these, or the registered one."""
         method = self.methods.get((identity.method, compact_json(identity.parameters)))
         return make_method(identity.method, identity.parameters) if method is None else method
 
     def task_of(self, identity: Identity) -> Task:
-        """Return the task of a run with its model: one of these, or the registered one."""
         task = self.tasks.get((identity.task, identity.model))
         return make_task(identity.task, identity.model) if task is None else task
 
@@ -47,13 +39,8 @@ class Unregistered:
 def pickled(methods: Iterable[Method], tasks: Iterable[Task]) -> Iterator[str]:
     """Pickle what is not registered to a file that only the user can read, and remove the file at the end.
 
-    The records of an `ArrayTask` are in that file. It stays if this process is killed.
-
-    Yields:
-        The file's path; empty if all are registered.
-
-    Raises:
-        InvalidValueError: if an object cannot be pickled.
+    The records of an `ArrayTask` are in that file. It stays if this process is killed. Yields its path, empty if all
+    plug-ins are registered.
     """
     own_methods = {id(method): method for method in methods if not is_registered(type(method))}.values()
     own_tasks = {id(task): task for task in tasks if not is_registered(type(task))}.values()
@@ -70,10 +57,6 @@ def pickled(methods: Iterable[Method], tasks: Iterable[Task]) -> Iterator[str]:
         try:
             with path.open("wb") as file:
                 cloudpickle.dump(plug_ins, file)
-        except OSError as error:
-            raise InvalidValueError(
-                f"Cannot write {path}: {error.strerror}. Set TMPDIR to a folder with room."
-            ) from None
         except Exception as error:  # whatever an object of somebody's raises when it is pickled
             names = ", ".join(name for name, _ in (*plug_ins.methods, *plug_ins.tasks))
             raise InvalidValueError(

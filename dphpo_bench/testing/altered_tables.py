@@ -1,7 +1,6 @@
-"""Tables that lose rows on their way to a task, so that dependence between its records shows.
+"""Tables in which copies of other rows replace every second row, so that dependence between records shows.
 
-A copy of another row replaces every second row. N stays, and every row is still a row of the table. A task that makes
-each record of its own row then makes no record that it did not make of the whole table.
+A task that makes each record of its own row then makes no record that it did not make of the whole table.
 """
 
 import copy
@@ -34,11 +33,8 @@ READERS: Mapping[str, tuple[str, ...]] = {
 LINES = (".csv", ".tsv", ".jsonl", ".ndjson")
 """Suffixes of files that hold a row in each line; the first two begin with a line of column names."""
 
-FEW = 64
-"""Number of records of a published dataset that are read, since their features are extracted anew."""
-
-MOST = 4
-"""A table has at most this many times the rows of a task's records, or records than rows."""
+FEW = 64  # number of records of a published dataset that are read, since their features are extracted anew
+MOST = 4  # a table has at most this many times the rows of a task's records, or records than rows
 
 
 @contextmanager
@@ -46,14 +42,8 @@ def altered_tables(parity: int | None, n_records: int, source: DataSource) -> It
     """Let files of lines, and the readers that this process has imported, lose every second row while this lasts.
 
     A table of quite another size than the records, such as an embedding, stays as it is. Nothing comes from a cache.
-
-    Args:
-        parity: 0 replaces the first, third, ... row, 1 the others; anything else replaces none.
-        n_records: how many training records the task makes of its tables.
-        source: where the task reads.
-
-    Yields:
-        The source to load from, and the names of the readers that gave a table so far.
+    Parity 0 replaces the first, third, ... row, 1 the others; anything else replaces none. Yields the source to load
+    from, and the names of the readers that gave a table so far.
     """
     from dphpo_bench.data import images, rows
     from dphpo_bench.recipes.features import CachedFeatures
@@ -80,15 +70,12 @@ def altered_tables(parity: int | None, n_records: int, source: DataSource) -> It
 
 @dataclass
 class _Tables:
-    """Replacements of readers while tables are altered."""
-
     parity: int | None
     n_records: int
     readers: list[str] = field(default_factory=list)
     depth: int = 0
 
     def read_by(self, read: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a reader that alters its tables, but not those that it reads by other readers."""
 
         @wraps(read)
         def read_altered(*arguments: Any, **options: Any) -> Any:
@@ -131,7 +118,6 @@ class _Tables:
         return n >= 4 and self.n_records / MOST <= n <= self.n_records * MOST
 
     def _altered(self, table: Any, reader: str) -> Any:
-        """Return a table, or the tables of a tuple or of a mapping, with other rows."""
         if isinstance(table, tuple):
             return tuple(self._altered(each, reader) for each in table)
         if isinstance(table, Mapping):
@@ -157,7 +143,7 @@ def _holds_lines(folder: Path) -> bool:
 
 
 class _Arrays(dict[str, Any]):
-    """The arrays of an `.npz` file, which is opened in a `with` statement as a rule."""
+    """Arrays of an `.npz` file, which is opened in a `with` statement as a rule."""
 
     def __enter__(self) -> "_Arrays":
         return self
@@ -167,7 +153,6 @@ class _Arrays(dict[str, Any]):
 
 
 def _rows(table: Any, order: list[int]) -> Any:
-    """Return some rows of an array, a tensor, a frame, an Arrow table or a list."""
     if isinstance(table, list):
         return [table[row] for row in order]
     if hasattr(table, "iloc"):

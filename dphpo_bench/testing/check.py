@@ -32,49 +32,29 @@ class Subject:
 
     @property
     def kind(self) -> str:
-        """ "method" or "task"."""
         return "method" if issubclass(self.cls, Method) else "task"
 
     @property
     def title(self) -> str:
-        """Line that names the plug-in."""
         name = getattr(self.cls, "name", None) or "without a name"
         at = f" ({self.model})" if self.model is not None else ""
         return f"{self.kind} {name}{at}: {self.cls.__module__}:{self.cls.__qualname__} [{self.origin}]"
 
     def make(self) -> Method | Task:
-        """Make a new instance, as the registry does."""
         return self.cls() if issubclass(self.cls, Method) else self.cls(self.model)
 
 
 @dataclass(frozen=True)
 class Checked:
-    """Result of a test.
-
-    Attributes:
-        name: of the test.
-        description: the first line of its docstring.
-        reason: why it failed; None if it did not.
-        seconds: how long it took.
-        unchecked: why it has no verdict; None if it has.
-    """
-
     name: str
-    description: str
-    reason: str | None
+    description: str  # the first line of its docstring
+    reason: str | None  # why it failed
     seconds: float
-    unchecked: str | None = None
+    unchecked: str | None = None  # why it has no verdict
 
 
 def subjects(plug_in: str) -> list[Subject]:
-    """Return the plug-ins of a registered name, `module:Class`, `file.py:Class` or installed distribution.
-
-    A task is returned once for each of its models.
-
-    Raises:
-        UnknownNameError: if nothing has this name.
-        RegistryError: if it cannot be loaded, or is neither a method nor a task.
-    """
+    """Return the plug-ins of a name, `module:Class`, `file.py:Class` or distribution; a task once for each model."""
     if plug_in.endswith(SUFFIX):
         raise UnknownNameError(f"Expected FILE.py:CLASS, got {plug_in!r}. Name the class of the method or the task.")
     file, _, name = plug_in.rpartition(":")
@@ -117,7 +97,6 @@ def run_contract(subject: Subject) -> Iterator[Checked]:
 
 
 def _outcome(test: Callable[[Any], None], subject: Subject) -> tuple[str | None, str | None]:
-    """Return why a test failed, and why it has no verdict; None if it did not fail, or has."""
     try:
         test(subject.make())
     except SkipTest as skipped:

@@ -19,10 +19,8 @@ from dphpo_bench.testing.runs import other_global_randomness, quiet
 
 PAID = "Nothing pays for what that tells of the records. Use public constants instead."
 NO_MODEL = "the model"
-WARM_UP = -1
-"""Replaces no row; the task imports what it reads its table with, which can be altered from then on."""
-COMPARED = 200
-"""Number of records that look new and are compared with all others."""
+WARM_UP = -1  # replaces no row; the task imports what it reads its table with, which can be altered from then on
+COMPARED = 200  # number of records that look new and are compared with all others
 
 
 class DependenceContract(RecordsContract):
@@ -75,7 +73,7 @@ class DependenceContract(RecordsContract):
 
 
 def _new(task: Task) -> Task:
-    """Return an instance that has not loaded anything, if the class makes them from the model's name alone."""
+    """Return an instance that has not loaded anything."""
     try:
         return type(task)(task.model_name)
     except Exception:  # whatever a constructor of a task that is no plug-in raises
@@ -171,7 +169,6 @@ def _per_record(task: Task, which: str, outputs: Any, few: Records) -> Any:
 
 
 def _attempt(make: Callable[[], Any]) -> tuple[Any, str]:
-    """Return a value, or why there is none."""
     try:
         return make(), ""
     except Exception as error:  # whatever a task raises: the same each time, or a difference
@@ -200,7 +197,6 @@ def _described(value: Any) -> str:
 
 
 def _difference(before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
-    """Return the first name at which the values differ, in words; None if there is none."""
     for name in {**after, **before}:
         first, second = before.get(name, "missing"), after.get(name, "missing")
         if first != second:

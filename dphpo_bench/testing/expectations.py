@@ -19,7 +19,6 @@ def expect(condition: bool, message: str) -> None:
 
 
 def shortened(value: object, width: int = 200) -> str:
-    """Return a value as part of a message."""
     return shown(value, width, repr)
 
 
@@ -38,6 +37,5 @@ def expect_name_and_version(plug_in: Any, option: str) -> None:
 
 
 def expect_line(name: str, value: object) -> None:
-    """Expect one line of text without spaces around it."""
     ok = isinstance(value, str) and value.strip() == value != "" and "\n" not in value
     expect(ok, f"Expected {name} to be one line of text, got {shortened(value)}.")

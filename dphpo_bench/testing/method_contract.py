@@ -11,8 +11,7 @@ from dphpo_bench.base.errors import BudgetTooSmallError, DphpoBenchError, PlanOv
 from dphpo_bench.contract.method import Method, Plan
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.testing.expectations import ContractError, expect, shortened
-from dphpo_bench.testing.method_declarations import MethodDeclarations
-from dphpo_bench.testing.method_runs import MethodRuns
+from dphpo_bench.testing.method_runs import MethodDeclarations, MethodRuns
 from dphpo_bench.testing.new_process import ask_new_process
 from dphpo_bench.testing.runs import DELTA, EPSILON, Bench, difference, other_global_randomness, quiet, recorded
 from dphpo_bench.testing.small_tasks import Blobs
@@ -27,15 +26,10 @@ class MethodContract(MethodRuns, MethodDeclarations):
     """Tests of one method on small Gaussian blobs: its plan, its runs, what it leaves behind, its source.
 
     Inherit, and give it a fixture `method` that returns an instance. `dphpo-bench check` does the same.
-
-    Attributes:
-        tiny_epsilons: at which a method may refuse.
-        least_epsilon_share: the share of the budget that a plan has to use. A plan that uses less breaks no promise
-            but wastes budget, so the default is 0.
     """
 
-    tiny_epsilons: ClassVar[tuple[float, ...]] = (1e-6, 0.05)
-    least_epsilon_share: ClassVar[float] = 0.0
+    tiny_epsilons: ClassVar[tuple[float, ...]] = (1e-6, 0.05)  # at which a method may refuse
+    least_epsilon_share: ClassVar[float] = 0.0  # of the budget, which a plan has to use; one that uses less wastes it
 
     def test_plan_is_made_from_public_facts_alone(self, method: Method) -> None:
         """The plan reads no data, draws nothing, and is the same after a run."""

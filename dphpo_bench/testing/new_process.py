@@ -23,27 +23,19 @@ SLOW = (
 )
 """Packages whose import takes long enough to notice; `dphpo-bench list` imports all plug-ins."""
 
-CODE = (".py", ".pyi", ".pyc", ".so", ".pyd", ".dll", ".dylib")
-"""Suffixes of files that imports open."""
+CODE = (".py", ".pyi", ".pyc", ".so", ".pyd", ".dll", ".dylib")  # suffixes of files that imports open
 
 SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/usr")
 PACKAGES = ("site-packages", "dist-packages")
 
-SECONDS = 300
-"""Time limit of a new process."""
+SECONDS = 300  # time limit of a new process
 
 
 def ask_new_process(cls: type, what: str, folder: Path | None = None, **details: Any) -> dict[str, Any]:
     """Ask a new Python process, which hashes texts differently and has one thread, about a plug-in's class.
 
-    Args:
-        cls: the plug-in's class.
-        what: "import" it only, return the "facts" of a task, or "plan" or "run" a method.
-        folder: the working directory; None: that of this process.
-        details: JSON values that the process needs for that.
-
-    Raises:
-        ContractError: if another process cannot import the class, or the process fails or takes too long.
+    `what` is to "import" it only, return the "facts" of a task, or "plan" or "run" a method, in a working directory;
+    `details` are JSON values that the process needs for that.
     """
     name = f"{cls.__module__}:{cls.__qualname__}"
     expect(

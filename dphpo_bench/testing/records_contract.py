@@ -18,22 +18,14 @@ from dphpo_bench.testing.runs import other_global_randomness
 if TYPE_CHECKING:
     import torch
 
-ALONE = "inputs"
-"""The name of inputs that have none of their own."""
-
-RECORDS = 8
-"""Number of records that is enough to try a model on."""
+ALONE = "inputs"  # the name of inputs that have none of their own
+RECORDS = 8  # number of records that is enough to try a model on
 
 
 class RecordsContract:
-    """Tests of the declarations of a task, and of its records.
+    """Tests of the declarations of a task, and of its records."""
 
-    Attributes:
-        most_shared: the largest share of test records that may also be training records. Published datasets have a
-            few duplicates.
-    """
-
-    most_shared: ClassVar[float] = 0.01
+    most_shared: ClassVar[float] = 0.01  # share of test records that may be training records, as a few duplicates
 
     def source(self) -> DataSource:
         """Return the source of datasets; default: environment, then the hub."""
@@ -200,12 +192,10 @@ class RecordsContract:
 
 
 def named(inputs: Any) -> dict[str, Any]:
-    """Return inputs by name, also if there is only one tensor of them."""
     return dict(inputs) if isinstance(inputs, Mapping) else {ALONE: inputs}
 
 
 def _like(tensor: "torch.Tensor") -> tuple[tuple[int, ...], str]:
-    """Return the shape of a record's values, and the kind of number."""
     import torch
 
     kind = "float" if tensor.is_floating_point() else "bool" if tensor.dtype == torch.bool else "int"

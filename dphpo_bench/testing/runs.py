@@ -36,10 +36,7 @@ def quiet() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Bench:
-    """A method, the task that it is planned for, and ε of the budget; δ is `DELTA`.
-
-    Two are equal if their methods, public facts and ε are: a plan depends on nothing else.
-    """
+    """A method, the task that it is planned for, and ε; equal if methods, public facts and ε are, as plans are then."""
 
     method: Method
     task: Task = field(compare=False)
@@ -50,7 +47,7 @@ class Bench:
         object.__setattr__(self, "facts", self.task.facts)
 
     def planned(self) -> "CheckedPlan":
-        """Return the plan and its cost, as the harness sees them; made once for all equals of this."""
+        """Return the plan and its cost; made once for all equals of this."""
         try:
             return _planned(self)
         except TypeError:  # a parameter without a hash, or a mistake of the method's that shows again
@@ -58,7 +55,6 @@ class Bench:
 
     @quiet()
     def newly_planned(self) -> "CheckedPlan":
-        """Return a new plan and its cost."""
         from dphpo_bench.harness.plan import plan
 
         return plan(self.method, self.task, PrivacyBudget(self.epsilon, DELTA))
@@ -73,11 +69,7 @@ class Bench:
     ) -> "Attempt":
         """Run the method once, and verify, without a test and without a record.
 
-        Args:
-            seed: of the run.
-            task: where the records are, with the same public facts; default: the task planned for.
-            checked: the plan; default: `planned`.
-            order: number of trials of a selection → their indices in the order in which they run.
+        The records are from `task`, with the same public facts; for `order` see `harness.setup.Setup`.
         """
         from dphpo_bench.harness.attempt import execute
         from dphpo_bench.harness.setup import Setup
@@ -135,7 +127,6 @@ def other_global_randomness(seed: int) -> Iterator[None]:
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Let torch compute with this many threads."""
     import torch
 
     before = torch.get_num_threads()
@@ -147,18 +138,9 @@ def threads(number: int) -> Iterator[None]:
 
 
 @quiet()
-def recorded(method: Method) -> "RunRecord":
-    """Return the record of a short run, whatever its status."""
+def recorded(method: Method, task: Task | None = None, source: DataSource | None = None) -> "RunRecord":
+    """Return the record of a short run, by default on `Blobs`, whatever its status."""
     from dphpo_bench.harness.run import run
 
-    budget = PrivacyBudget(EPSILON, DELTA)
-    return run(
-        method,
-        Blobs(),
-        budget,
-        seed=0,
-        source=DataSource.resolve(),
-        device="cpu",
-        progress=NullProgress(),
-        check=False,
-    ).record
+    how: Any = {"source": source or DataSource.resolve(), "device": "cpu", "progress": NullProgress(), "check": False}
+    return run(method, task or Blobs(), PrivacyBudget(EPSILON, DELTA), seed=0, **how).record

@@ -32,11 +32,7 @@ that holds the module is on its path; where pip installs a package editable, tha
 
 
 def write_package(kind: Kind, name: str, parent: Path) -> Path:
-    """Write an installable package with one plug-in into a new folder of its name, and return the folder.
-
-    Raises:
-        InvalidValueError: if the name is unfit or taken, or the folder exists or cannot be written.
-    """
+    """Write an installable package with one plug-in into a new folder of its name, and return the folder."""
     check_name(kind, name)
     folder = parent / name
     values = {

@@ -20,16 +20,8 @@ class Blobs(Task):
     Three models: "linear", "mlp" with eight hidden tanh units, and "undefined", a linear layer that takes each input
     below 0 for NaN: its outputs and losses are NaN for nearly all records.
 
-    Args:
-        model: one of `models`.
-        draw: the seed of the records, which the public facts do not depend on.
-        n_records: N.
-        batch_size: expected batch size; 1 leaves a third of all batches empty.
-        epochs: passes over the data in expectation.
-        odd_records: whether the first four records hold NaN, infinities, and a number near the largest float.
-
-    Raises:
-        UnknownNameError: if there is no such model.
+    The public facts do not depend on `draw`, the seed of the records. A batch size of 1 leaves a third of all batches
+    empty. With `odd_records`, the first four records hold NaN, infinities, and a number near the largest float.
     """
 
     name = "blobs"
@@ -64,11 +56,9 @@ class Blobs(Task):
 
     @property
     def facts(self) -> TaskFacts:
-        """Public facts; reads no data."""
         return self._facts
 
     def load_train(self, source: "DataSource") -> Records:
-        """Return the private training records."""
         del source
         split = self._split(self._facts.n_records, 2 * self._draw)
         if self._odd_records:
@@ -77,12 +67,10 @@ class Blobs(Task):
         return split
 
     def load_test(self, source: "DataSource") -> Records:
-        """Return half as many test records, none of them odd."""
         del source
         return self._split(self._facts.n_records // 2, 2 * self._draw + 1)
 
     def build_model(self) -> "nn.Module":
-        """Return the model, at torch's initial weights."""
         from torch import nn
 
         if self.model_name == "mlp":
@@ -92,7 +80,6 @@ class Blobs(Task):
         return nn.Linear(5, 3)
 
     def fingerprint(self, source: "DataSource") -> str:
-        """Return a name of the draw."""
         del source
         return f"blobs-{self._draw}{'-odd' if self._odd_records else ''}"
 
@@ -105,12 +92,7 @@ class Blobs(Task):
 
 
 class Excerpt(Task):
-    """The first records of another task and its model, with a schedule of two short epochs.
-
-    Args:
-        task: the other task.
-        n_records: how many training records, or units of several, at most.
-    """
+    """The first records, or units of several, of another task and its model, with a schedule of two short epochs."""
 
     def __init__(self, task: Task, n_records: int = 64) -> None:
         self.name, self.summary, self.public = task.name, task.summary, task.public
@@ -121,30 +103,23 @@ class Excerpt(Task):
 
     @property
     def facts(self) -> TaskFacts:
-        """Public facts; reads no data."""
         return self._facts
 
     def load_train(self, source: "DataSource") -> Records:
-        """Return the first training records."""
         return self._task.load_train(source).first(self._facts.n_records)
 
     def load_test(self, source: "DataSource") -> Records:
-        """Return the first test records."""
         return self._task.load_test(source).rows(slice(self._facts.n_records))
 
     def build_model(self) -> "nn.Module":
-        """Return the other task's model."""
         return self._task.build_model()
 
     def objective(self) -> "Objective":
-        """Return the losses and scores of the other task."""
         return self._task.objective()
 
     @property
     def metrics(self) -> tuple[Metric | ModelMetric, ...]:
-        """The other task's."""
         return self._task.metrics
 
     def fingerprint(self, source: "DataSource") -> str:
-        """Return the other task's fingerprint, and the number of records."""
         return f"{self._task.data_fingerprint(source)}-{self._facts.n_records}"

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.contract.task import Task
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.single_run import SingleRun
 from dphpo_bench.testing.dependence_contract import DependenceContract
 from dphpo_bench.testing.expectations import ContractError, expect
 from dphpo_bench.testing.records_contract import ALONE, RECORDS, named
-from dphpo_bench.testing.runs import DELTA, EPSILON, other_global_randomness
+from dphpo_bench.testing.runs import DELTA, EPSILON, other_global_randomness, recorded
 from dphpo_bench.testing.small_tasks import Excerpt
 
 
@@ -125,20 +124,10 @@ class TaskContract(DependenceContract):
     def test_private_run_works(self, task: Task) -> None:
         """A few steps of DP-SGD on the first records end with a model within the budget."""
         from dphpo_bench.harness.plan import plan
-        from dphpo_bench.harness.run import run
 
-        excerpt, budget = Excerpt(task), PrivacyBudget(EPSILON, DELTA)
+        excerpt = Excerpt(task)
         plan(PlainDpSgd(), task, PrivacyBudget(EPSILON, min(DELTA, task.facts.default_delta)))
-        record = run(
-            PlainDpSgd(),
-            excerpt,
-            budget,
-            seed=0,
-            source=self.source(),
-            device="cpu",
-            progress=NullProgress(),
-            check=False,
-        ).record
+        record = recorded(PlainDpSgd(), excerpt, self.source())
         expect(record.status == "ok", f"DP-SGD on the first {excerpt.facts.n_records} records failed: {record.error}")
         privacy = record.privacy
         expect(privacy is not None and privacy.epsilon <= EPSILON, f"DP-SGD overspent its budget of ε={EPSILON:g}.")

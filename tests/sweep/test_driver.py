@@ -221,7 +221,7 @@ def test_a_cell_of_another_sweep_is_waited_for(blobs, source, store) -> None:
     store.check_writable()
     key = cells[0].key
     code = (
-        "import sys, time; from pathlib import Path; from dphpo_bench.sweep.claims import Claims; "
+        "import sys, time; from pathlib import Path; from dphpo_bench.sweep.driver import Claims; "
         "claims = Claims(Path(sys.argv[1])); assert claims.take(sys.argv[2]); print('taken', flush=True); "
         "sys.stdin.read()"
     )

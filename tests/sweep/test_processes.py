@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dphpo_bench.sweep.processes import MAX_ANSWER_BYTES, NotStartedError, Processes
+from dphpo_bench.sweep.processes import NotStartedError, Processes
 from dphpo_bench.sweep.resources import Resources
 
 
@@ -36,10 +36,6 @@ def leave(text: str) -> str:
 
 def fail(text: str) -> str:
     raise ValueError(text)
-
-
-def long_answer(text: str) -> str:
-    return "x" * int(text)
 
 
 def not_text(text: str) -> str:
@@ -118,7 +114,6 @@ def test_output_is_kept_in_order_and_never_reaches_the_terminal(processes, capfd
         (leave, "0", "ended without an answer, exit code 0", True),
         (fail, "oh", "ended without an answer, exit code 1", True),
         (not_text, "", "ended without an answer, exit code 1", True),
-        (long_answer, str(MAX_ANSWER_BYTES + 1), "no text of at most", False),
     ],
 )
 def test_every_end_has_a_reason(processes, function, argument: str, failure: str, again: bool) -> None:

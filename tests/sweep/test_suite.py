@@ -58,15 +58,15 @@ def test_cells_are_the_product_and_seeds_vary_slowest(load, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "key", "reason"),
     [
-        ("mean = 5", "meen = 5", "methods[1].parameters", "Did you mean 'mean'?"),
-        ('"auto_clipping"', '"auto_cliping"', "methods[0].name", "Did you mean 'auto_clipping'?"),
+        ("mean = 5", "meen = 5", "methods[1]", "Did you mean 'mean'?"),
+        ('"auto_clipping"', '"auto_cliping"', "methods[0]", "Did you mean 'auto_clipping'?"),
         ('{ name = "liu_talwar", parameters = { mean = 5 } }', '"auto_clipping"', "methods[1]", "twice"),
-        ('"digits"', '"digit"', "tasks[0].name", "Did you mean 'digits'?"),
-        ('"digits"', '"mnist"', "tasks[1].models[0]", "mnist (linear) is there twice"),
-        ('"cnn"', '"cmm"', "tasks[1].models[1]", "Unknown model 'cmm'"),
+        ('"digits"', '"digit"', "tasks[0]", "Did you mean 'digits'?"),
+        ('"digits"', '"mnist"', "tasks[1]", "mnist (linear) is there twice"),
+        ('"cnn"', '"cmm"', "tasks[1]", "Unknown model 'cmm'"),
         ("threads = 2", "threads = 0", "resources.threads", "greater than or equal to 1, got '0'"),
         ("[0,\n  1, 2]", "[]", "seeds", "at least one value, got none"),
-        ("[1, 3]", "[1, -3]", "epsilons[1]", "epsilon=-3.0"),
+        ("[1, 3]", "[1, -3]", "epsilons", "epsilon=-3.0"),
         ("[1, 3]", "3", "epsilons", "Expected a list, got '3'"),
         ("epsilons = [1, 3]", "delta = 2.0\nepsilons = [1, 3]", "delta", "0 < delta < 1"),
     ],
@@ -96,7 +96,7 @@ def test_a_task_may_have_seeds_of_its_own(load, tmp_path) -> None:
     }
     assert [cell.identity.seed for cell in cells[:18]] == [0] * 6 + [7] * 12  # each one's first seed comes first
     assert {cell.identity.task for cell in cells_of(suite, source, ["seed=8"])} == {"mnist"}
-    with pytest.raises(InvalidValueError, match=r"tasks\[1\].seeds\[1\]: seed 7 is there twice"):
+    with pytest.raises(InvalidValueError, match=r"tasks\[1\].seeds: .*7 is there twice"):
         load(SUITE.replace('{ name = "mnist",', '{ name = "mnist", seeds = [7, 7],'))
 
 
@@ -107,7 +107,7 @@ def test_a_task_may_go_without_some_methods(load, tmp_path) -> None:
     on = {task: [cell.identity.method for cell in cells if cell.identity.task == task] for task in ("digits", "mnist")}
     assert len(on["digits"]) == 3 * 2 * 3
     assert on["mnist"] == ["auto_clipping"] * (2 * 2 * 3)
-    with pytest.raises(InvalidValueError, match=r"tasks\[1\].without\[0\]: .*'auto_clippin'.* Did you mean"):
+    with pytest.raises(InvalidValueError, match=r"tasks\[1\].without: .*'auto_clippin'.* Did you mean"):
         load(SUITE.replace(here, f'{here} without = ["auto_clippin"],'))
     with pytest.raises(InvalidValueError, match="No cell of the suite"):
         cells_of(suite, DataSource.resolve(tmp_path, tmp_path), ["task=mnist,method=liu_talwar"])
