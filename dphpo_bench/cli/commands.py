@@ -1,8 +1,4 @@
-"""The command line, with its commands `run` and `plan`; the others have files of their own.
-
-A user's mistake is one line on standard error and exit code 2. Results go to standard output, progress and warnings to
-standard error. Imports wait until a command needs them.
-"""
+"""The commands `run` and `plan`, and the whole command line. Imports wait until a command needs them."""
 
 import errno
 import inspect
@@ -193,7 +189,6 @@ class QuickGroup(TyperGroup):
     """A group whose flags have values from the start; for a flag without one, typer imports pydantic."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, `--help` included."""
         return _with_values(super().get_params(ctx))
 
 
@@ -201,7 +196,6 @@ class QuickCommand(TyperCommand):
     """A command with such flags; see `QuickGroup`."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, `--help` included."""
         return _with_values(super().get_params(ctx))
 
 

@@ -93,12 +93,7 @@ def explain_command(
 
 
 def _read(paths: list[Path]) -> "tuple[Path, list[Result]]":
-    """Read the records, and return the folder of results that all of them lie in.
-
-    Raises:
-        RecordError: if a file that is named is not a record.
-        InvalidValueError: if there are no records, or they lie in several folders of results, or elsewhere.
-    """
+    """Read the records, and return the folder of results that all of them lie in."""
     from dphpo_bench.records.reading import Result, path_text, read_results, skipped_lines
     from dphpo_bench.records.store import RecordStore, read_record
 

@@ -45,7 +45,6 @@ def json_row(question: Question, split: Split, store: RecordStore) -> dict[str, 
 
 
 def one_table(question: Question, split: Split) -> "Table":
-    """Return a table of the four runs and the parts of the loss."""
     record, measure = question.record, _measure(question)
     identity, privacy = record.identity, record.privacy
     assert privacy is not None
@@ -73,7 +72,6 @@ def one_table(question: Question, split: Split) -> "Table":
 
 
 def summary_table(splits: Sequence[tuple[Question, Split]]) -> "Table":
-    """Return a table with a row for each method, task and ε: means over seeds."""
     rows = []
     for (task, epsilon, label), same in groupby(sorted(splits, key=_setting), key=_setting):
         group = list(same)
@@ -120,7 +118,6 @@ def _where(record: RunRecord) -> str:
 
 
 def _values(record: RunRecord) -> str:
-    """Return the single values that a run released, in one line."""
     texts = [
         f"{name}={f'{value:.4g}' if isinstance(value, float) else value_text(value)}"
         for name, value in chosen(record.released).items()

@@ -67,7 +67,6 @@ def data_command(data_dir: options.DataDirOption = None, as_json: options.JsonOp
 
 
 def pretrained_lines(rows: list[dict[str, Any]]) -> list[str]:
-    """Return a line for each row of `pretrained_models`."""
     seen = {True: ", which has seen the task's records", False: ""}
     return [f"{', '.join(row['models'])}: on {row['name']}{seen[row['has_seen_records']]}" for row in rows]
 

@@ -111,11 +111,7 @@ def resolve(
     settings: list[str] | None,
     task_file: str | None = None,
 ) -> "tuple[Method, Task, PrivacyBudget]":
-    """Return the method, task and budget that the command line names.
-
-    Raises:
-        DphpoBenchError: if there is no such method, task, model, parameter or budget.
-    """
+    """Return the method, task and budget that the command line names."""
     from dphpo_bench.contract.registry import make_method
     from dphpo_bench.privacy.budget import PrivacyBudget
 
@@ -125,11 +121,7 @@ def resolve(
 
 
 def resolve_task(task: str | None, model: str | None, task_file: str | None = None) -> "Task":
-    """Return the task that the command line names; without --task, the only one of --task-file.
-
-    Raises:
-        DphpoBenchError: if there is no such task or model.
-    """
+    """Return the task that the command line names; without --task, the only one of --task-file."""
     from dphpo_bench.contract.task_files import TaskFiles
 
     tasks = TaskFiles.of([] if task_file is None else [task_file])
@@ -145,7 +137,6 @@ def resolve_task(task: str | None, model: str | None, task_file: str | None = No
 
 
 def _parse_settings(settings: list[str]) -> dict[str, str]:
-    """Read ["gamma=1.01", ...] into a mapping."""
     parsed: dict[str, str] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -158,11 +149,7 @@ def _parse_settings(settings: list[str]) -> dict[str, str]:
 
 
 def parse_seed(text: str | None, default: int | None) -> int | None:
-    """Return the seed that --seed names: "none" means no seed, and None the default.
-
-    Raises:
-        InvalidValueError: if it is not a non-negative integer.
-    """
+    """Return the seed that --seed names: "none" means no seed, and None the default."""
     if text is None:
         return default
     if text.lower() == "none":

@@ -26,15 +26,7 @@ def table(
     failed: Callable[[Any], object] | None = None,
     **look: Any,
 ) -> "Table":
-    """Return a table in which nothing is markup. On a narrow terminal, names are broken; nothing is cut.
-
-    Args:
-        columns: headers and cells.
-        rows: one for each line.
-        plain: whether the table has no frame.
-        failed: tells which rows are red.
-        look: more arguments of Rich's `Table`, such as `title`.
-    """
+    """Return a table in which nothing is markup, nothing is cut, and rows that `failed` are red."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -77,7 +69,6 @@ def show_json(value: Any) -> None:
 
 
 def say(line: str) -> None:
-    """Print a line."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

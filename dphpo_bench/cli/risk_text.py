@@ -22,7 +22,6 @@ def record_risk(record: RunRecord) -> Risk | None:
 
 
 def risk_json(risk: Risk | None) -> dict[str, Any] | None:
-    """Return the risk as JSON values."""
     return asdict(risk) if risk else None
 
 

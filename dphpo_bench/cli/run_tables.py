@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 def plan_json(checked: "CheckedPlan") -> dict[str, Any]:
-    """Return a plan as a JSON value."""
     from dataclasses import asdict
 
     from dphpo_bench.privacy.event_texts import to_json
@@ -48,7 +47,6 @@ def plan_json(checked: "CheckedPlan") -> dict[str, Any]:
 
 
 def plan_tables(checked: "CheckedPlan") -> "tuple[Table, ...]":
-    """Return a table of a plan, and one of its releases."""
     from dphpo_bench.privacy.event_texts import describe
 
     plan, task = checked.plan, checked.facts
@@ -78,7 +76,6 @@ def plan_tables(checked: "CheckedPlan") -> "tuple[Table, ...]":
 
 
 def _unit_rows(unit: Any, number: Any) -> list[tuple[str, str]]:
-    """Return a row that names the protected unit, unless it is the record."""
     return [] if unit == RECORD else [("protected unit", f"{unit}, N = {number:,}, each with all its records")]
 
 
@@ -92,7 +89,6 @@ def _flat(parameters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 
 def run_table(result: "RunResult", saved: Path | None = None) -> "Table":
-    """Return a table of what a run measured and spent, and of the places of its record and its model."""
     record = result.record
     identity, privacy = record.identity, record.privacy
     seed = "no seed" if identity.seed is None else f"seed {identity.seed}"
@@ -125,12 +121,10 @@ def run_table(result: "RunResult", saved: Path | None = None) -> "Table":
 
 
 def _risk_rows(risk: "Risk | None", unit: str) -> list[tuple[str, str]]:
-    """Return the rows of a risk; each label stands once."""
     return [(label if text is texts[0] else "", text) for label, texts in risk_rows(risk, unit) for text in texts]
 
 
 def audit_table(audit: "Audit", title: str, path: Path) -> "Table":
-    """Return a table of what each attack has shown, and the most that it could have shown."""
     columns: Columns = [
         ("attack", lambda row: row[0]),
         ("guesses", lambda row: f"{row[1].guesses.guessed:,} of {row[1].guesses.canaries:,}"),

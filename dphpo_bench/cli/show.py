@@ -40,11 +40,7 @@ def show_command(
 
 
 def _place(task: str, task_file: str | None) -> str | None:
-    """Return the place of a task for the command that repeats the run; None for a registered one.
-
-    Raises:
-        DphpoBenchError: if the file has no such task.
-    """
+    """Return the place of a task for the command that repeats the run; None for a registered one."""
     from dphpo_bench.contract.registry import tasks
     from dphpo_bench.contract.task_files import TaskFiles
 

@@ -26,7 +26,6 @@ NOTHING = "–"
 
 
 def record_json(record: RunRecord, oracle: RunRecord | None, again: str) -> dict[str, Any]:
-    """Return the run, the oracle's run and the command as JSON values."""
     return {
         **_values_of(record),
         "oracle": _values_of(oracle) if oracle else None,
@@ -80,7 +79,6 @@ def record_lines(record: RunRecord, oracle: RunRecord | None, again: str) -> Ite
 
 
 def _side_by_side(record: RunRecord, oracle: RunRecord | None) -> Iterator[str]:
-    """Yield metrics and chosen values of the run and of the oracle."""
     columns = [(record.identity.method, record)]
     if oracle:
         columns.append((f"{oracle.identity.method}, seed {oracle.identity.seed}", oracle))
@@ -105,7 +103,6 @@ def _value(value: Any) -> str:
 
 
 def _drawn(record: RunRecord, width: int) -> Iterator[str]:
-    """Draw the first path, or else the candidates."""
     paths, rows = series(record.released), tried(record.released)
     if paths:
         others = ", ".join(path.name for path in paths[1:])
@@ -118,7 +115,6 @@ def _drawn(record: RunRecord, width: int) -> Iterator[str]:
 
 
 def _compared(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the candidates, with bars from the worst score to the best."""
     scores = [row["score"] for row in rows if is_number(row.get("score"))]
     if len(scores) < len(rows):
         yield f"{len(rows):,} candidates were compared; their scores are not released."
@@ -134,7 +130,6 @@ def _compared(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _spent(record: RunRecord, privacy: Privacy, width: int) -> Iterator[str]:
-    """Yield ε, its parts, and what was released for it."""
     yield ""
     recomputed = privacy.recomputed or privacy.planned
     by = f"by the accountant {one_line(recomputed.accountant, MAX_VALUE)}"
@@ -163,7 +158,6 @@ def _spent(record: RunRecord, privacy: Privacy, width: int) -> Iterator[str]:
 
 
 def _work(record: RunRecord) -> Iterator[str]:
-    """Yield the work, the time and the device of the run."""
     parts = []
     if record.cost:
         runs = count(record.cost.runs, "run")

@@ -114,11 +114,6 @@ def compare(
 
 
 def _several(values: Any, name: str, example: object) -> list[Any]:
-    """Return the values as a list.
-
-    Raises:
-        InvalidValueError: if it is a single value, or nothing.
-    """
     if isinstance(values, str | Method) or not isinstance(values, Iterable):
         raise InvalidValueError(f"Expected {name} as a list, such as {[example]}, got {shown(values, form=repr)}.")
     listed = list(values)

@@ -18,11 +18,7 @@ PLOTS = "plots"
 
 
 def with_written(board: Board, folder: Path) -> tuple[Board, list[str]]:
-    """Return the board with a person's findings first, and a line for each of these whose figures are wrong.
-
-    Raises:
-        InvalidValueError: if their file cannot be read.
-    """
+    """Return the board with a person's findings first, and a line for each of these whose figures are wrong."""
     path = folder / FILE
     findings, wrong = held(read_written(path), to_csv(board), path)
     return replace(board, findings=(*findings, *board.findings)), wrong
@@ -48,11 +44,7 @@ def stale(folder: Path, files: Mapping[str, str]) -> list[str]:
 
 
 def write(folder: Path, files: Mapping[str, str]) -> list[str]:
-    """Write the files that changed, remove plots that are no longer made, and return the names of all these.
-
-    Raises:
-        InvalidValueError: if a file cannot be written.
-    """
+    """Write the files that changed, remove plots that are no longer made, and return the names of all these."""
     changed = stale(folder, files)
     for name in changed:
         try:

@@ -26,13 +26,9 @@ class Column:
     """A column of a table.
 
     Attributes:
-        key: a name for programs.
-        header: a few words.
         explanation: a sentence, for a table of one task at one ε; empty if it is not there.
         overall: the same for an overall table.
-        text: gives the text of a row's cell, not yet escaped.
         value: gives what the row is sorted by; None goes last.
-        ascending: True if small values come first when a reader sorts by this column.
     """
 
     key: str
@@ -75,7 +71,6 @@ def change_text(value: float, measure: Measure, decimals: int | None = None) -> 
 
 
 def _decimals(value: float) -> int:
-    """Return how many decimals a number needs for three significant digits."""
     return min(6, max(0, 2 - math.floor(math.log10(abs(value))))) if value else 2
 
 
@@ -136,12 +131,11 @@ MARKS = (
 
 
 def audited_text(audited: float | None) -> str:
-    """Return an audited lower bound, rounded down."""
     return NOTHING if audited is None else f"{math.floor(audited * 100 * (1 + 1e-9)) / 100:.2f}"
 
 
 def risk_text(risk: Risk | None) -> str:
-    """Return the proven true positives at 1 % false positives in percent, rounded up."""
+    """Return the true positives at 1 % false positives, in percent, rounded up."""
     return NOTHING if risk is None else rounded_up(100 * risk.tpr_at_1pct, 3)
 
 
@@ -170,7 +164,6 @@ def _all_columns(measure: Measure | None) -> list[Column]:
     def estimated(
         key: str, header: str, about: str, overall: str, of: Callable[[Any], Estimate | None], signed: bool = True
     ) -> Column:
-        """Return a column of differences of the metric; the signed ones begin with the largest."""
         return Column(
             key, f"{header}{unit}", about, overall,
             lambda row: measure_text(of(row), measure, signed), lambda row: _mean(of(row)), not signed,
@@ -259,12 +252,7 @@ def _all_columns(measure: Measure | None) -> list[Column]:
 
 
 def row_columns(measure: Measure | None, explains: bool = False) -> tuple[Column, ...]:
-    """Return the columns of a table of one task at one ε.
-
-    Args:
-        measure: the metric; None for those of several tables, whose metrics differ.
-        explains: True if the board tells why a contestant lost.
-    """
+    """Return the columns of a table of one task at one ε; `explains`: the board tells why a contestant lost."""
     columns = (column for column in _all_columns(measure) if column.explanation)
     return tuple(column for column in columns if explains or not column.key.startswith("lost_to"))
 
@@ -276,10 +264,7 @@ def overall_columns(measure: Measure | None) -> tuple[Column, ...]:
 
 
 def varying(columns: Iterable[Column], rows: Sequence[Any]) -> tuple[list[Column], list[str]]:
-    """Return the columns in which ranked rows differ, and a text for each that is the same, such as "seeds 5".
-
-    A column in which nothing is known is neither.
-    """
+    """Return the columns in which ranked rows differ, and a text for each that is the same, such as "seeds 5"."""
     differing, same = [], []
     for column in columns:
         texts = {column.text(row) for row in rows}
@@ -300,7 +285,6 @@ ROUNDING = 1e-9
 
 
 def _interval(name: str, kind: str, place: str) -> dict[str, tuple[str, str]]:
-    """Return the three columns of an estimate."""
     return {
         f"{name}{end}": (kind, f"{place}.{part}") for end, part in (("", "mean"), ("_low", "low"), ("_high", "high"))
     }

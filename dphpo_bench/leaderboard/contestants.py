@@ -30,10 +30,8 @@ _DTYPES: Mapping[object, str] = {
 
 
 def frame_of(runs: Sequence[Run]) -> pd.DataFrame:
-    """Return a table with a row for each run, in this order, and a column for each field of `Run`.
-
-    Numbers that a run lacks are NaN. `end_to_end_private` is 1, 0, or NaN for a run that could not say. Two columns are
-    added: `task` and `model` of the setting.
+    """Return a table with a row for each run: the fields of `Run`, and `task` and `model`. Numbers that a run lacks are
+    NaN.
     """
     columns = {
         each.name: pd.Series([getattr(run, each.name) for run in runs], dtype=_DTYPES.get(each.type, "object"))
@@ -50,7 +48,6 @@ class Entry:
     """A contestant on one task at one ε.
 
     Attributes:
-        contestant: the method with its parameters.
         runs: a row for each run, by seed: the columns of `frame_of`, `utility` (the score of a finished run, else NaN)
             and `score` (the same, but the worst one for a failed run).
         lacks: True if it has no run of a seed that the board's suite asks for. Then it is compared with nobody: it
@@ -64,17 +61,14 @@ class Entry:
 
     @cached_property
     def finished(self) -> pd.DataFrame:
-        """The runs that did not fail."""
         return self.runs[self.runs["value"].notna()]
 
     @cached_property
     def examples(self) -> float | None:
-        """Median number of examples that finished runs processed."""
         return median(self.finished["examples"])
 
     @property
     def ranked(self) -> bool:
-        """True if it takes part in the ranking."""
         return not self.contestant.reference and len(self.runs) >= MIN_SEEDS_TO_RANK and not self.lacks
 
     def by_seed(self, column: str = "score") -> Mapping[int, float]:
@@ -98,24 +92,18 @@ class Contest:
 
     @property
     def ranked(self) -> list[Entry]:
-        """The entries that take part in the ranking."""
         return [entry for entry in self.entries if entry.ranked]
 
     def compares(self, who: Contestant) -> bool:
-        """Return True if a contestant is here with all the seeds that it must have."""
         return who in self.by_contestant and not self.by_contestant[who].lacks
 
     @cached_property
     def by_contestant(self) -> Mapping[Contestant, Entry]:
-        """The entries by contestant."""
         return {entry.contestant: entry for entry in self.entries}
 
 
 def newest(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs of the newest versions.
-
-    A task's newest version counts for each of its models, a method's for each contestant on one setting at one ε.
-    """
+    """Return the runs of each task's newest version for each model, and of each contestant's on a setting at an ε."""
     contestant = ["setting", "target", "method", "parameters"]
     for version, group in (("task_version", ["task", "model"]), ("method_version", contestant)):
         runs = runs[runs[version] == runs.groupby(group, sort=False)[version].transform("max")]
@@ -166,10 +154,7 @@ def _with_scores(runs: pd.DataFrame, setting: Setting) -> pd.DataFrame:
 
 
 def _contestants(runs: pd.DataFrame) -> pd.Series:
-    """Return the contestant of each run. Labels name the method, and the parameters in which its contestants differ.
-
-    A run that could not say whether it is private counts like most of its kind.
-    """
+    """Return the contestant of each run. Labels name the method, and the parameters in which its contestants differ."""
     said = runs["end_to_end_private"]
     share = said.groupby([runs["method"], runs["parameters"]]).transform("mean")
     private = said.fillna((~runs["method"].isin(NOT_PRIVATE) & ~(share < 1 / 2)).astype(float)) == 1
@@ -198,10 +183,7 @@ def _contestants(runs: pd.DataFrame) -> pd.Series:
 
 
 def _label_parameters(settings: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
-    """Return what is special about each setting, such as "rate=0.5".
-
-    What is null is left to the task or the method, and told only where settings would look the same without it.
-    """
+    """Return what is special about each setting, such as "rate=0.5"."""
     varying = varying_names(list(settings.values()))
 
     def texts_of(setting: Mapping[str, str], *, nulls: bool) -> tuple[str, ...]:
@@ -214,7 +196,7 @@ def _label_parameters(settings: Mapping[str, Mapping[str, str]]) -> dict[str, tu
 
 
 def _distinct(texts: Sequence[str]) -> list[str]:
-    """Return the texts, with numbers added to those that occur more than once, so that all differ."""
+    """Return the texts, numbered where they occur more than once."""
     counts = Counter(texts)
     taken = {text for text in texts if counts[text] == 1}
     distinct = []
@@ -255,7 +237,7 @@ def _distinctions(setting: Setting) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Draws:
-    """Counts of how often each seed of a setting is drawn: the same for all contestants and all ε."""
+    """Counts of draws of each seed of a setting: the same for all contestants and all ε."""
 
     seeds: Sequence[int]
     weights: Integers
@@ -302,8 +284,6 @@ def mean_of(entries: Sequence[Entry], others: Sequence[Entry], column: str = "sc
     """Return the mean of a column over the entries, less that of the others, each over the seeds that both have.
 
     Args:
-        entries: of one contestant, one in each table.
-        others: likewise in the same tables; empty for none.
         column: as `Entry.by_seed` knows it.
 
     Returns:

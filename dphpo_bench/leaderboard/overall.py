@@ -21,12 +21,10 @@ class OverallRow(Standing):
     """A contestant over several tables.
 
     Attributes:
-        tables: how many of the counted tables it is in.
         mean_rank: mean of its ranks in the tables, with the middle 95 % of its resampled values; None if it is a
             reference, or not in all tables.
         epsilon_ratio: the largest ε of its runs as a share of the target; ∞ if it is not private; None if no run could
             say.
-        accountants: whose bounds these are.
         relative_cost: examples relative to untuned `auto_clipping` in the same table; median.
     """
 
@@ -42,12 +40,9 @@ class Overall:
     """Contestants over several tables.
 
     Attributes:
-        epsilon: of the tables; None for all tables at any ε.
         tables: titles of the tables that count.
-        measure: the metric of all of them; None if they differ.
         rows: who is in all of them, best mean rank first.
         incomplete: who is not, the most complete first.
-        references: by label.
     """
 
     epsilon: float | None
@@ -59,12 +54,10 @@ class Overall:
 
     @property
     def title(self) -> str:
-        """The ε of the tables."""
         return "All ε" if self.epsilon is None else f"ε = {self.epsilon:g}"
 
     @property
     def everyone(self) -> tuple[OverallRow, ...]:
-        """All rows, references included."""
         return self.rows + self.incomplete + self.references
 
 
@@ -79,10 +72,7 @@ def overalls_of(counted: Sequence[tuple[Contest, Table]], draws: Mapping[Setting
 
 
 def counted_tables(pairs: Sequence[tuple[Contest, Table]], standard: Standard) -> list[tuple[Contest, Table]]:
-    """Return the tables that count: those of the standard in which at least half of its methods are ranked.
-
-    Tables with the same task, model and ε may differ in data or δ; of these, the one with most of the methods counts.
-    """
+    """Return the tables that count: those of the standard in which at least half of its methods are ranked."""
     methods = standard.methods or {entry.contestant.method for contest, _ in pairs for entry in contest.ranked}
     best: dict[tuple[str, str, float], tuple[int, tuple[Contest, Table]]] = {}
     for contest, table in pairs:
@@ -173,7 +163,7 @@ def _overall_row(
     mean_rank: Estimate | None,
     places: Ranks | None,
 ) -> OverallRow:
-    """Return the row of a contestant: means over all contests where it is in all of them, else None."""
+    """Return a contestant's row; its means are None unless it is in all contests."""
     rows = [row for row, _ in in_tables]
     relative = [
         row.examples / contest.untuned.examples

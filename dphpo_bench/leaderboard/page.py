@@ -1,8 +1,4 @@
-"""The leaderboard as one HTML file that opens from disk and uses no network: the answer, tables, methods, records.
-
-Jinja and `Markup.format` escape everything that comes from a record. Pictures are SVG in the page; the script shows and
-hides what was made here, and sorts tables.
-"""
+"""The leaderboard as one HTML file that opens from disk and uses no network: the answer, tables, methods, records."""
 
 import math
 from collections.abc import Iterator
@@ -50,17 +46,14 @@ def context(board: Board, paths: Paths | None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Card:
-    """All that is known of a contestant: its rows with their tables, by setting and ε, and which were best and worst.
-
-    Best and worst are by the distance to the oracle; tables of other metrics than the first's do not count.
-    """
+    """A contestant with its rows and their tables."""
 
     contestant: Contestant
     rows: tuple[tuple[Table, Row], ...]
 
     @property
     def extremes(self) -> dict[Row, str]:
-        """The best and the worst row, if there are several that an oracle can be set beside."""
+        """The best and the worst row by distance to the oracle, among tables of the first's metric."""
         measure = self.rows[0][0].measure
         known = [row for table, row in self.rows if row.gap_to_oracle and table.measure == measure]
         known.sort(key=lambda row: row.gap_to_oracle.mean if row.gap_to_oracle else 0.0)
@@ -77,12 +70,7 @@ class Card:
 
 
 def to_html(board: Board, paths: Paths | None = None) -> str:
-    """Return the whole page, the same text for the same board and the same files beside it.
-
-    Args:
-        board: what is shown.
-        paths: the project's files that the page may link to; none by default.
-    """
+    """Return the whole page, the same text for the same board and the same files beside it."""
     environment = Environment(**TEMPLATES, autoescape=True, keep_trailing_newline=True)
     environment.filters["sort_value"] = sort_value
     cards = list(cards_of(board))
@@ -115,7 +103,6 @@ def default_answer(board: Board) -> Answer | None:
 
 
 def cards_of(board: Board) -> Iterator[Card]:
-    """Return the contestants by name, references last."""
     rows: dict[Contestant, list[tuple[Table, Row]]] = {}
     for table in board.tables:
         for row in table.everyone:
@@ -134,7 +121,6 @@ def sort_value(value: float | str | None) -> str | None:
 
 
 def _subjects(board: Board) -> dict[str, list[str]]:
-    """Return the subjects of the answers, by group."""
     groups: dict[str, list[str]] = {"Several tasks": [], "One task": []}
     for answer in board.answers:
         group = groups["Several tasks" if len(answer.settings) > 1 else "One task"]

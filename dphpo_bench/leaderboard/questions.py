@@ -1,7 +1,4 @@
-"""The extra runs that tell why a run lost: its own values without paying for them, and the oracle's with what was left.
-
-Which runs these are follows from the records of the run and of the oracle, and from the plans of both methods.
-"""
+"""The extra runs that tell why a run lost: its own values for free, and the oracle's with what was left of ε."""
 
 import shlex
 from collections import defaultdict
@@ -45,11 +42,8 @@ class Question:
     """A question why a run lost, and the extra runs that tell.
 
     Attributes:
-        record: the run.
-        oracle: the oracle's run.
         at_full: its values, the noise of the whole budget; None if it has no values, or paid nothing for them.
         at_left: the oracle's values, the noise that was left; None if the run paid nothing.
-        note: what a reader should know; often empty.
     """
 
     record: RunRecord
@@ -60,15 +54,10 @@ class Question:
 
     @property
     def cells(self) -> list[Cell]:
-        """The extra runs."""
         return [cell for cell in (self.at_full, self.at_left) if cell]
 
     def split(self, find: Callable[[Identity], RunRecord | None]) -> Split:
-        """Return the loss, split by the records of the extra runs, in units of the metric that tables show.
-
-        Raises:
-            InvalidValueError: if an extra run has no record, or failed.
-        """
+        """Return the loss, split by the records of the extra runs, in units of the metric that tables show."""
         result, oracle = _score(self.record), _score(self.oracle)
         if self.at_left is None:
             return Split.of_free_tuning(result, oracle)
@@ -77,7 +66,6 @@ class Question:
 
 
 def _score(record: RunRecord) -> float:
-    """Return the score by the metric that tables show, of which more is better."""
     measure = shown_measure(record.identity.facts, record.metrics)
     value = record.metrics.get(measure.name)
     if value is None:
@@ -97,11 +85,7 @@ def _named(identity: Identity) -> str:
 
 
 class Oracles:
-    """The oracle's runs, found by what they are set beside.
-
-    Args:
-        records: of any method; those that are not the oracle's, failed, or have no seed are left out.
-    """
+    """The oracle's finished runs with a seed, found by what they are set beside."""
 
     def __init__(self, records: Iterable[RunRecord]) -> None:
         who = Standard.builtin().oracle
@@ -118,7 +102,6 @@ class Oracles:
 
 
 def _setting(identity: Identity) -> str:
-    """Return what a run and its oracle have in common."""
     return compact_json([getattr(identity, field) for field in SAME])
 
 
@@ -129,15 +112,7 @@ def questions(
     workshop: "Workshop",
     progress: Progress,
 ) -> tuple[list[Question], list[tuple[RunRecord, str]]]:
-    """Return a question for each record that can be explained, and the reason for each that cannot.
-
-    Args:
-        records: the runs.
-        oracles: of any task and budget.
-        root: the folder where the oracle is looked for, for messages.
-        workshop: makes tasks and plans.
-        progress: told while it plans.
-    """
+    """Return a question for each record that can be explained, and the reason for each that cannot."""
     asked, refused = [], []
     records = list(records)
     with progress.track("Planning extra runs", len(records)) as advance:
@@ -151,13 +126,7 @@ def questions(
 
 
 class Workshop:
-    """Tasks and plans, each made once.
-
-    Args:
-        source: where data are found, and plans are kept.
-        resources: of an extra run.
-        make_task: makes a task from the names of it and its model.
-    """
+    """Tasks and plans, each made once."""
 
     def __init__(self, source: DataSource, resources: Resources, make_task: TaskMaker = make_task) -> None:
         self._source = source
@@ -168,11 +137,6 @@ class Workshop:
         self._plans: dict[tuple[object, ...], Plan[Any]] = {}
 
     def plan(self, identity: Identity) -> Plan[Any]:
-        """Return the plan of a run.
-
-        Raises:
-            InvalidValueError: if this machine's method or task is another than the run's.
-        """
         same = self.again(identity)
         key = (identity.method, compact_json(identity.parameters), identity.task, identity.model, same.budget)
         if key not in self._plans:
@@ -214,11 +178,7 @@ class Workshop:
 
 
 def _oracle_of(record: RunRecord, oracles: Oracles, root: Path) -> RunRecord:
-    """Return the oracle's record for a run: of the same seed if there is one.
-
-    Raises:
-        InvalidValueError: if the run is none to explain, or there is no such record.
-    """
+    """Return the oracle's record for a run: of the same seed if there is one."""
     identity, privacy = record.identity, record.privacy
     if identity.method == REPLAY:
         raise InvalidValueError("The record is an extra run itself; name the record that it is about.")
@@ -270,12 +230,7 @@ def _question(record: RunRecord, oracle: RunRecord, workshop: Workshop) -> Quest
 
 
 def final_run(planned: Plan[Any], released: Mapping[str, Any]) -> DpSgd | None:
-    """Return the run of DP-SGD that trained what was released; None if no such run did.
-
-    Args:
-        planned: a plan whose parameters are that run, a trial, or hold it as `final`; else no such run is known.
-        released: holds what was chosen, by the names of the fields of a run.
-    """
+    """Return the run of DP-SGD that trained what was released; None if no such run did."""
     parameters = planned.parameters
     run = parameters.training if type(parameters) is Trial else getattr(parameters, "final", parameters)
     if type(run) is SearchedRun:

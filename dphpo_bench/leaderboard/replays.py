@@ -1,8 +1,4 @@
-"""The extra runs of `explain` on the board: checked against the runs they are about, and what follows from them.
-
-They are no contestants. A record of one names, in its parameters, the record that it is about and the one that its
-values are from.
-"""
+"""The extra runs of `explain` on the board: checked against the runs they are about, and what follows from them."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence

@@ -109,7 +109,6 @@ def is_own(method: str, method_version: int, target: float) -> bool:
 
 
 def _parts(event: Any) -> Iterator[tuple[str, str]]:
-    """Return the partitions and parts that events, as JSON, name."""
     for inner in event.values() if isinstance(event, dict) else event if isinstance(event, list) else ():
         yield from _parts(inner)
     if isinstance(event, dict) and "partition" in event:

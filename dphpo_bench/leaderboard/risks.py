@@ -19,11 +19,7 @@ _HEADER = ",".join(field.name for field in fields(Risk))
 
 
 def settled(submissions: Submissions, folder: Path) -> tuple[Submissions, str]:
-    """Return the submissions with the risks of the board's file, and that file's new content.
-
-    Raises:
-        InvalidValueError: if the file cannot be read.
-    """
+    """Return the submissions with the risks of the board's file, and that file's new content."""
     shown = _read(folder / FILE)
     chosen: dict[Risk, Risk] = {}
     for risk in sorted({run.risk for run in submissions.runs if run.risk}, key=astuple):

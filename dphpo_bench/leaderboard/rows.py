@@ -22,22 +22,13 @@ class Standing:
     """A contestant's figures in the tables. An overall standing sums up its rows in several tables.
 
     Attributes:
-        contestant: who.
-        seeds: finished runs; overall, the fewest in any table.
         failed: failed runs. They count as the worst value in ranks and gaps, not in `utility`.
-        utility: the metric on test data, overall its mean over the tables. None if no run finished; overall also if the
-            contestant is not in all tables, or their metrics differ.
-        ranks: overall, the places by mean rank. None for references and for contestants that are not ranked.
         gap_to_oracle: by how much the oracle is better, over the seeds that both have, overall of the mean over the
             tables; None overall if metrics differ.
-        cross_entropy: on test data, overall its mean over the tables; None if one of them lacks it.
         contradicted: whether an attack on a run has shown more than that run's ε.
         lacks_seeds: whether it has no run of a seed that the suite asks for, and so is not compared.
         tuning_share: share of ε spent on tuning, in [0, 1]. This and the next three are medians over runs, overall over
             tables.
-        runs: training runs, in expectation.
-        examples: examples processed, in expectation.
-        seconds: of all phases; None if no run tells.
     """
 
     contestant: Contestant
@@ -56,7 +47,6 @@ class Standing:
 
     @property
     def few_seeds(self) -> bool:
-        """True if there are too few seeds to conclude much."""
         return self.seeds < FEW_SEEDS
 
 
@@ -65,20 +55,15 @@ class Row(Standing):
     """A contestant on one task at one ε.
 
     Attributes:
-        worst: the metric on test data of the worst run that finished.
-        gap_to_untuned: by how much this one is better than untuned `auto_clipping`.
         gap_closed: share of the distance from untuned to oracle; None if that distance may be zero.
         epsilon: the largest ε of the runs, failed ones included, as their ledgers confirm it; ∞ if it is not private;
             None if no run could say.
-        accountant: whose bound it is.
         audited: the largest lower bound on ε that an attack has shown, if there was one.
         risk: the largest proven bounds of what an attack on one record can achieve against a run, failed ones included;
             None if no run could say.
         path: what the run of the smallest seed released while it trained, thinned out; often empty.
         lost_to_noise: of `gap_to_oracle`, what paying for the tuning cost; None without extra runs, as the next.
-        lost_to_choice: what a worse choice of values cost.
         records: seeds and paths of the runs, failed ones included, by seed.
-        command: what repeats the first of these runs.
     """
 
     method_version: int
@@ -99,11 +84,7 @@ class Row(Standing):
 
 @dataclass(frozen=True)
 class Table:
-    """All contestants on one task at one target ε, best first, with the references apart.
-
-    `setting` is the task, the model, and whatever else tells this setting from others. Tables at other ε share it.
-    `oracle` is who gaps are measured to; None if it has no runs here.
-    """
+    """All contestants on one task at one target ε, best first; `setting` is shared by tables at other ε."""
 
     task: str
     model: str
@@ -117,12 +98,10 @@ class Table:
 
     @property
     def title(self) -> str:
-        """Setting and ε."""
         return f"{self.setting}, ε = {self.epsilon:g}"
 
     @property
     def everyone(self) -> tuple[Row, ...]:
-        """All rows, references included."""
         return self.rows + self.references
 
 

@@ -24,8 +24,6 @@ class Variation:
     """A group of other ways to make the board, and what becomes of an order in them.
 
     Attributes:
-        epsilon: of the tables.
-        title: what is changed, such as "without one task".
         firsts: who is first, and in how many of the ways; the most frequent one first.
         pairs: how many pairs there are of contestants that are in all tables; the next two count among these.
         swapped: how many of them change places, in the way that changes most.
@@ -124,7 +122,6 @@ def _shares(contest: Contest, order: Sequence[Contestant], top: str) -> Scores:
 
 
 def _top(contest: Contest, top: str) -> list[Entry]:
-    """Return the oracle or the run without privacy, if it is there."""
     if top == ORACLE:
         return [contest.oracle] if contest.oracle else []
     return [entry for entry in contest.entries if entry.contestant.method == top][:1]

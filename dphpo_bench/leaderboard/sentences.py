@@ -47,10 +47,7 @@ def _first(overall: Overall) -> str:
 
 
 def _searching(counted: Sequence[tuple[Contest, Table]], epsilon: float) -> Iterator[str]:
-    """Yield how many searches are significantly better or worse than no tuning, and than recommended values.
-
-    Those in half of the tables or more, so that a submission to one of them does not change what is said of all.
-    """
+    """Yield how many searches are significantly better or worse than no tuning, and than recommended values."""
     tables = [(contest, table) for contest, table in counted if table.epsilon == epsilon]
     among = Counter(row.contestant for _, table in tables for row in table.rows)
     searches = [
@@ -77,13 +74,11 @@ def _searching(counted: Sequence[tuple[Contest, Table]], epsilon: float) -> Iter
 
 
 def _lead(contest: Contest, who: Contestant, label: str) -> Estimate | None:
-    """Return by how much a contestant is better than another one; None without that."""
     others = [entry for entry in contest.entries if entry.contestant.label == label and not entry.lacks]
     return mean_over([contest.by_contestant[who]], others) if others else None
 
 
 def _beyond_chance(leads: Sequence[Estimate]) -> tuple[int, int]:
-    """Return how many are above zero, and how many below, with 95 % confidence each."""
     signs = [lead.sign for lead in leads]
     return signs.count(1), signs.count(-1)
 
@@ -146,14 +141,11 @@ def _worst(answer: Answer, place: Place) -> str:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A small table of texts."""
-
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
 
 def summary(board: Board) -> str:
-    """Return how many pairs are significant, and how sure that is."""
     pairs = sum(len(claims.pairs) for claims in board.claims)
     claimed = sum(len(claims.significant) for claims in board.claims)
     return (
@@ -165,7 +157,6 @@ def summary(board: Board) -> str:
 
 
 def by_subject(board: Board) -> list[tuple[str, list[Claims]]]:
-    """Return the claims, those of one subject together."""
     return [
         (subject, list(of_subject)) for subject, of_subject in groupby(board.claims, key=lambda claims: claims.subject)
     ]
@@ -177,10 +168,7 @@ def count_text(claims: Claims) -> str:
 
 
 def victories(claims: Claims) -> list[str]:
-    """Return a sentence for each contestant that beats another, best mean first, then those without a mean.
-
-    Last, what rests on few of the tables.
-    """
+    """Return a sentence for each contestant that beats another, then what rests on few of the tables."""
     everyone = (*claims.order, *claims.others)
     texts = [f"{who.label} beats {_whom(claims, who)}." for who in everyone if claims.beaten(who)]
     few = [pair for pair in claims.significant if 2 * pair.ahead <= pair.tables]
@@ -191,10 +179,7 @@ def victories(claims: Claims) -> list[str]:
 
 
 def _whom(claims: Claims, who: Contestant) -> str:
-    """Return whom it beats, or whom it does not beat if these are fewer, among those in all tables; then the others.
-
-    Where not all tables were compared, it is said how many were.
-    """
+    """Return whom it beats, or whom it does not beat if these are fewer, among those in all tables; then the others."""
     beaten = {pair.worse: pair for pair in claims.beaten(who)}
     first = [other for other in claims.order if other in beaten and who in claims.order]
     rest = [other.label for other in claims.order if other != who and other not in beaten]
@@ -211,7 +196,6 @@ def _with_tables(claims: Claims, pair: Pair) -> str:
 
 
 def first_answers(board: Board) -> list[Answer]:
-    """Return the answers about the first subject: at each ε, then over all."""
     return [answer for answer in board.answers if answer.subject == board.answers[0].subject]
 
 
@@ -240,7 +224,6 @@ def _stability(claims: Claims, variations: Sequence[Variation]) -> str:
 
 
 def stability_sheet(board: Board) -> Sheet:
-    """Return what becomes of the order, for each ε and each group of ways."""
     rows = (
         (
             f"{variation.epsilon:g}",
@@ -255,7 +238,6 @@ def stability_sheet(board: Board) -> Sheet:
 
 
 def needs(board: Board) -> list[str]:
-    """Return for each ε what it takes to tell more apart."""
     texts = []
     for claims in _first_claims(board):
         power = claims.power
@@ -272,7 +254,7 @@ def needs(board: Board) -> list[str]:
 
 
 def _smallest(claims: Claims, power: Power) -> str:
-    """Return the smallest lead that is seen; more than 100 points is more than a perfect score has over zero."""
+    """Return the smallest lead that is seen; more than 100 points does not exist."""
     if claims.measure.share and power.smallest > 1:
         return MORE_THAN_ALL
     return change_text(power.smallest, claims.measure).lstrip("+")
@@ -283,7 +265,6 @@ def _times(power: Power) -> str:
 
 
 def needs_sheet(board: Board) -> Sheet:
-    """Return what it takes to tell more apart, for each subject and ε."""
     settled = (f"settled by {times} times the data" for times in TIMES)
     headers = ("tables", "undecided pairs", "typical lead seen", "times the data for a point", *settled)
     return Sheet(headers, tuple(tuple(_needs_row(claims, claims.power)) for claims in board.claims if claims.power))

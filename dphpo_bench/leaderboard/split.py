@@ -28,7 +28,6 @@ class Split:
 
     @classmethod
     def of_free_tuning(cls, run: float, oracle: float) -> "Split":
-        """Return the split of a run that paid nothing for its values: the extra runs are the two that there are."""
         return cls(run, oracle, run, oracle)
 
     @property

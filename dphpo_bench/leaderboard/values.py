@@ -39,10 +39,7 @@ class Ranks:
 
 @dataclass(frozen=True)
 class PathPoint:
-    """A release of a method that adapts while it trains, at one step, counted from 0.
-
-    `loss_bound` is the clipping threshold of the privatised losses, if it released one.
-    """
+    """A release of a method that adapts while it trains, at one step, counted from 0."""
 
     step: int
     learning_rate: float
@@ -54,10 +51,8 @@ class Contestant:
     """A method with its parameters: what is ranked.
 
     Attributes:
-        method: its name.
         label: the name, and the parameters in which contestants of this method differ.
         parameters: all parameters, as compact JSON.
-        end_to_end_private: whether its ε covers tuning.
         reference: whether it is a line to compare with rather than a method to choose.
     """
 
@@ -78,10 +73,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence or two that the data support, as plain text, with a title of a few words.
-
-    `commands` recompute the figures of one that a person wrote.
-    """
+    """A sentence or two that the data support, with a title, and the commands that recompute its figures."""
 
     title: str
     text: str

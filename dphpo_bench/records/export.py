@@ -32,7 +32,6 @@ def to_json(data: "pd.DataFrame") -> str:
 
 
 def to_parquet(data: "pd.DataFrame") -> bytes:
-    """Return the table as a Parquet file."""
     buffer = io.BytesIO()
     data.to_parquet(buffer, index=False)
     return buffer.getvalue()

@@ -17,11 +17,7 @@ TITLES = {"f1": "F1", "r2": "R²", "roc_auc": "ROC-AUC"}
 
 @dataclass(frozen=True, order=True, slots=True)
 class Measure:
-    """A metric by its name in records, such as "accuracy", with its direction and its scale.
-
-    Attributes:
-        share: whether values lie between 0 and 1, and are shown in per cent.
-    """
+    """A metric by its name in records. Values of a share lie between 0 and 1, and are shown in per cent."""
 
     name: str = "accuracy"
     higher_is_better: bool = True
@@ -47,7 +43,6 @@ class Measure:
 
     @property
     def title(self) -> str:
-        """The name for people."""
         return TITLES.get(self.name, self.name.replace("_", " "))
 
     @property
@@ -62,7 +57,6 @@ class Measure:
         return size if self.higher_is_better else -size
 
     def value(self, score: float) -> float:
-        """Return the value with this score."""
         size = score if self.higher_is_better else -score
         return math.exp(size) if self.logarithmic else size
 
@@ -77,18 +71,8 @@ SEVERAL = Measure("several metrics")
 
 
 def compared_value(measure: Measure, value: float, facts: Mapping[str, Any]) -> float:
-    """Return the value for comparisons: a perplexity is at most the number of classes, here tokens.
-
-    A uniform guess has that perplexity. A confidently wrong model can have any; a single collapsed run would
-    dominate means and ranks.
-
-    Args:
-        measure: what was measured.
-        value: as measured, on test data.
-        facts: of the run's identity.
-
-    Returns:
-        The value; of a perplexity at least 1, and not a number if it is below.
+    """Return the value for comparisons. A perplexity counts as at most the number of classes, that of a uniform guess,
+    and as NaN below 1: a single collapsed run would dominate means and ranks.
     """
     if not measure.logarithmic:
         return value
@@ -98,12 +82,7 @@ def compared_value(measure: Measure, value: float, facts: Mapping[str, Any]) -> 
 
 
 def shown_measure(facts: Mapping[str, Any], measured: Iterable[str] = ()) -> Measure:
-    """Return the metric to show: the first in the task's facts, else the accuracy, else the first that was measured.
-
-    Args:
-        facts: of the run's identity. Their `metrics` are a list of names and directions.
-        measured: names of the measured metrics. Unless the facts say otherwise, higher is better.
-    """
+    """Return the metric to show: the first in the task's facts, else the accuracy, else the first that was measured."""
     first = next(_declared(facts), None)
     if first:
         return first

@@ -31,12 +31,10 @@ class Result:
 
     @property
     def measure(self) -> Measure:
-        """The metric to compare by."""
         return shown_measure(self.record.identity.facts, self.record.metrics)
 
     @property
     def value(self) -> float | None:
-        """The value of `measure`; None if it was not measured."""
         return self.record.metrics.get(self.measure.name)
 
     @property
@@ -46,7 +44,6 @@ class Result:
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """The key to sort by."""
         seed = self.record.identity.seed
         return *self.setting, math.inf if seed is None else seed, self.path
 
@@ -99,7 +96,6 @@ def select(results: Sequence[Result], only: Sequence[str]) -> list[Result]:
 
 
 def skipped_lines(skipped: Sequence[RecordError], shown: int = 5) -> list[str]:
-    """Return a line for each of the first errors, and one that counts the others."""
     lines = [f"Skipped: {one_line(str(error))}" for error in skipped[:shown]]
     if len(skipped) > shown:
         lines.append(f"Skipped: {len(skipped) - shown:,} more files.")

@@ -35,13 +35,7 @@ def releases(privacy: Privacy) -> list[str]:
 
 
 def sections(record: RunRecord, risk: Risk | None, account: str | None = None) -> list[Section]:
-    """Return what is to be said of a run.
-
-    Args:
-        record: of the run.
-        risk: to one record, of the whole run; None if it is not known.
-        account: what is known of all runs on the same records, one paragraph; None if nothing is.
-    """
+    """Return what is to be said of a run."""
     privacy = record.privacy
     if privacy is None or not _is_private(privacy):
         return [
@@ -63,7 +57,6 @@ def sections(record: RunRecord, risk: Risk | None, account: str | None = None) -
 
 
 def title(record: RunRecord) -> str:
-    """Return the run in one line."""
     who = record.identity
     return one_line(
         f"Privacy statement: {who.method} (version {who.method_version}) on {who.task} ({who.model}), "
@@ -73,12 +66,10 @@ def title(record: RunRecord) -> str:
 
 
 def lines(record: RunRecord, risk: Risk | None, account: str | None = None) -> Iterator[str]:
-    """Yield the page, line by line; the arguments are those of `sections`."""
     yield from page(title(record), sections(record, risk, account))
 
 
 def page(title: str, sections: list[Section]) -> Iterator[str]:
-    """Yield a page, line by line."""
     yield from wrap(title, WIDTH)
     for heading, paragraphs in sections:
         yield ""

@@ -82,7 +82,6 @@ class RecordStore:
         return self.root / ".unfinished" / f"{identity.key}.checkpoint"
 
     def path_of(self, identity: Identity) -> Path:
-        """Return the file of this identity's record."""
         return self.root / identity.task / identity.method / f"{identity.key}.json"
 
     def find(self, identity: Identity) -> RunRecord | None:

@@ -36,7 +36,6 @@ def frame(results: Sequence[Result]) -> "pd.DataFrame":
 
 
 def summary(results: Sequence[Result]) -> "pd.DataFrame":
-    """Return one row for each setting; see `summary_rows`."""
     import pandas as pd
 
     rows = summary_rows(results)
@@ -103,6 +102,5 @@ def _column(kind: str, values: Iterable[Any]) -> "pd.Series":
 
 
 def _spread(prefix: str, mappings: Sequence[Mapping[str, float]]) -> dict[str, "pd.Series"]:
-    """Return a column for each name that occurs."""
     names = sorted({name for mapping in mappings for name in mapping})
     return {prefix + name: _column("float64", [mapping.get(name) for mapping in mappings]) for name in names}

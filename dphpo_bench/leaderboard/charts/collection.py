@@ -22,7 +22,6 @@ def charts(board: Board) -> list[Chart]:
 
 
 def settings_of(board: Board) -> list[tuple[str, list[Table]]]:
-    """Return the tables by setting."""
     return [(setting, list(tables)) for setting, tables in groupby(board.tables, key=lambda table: table.setting)]
 
 

@@ -1,7 +1,4 @@
-"""Small pictures side by side, one for each contestant with its name above: the metric against ε, and what it released.
-
-Each has the same axes as its neighbours, so that no line crosses another and no legend is needed.
-"""
+"""Small pictures side by side, one for each contestant: the metric against ε, and what it released."""
 
 import math
 from collections import defaultdict
@@ -91,7 +88,6 @@ def path_panels(tables: Sequence[Table]) -> list[SmallPicture]:
 
 
 def to_svg(panels: Sequence[SmallPicture], columns: int, each: int, title: str, note: str, description: str) -> str:
-    """Return small pictures as a file, so many side by side, each of them so high."""
     step = (WIDTH - 12) / columns
     parts = []
     for number, panel in enumerate(panels):
@@ -103,7 +99,6 @@ def to_svg(panels: Sequence[SmallPicture], columns: int, each: int, title: str, 
 
 
 def _grid(y: Axis, measure: Measure) -> Markup:
-    """Return level lines, with their values at the left."""
     marks = []
     for value in log_ticks(y, 4) if measure.logarithmic else ticks(y, 4):
         at = y.at(value)

@@ -22,10 +22,7 @@ class Forest:
     """The marks of an answer, row by row.
 
     Attributes:
-        answer: what is drawn.
         lead: the axis of distances to the anchor.
-        calibration: the same of cross entropies; None if nobody measured them.
-        cost: the axis of costs; None if nobody's is known.
         untuned: the distance of untuned `auto_clipping`, which has a line; None if it is not there or the anchor.
     """
 
@@ -37,7 +34,6 @@ class Forest:
 
     @classmethod
     def of(cls, answer: Answer) -> "Forest":
-        """Return the marks of this answer, which has at least one place."""
         calibrations = [place.calibration for place in answer.everyone if place.calibration]
         costs = [place.cost for place in answer.everyone if place.cost]
         untuned = [place.lead.mean for place in answer.places if place.contestant.method == "auto_clipping"]
@@ -76,13 +72,11 @@ class Forest:
         return Markup("").join(upright(self.lead.at(value), kind) for value, kind in (*values, (0.0, "zero")))
 
     def row(self, place: Place) -> Markup:
-        """Return the marks of one row: each part, the interval, the mean."""
         parts = [self.lead.at(part.value) for part in place.parts] if len(place.parts) > 1 else []
         kind = "reference" if place.contestant.reference else KINDS[place.untuned]
         return strokes(parts, "part") + interval(self.lead, place.lead, kind)
 
     def calibration_scale(self) -> Markup:
-        """Return the axis of differences of cross entropy, of which only the oracle's line has a name."""
         if self.calibration is None:
             return Markup("")
         return tick(self.calibration, 0.0, "0")
@@ -110,17 +104,14 @@ class Forest:
         return " ".join(name for name, end in ends.items() if end is not None and not self.calibration.holds(end))
 
     def cost_place(self, place: Place) -> str:
-        """Return the place of one row's cost for style sheets."""
         return f"--mean:{_share(self.cost, place.cost)}" if self.cost and place.cost else ""
 
     def cost_scale(self) -> Markup:
-        """Return the axis of costs."""
         if self.cost is None:
             return Markup("")
         return Markup("").join(tick(self.cost, cost, f"{cost:g}") for cost in log_ticks(self.cost, 4))
 
     def cost_row(self, place: Place) -> Markup:
-        """Return the mark of the cost of one row: a line from one untuned run."""
         if self.cost is None or not place.cost:
             return Markup("")
         line = Markup('<line class="cost" x1="{}%" x2="{}%" y1="50%" y2="50%"/>')
@@ -134,34 +125,28 @@ class Forest:
         return f"{change_text(place.parts[-1].value, self.answer.measure)} {place.parts[-1].name}"
 
     def number(self, place: Place) -> str:
-        """Return the mean distance, such as −3.2."""
         return change_text(place.lead.mean, self.answer.measure)
 
     def half(self, place: Place) -> str:
-        """Return half of its interval, such as ± 0.9."""
         if place.lead.high is None:
             return ""
         return f"± {change_text(place.lead.high - place.lead.mean, self.answer.measure).removeprefix('+')}"
 
     @property
     def unit(self) -> str:
-        """The words for the distances."""
         measure = self.answer.measure
         return f"{measure.title}, {measure.unit or 'difference'} from"
 
 
 def cross_entropy_text(place: Place) -> str:
-    """Return the cross entropy, such as 0.31."""
     return f"{place.cross_entropy.mean:.2f}" if place.cross_entropy else ""
 
 
 def cost_text(place: Place) -> str:
-    """Return the cost, such as 1.8 ×."""
     return f"{place.cost:,.{1 if place.cost < 10 else 0}f} ×" if place.cost else "–"
 
 
 def to_svg(answer: Answer) -> str:
-    """Return the forest plot as a file of its own."""
     forest = Forest.of(answer)
     costs = NAMES + PLOT + 90
     heads = [

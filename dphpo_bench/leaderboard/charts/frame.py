@@ -20,9 +20,7 @@ class Chart:
 
     Attributes:
         name: file stem of [a-z0-9_-], not used twice.
-        title: a few words.
         description: what it shows, as alternative text.
-        svg: the file.
         kind: "answer", "metric" or "paths".
         subject: the subject of the answer, or the setting, that it is about.
     """
@@ -37,7 +35,6 @@ class Chart:
 
 @cache
 def style() -> str:
-    """Return the colours, lines and letters of all pictures."""
     return files("dphpo_bench.leaderboard").joinpath("templates/marks.css").read_text(encoding="utf-8")
 
 
@@ -56,7 +53,6 @@ def document(width: int, height: int, title: str, note: str, description: str, p
 
 
 def place(x: float, y: float, width: float, height: float, body: Markup) -> Markup:
-    """Return a part of a file with places of its own."""
     return Markup('<svg x="{}" y="{}" width="{}" height="{}">{}</svg>').format(x, y, width, height, body)
 
 
@@ -74,7 +70,6 @@ def tick(axis: Axis, value: float, name: str) -> Markup:
 
 
 def upright(at: float, kind: str) -> Markup:
-    """Return a line from top to bottom."""
     return Markup('<line class="{}" x1="{}%" x2="{}%" y2="100%"/>').format(kind, at, at)
 
 

@@ -15,13 +15,7 @@ NAMES, GAP, ROW, TOP = 190, 24, 20, 108
 
 @dataclass(frozen=True)
 class Panel:
-    """One of the plots.
-
-    Attributes:
-        title: above it.
-        estimates: by the name of the row; rows that are missing stay empty.
-        line: where a dashed line stands; None for none.
-    """
+    """A plot: its title, the estimates by row, and where a dashed line stands."""
 
     title: str
     estimates: Mapping[str, Estimate]
@@ -42,14 +36,8 @@ def to_svg(
     """Return the plots as a file.
 
     Args:
-        panels: from left to right.
         kinds: the rows from top to bottom, and the kind of each: "", "better", "worse", "alike" or "reference".
-        axis: of all panels.
-        title: a few words.
-        note: how to read it.
-        form: of the values at ticks.
         values: the ticks; by default round ones.
-        width: in pixels.
     """
     each = (width - NAMES - GAP * len(panels)) // len(panels)
     values = values or ticks(axis, max(3, each // 40))

@@ -24,16 +24,11 @@ class Axis:
         return round(self.start + share * (self.end - self.start), 1) + 0.0
 
     def holds(self, value: float) -> bool:
-        """Return True if the value lies on the axis."""
         return self.low <= value <= self.high
 
 
 def estimates_axis(estimates: Iterable[Estimate], *marks: float, start: float = 2.0, end: float = 98.0) -> Axis:
-    """Return an axis for all means and marks, and for all intervals but those that would dwarf the rest.
-
-    Student's t interval of two seeds may be a hundred times as wide as the spread of the means. There is room for the
-    spread of means and marks on both sides; what is longer is cut off, which whoever draws has to show.
-    """
+    """Return an axis for all means and marks, and for all intervals but those that would dwarf the rest."""
     known = list(estimates)
     inside = [*marks, *(estimate.mean for estimate in known)]
     room = (max(inside) - min(inside)) or abs(inside[0]) or 1.0
@@ -46,7 +41,6 @@ def estimates_axis(estimates: Iterable[Estimate], *marks: float, start: float = 
 
 
 def log_axis(values: Sequence[float], start: float = 4.0, end: float = 96.0) -> Axis:
-    """Return a logarithmic axis for these values, which are above zero."""
     low, high = min(values), max(values)
     return Axis(low, high if high > low else 2 * low, math.log, start, end)
 
