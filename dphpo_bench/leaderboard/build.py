@@ -38,7 +38,8 @@ def render(board: Board, folder: Path) -> dict[str, str]:
 
 def stale(folder: Path, files: Mapping[str, str]) -> list[str]:
     """Return names of files that are missing, differ, or should not be there; in order."""
-    different = [name for name, content in files.items() if _content(folder / name) != content.encode()]
+    different = [name for name, content in files.items()
+                 if not (folder / name).is_file() or (folder / name).read_bytes() != content.encode()]  # fmt: skip
     plots = (f"{PLOTS}/{path.name}" for path in (folder / PLOTS).glob("*.svg"))
     return sorted([*different, *(name for name in plots if name not in files)])
 
@@ -55,10 +56,3 @@ def write(folder: Path, files: Mapping[str, str]) -> list[str]:
         except OSError as error:
             raise InvalidValueError(f"Cannot write {folder / name}: {error.strerror}.") from None
     return changed
-
-
-def _content(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return None

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+from operator import neg
 from typing import Any
 
 from dphpo_bench.base.text import rounded_up
@@ -11,7 +12,6 @@ from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.overall import OverallRow
 from dphpo_bench.leaderboard.rows import Row
 from dphpo_bench.leaderboard.values import Estimate, Ranks
-from dphpo_bench.privacy.risk import Risk
 from dphpo_bench.records import export
 from dphpo_bench.records.measure import Measure
 from dphpo_bench.records.tables import value_at
@@ -110,13 +110,8 @@ def _figure(value: float | None, form: str = ".3g", size: float = 1.0) -> str:
 
 def label_text(row: Row | OverallRow) -> str:
     """Return the label, with marks for few or lacking seeds, failures, an audit that contradicts ε, and no privacy."""
-    applies = (
-        row.few_seeds,
-        row.lacks_seeds,
-        row.failed,
-        row.contradicted,
-        not row.contestant.end_to_end_private,
-    )
+    private = row.contestant.end_to_end_private
+    applies = (row.few_seeds, row.lacks_seeds, row.failed, row.contradicted, not private)
     marks = "".join(mark for (mark, _), so in zip(MARKS, applies, strict=True) if so)
     return row.contestant.label + (f" {marks}" if marks else "")
 
@@ -130,23 +125,12 @@ MARKS = (
 )
 
 
-def audited_text(audited: float | None) -> str:
+def _audited_text(audited: float | None) -> str:
     return NOTHING if audited is None else f"{math.floor(audited * 100 * (1 + 1e-9)) / 100:.2f}"
-
-
-def risk_text(risk: Risk | None) -> str:
-    """Return the true positives at 1 % false positives, in percent, rounded up."""
-    return NOTHING if risk is None else rounded_up(100 * risk.tpr_at_1pct, 3)
 
 
 def _mean(estimate: Estimate | None) -> float | None:
     return None if estimate is None else estimate.mean
-
-
-def _negative(estimate: Estimate | None) -> Estimate | None:
-    if estimate is None or estimate.low is None or estimate.high is None:
-        return estimate and Estimate(-estimate.mean)
-    return Estimate(-estimate.mean, -estimate.high, -estimate.low)
 
 
 def _accountants(row: Row | OverallRow) -> str:
@@ -184,7 +168,7 @@ def _all_columns(measure: Measure | None) -> list[Column]:
         estimated(
             "to_oracle", "to the oracle", "By how much it is better than the oracle, seed by seed.",
             "By how much it is better than the oracle, mean over the tables.",
-            lambda row: _negative(row.gap_to_oracle)),
+            lambda row: row.gap_to_oracle and row.gap_to_oracle.through(neg)),
         estimated(
             "to_untuned", "to untuned", "By how much it is better than auto_clipping, seed by seed.", "",
             lambda row: row.gap_to_untuned),
@@ -216,12 +200,13 @@ def _all_columns(measure: Measure | None) -> list[Column]:
             lambda row: _accountants(row) or NOTHING, _accountants),
         Column(
             "audited", "audited ε ≥", "Lower bound that an attack has shown, if anyone has attacked it.", "",
-            lambda row: audited_text(row.audited), lambda row: row.audited),
+            lambda row: _audited_text(row.audited), lambda row: row.audited),
         Column(
             "risk", "found at 1 % false alarms, % ≤",
             "Most present records that any attack finds while it takes 1 % of absent ones for present: proven from "
             "the ledger, rounded up; what leaks may be far less.", "",
-            lambda row: risk_text(row.risk), lambda row: row.risk and row.risk.tpr_at_1pct),
+            lambda row: rounded_up(100 * row.risk.tpr_at_1pct, 3) if row.risk else NOTHING,
+            lambda row: row.risk and row.risk.tpr_at_1pct),
         Column(
             "tuning_share", "on tuning, % of ε", "Share of ε that finding hyperparameters takes.",
             "Share of ε that finding hyperparameters takes; median.",
@@ -322,23 +307,15 @@ CSV = {
     "runs": ("size", "row.runs"),
     "examples": ("size", "row.examples"),
     "seconds": ("size", "row.seconds"),
-}
-"""The columns: a pandas type, or the kind of a float as `_rounded` knows it, and where their values are."""
-
-CSV_WHY = {
     **_interval("lost_to_noise", "metric", "row.lost_to_noise"),
     **_interval("lost_to_choice", "metric", "row.lost_to_choice"),
-}
-"""The columns that follow these on a board with extra runs, which tell why somebody lost."""
-
-CSV_RISK = {
     "tpr_at_1pct": ("risk", "row.risk.tpr_at_1pct"),
     "tpr_at_01pct": ("risk", "row.risk.tpr_at_01pct"),
     "advantage": ("risk", "row.risk.advantage"),
     "mu": ("risk", "row.risk.mu"),
     "mu_fit": ("share", "row.risk.mu_fit"),
 }
-"""The last columns: what an attack on one record can achieve at most, as far as it is proven."""
+"""The columns: a pandas type, or the kind of a float as `_rounded` knows it, and where their values are."""
 
 
 def to_csv(board: Board) -> str:
@@ -352,7 +329,9 @@ def to_csv(board: Board) -> str:
 
     rows: list[dict[str, Any]] = [{"table": table, "row": row} for table in board.tables for row in table.everyone]
     columns = {}
-    for name, (kind, place) in (CSV | (CSV_WHY if board.explains else {}) | CSV_RISK).items():
+    for name, (kind, place) in CSV.items():
+        if name.startswith("lost_to") and not board.explains:
+            continue
         item, _, attribute = place.partition(".")
         values = [value_at(each[item], attribute) for each in rows]
         if kind not in ("string", "Int64", "boolean"):

@@ -37,9 +37,8 @@ def frame_of(runs: Sequence[Run]) -> pd.DataFrame:
         each.name: pd.Series([getattr(run, each.name) for run in runs], dtype=_DTYPES.get(each.type, "object"))
         for each in fields(Run)
     }
-    settings = [run.setting for run in runs]
-    columns["task"] = pd.Series([setting.task for setting in settings], dtype="object")
-    columns["model"] = pd.Series([setting.model for setting in settings], dtype="object")
+    for name in ("task", "model"):
+        columns[name] = pd.Series([getattr(run.setting, name) for run in runs], dtype="object")
     return pd.DataFrame(columns)
 
 
@@ -163,21 +162,19 @@ def _contestants(runs: pd.DataFrame) -> pd.Series:
     labels: list[str] = []
     for method, same in groupby(everyone, key=lambda who: who[0]):
         group = list(same)
-        special = _label_parameters({parameters: _flat(parameters) for _, parameters, _ in group})
+        special = _label_parameters(
+            {text: {name: value_text(value) for name, value in json.loads(text).items()} for _, text, _ in group}
+        )
         for _, parameters, is_private in group:
             differences = special[parameters]
             if not is_private and (method, parameters, True) in group:
                 differences = (*differences, "not private")
             labels.append(one_line(f"{method} ({', '.join(differences)})" if differences else method, MAX_LABEL))
     contestants = {
-        who: Contestant(
-            method=who[0],
-            label=label,
-            parameters=who[1],
-            end_to_end_private=who[2],
-            reference=not who[2] or who[0] in REFERENCES,
+        (method, parameters, private): Contestant(
+            method, label, parameters, private, reference=not private or method in REFERENCES
         )
-        for who, label in zip(everyone, _distinct(labels), strict=True)
+        for (method, parameters, private), label in zip(everyone, _distinct(labels), strict=True)
     }
     return pd.Series([contestants[who] for who in of_runs], index=runs.index, dtype=object)
 
@@ -206,10 +203,6 @@ def _distinct(texts: Sequence[str]) -> list[str]:
             taken.add(text)
         distinct.append(text)
     return distinct
-
-
-def _flat(parameters: str) -> dict[str, str]:
-    return {name: value_text(value) for name, value in json.loads(parameters).items()}
 
 
 def _titles(settings: set[Setting]) -> dict[Setting, str]:
@@ -249,15 +242,12 @@ def seed_draws(contests: Sequence[Contest]) -> dict[Setting, Draws]:
     for contest in contests:
         for entry in contest.ranked:
             seeds[contest.setting].update(entry.runs["seed"].tolist())
+    # Each setting has its own random stream, so that new tasks do not change the tables of old ones.
+    streams = {setting: int.from_bytes(hashlib.sha256(repr(setting).encode()).digest()[:8]) for setting in seeds}
     return {
-        setting: Draws(sorted(of_setting), draw(len(of_setting), _stream(setting)))
+        setting: Draws(sorted(of_setting), draw(len(of_setting), streams[setting]))
         for setting, of_setting in seeds.items()
     }
-
-
-def _stream(setting: Setting) -> int:
-    """Return the random stream of a setting: its own, so that new tasks do not change the tables of old ones."""
-    return int.from_bytes(hashlib.sha256(repr(setting).encode()).digest()[:8])
 
 
 def scores_of(entries: Sequence[Entry], draws: Draws, measure: Measure) -> Scores:
@@ -275,7 +265,6 @@ def paired(*entries: Entry) -> list[tuple[float, ...]]:
 
 
 def mean_over(entries: Sequence[Entry], others: Sequence[Entry], column: str = "score") -> Estimate | None:
-    """Return the estimate of `mean_of`."""
     mean = mean_of(entries, others, column)
     return mean.estimate if mean else None
 

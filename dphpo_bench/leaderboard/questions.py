@@ -69,7 +69,9 @@ def _score(record: RunRecord) -> float:
     measure = shown_measure(record.identity.facts, record.metrics)
     value = record.metrics.get(measure.name)
     if value is None:
-        raise InvalidValueError(f"Expected a record with the metric {measure.name}, got {_named(record.identity)}.")
+        raise InvalidValueError(
+            f"Expected records with the metric {measure.name}, got {record.identity.key} without it."
+        )
     return measure.score(compared_value(measure, value, record.identity.facts))
 
 
@@ -78,10 +80,6 @@ def _finished(cell: Cell, find: Callable[[Identity], RunRecord | None]) -> RunRe
     if record is None or record.status != "ok":
         raise InvalidValueError(f"An extra run failed: {record.error if record else 'it has no record'}")
     return record
-
-
-def _named(identity: Identity) -> str:
-    return f"that of {identity.method} on {identity.task} ({identity.model}), ε {identity.epsilon:g}"
 
 
 class Oracles:
@@ -191,9 +189,9 @@ def _oracle_of(record: RunRecord, oracles: Oracles, root: Path) -> RunRecord:
     oracle = oracles.beside(identity)
     if oracle is None:
         name = Standard.builtin().oracle[0]
-        words = ["dphpo-bench", "run", "-m", name, "-t", identity.task, "--model", identity.model]
-        words += ["--epsilon", repr(identity.epsilon), "--delta", repr(identity.delta), "--seed", str(identity.seed)]
-        words += ["--results-dir", str(root)]
+        words = ["dphpo-bench", "run", "-m", name, "-t", identity.task, "--model", identity.model,
+                 "--epsilon", repr(identity.epsilon), "--delta", repr(identity.delta), "--seed", str(identity.seed),
+                 "--results-dir", str(root)]  # fmt: skip
         raise InvalidValueError(
             f"There is no record of the oracle in {root}. This makes it (on a task of yours, with its --task-file): "
             f"{shlex.join(words)}"

@@ -37,7 +37,9 @@ class Replays:
             about, source = map(by_key.get, role)
             if about is None or source is None:
                 continue
-            reason = _misfit(run, parameters, about, source) or _repeated(by_role.get(role))
+            reason = _misfit(run, parameters, about, source)
+            if not reason and role in by_role:
+                reason = f"it is the same extra run as {by_role[role].path}"
             if reason:
                 refused.append(Refused(run.path, reason))
             else:
@@ -80,10 +82,6 @@ def _score(run: Run | None) -> float | None:
     return None if run is None or run.value is None else run.setting.measure.score(run.value)
 
 
-def _repeated(earlier: Run | None) -> str:
-    return f"it is the same extra run as {earlier.path}" if earlier else ""
-
-
 def _misfit(run: Run, parameters: Mapping[str, Any], about: Run, source: Run) -> str:
     """Return why an extra run does not fit the records that it names, or an empty string."""
     if (run.setting, run.target, run.seed) != (about.setting, about.target, about.seed):
@@ -94,8 +92,7 @@ def _misfit(run: Run, parameters: Mapping[str, Any], about: Run, source: Run) ->
     if same_run and parameters.get("again") is not None:
         same = parameters["again"] == source.method and parameters.get("settings") == source.parameters
         return "" if same else f"it runs another method again than that of {source.path}"
-    if parameters.get("again") is not None:
-        return f"it trains with other values than {source.path} chose"
-    if any(parameters.get(name) != value for name, value in json.loads(source.values).items()):
+    chosen = json.loads(source.values)
+    if parameters.get("again") is not None or any(parameters.get(name) != value for name, value in chosen.items()):
         return f"it trains with other values than {source.path} chose"
     return ""
