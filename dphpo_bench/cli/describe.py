@@ -25,7 +25,7 @@ def describe_command(
         typer.Argument(
             metavar="METHOD|TASK",
             help="A name from `dphpo-bench list`, or of a task in --task-file.",
-            autocompletion=options.method_and_task_names,
+            autocompletion=lambda: options.names("methods", "tasks"),
         ),
     ] = None,
     task_file: options.TaskFileOption = None,

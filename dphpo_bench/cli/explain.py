@@ -1,5 +1,6 @@
 """The command `explain`."""
 
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -122,7 +123,7 @@ def _read(paths: list[Path]) -> "tuple[Path, list[Result]]":
 
 
 def _explainable(records: "list[RunRecord]") -> "list[RunRecord]":
-    """Return the record, or of several the private ones: every folder has references and extra runs."""
+    """Return the record, or of several the private ones."""
     from dphpo_bench.leaderboard.split import REPLAY
 
     if len(records) == 1:
@@ -135,10 +136,9 @@ def _explainable(records: "list[RunRecord]") -> "list[RunRecord]":
 
 
 def _tell(refused: "list[tuple[RunRecord, str]]", *, none: bool) -> None:
-    """Complain of records that cannot be explained; raise an error if none can."""
-    reasons: dict[str, list[str]] = {}
+    reasons: defaultdict[str, list[str]] = defaultdict(list)
     for record, reason in refused:
-        reasons.setdefault(reason, []).append(record.identity.method)
+        reasons[reason].append(record.identity.method)
     if none:
         first = next(iter(reasons), "There is no record of a private run to explain.")
         more = f" There are {len(reasons) - 1} more reasons, of other records." if len(reasons) > 1 else ""

@@ -24,7 +24,6 @@ NOTHING = "–"
 
 
 def json_row(question: Question, split: Split, store: RecordStore) -> dict[str, Any]:
-    """Return a question and its answer as JSON values; results are scores: larger is better."""
     identity = question.record.identity
     paths = {
         name: cell and str(store.path_of(cell.identity))
@@ -64,9 +63,10 @@ def one_table(question: Question, split: Split) -> "Table":
     for part, value in (("lost", split.loss), ("to noise", split.noise), ("to a worse choice", split.choice)):
         rows.append((part, "", "", difference_text(value, measure)))
     headers = "run", "values", "ε of its training", f">{measure.header}"
-    columns: Columns = [(header, itemgetter(place)) for place, header in enumerate(headers)]
-    title = f"Why {identity.method} lost: {_where(record)}"
-    lines = table(columns, rows, title=title, caption=_sentence(question.note))
+    where = f"{identity.task} ({identity.model}), ε = {identity.epsilon:g}, seed {identity.seed}"
+    title = f"Why {identity.method} lost: {one_line(where)}"
+    note = f"{question.note[0].upper()}{question.note[1:]}." if question.note else None
+    lines = table(_columns(headers), rows, title=title, caption=note)
     lines.rows[runs - 1].end_section = True
     return lines
 
@@ -78,25 +78,22 @@ def summary_table(splits: Sequence[tuple[Question, Split]]) -> "Table":
         measure = _measure(group[0][0])
         means = {
             name: fmean(getattr(split, name) for _, split in group)
-            for name in ("oracle", "own", "loss", "noise", "choice")
+            for name in ("oracle", "run", "loss", "noise", "choice")
         }
-        values = [measure.text(measure.value(means[name])) for name in ("oracle", "own")]
+        values = [measure.text(measure.value(means[name])) for name in ("oracle", "run")]
         parts = [difference_text(means[name], measure) for name in ("loss", "noise", "choice")]
         rows.append((task, f"{epsilon:g}", label, str(len(group)), *values, *parts))
     headers = "task", "ε", "method", ">seeds", ">oracle", ">own", ">lost", ">to noise", ">to choice"
-    columns: Columns = [(header, itemgetter(place)) for place, header in enumerate(headers)]
-    return table(columns, rows, title="Why they lost against the oracle, means over seeds", caption=_CAPTION)
+    caption = "Differences of shares are in points, of perplexities in nats. A negative loss is a gain."
+    title = "Why they lost against the oracle, means over seeds"
+    return table(_columns(headers), rows, title=title, caption=caption)
 
 
-_CAPTION = "Differences of shares are in points, of perplexities in nats. A negative loss is a gain."
-
-
-def _sentence(text: str) -> str | None:
-    return f"{text[0].upper()}{text[1:]}." if text else None
+def _columns(headers: Sequence[str]) -> Columns:
+    return [(header, itemgetter(place)) for place, header in enumerate(headers)]
 
 
 def difference_text(value: float, measure: Measure) -> str:
-    """Return the text of a difference: percentage points for shares, else three digits."""
     text = f"{100 * value + 0.0:.2f}" if measure.share else f"{value + 0.0:.3g}"
     return text.replace("-", "−")
 
@@ -110,11 +107,6 @@ def _setting(split: tuple[Question, Split]) -> tuple[str, float, str]:
 
 def _measure(question: Question) -> Measure:
     return shown_measure(question.record.identity.facts, question.record.metrics)
-
-
-def _where(record: RunRecord) -> str:
-    identity = record.identity
-    return one_line(f"{identity.task} ({identity.model}), ε = {identity.epsilon:g}, seed {identity.seed}")
 
 
 def _values(record: RunRecord) -> str:

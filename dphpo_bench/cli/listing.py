@@ -72,7 +72,7 @@ def pretrained_lines(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def pretrained_models(task_class: "type[Task]") -> list[dict[str, Any]]:
-    """Return a row for each public model from which the task's models start; none for a plug-in that fails."""
+    """Return a row for each public model that the task's models start from; none for a plug-in that fails."""
     users: dict[Weights, list[str]] = {}
     try:
         for model in task_class.models:
@@ -92,7 +92,6 @@ def pretrained_models(task_class: "type[Task]") -> list[dict[str, Any]]:
 
 
 def dataset_status(task: "Task", source: "DataSource") -> list[dict[str, Any]]:
-    """Return a row for each split of the task's datasets, with its state here. Reads no record."""
     from dphpo_bench.data.datasets import download_command
     from dphpo_bench.data.rows import doubt
 

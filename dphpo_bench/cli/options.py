@@ -16,29 +16,15 @@ if TYPE_CHECKING:
 MAX_SEED_DIGITS = 40
 
 
-def method_names() -> list[str]:
-    """Return the names of methods, for a shell that completes them; nothing is loaded."""
-    return _names("methods")
-
-
-def task_names() -> list[str]:
-    """Return the names of tasks."""
-    return _names("tasks")
-
-
-def method_and_task_names() -> list[str]:
-    """Return the names of both."""
-    return _names("methods", "tasks")
-
-
-def _names(*kinds: str) -> list[str]:
+def names(*kinds: str) -> list[str]:
+    """Return the names of plug-ins, for a shell that completes them; nothing is loaded."""
     from importlib.metadata import entry_points
 
     return [name for kind in kinds for name in sorted({*entry_points(group=f"dphpo_bench.{kind}").names})]
 
 
 MethodOption = Annotated[
-    str, typer.Option("--method", "-m", help="A name from `dphpo-bench list`.", autocompletion=method_names)
+    str, typer.Option("--method", "-m", help="A name from `dphpo-bench list`.", autocompletion=lambda: names("methods"))
 ]
 TaskOption = Annotated[
     str | None,
@@ -46,7 +32,7 @@ TaskOption = Annotated[
         "--task",
         "-t",
         help="A name from `dphpo-bench list`, or of a task in --task-file.",
-        autocompletion=task_names,
+        autocompletion=lambda: names("tasks"),
     ),
 ]
 TaskFileOption = Annotated[

@@ -45,7 +45,6 @@ def table(
 
 
 def facts(rows: Iterable[tuple[str, str]], **look: Any) -> "Table":
-    """Return a table of names and values, without a header. Arguments are those of `table`."""
     lines = table([("", lambda row: row[0]), ("", lambda row: row[1])], rows, show_header=False, **look)
     lines.title_justify = lines.caption_justify = "left"
     lines.columns[0].no_wrap, lines.columns[0].style = True, "bold"
@@ -53,7 +52,6 @@ def facts(rows: Iterable[tuple[str, str]], **look: Any) -> "Table":
 
 
 def show(*renderables: Any) -> None:
-    """Print tables and texts, as wide as the terminal."""
     from rich.console import Console
 
     # A file or a pipe has no width, unless somebody says so: nothing is cut there, nor broken over lines.
@@ -64,7 +62,6 @@ def show(*renderables: Any) -> None:
 
 
 def show_json(value: Any) -> None:
-    """Print JSON, with infinities as texts, as in records."""
     say(json.dumps(finite_json(value), indent=1))
 
 
@@ -74,5 +71,5 @@ def say(line: str) -> None:
 
 
 def complain(message: str) -> None:
-    """Print one line on standard error."""
+    """Print a line on standard error."""
     sys.stderr.write(one_line(message, MAX_COMPLAINT) + "\n")

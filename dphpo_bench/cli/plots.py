@@ -47,7 +47,6 @@ def bar(share: float, width: int) -> str:
 def _rows_of_columns(
     points: Sequence[tuple[float, float]], columns: int, row_of: Callable[[float], int]
 ) -> list[tuple[int, int]]:
-    """Return the first and the last row of the line in each column of dots."""
     start, end = points[0][0], points[-1][0]
     spans = []
     index, before = 0, row_of(points[0][1])

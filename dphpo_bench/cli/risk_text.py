@@ -1,8 +1,6 @@
 """Risk in words, the same in every command."""
 
 import math
-from dataclasses import asdict
-from typing import Any
 
 from dphpo_bench.base.errors import DphpoBenchError
 from dphpo_bench.base.text import rounded_up
@@ -19,10 +17,6 @@ def record_risk(record: RunRecord) -> Risk | None:
         return risk_of(record.privacy, record.identity.delta) if record.privacy else None
     except DphpoBenchError:
         return None
-
-
-def risk_json(risk: Risk | None) -> dict[str, Any] | None:
-    return asdict(risk) if risk else None
 
 
 def risk_rows(risk: Risk | None, unit: str) -> list[tuple[str, list[str]]]:

@@ -2,28 +2,26 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import count, rounded_down
 from dphpo_bench.cli.output import Columns, facts, table
-from dphpo_bench.cli.risk_text import NOT_WHAT_LEAKS, record_risk, risk_json, risk_rows
+from dphpo_bench.cli.risk_text import NOT_WHAT_LEAKS, record_risk, risk_rows
 from dphpo_bench.records.measure import measure_named
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from dphpo_bench.audit.attacks import Audit
-    from dphpo_bench.audit.sizes import Size
     from dphpo_bench.harness.plan import CheckedPlan
     from dphpo_bench.harness.run import RunResult
     from dphpo_bench.privacy.risk import Risk
 
 
 def plan_json(checked: "CheckedPlan") -> dict[str, Any]:
-    from dataclasses import asdict
-
     from dphpo_bench.privacy.event_texts import to_json
 
     plan = checked.plan
@@ -38,7 +36,7 @@ def plan_json(checked: "CheckedPlan") -> dict[str, Any]:
         "accountant": checked.epsilon.quoted,
         "epsilon_by_accountant": dict(checked.epsilon.by_accountant),
         "tuning_share": checked.tuning_share,
-        "risk": risk_json(checked.risk),
+        "risk": asdict(checked.risk) if checked.risk else None,
         "parameters": plan.to_json()["parameters"],
         "releases": [asdict(release) for release in plan.releases],
         "cost": asdict(plan.cost),
@@ -150,26 +148,20 @@ def audit_verdict(audit: "Audit") -> str:
     if audit.claimed == math.inf:
         return "No finite ε is claimed, so there is nothing to refute."
     if not audit.can_refute:
-        first = "This audit cannot refute the claim, whatever leaks, and says nothing about it"
+        first, more = "This audit cannot refute the claim, whatever leaks, and says nothing about it", "could refute it"
         needed = audit.needed
     else:
-        first = "Not refuted, which is no proof of privacy"
+        first, more = "Not refuted, which is no proof of privacy", "could show more"
         needed = None if audit.ceiling > audit.claimed else audit.needed_for_epsilon
     most = f"with all guesses right it would show ε ≥ {rounded_down(audit.ceiling)}"
     if audit.ceiling > audit.claimed:
         return f"{first}: {most}."
     if needed is None:
         return f"{first}: {most}, less than is claimed."
-    more = "could refute it" if not audit.can_refute else "could show more"
-    return f"{first}: {most}, less than is claimed. {_size_text(needed)} {more}."
-
-
-def _size_text(size: "Size") -> str:
-    each = f" in each of {size.runs:,} runs" if size.runs > 1 else ""
-    return f"{size.canaries:,} canaries{each}"
+    each = f" in each of {needed.runs:,} runs" if needed.runs > 1 else ""
+    return f"{first}: {most}, less than is claimed. {needed.canaries:,} canaries{each} {more}."
 
 
 def _bounds_text(by_accountant: Mapping[str, float], quoted: str) -> str:
-    """Return all bounds; the quoted one comes first and is marked."""
     names = sorted(by_accountant, key=lambda name: (name != quoted, name))
     return ", ".join(f"{by_accountant[name]:.6g} ({name}{', quoted' if name == quoted else ''})" for name in names)

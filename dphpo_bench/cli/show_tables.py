@@ -3,13 +3,14 @@
 import math
 import shutil
 from collections.abc import Iterator
+from dataclasses import asdict
 from textwrap import wrap
 from typing import Any
 
 from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import count, one_line, rounded_down, value_text
 from dphpo_bench.cli.plots import bar, step_plot
-from dphpo_bench.cli.risk_text import record_risk, risk_json, risk_rows
+from dphpo_bench.cli.risk_text import record_risk, risk_rows
 from dphpo_bench.records.choices import chosen, is_number, series, tried
 from dphpo_bench.records.measure import measure_named
 from dphpo_bench.records.record import Privacy, RunRecord
@@ -26,11 +27,7 @@ NOTHING = "–"
 
 
 def record_json(record: RunRecord, oracle: RunRecord | None, again: str) -> dict[str, Any]:
-    return {
-        **_values_of(record),
-        "oracle": _values_of(oracle) if oracle else None,
-        "command": again,
-    }
+    return {**_values_of(record), "oracle": _values_of(oracle) if oracle else None, "command": again}
 
 
 def _values_of(record: RunRecord) -> dict[str, Any]:
@@ -48,13 +45,12 @@ def _values_of(record: RunRecord) -> dict[str, Any]:
         "tried": tried(record.released),
         "epsilon_quoted": privacy and privacy.epsilon,
         "tuning_share": privacy and privacy.tuning_share,
-        "risk": risk_json(record_risk(record)),
+        "risk": asdict(risk) if (risk := record_risk(record)) else None,
         "releases": releases(privacy) if privacy else [],
     }
 
 
 def record_lines(record: RunRecord, oracle: RunRecord | None, again: str) -> Iterator[str]:
-    """Yield lines on the run, no wider than the terminal, except for the command."""
     identity = record.identity
     width = min(shutil.get_terminal_size((WIDEST, 24)).columns, WIDEST)
     seed = "no seed" if identity.seed is None else f"seed {identity.seed}"

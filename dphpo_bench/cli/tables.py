@@ -20,7 +20,6 @@ MAX_CELL = 60
 
 
 def to_text(results: Sequence[Result], *, summarise: bool, width: int | None = None, styled: bool = False) -> str:
-    """Return a table for people, the number of runs of each status, and why runs failed; `width` None: unlimited."""
     from rich.console import Console
     from rich.text import Text
 

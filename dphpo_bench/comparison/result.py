@@ -15,9 +15,9 @@ from dphpo_bench.base.extras import require_extra
 from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.base.text import duration_text, one_line, shown, value_text, varying_names
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.leaderboard.board import Estimate
 from dphpo_bench.leaderboard.columns import NOTHING, metric_text
 from dphpo_bench.leaderboard.statistics import metric_mean
+from dphpo_bench.leaderboard.values import Estimate
 from dphpo_bench.records.measure import Measure, compared_value
 from dphpo_bench.records.reading import Result
 from dphpo_bench.records.record import RunRecord
@@ -83,7 +83,6 @@ class Comparison:
 
     @property
     def failures(self) -> tuple[RunRecord, ...]:
-        """The records of runs that did not end well; their `error` says why."""
         return tuple(record for record in self.records if record.status != "ok")
 
     @property
@@ -96,8 +95,6 @@ class Comparison:
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """The methods, the best one first; those that are not private come last."""
-
         def who(result: Result) -> tuple[str, str]:
             return result.record.identity.method, result.parameters
 
@@ -133,7 +130,6 @@ class Comparison:
         )
 
     def frame(self) -> "pd.DataFrame":
-        """Return a row for each run: identity, ε, metrics, cost, times."""
         return frame(self.results)
 
     def __str__(self) -> str:

@@ -45,7 +45,6 @@ class Place:
     """A contestant's line in an answer.
 
     Attributes:
-        lead: by how much it is better than the anchor; usually below zero.
         parts: what `lead` is over, the best first: seeds if it is about a single table, else tables.
         untuned: 1 if it is better than untuned `auto_clipping` with 95 % confidence, −1 if worse, else 0.
         calibration: by how much its cross entropy is better, hence smaller, than the anchor's.
@@ -80,8 +79,6 @@ class Answer:
     Attributes:
         epsilon: of the tables; None for all.
         anchor: "the oracle", or "untuned auto_clipping" where there is no oracle.
-        references: the same of references, apart from the anchor.
-        absent: who is in some of them, the most complete first.
     """
 
     subject: str
@@ -96,7 +93,6 @@ class Answer:
 
     @property
     def nearly(self) -> tuple[Absent, ...]:
-        """The contestants in half of the tables or more, but not in all."""
         return tuple(absent for absent in self.absent if 2 * absent.tables >= self.tables)
 
     @property
@@ -109,7 +105,6 @@ class Answer:
 
 
 def answers_of(subjects: Sequence[Subject]) -> tuple[Answer, ...]:
-    """Return the answers for each subject: at each ε, then for all."""
     answers = []
     for subject in subjects:
         for target in (*subject.targets, None) if len(subject.targets) > 1 else subject.targets:
@@ -216,7 +211,6 @@ def _place(
 
 
 def _parts(contests: Sequence[Contest], entries: Sequence[Entry], anchors: Sequence[Entry]) -> Iterator[Part]:
-    """Yield the parts of a lead: by table, or by seed if there is only one table."""
     if len(contests) == 1:
         scores, others = entries[0].by_seed(), anchors[0].by_seed()
         yield from (Part(f"seed {seed}", scores[seed] - others[seed]) for seed in sorted({*scores} & {*others}))

@@ -18,12 +18,9 @@ class Board:
     """The leaderboard.
 
     Attributes:
-        findings: what a reader should know first.
-        answers: by subject, those of several tables first, then by ε; all ε last.
         missing: tasks, models and their ε of the core suite that do not count, because too few of its methods were run.
         superseded: number of records of older versions of a method or a task, or of seeds that no suite asks for.
         records: number of records that were read, good or bad.
-        seconds: that the good ones took, all phases and extra runs included.
     """
 
     findings: tuple[Finding, ...]
@@ -49,5 +46,4 @@ class Board:
 
     @property
     def explains(self) -> bool:
-        """True if extra runs tell why a contestant lost."""
         return any(row.lost_to_noise for table in self.tables for row in table.everyone)

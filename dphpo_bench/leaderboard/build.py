@@ -25,7 +25,6 @@ def with_written(board: Board, folder: Path) -> tuple[Board, list[str]]:
 
 
 def render(board: Board, folder: Path) -> dict[str, str]:
-    """Return the contents of all files by name in the leaderboard's folder; links lead to what lies beside it."""
     drawn = charts(board)
     paths = Paths.beside(folder)
     files = {

@@ -33,12 +33,7 @@ POINT = 0.01
 
 @dataclass(frozen=True)
 class Pair:
-    """Two contestants on the same tables, seed by seed.
-
-    Attributes:
-        lead: by how much, with its standard error.
-        p_value: the adjusted p-value; up to `FAMILY_ERROR` it is a claim.
-    """
+    """Two contestants on the same tables, seed by seed, with the adjusted p-value."""
 
     better: Contestant
     worse: Contestant
@@ -76,7 +71,6 @@ class Claims:
         order: the contestants that are in all of the tables, the best mean first.
         others: those that are compared on most of them, by label.
         pairs: each two, on the tables that both are in, if these are most.
-        seeds: the fewest that any of the compared have in any table.
     """
 
     subject: str
@@ -137,7 +131,6 @@ def claims_of(subjects: Sequence[Subject], counted: Sequence[Contest], standard:
 
 
 def _compared(subject: Subject, standard: Standard) -> Iterator[Claims]:
-    """Return the pairs at each ε, the better contestant first, before the p-values are adjusted."""
     tasks = frozenset(contest.title for contest in subject.contests)
     known = dict.fromkeys(who for contest in subject.contests for who in contest.by_contestant)
     lacking = {who: [contest for contest in subject.contests if not _takes_part(who, contest)] for who in known}
@@ -187,7 +180,6 @@ def _pair(first: Contestant, second: Contestant, lead: Mean, tables: Sequence[Ma
 
 
 def _takes_part(who: Contestant, contest: Contest) -> bool:
-    """Return True if claims may be about a contestant in a table: not with a run or two."""
     return contest.compares(who) and not who.reference and len(contest.by_contestant[who].runs) >= FEW_SEEDS
 
 

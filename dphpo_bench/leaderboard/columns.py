@@ -23,13 +23,7 @@ NAMES = "Its name, and the parameters in which its runs differ."
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table.
-
-    Attributes:
-        explanation: a sentence, for a table of one task at one ε; empty if it is not there.
-        overall: the same for an overall table.
-        value: gives what the row is sorted by; None goes last.
-    """
+    """A column: `explanation` is for a table of one task at one ε, `overall` for an overall one; empty: not there."""
 
     key: str
     header: str
@@ -80,7 +74,6 @@ def _number(value: float, measure: Measure, decimals: int) -> str:
 
 
 def ranks_text(ranks: Ranks | None) -> str:
-    """Return a text such as 1–3, or 2 if both ends are the same."""
     if ranks is None:
         return NOTHING
     return str(ranks.low) if ranks.low == ranks.high else f"{ranks.low}–{ranks.high}"
@@ -92,7 +85,7 @@ def rounded_number(value: Any) -> Any:
 
 
 def epsilon_text(epsilon: float | None) -> str:
-    """Return ε with four decimals, never rounded down."""
+    """Return ε with four decimals, rounded up."""
     if epsilon is None:
         return NOTHING
     if math.isinf(epsilon):
@@ -102,7 +95,6 @@ def epsilon_text(epsilon: float | None) -> str:
 
 
 def _figure(value: float | None, form: str = ".3g", size: float = 1.0) -> str:
-    """Return a number in units of `size`; large ones without an exponent."""
     if value is None:
         return NOTHING
     return f"{value / size:,.0f}" if value / size >= 1000 else f"{value / size:{form}}"
@@ -243,7 +235,6 @@ def row_columns(measure: Measure | None, explains: bool = False) -> tuple[Column
 
 
 def overall_columns(measure: Measure | None) -> tuple[Column, ...]:
-    """Return the columns of an overall table, ranks first; None: the metrics of its tables differ."""
     columns = [replace(column, explanation=column.overall) for column in _all_columns(measure) if column.overall]
     return tuple(sorted(columns, key=lambda column: {"method": 0, "rank": 1, "mean_rank": 2}.get(column.key, 3)))
 
@@ -319,12 +310,7 @@ CSV = {
 
 
 def to_csv(board: Board) -> str:
-    """Return the content of `leaderboard/leaderboard.csv`; `inf` for ∞, nothing for what is not known.
-
-    Shares and their gaps have six decimals, other numbers six significant digits, risks four. ε and risks are rounded
-    up, the audited lower bound of ε down. A text that a spreadsheet would take for a formula has an apostrophe in
-    front.
-    """
+    """Return the content of `leaderboard/leaderboard.csv`; `inf` for ∞, nothing for what is not known."""
     import pandas as pd
 
     rows: list[dict[str, Any]] = [{"table": table, "row": row} for table in board.tables for row in table.everyone]

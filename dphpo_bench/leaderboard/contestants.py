@@ -44,13 +44,8 @@ def frame_of(runs: Sequence[Run]) -> pd.DataFrame:
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A contestant on one task at one ε.
-
-    Attributes:
-        runs: a row for each run, by seed: the columns of `frame_of`, `utility` (the score of a finished run, else NaN)
-            and `score` (the same, but the worst one for a failed run).
-        lacks: True if it has no run of a seed that the board's suite asks for. Then it is compared with nobody: it
-            could have left out what it did badly on.
+    """A contestant on one task at one ε: `runs` has a row for each; who `lacks` seeds that the suite asks for is
+    compared with nobody.
     """
 
     contestant: Contestant
@@ -80,8 +75,6 @@ class Entry:
 
 @dataclass(frozen=True, eq=False)
 class Contest:
-    """One task at one ε, and who is compared there: a table in the making."""
-
     setting: Setting
     title: str
     target: float
@@ -119,7 +112,6 @@ def asked_for(runs: pd.DataFrame, standard: Standard) -> pd.DataFrame:
 
 
 def contests_of(runs: pd.DataFrame, standard: Standard) -> list[Contest]:
-    """Return a contest for each setting and ε, by title and ε, with all its runs."""
     runs = runs.sort_values(["method", "parameters", "seed"], kind="stable")
     runs = runs.assign(contestant=_contestants(runs))
     titles = _titles(set(runs["setting"]))
@@ -180,7 +172,6 @@ def _contestants(runs: pd.DataFrame) -> pd.Series:
 
 
 def _label_parameters(settings: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
-    """Return what is special about each setting, such as "rate=0.5"."""
     varying = varying_names(list(settings.values()))
 
     def texts_of(setting: Mapping[str, str], *, nulls: bool) -> tuple[str, ...]:
@@ -222,7 +213,6 @@ def _titles(settings: set[Setting]) -> dict[Setting, str]:
 
 
 def _distinctions(setting: Setting) -> tuple[str, ...]:
-    """Return what tells settings of one task and model apart, with hashes cut to their beginnings."""
     data, structure, facts = setting.data_fingerprint, setting.model_fingerprint, setting.facts
     by = f"by {setting.measure.header}"
     return f"δ = {setting.delta:.6g}", f"data {data[:12]}", f"structure {structure[:12]}", f"facts {facts[:12]}", by
@@ -259,7 +249,6 @@ def scores_of(entries: Sequence[Entry], draws: Draws, measure: Measure) -> Score
 
 
 def paired(*entries: Entry) -> list[tuple[float, ...]]:
-    """Return the scores of all entries for each seed that all have, by seed."""
     scores = [entry.by_seed() for entry in entries]
     return [tuple(each[seed] for each in scores) for seed in sorted(set.intersection(*map(set, scores)))]
 
@@ -270,13 +259,8 @@ def mean_over(entries: Sequence[Entry], others: Sequence[Entry], column: str = "
 
 
 def mean_of(entries: Sequence[Entry], others: Sequence[Entry], column: str = "score") -> Mean | None:
-    """Return the mean of a column over the entries, less that of the others, each over the seeds that both have.
-
-    Args:
-        column: as `Entry.by_seed` knows it.
-
-    Returns:
-        None if there is a table without such a seed.
+    """Return the mean of a column over the entries, less that of the others, over the seeds that both have; None
+    without one in each table.
     """
     tables = [entry.by_seed(column) for entry in entries]
     if others:
@@ -286,6 +270,5 @@ def mean_of(entries: Sequence[Entry], others: Sequence[Entry], column: str = "sc
 
 
 def median(values: Iterable[float | None]) -> float | None:
-    """Return the median of the values that are known; None if none is."""
     known = [value for value in values if value is not None and not math.isnan(value)]
     return float(statistics.median(known)) if known else None

@@ -25,7 +25,6 @@ class Paths:
 
     @classmethod
     def beside(cls, folder: Path) -> "Paths":
-        """Return the documents and sources that this leaderboard's folder has beside it."""
         root = folder.absolute().parent
         names = ("docs/scoring.md", "CONTRIBUTING.md", *(f"methods/{name}.py" for name in registry.methods()))
         return cls(frozenset(f"../{name}" for name in names if (root / name).is_file()))
@@ -36,8 +35,6 @@ class Paths:
 
 @dataclass(frozen=True)
 class About:
-    """A method of this project: a summary, its paper, and its file in the repository."""
-
     summary: str
     reference: str
     paper: str | None
@@ -60,7 +57,7 @@ def record_links(records: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
 
 
 def command_of(run: Run) -> str:
-    """Return the command that repeats the run, without parameters that are the defaults of a known method."""
+    """Return the command that repeats the run, without a known method's default parameters."""
     cls = _own_methods().get(run.method)
     changed = different(json.loads(run.parameters), cls().parameters if cls else {})
     setting = run.setting

@@ -34,7 +34,6 @@ _COMMIT = re.compile(r"[0-9a-f]{7,}", re.IGNORECASE)
 
 
 def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = None) -> str:
-    """Return the content of `leaderboard/README.md`, in GitHub-flavoured Markdown."""
     environment = Environment(**TEMPLATES)  # nothing is escaped as HTML: `code` and `prose` know Markdown's own rules
     environment.filters |= {
         "code": code,

@@ -21,8 +21,6 @@ class OverallRow(Standing):
     """A contestant over several tables.
 
     Attributes:
-        mean_rank: mean of its ranks in the tables, with the middle 95 % of its resampled values; None if it is a
-            reference, or not in all tables.
         epsilon_ratio: the largest ε of its runs as a share of the target; ∞ if it is not private; None if no run could
             say.
         relative_cost: examples relative to untuned `auto_clipping` in the same table; median.
@@ -37,13 +35,7 @@ class OverallRow(Standing):
 
 @dataclass(frozen=True)
 class Overall:
-    """Contestants over several tables.
-
-    Attributes:
-        tables: titles of the tables that count.
-        rows: who is in all of them, best mean rank first.
-        incomplete: who is not, the most complete first.
-    """
+    """Contestants over several tables: `rows` are in all of them, `incomplete` are not."""
 
     epsilon: float | None
     tables: tuple[str, ...]
@@ -62,7 +54,6 @@ class Overall:
 
 
 def overalls_of(counted: Sequence[tuple[Contest, Table]], draws: Mapping[Setting, Draws]) -> tuple[Overall, ...]:
-    """Return the overall standings of all tables that count; if there are several ε, then also those of each ε."""
     targets = sorted({contest.target for contest, _ in counted})
     chosen: list[float | None] = [None, *targets] if len(targets) > 1 else list(targets)
     return tuple(
@@ -86,7 +77,6 @@ def counted_tables(pairs: Sequence[tuple[Contest, Table]], standard: Standard) -
 
 
 def missing_tables(counted: Sequence[Contest], standard: Standard) -> tuple[str, ...]:
-    """Return the tables that the standard asks for but that do not count: for each task and model, with all their ε."""
     present = {(contest.setting.task, contest.setting.model, contest.target) for contest in counted}
     missing = {
         (task, model): [

@@ -31,7 +31,6 @@ MOST_REFUSED = 100
 
 
 def context(board: Board, paths: Paths | None) -> dict[str, Any]:
-    """Return what the templates of Markdown and page have in common."""
     return {
         "board": board,
         "texts": texts,
@@ -46,8 +45,6 @@ def context(board: Board, paths: Paths | None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Card:
-    """A contestant with its rows and their tables."""
-
     contestant: Contestant
     rows: tuple[tuple[Table, Row], ...]
 
@@ -61,7 +58,6 @@ class Card:
 
     @property
     def commands(self) -> dict[str, str]:
-        """For each setting, what repeats its first run."""
         commands: dict[str, str] = {}
         for table, row in self.rows:
             if row.command:
@@ -70,7 +66,6 @@ class Card:
 
 
 def to_html(board: Board, paths: Paths | None = None) -> str:
-    """Return the whole page, the same text for the same board and the same files beside it."""
     environment = Environment(**TEMPLATES, autoescape=True, keep_trailing_newline=True)
     environment.filters["sort_value"] = sort_value
     cards = list(cards_of(board))
@@ -112,7 +107,7 @@ def cards_of(board: Board) -> Iterator[Card]:
 
 
 def sort_value(value: float | str | None) -> str | None:
-    """Return the attribute that JavaScript sorts a cell by; cells with None go last."""
+    """Return the attribute that JavaScript sorts a cell by."""
     if value is None or isinstance(value, str):
         return value
     if math.isnan(value):

@@ -110,7 +110,6 @@ def questions(
     workshop: "Workshop",
     progress: Progress,
 ) -> tuple[list[Question], list[tuple[RunRecord, str]]]:
-    """Return a question for each record that can be explained, and the reason for each that cannot."""
     asked, refused = [], []
     records = list(records)
     with progress.track("Planning extra runs", len(records)) as advance:
@@ -124,8 +123,6 @@ def questions(
 
 
 class Workshop:
-    """Tasks and plans, each made once."""
-
     def __init__(self, source: DataSource, resources: Resources, make_task: TaskMaker = make_task) -> None:
         self._source = source
         self._resources = resources
@@ -142,11 +139,7 @@ class Workshop:
         return self._plans[key]
 
     def again(self, identity: Identity) -> Cell:
-        """Return the same run.
-
-        Raises:
-            InvalidValueError: if this machine's method or task is another than the run's.
-        """
+        """Return the same run, or reject it if this machine's method or task is another."""
         method = make_method(identity.method, identity.parameters)
         task, of_task = self._task(identity)
         budget = PrivacyBudget(identity.epsilon, identity.delta)
@@ -161,7 +154,6 @@ class Workshop:
         return Cell(method, task, budget, identity, self._resources)
 
     def cell(self, of: Identity, parameters: Mapping[str, Any]) -> Cell:
-        """Return an extra run beside a run, with these parameters."""
         method = make_method(REPLAY, parameters)
         task, of_task = self._task(of)
         budget = PrivacyBudget(of.epsilon, of.delta)
@@ -176,7 +168,6 @@ class Workshop:
 
 
 def _oracle_of(record: RunRecord, oracles: Oracles, root: Path) -> RunRecord:
-    """Return the oracle's record for a run: of the same seed if there is one."""
     identity, privacy = record.identity, record.privacy
     if identity.method == REPLAY:
         raise InvalidValueError("The record is an extra run itself; name the record that it is about.")

@@ -18,8 +18,6 @@ Role = tuple[str, str]
 
 @dataclass(frozen=True)
 class Replays:
-    """The extra runs by their roles, and those that do not fit the records they name."""
-
     by_role: Mapping[Role, Run]
     refused: tuple[Refused, ...]
 
@@ -47,7 +45,6 @@ class Replays:
         return cls(by_role, tuple(refused))
 
     def explain(self, keys: Iterable[str]) -> bool:
-        """Return True if an extra run is about one of the runs with these keys."""
         return not {about for about, _ in self.by_role}.isdisjoint(keys)
 
     def splits(self, entry: Entry, oracle: Entry | None) -> list[Split]:
@@ -60,7 +57,6 @@ class Replays:
         return [split for split in splits if split]
 
     def _split(self, run: Any, oracle: Any) -> Split | None:
-        """Return the split of a finished run beside the oracle's, both rows of an entry."""
         if oracle is None:
             return None
         if run.tuning_share == 0:
@@ -83,7 +79,6 @@ def _score(run: Run | None) -> float | None:
 
 
 def _misfit(run: Run, parameters: Mapping[str, Any], about: Run, source: Run) -> str:
-    """Return why an extra run does not fit the records that it names, or an empty string."""
     if (run.setting, run.target, run.seed) != (about.setting, about.target, about.seed):
         return f"it is about {about.path}, whose task, ε or seed is another"
     same_run = about is source

@@ -51,13 +51,11 @@ class RejectedError(Exception):
 
 
 def require(condition: object, otherwise: str) -> None:
-    """Reject a record for this reason, unless the condition holds."""
     if not condition:
         raise RejectedError(otherwise)
 
 
 def check_value(measure: Measure, value: float | None) -> None:
-    """Reject a metric that cannot be compared; the value is None for a run that failed."""
     require(_PLAIN_NAME.fullmatch(measure.name), f"the metric {measure.name!r} is not a plain name")
     if value is not None and measure.share:
         require(0 <= value <= 1, f"it has no {measure.title} between 0 and 1")

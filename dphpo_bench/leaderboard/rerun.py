@@ -26,8 +26,6 @@ PATIENCE = 10
 
 @dataclass(frozen=True)
 class Repeat:
-    """A recorded run and the cell that repeats it."""
-
     path: str
     record: RunRecord
     cell: Cell
@@ -90,7 +88,7 @@ def repeats(
 
 
 def _resources(record: RunRecord) -> Resources:
-    """Return the resources in the record: threads and devices decide how sums are rounded."""
+    """Return the recorded resources: threads and devices decide how sums are rounded."""
     threads = record.environment.get("threads", "1")
     return Resources(
         threads=int(threads) if threads.isdecimal() and 1 <= int(threads) <= 1024 else 1,
@@ -100,7 +98,6 @@ def _resources(record: RunRecord) -> Resources:
 
 
 def compared(repeat: Repeat, store: RecordStore) -> list[Difference] | str:
-    """Return what differs by more than rounding; or why nothing can be compared."""
     again = store.find(repeat.cell.identity)
     if again is None or again.status != "ok":
         return f"it failed: {again.error if again else 'it has no record'}"

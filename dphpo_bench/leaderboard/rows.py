@@ -22,10 +22,8 @@ class Standing:
     """A contestant's figures in the tables. An overall standing sums up its rows in several tables.
 
     Attributes:
-        failed: failed runs. They count as the worst value in ranks and gaps, not in `utility`.
         gap_to_oracle: by how much the oracle is better, over the seeds that both have, overall of the mean over the
             tables; None overall if metrics differ.
-        contradicted: whether an attack on a run has shown more than that run's ε.
         lacks_seeds: whether it has no run of a seed that the suite asks for, and so is not compared.
         tuning_share: share of ε spent on tuning, in [0, 1]. This and the next three are medians over runs, overall over
             tables.
@@ -58,12 +56,9 @@ class Row(Standing):
         gap_closed: share of the distance from untuned to oracle; None if that distance may be zero.
         epsilon: the largest ε of the runs, failed ones included, as their ledgers confirm it; ∞ if it is not private;
             None if no run could say.
-        audited: the largest lower bound on ε that an attack has shown, if there was one.
         risk: the largest proven bounds of what an attack on one record can achieve against a run, failed ones included;
             None if no run could say.
-        path: what the run of the smallest seed released while it trained, thinned out; often empty.
         lost_to_noise: of `gap_to_oracle`, what paying for the tuning cost; None without extra runs, as the next.
-        records: seeds and paths of the runs, failed ones included, by seed.
     """
 
     method_version: int
@@ -106,7 +101,6 @@ class Table:
 
 
 def table_of(contest: Contest, draws: Draws, replays: Replays) -> Table:
-    """Return the table of a contest: its rows, best first, with ranks resampled by these draws."""
     ranked = contest.ranked
     resampled = scores_of(ranked, draws, contest.setting.measure).resampled_ranks(draws.weights) if ranked else None
     intervals = [] if resampled is None else middle_ranks(resampled)
@@ -188,7 +182,6 @@ def _risk(entry: Entry) -> Risk | None:
 
 
 def _lead(better: Entry | None, worse: Entry | None) -> Estimate | None:
-    """Return by how much an entry is better over the seeds of both; None if they are the same or share no seed."""
     return None if better is None or worse is None or better is worse else mean_over([better], [worse])
 
 

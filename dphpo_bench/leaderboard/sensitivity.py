@@ -25,10 +25,8 @@ class Variation:
 
     Attributes:
         firsts: who is first, and in how many of the ways; the most frequent one first.
-        pairs: how many pairs there are of contestants that are in all tables; the next two count among these.
         swapped: how many of them change places, in the way that changes most.
         reversed: how many of those that are told apart change places, in the way that changes most of these.
-        worst: the name of the way in which most change places.
     """
 
     epsilon: float
@@ -42,8 +40,6 @@ class Variation:
 
 @dataclass(frozen=True)
 class _Way:
-    """A board made in another way: its group, its name in the group, and the scores of the contestants there."""
-
     group: str
     name: str
     scores: Scores
@@ -98,7 +94,6 @@ def _seeds(contest: Contest) -> list[int]:
 
 
 def _mean(entry: Entry, without: int | None = None) -> float:
-    """Return an entry's mean score, without a seed if others are left."""
     scores = entry.by_seed()
     return fmean([score for seed, score in scores.items() if seed != without] or scores.values())
 
@@ -110,7 +105,6 @@ def _means(contest: Contest, order: Sequence[Contestant], left_out: int | None =
 
 
 def _ranks(contest: Contest, order: Sequence[Contestant]) -> Scores:
-    """Return the negative of each rank, so that more is better."""
     means = np.array([round(mean, 9) for mean in _means(contest, order).values()])
     return dict(zip(order, (-ranks(means)).tolist(), strict=True))
 
@@ -151,6 +145,5 @@ def _variation(claims: Claims, group: str, ways: Sequence[_Way]) -> Variation:
 
 
 def _changed(claims: Claims, scores: Scores) -> tuple[int, int]:
-    """Return how many pairs change places, and how many of these are significant."""
     changed = [pair for pair in claims.complete if round(scores[pair.better] - scores[pair.worse], 9) < 0]
     return len(changed), sum(pair.significant for pair in changed)

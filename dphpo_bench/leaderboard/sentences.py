@@ -22,7 +22,6 @@ MORE_THAN_ALL = "more than 100"
 
 
 def findings(counted: Sequence[tuple[Contest, Table]], overalls: Sequence[Overall]) -> tuple[Finding, ...]:
-    """Return the findings that the tables that count, and the overall standings, have the data for."""
     epsilons = sorted({table.epsilon for _, table in counted})
     ends = list(dict.fromkeys([*epsilons[:1], *epsilons[-1:]]))
     sentences_by_title = {
@@ -33,7 +32,6 @@ def findings(counted: Sequence[tuple[Contest, Table]], overalls: Sequence[Overal
 
 
 def _first(overall: Overall) -> str:
-    """Return who has the best mean rank, and how many others may really be as good."""
     best, *rest = overall.rows
     assert best.mean_rank is not None
     tied = [row for row in rest if row.mean_rank and row.mean_rank.mean == best.mean_rank.mean]
@@ -163,12 +161,10 @@ def by_subject(board: Board) -> list[tuple[str, list[Claims]]]:
 
 
 def count_text(claims: Claims) -> str:
-    """Return a text such as "ε = 3: 5 of 276 pairs are told apart"."""
     return f"ε = {claims.epsilon:g}: {len(claims.significant):,} of {len(claims.pairs):,} pairs are told apart"
 
 
 def victories(claims: Claims) -> list[str]:
-    """Return a sentence for each contestant that beats another, then what rests on few of the tables."""
     everyone = (*claims.order, *claims.others)
     texts = [f"{who.label} beats {_whom(claims, who)}." for who in everyone if claims.beaten(who)]
     few = [pair for pair in claims.significant if 2 * pair.ahead <= pair.tables]
@@ -200,7 +196,6 @@ def first_answers(board: Board) -> list[Answer]:
 
 
 def stability(board: Board) -> list[str]:
-    """Return for each ε how often the order holds on boards that are made in other ways."""
     return [_stability(claims, [variation for variation in board.variations if variation.epsilon == claims.epsilon])
             for claims in _first_claims(board) if claims.complete]  # fmt: skip
 

@@ -23,8 +23,6 @@ REFERENCES = frozenset({"grid_composed"})
 
 @dataclass(frozen=True)
 class Asked:
-    """A suite's demands on a task with a model: any of its budgets, and the seeds."""
-
     task: Task
     budget: PrivacyBudget
     seeds: frozenset[int]
@@ -43,7 +41,6 @@ class Standard:
     Attributes:
         methods: a table counts if at least half of these are ranked in it; None for all that are ranked anywhere.
         tasks: by task and model, what is asked of the tables that may count; None for all, with any seeds.
-        epsilons: target ε of the tables that may count; None for all.
         excused: method, task and model of what the suite leaves out, as taking too long. Who leaves out something else
             is not compared on the rest, or everybody could choose what to be judged by.
     """

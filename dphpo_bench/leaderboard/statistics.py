@@ -1,8 +1,4 @@
-"""The statistics of the leaderboard: intervals over seeds, ratios of differences, ranks by paired bootstrap.
-
-The same values give the same result on every machine: sums are exact, random numbers come from a bit stream that never
-changes, and ranks compare whole numbers.
-"""
+"""The statistics of the leaderboard: intervals over seeds, ratios of differences, ranks by paired bootstrap."""
 
 import math
 from collections import defaultdict
@@ -52,7 +48,6 @@ class Mean:
 
 
 def mean_interval(values: Sequence[float]) -> Estimate:
-    """Return the mean of independent values with Student's t interval; a single value has no interval."""
     return mean_of_tables([dict(enumerate(values))]).estimate
 
 
@@ -105,11 +100,7 @@ def not_steadier_than_together(leads: Sequence[Mean | None]) -> list[Mean | None
 
 
 def holm(p_values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """Return adjusted p-values of Holm (1979), with weights: the family-wise error rate is at most α.
-
-    Args:
-        weights: positive; the larger, the more of the error a test may have.
-    """
+    """Return adjusted p-values of Holm (1979), with weights: the family-wise error rate is at most α."""
     order = sorted(range(len(p_values)), key=lambda place: p_values[place] / weights[place])
     adjusted = [1.0] * len(p_values)
     left, reached = math.fsum(weights), 0.0
@@ -204,7 +195,6 @@ def draw(items: int, stream: int, draws: int = DRAWS) -> Integers:
 
 
 def middle_ranks(resampled: Reals) -> list[Ranks]:
-    """Return each contestant's middle 95 % of ranks of shape (draws, contestants), rounded outwards to whole ranks."""
     return [Ranks(math.floor(low), math.ceil(high)) for low, high in middle(resampled)]
 
 
@@ -253,7 +243,6 @@ def _t(dof: float) -> float:
 
 @cache
 def _widening(count: int) -> float:
-    """Return the factor that widens deviations of resampled means of so many values; 1 for a single value."""
     if count < 2:
         return 1.0
     return math.sqrt(count / (count - 1)) * _t(count - 1) / NormalDist().inv_cdf((1 + CONFIDENCE) / 2)

@@ -56,13 +56,6 @@ _PLACE = ("<task>", "<method>", "<key>.json")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting that runs must share to be compared.
-
-    Attributes:
-        seen: whether the model starts from a public one that was trained on the task's records.
-        kinds: what its records are, and what is trained; empty if the facts do not tell.
-    """
-
     task: str
     model: str
     delta: float
@@ -116,8 +109,6 @@ class Run:
 
 @dataclass(frozen=True)
 class Submissions:
-    """The runs whose records passed, failed runs included, and the records that did not; both sorted by path."""
-
     runs: tuple[Run, ...]
     rejected: tuple[Refused, ...]
 
@@ -160,7 +151,6 @@ def read_submissions(paths: Sequence[Path], cache: Path | None = None, progress:
 
 
 def _files(paths: Sequence[Path], reject: Callable[[Refused], None]) -> Iterable[tuple[Path, str]]:
-    """Yield each file with its path to show: relative to the folder that was named, or as the file was named."""
     for root in paths:
         if root.is_symlink():
             reject(Refused(one_line(path_text(root)), "a symbolic link; links are not followed"))
@@ -215,7 +205,6 @@ def kinds_of(task: str, model: str, facts: Mapping[str, Any]) -> tuple[str, ...]
 
 
 def _has_seen(facts: Mapping[str, Any]) -> bool:
-    """Return True if a public model has seen the records, or the facts have another form."""
     pretrained = facts.get("pretrained", [])
     if not isinstance(pretrained, list):
         return True

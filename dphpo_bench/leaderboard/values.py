@@ -8,17 +8,13 @@ from dphpo_bench.records.measure import Measure
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds, and the ends of its 95 % interval, which a single seed does not have.
-
-    That of a logarithmic metric is geometric, with an interval that is longer above the mean than below.
-    """
+    """A mean over seeds, and the ends of its 95 % interval, which a single seed does not have."""
 
     mean: float
     low: float | None = None
     high: float | None = None
 
     def through(self, form: Callable[[float], float]) -> "Estimate":
-        """Return the mean and the ends as another form of the value, monotonic, such as its negative."""
         if self.low is None or self.high is None:
             return Estimate(form(self.mean))
         return Estimate(form(self.mean), *sorted((form(self.low), form(self.high))))
@@ -48,13 +44,7 @@ class PathPoint:
 
 @dataclass(frozen=True)
 class Contestant:
-    """A method with its parameters: what is ranked.
-
-    Attributes:
-        label: the name, and the parameters in which contestants of this method differ.
-        parameters: all parameters, as compact JSON.
-        reference: whether it is a line to compare with rather than a method to choose.
-    """
+    """A method with its parameters, as compact JSON; a reference is a line to compare with, not a method to choose."""
 
     method: str
     label: str
@@ -81,6 +71,5 @@ class Finding:
 
 
 def common_measure(measures: Iterable[Measure]) -> Measure | None:
-    """Return the metric that all have; None if they differ."""
     different = set(measures)
     return different.pop() if len(different) == 1 else None

@@ -19,7 +19,6 @@ class Column:
 
 
 def value_at(item: Any, place: str) -> Any:
-    """Return the attribute at a place such as "record.privacy.epsilon"; None if anything on the way is None."""
     for name in place.split("."):
         item = None if item is None else getattr(item, name)
     return item

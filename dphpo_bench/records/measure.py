@@ -33,7 +33,6 @@ class Measure:
 
     @property
     def logarithmic(self) -> bool:
-        """True if values are compared and averaged by their logarithms."""
         return self.name in LOGARITHMIC
 
     @property
@@ -47,7 +46,6 @@ class Measure:
 
     @property
     def header(self) -> str:
-        """The title with its unit, and with its direction if lower is better."""
         unit = f"{self.title}, %" if self.share else self.title
         return unit if self.higher_is_better else f"{unit} (lower is better)"
 
@@ -61,7 +59,6 @@ class Measure:
         return math.exp(size) if self.logarithmic else size
 
     def text(self, value: float) -> str:
-        """Return a value for people: a share in percent, anything else with four digits."""
         return f"{value:.2%}" if self.share else f"{value:.4g}"
 
 
@@ -91,7 +88,6 @@ def shown_measure(facts: Mapping[str, Any], measured: Iterable[str] = ()) -> Mea
 
 
 def measure_named(name: str, facts: Mapping[str, Any]) -> Measure:
-    """Return a metric by its name, as the facts of a run's identity declare it; unless they do, higher is better."""
     return next((measure for measure in _declared(facts) if measure.name == name), Measure(name))
 
 

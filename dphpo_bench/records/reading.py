@@ -26,7 +26,6 @@ class Result:
 
     @property
     def parameters(self) -> str:
-        """The method's parameters as JSON text, the same for the same parameters."""
         return compact_json(self.record.identity.parameters)
 
     @property
@@ -39,7 +38,6 @@ class Result:
 
     @property
     def setting(self) -> tuple[Any, ...]:
-        """The values that runs share if they differ in their seeds alone."""
         return tuple(COLUMNS[name].value(self) for name in SETTING)
 
     @property
@@ -131,11 +129,9 @@ def record_files(root: Path, skip: Callable[[RecordError], None]) -> Iterator[Pa
 
 
 def path_text(path: Path) -> str:
-    """Return the path with slashes; bytes that are not text are escaped."""
     return os.fsencode(path.as_posix()).decode(errors="backslashreplace")
 
 
 def _fields(result: Result) -> dict[str, str | float | None]:
-    """Return the values that `--only` compares; names are as tables show them, since error messages list them."""
     values = {name: COLUMNS[column].value(result) for name, column in CHOICES.items()}
     return {name: one_line(value) if isinstance(value, str) else value for name, value in values.items()}

@@ -168,7 +168,6 @@ class Audit(_Part):
     """A lower bound on ε that an attack on the whole procedure has shown.
 
     Attributes:
-        canaries: number of records that were put in or left out by coin flips.
         ceiling: the largest bound that the audit could have shown; None in records of audits that did not say.
     """
 
@@ -186,11 +185,7 @@ class Audit(_Part):
 
 
 class RunRecord(_Part):
-    """One run of one method on one task.
-
-    Attributes:
-        privacy: None for a run that failed before its privacy was known, for example because its process was killed.
-    """
+    """One run of one method on one task."""
 
     schema_version: Literal[2, 3] = SCHEMA_VERSION
     identity: Identity
@@ -219,5 +214,4 @@ class RunRecord(_Part):
         return self
 
     def to_json(self) -> str:
-        """Return the record as text, the same for the same record."""
         return self.model_dump_json(indent=1) + "\n"

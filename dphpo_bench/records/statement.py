@@ -87,7 +87,6 @@ def _unit(record: RunRecord) -> str:
 
 
 def unit_text(unit: str) -> str:
-    """Return what is protected as a whole, in words: a record, unless the task's facts name another unit."""
     return "one record" if unit == "record" else f"one {one_line(unit, 80)} with all its records"
 
 
@@ -129,7 +128,6 @@ def _guarantee(record: RunRecord, privacy: Privacy) -> Iterator[str]:
 
 
 def attack(risk: Risk | None, unit: str) -> list[str]:
-    """Return what an attacker can learn at most, in paragraphs; `unit` is such as "one record"."""
     if risk is None:
         return ["Not computed: no accountant bounds what was released."]
     if risk.mu == math.inf:

@@ -74,7 +74,6 @@ def _summary_row(group: Sequence[Result]) -> dict[str, Any]:
 
 
 def _count_seeds(identities: Iterable[Identity]) -> int:
-    """Return the number of different seeds. Each run without a seed counts."""
     counts = Counter(identity.seed for identity in identities)
     return len(counts) - (None in counts) + counts[None]
 

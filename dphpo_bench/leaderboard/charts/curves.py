@@ -113,7 +113,6 @@ def _names(x: Axis, epsilons: Iterable[float]) -> Markup:
 
 
 def _line(x: Axis, y: Axis, values: dict[float, Estimate], kind: str, measure: Measure | None = None) -> Markup:
-    """Return a line through the means; with a measure also dots, intervals, and the last value."""
     places = [(x.at(epsilon), y.at(estimate.mean), estimate) for epsilon, estimate in sorted(values.items())]
     marks = [
         Markup('<line class="{}" x1="{}%" y1="{}%" x2="{}%" y2="{}%"/>').format(kind, *a[:2], *b[:2])

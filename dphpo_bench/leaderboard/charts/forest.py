@@ -19,12 +19,7 @@ KINDS = {1: "better", 0: "alike", -1: "worse"}
 
 @dataclass(frozen=True)
 class Forest:
-    """The marks of an answer, row by row.
-
-    Attributes:
-        lead: the axis of distances to the anchor.
-        untuned: the distance of untuned `auto_clipping`, which has a line; None if it is not there or the anchor.
-    """
+    """The marks of an answer, row by row; `untuned` is where the line of untuned `auto_clipping` stands."""
 
     answer: Answer
     lead: Axis
@@ -66,7 +61,6 @@ class Forest:
         return Markup("").join(marks)
 
     def lines(self) -> Markup:
-        """Return the marks behind those of each row: the ticks, the oracle, the untuned."""
         values = [(value, "grid") for value in _values(self.lead)]
         values += [(self.untuned, "untuned")] if self.untuned is not None else []
         return Markup("").join(upright(self.lead.at(value), kind) for value, kind in (*values, (0.0, "zero")))

@@ -16,13 +16,8 @@ MOST_LETTERS = 26
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture.
-
-    Attributes:
-        name: file stem of [a-z0-9_-], not used twice.
-        description: what it shows, as alternative text.
-        kind: "answer", "metric" or "paths".
-        subject: the subject of the answer, or the setting, that it is about.
+    """A picture: `name` is its file's stem, `kind` is "answer", "metric" or "paths", `subject` an answer's or a
+    setting.
     """
 
     name: str
@@ -57,13 +52,11 @@ def place(x: float, y: float, width: float, height: float, body: Markup) -> Mark
 
 
 def text(x: float, y: float, words: str, kind: str = "", most: int = MOST_LETTERS) -> Markup:
-    """Return words in a file, cut if they are long."""
     cut = words if len(words) <= most else f"{words[: most - 1]}…"
     return Markup('<text x="{}" y="{}" class="{}">{}</text>').format(x, y, kind, cut)
 
 
 def tick(axis: Axis, value: float, name: str) -> Markup:
-    """Return the words above a place; those at an edge stay inside."""
     at = axis.at(value)
     anchor = "start" if at < 3 else "end" if at > 97 else "middle"
     return Markup('<text x="{}%" y="30" text-anchor="{}" class="tick">{}</text>').format(at, anchor, name)

@@ -33,11 +33,8 @@ def to_svg(
     values: Sequence[float] = (),
     width: int = 860,
 ) -> str:
-    """Return the plots as a file.
-
-    Args:
-        kinds: the rows from top to bottom, and the kind of each: "", "better", "worse", "alike" or "reference".
-        values: the ticks; by default round ones.
+    """Return the plots as a file; the keys of `kinds` are rows, their values "", "better", "worse", "alike" or
+    "reference".
     """
     each = (width - NAMES - GAP * len(panels)) // len(panels)
     values = values or ticks(axis, max(3, each // 40))

@@ -18,7 +18,7 @@ class Axis:
     end: float = 100.0
 
     def at(self, value: float) -> float:
-        """Return the place of a value, in percent with one decimal; what lies outside is at the edge."""
+        """Return the place of a value in percent; what lies outside is at the edge."""
         low, high = self.form(self.low), self.form(self.high)
         share = (self.form(min(max(value, self.low), self.high)) - low) / (high - low)
         return round(self.start + share * (self.end - self.start), 1) + 0.0
@@ -46,7 +46,6 @@ def log_axis(values: Sequence[float], start: float = 4.0, end: float = 96.0) -> 
 
 
 def ticks(axis: Axis, most: int = 6) -> list[float]:
-    """Return round values on a linear axis, at most so many."""
     exponent = math.floor(math.log10((axis.high - axis.low) / most))
     for step in (first * 10.0**at for at in (exponent, exponent + 1, exponent + 2) for first in (1, 2, 5)):
         places = range(math.ceil(axis.low / step), math.floor(axis.high / step) + 1)
