@@ -133,7 +133,14 @@ def claims_of(subjects: Sequence[Subject], counted: Sequence[Contest], standard:
 def _compared(subject: Subject, standard: Standard) -> Iterator[Claims]:
     tasks = frozenset(contest.title for contest in subject.contests)
     known = dict.fromkeys(who for contest in subject.contests for who in contest.by_contestant)
-    lacking = {who: [contest for contest in subject.contests if not _takes_part(who, contest)] for who in known}
+    lacking = {
+        who: [
+            contest
+            for contest in subject.contests
+            if who.reference or not contest.compares(who) or len(contest.by_contestant[who].runs) < FEW_SEEDS
+        ]
+        for who in known
+    }
     inside = {
         who: tasks - {contest.title for contest in lacking[who]}
         for who in known
@@ -177,10 +184,6 @@ def _pair(first: Contestant, second: Contestant, lead: Mean, tables: Sequence[Ma
         first, second, lead = second, first, replace(lead, value=-lead.value)
     by_table = [mean_of([table[first]], [table[second]]) for table in tables]
     return Pair(first, second, lead, lead.p_value, sum(bool(mean and mean.value > 0) for mean in by_table), len(tables))
-
-
-def _takes_part(who: Contestant, contest: Contest) -> bool:
-    return contest.compares(who) and not who.reference and len(contest.by_contestant[who].runs) >= FEW_SEEDS
 
 
 def _leads(first: Contestant, second: Contestant, subject: Subject, tasks: frozenset[str]) -> list[Mean | None]:

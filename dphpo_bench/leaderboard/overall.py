@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from statistics import fmean
 
 import numpy as np
@@ -102,19 +103,16 @@ def _overall(target: float | None, counted: Sequence[tuple[Contest, Table]], dra
         for who, in_tables in everyone.items()
     ]
     rows.sort(key=lambda row: (0 if row.contestant.reference else -row.tables, row.contestant.label))
+    ranked = [(round(row.mean_rank.mean, 9), row.contestant.label, row) for row in rows if row.mean_rank]
     references = tuple(row for row in rows if row.contestant.reference and row.tables == len(counted))
     return Overall(
         epsilon=target,
         tables=tuple(table.title for _, table in counted),
         measure=measure,
-        rows=tuple(sorted((row for row in rows if row.mean_rank is not None), key=_by_mean_rank)),
+        rows=tuple(row for *_, row in sorted(ranked, key=itemgetter(0, 1))),
         incomplete=tuple(row for row in rows if row.mean_rank is None and row not in references),
         references=references,
     )
-
-
-def _by_mean_rank(row: OverallRow) -> tuple[float, str]:
-    return round(row.mean_rank.mean, 9) if row.mean_rank else 0.0, row.contestant.label
 
 
 def _overall_ranks(

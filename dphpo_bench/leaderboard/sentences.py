@@ -8,7 +8,7 @@ from itertools import groupby
 
 from dphpo_bench.leaderboard.answers import UNTUNED, Absent, Answer, Place
 from dphpo_bench.leaderboard.board import Board
-from dphpo_bench.leaderboard.claims import FAMILY_ERROR, MOST_TIMES, TIMES, Claims, Pair, Power
+from dphpo_bench.leaderboard.claims import FAMILY_ERROR, MOST_TIMES, TIMES, Claims, Power
 from dphpo_bench.leaderboard.columns import NOTHING, change_text
 from dphpo_bench.leaderboard.contestants import Contest, mean_over
 from dphpo_bench.leaderboard.overall import Overall
@@ -84,7 +84,8 @@ def _beyond_chance(leads: Sequence[Estimate]) -> tuple[int, int]:
 def sentences(answer: Answer) -> list[str]:
     """Return sentences about an answer, who is first and who is last, as plain text; each begins with a name."""
     first, *others = answer.places
-    cost = f", for the cost of {_runs(first.cost)}" if first.cost else ""
+    runs = f"{first.cost:.3g}" if first.cost else ""
+    cost = runs and f", for the cost of {'one untuned run' if runs == '1' else f'{runs} untuned runs'}"
     place = f"{_distance(answer, first.lead.mean)}{_interval(answer, first)}{_worst(answer, first)}"
     texts = [f"{first.contestant.label} is {place}{cost}."]
     ties = [place.contestant.label for place in others if place.tied]
@@ -107,20 +108,12 @@ def absence(answer: Answer, absent: Absent) -> str:
     return f"in {absent.tables}: {_distance(answer, absent.lead.mean)} there, where {first}"
 
 
-def _runs(cost: float) -> str:
-    text = f"{cost:.3g}"
-    return "one untuned run" if text == "1" else f"{text} untuned runs"
-
-
 def _distance(answer: Answer, mean: float) -> str:
     if not change_text(mean, answer.measure).strip("+−0."):
         return f"level with {answer.anchor}"
-    return f"{_amount(answer, abs(mean))} {'ahead of' if mean > 0 else 'behind'} {answer.anchor}"
-
-
-def _amount(answer: Answer, value: float) -> str:
     unit = answer.measure.unit or f"of {answer.measure.title}"
-    return f"{change_text(value, answer.measure).lstrip('+')} {unit}"
+    amount = change_text(abs(mean), answer.measure).lstrip("+")
+    return f"{amount} {unit} {'ahead of' if mean > 0 else 'behind'} {answer.anchor}"
 
 
 def _interval(answer: Answer, place: Place) -> str:
@@ -183,12 +176,12 @@ def _whom(claims: Claims, who: Contestant) -> str:
     if len(rest) < len(first):
         text = "all others that are in all tables" if claims.others else "all others"
         text += f" but {', '.join(rest)}" if rest else ""
-    further = [_with_tables(claims, pair) for other, pair in beaten.items() if other not in first]
+    further = [
+        other.label + (f" (on {pair.tables} of {claims.tasks} tasks)" if pair.tables < claims.tasks else "")
+        for other, pair in beaten.items()
+        if other not in first
+    ]
     return "; and ".join(filter(None, (text, ", ".join(further))))
-
-
-def _with_tables(claims: Claims, pair: Pair) -> str:
-    return pair.worse.label + (f" (on {pair.tables} of {claims.tasks} tasks)" if pair.tables < claims.tasks else "")
 
 
 def first_answers(board: Board) -> list[Answer]:

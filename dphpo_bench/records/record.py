@@ -33,8 +33,6 @@ IDENTITY_VERSION: Final = 2
 """Part of every key, hence of every published record's name."""
 
 MAX_RECORD_BYTES = 4 * 2**20
-MAX_KEPT_LEDGER = 2**16
-"""Ledgers of more characters are checked each time they occur, rather than kept in memory."""
 
 Status = Literal["ok", "failed", "over_budget", "unverified"]
 Name = Annotated[str, Field(min_length=1, max_length=100)]
@@ -143,15 +141,11 @@ class Privacy(_Part):
     @field_validator("ledger")
     @classmethod
     def _known_events_only(cls, value: dict[str, Any]) -> dict[str, Any]:
-        text = json.dumps(value, sort_keys=True)
-        if len(text) <= MAX_KEPT_LEDGER:
-            _check_ledger(text)
-        else:
-            Ledger.from_json(json.loads(text))
+        _check_ledger(json.dumps(value, sort_keys=True))
         return value
 
 
-@lru_cache(maxsize=256)  # all seeds of a setting have the same
+@lru_cache(maxsize=32)  # all seeds of a setting have the same
 def _check_ledger(text: str) -> None:
     Ledger.from_json(json.loads(text))
 

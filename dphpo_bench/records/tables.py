@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from dphpo_bench.records.columns import COLUMNS, SETTING
 from dphpo_bench.records.columns import value_at as value_at
 from dphpo_bench.records.reading import Result
-from dphpo_bench.records.record import Identity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,12 +57,13 @@ def _summary_row(group: Sequence[Result]) -> dict[str, Any]:
     measure = next((result.measure for result in ok if result.value is not None), None)
     values = [result.record.metrics[measure.name] for result in ok if measure and measure.name in result.record.metrics]
     known = bool(values) and all(map(math.isfinite, values))
+    seeds = Counter(result.record.identity.seed for result in ok)
     quoted = [result.record.privacy.epsilon for result in ok if result.record.privacy]
     return {
         "first": group[0],
         **dict(zip(SETTING, group[0].setting, strict=True)),
         "metric": measure and measure.name,
-        "seeds": _count_seeds(result.record.identity for result in ok),
+        "seeds": len(seeds) - (None in seeds) + seeds[None],  # each run without a seed counts
         "mean": math.fsum(value / len(values) for value in values) if known else None,
         "min": min(values) if known else None,
         "max": max(values) if known else None,
@@ -71,11 +71,6 @@ def _summary_row(group: Sequence[Result]) -> dict[str, Any]:
         "failed": len(group) - len(ok),
         "epsilon": max(quoted, default=None),
     }
-
-
-def _count_seeds(identities: Iterable[Identity]) -> int:
-    counts = Counter(identity.seed for identity in identities)
-    return len(counts) - (None in counts) + counts[None]
 
 
 _SUMMARY_KINDS: Mapping[str, str] = {

@@ -11,7 +11,6 @@ from dphpo_bench.leaderboard.charts.frame import interval, strokes, tick, uprigh
 from dphpo_bench.leaderboard.charts.scales import Axis, estimates_axis, log_axis, log_ticks, ticks
 from dphpo_bench.leaderboard.columns import change_text
 from dphpo_bench.leaderboard.sentences import sentences
-from dphpo_bench.records.measure import Measure
 
 WIDTH, NAMES, PLOT, ROW = 860, 190, 400, 20
 KINDS = {1: "better", 0: "alike", -1: "worse"}
@@ -46,7 +45,8 @@ class Forest:
 
     def scale(self) -> Markup:
         """Return the axis above the rows: ticks, and the names of the two lines."""
-        marks = [tick(self.lead, value, _round(value, self.answer.measure)) for value in _values(self.lead)]
+        unit = 100 if self.answer.measure.share else 1
+        marks = [tick(self.lead, value, f"{unit * value:g}".replace("-", "−")) for value in _values(self.lead)]
         # The line of the untuned is usually left of the oracle's: their names point away from each other.
         before = self.untuned is None or self.untuned <= 0
         names = [(0.0, self.answer.anchor.removeprefix("the "), "start" if before else "end", "oracle")]
@@ -71,9 +71,7 @@ class Forest:
         return strokes(parts, "part") + interval(self.lead, place.lead, kind)
 
     def calibration_scale(self) -> Markup:
-        if self.calibration is None:
-            return Markup("")
-        return tick(self.calibration, 0.0, "0")
+        return tick(self.calibration, 0.0, "0") if self.calibration else Markup("")
 
     def places(self) -> str:
         """Return, for style sheets, where the lines of cost and cross entropy begin: a page has thousands of them."""
@@ -171,10 +169,6 @@ def _file_row(forest: Forest, place: Place, y: int) -> Iterator[Markup]:
 def _share(axis: Axis, value: float) -> str:
     """Return the place of a value as a share of the axis, such as .127."""
     return f"{axis.at(value) / 100:.3f}".removeprefix("0")
-
-
-def _round(value: float, measure: Measure) -> str:
-    return f"{100 * value if measure.share else value:g}".replace("-", "−")
 
 
 def _values(axis: Axis) -> list[float]:
