@@ -53,8 +53,7 @@ app = typer.Typer(
 @app.callback()
 def options_of_all(
     version: Annotated[
-        bool,
-        typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version),
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
     """Measure hyperparameter tuning under differential privacy, end to end."""

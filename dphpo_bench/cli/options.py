@@ -59,8 +59,7 @@ ModelOption = Annotated[str | None, typer.Option(help="The task's model; default
 EpsilonOption = Annotated[float, typer.Option(help="Budget ε for tuning and training together.")]
 DeltaOption = Annotated[float | None, typer.Option(help="Budget δ; default: N^-1.1, at most 1e-3.")]
 SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method. Repeatable."),
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method. Repeatable.")
 ]
 DataDirOption = Annotated[
     Path | None,

@@ -48,8 +48,7 @@ def sweep_command(
     ] = "process",
     workers: Annotated[int | None, typer.Option(min=1, help="Cells at a time; default: as many as fit.")] = None,
     address: Annotated[
-        str | None,
-        typer.Option(help="Address of this machine's Ray cluster: auto or HOST:PORT; default: a new Ray."),
+        str | None, typer.Option(help="Address of this machine's Ray cluster: auto or HOST:PORT; default: a new Ray.")
     ] = None,
     task_file: options.TaskFilesOption = None,
     data_dir: options.DataDirOption = None,

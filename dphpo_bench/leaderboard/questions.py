@@ -104,11 +104,7 @@ def _setting(identity: Identity) -> str:
 
 
 def questions(
-    records: Iterable[RunRecord],
-    oracles: Oracles,
-    root: Path,
-    workshop: "Workshop",
-    progress: Progress,
+    records: Iterable[RunRecord], oracles: Oracles, root: Path, workshop: "Workshop", progress: Progress
 ) -> tuple[list[Question], list[tuple[RunRecord, str]]]:
     asked, refused = [], []
     records = list(records)
