@@ -124,7 +124,7 @@ def _read(paths: list[Path]) -> "tuple[Path, list[Result]]":
 
 def _explainable(records: "list[RunRecord]") -> "list[RunRecord]":
     """Return the record, or of several the private ones."""
-    from dphpo_bench.leaderboard.split import REPLAY
+    from dphpo_bench.leaderboard.values import REPLAY
 
     if len(records) == 1:
         return records

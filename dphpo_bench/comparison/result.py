@@ -179,7 +179,7 @@ class Comparison:
         """
         require_extra("leaderboard", "Drawing needs", "jinja2")
         from dphpo_bench.leaderboard.charts import panels
-        from dphpo_bench.leaderboard.charts.scales import estimates_axis
+        from dphpo_bench.leaderboard.charts.frame import estimates_axis
 
         lines, identity, measure = self.lines, self.records[0].identity, self.measure
         drawn = [

@@ -8,7 +8,6 @@ from dphpo_bench.leaderboard.claims import Claims
 from dphpo_bench.leaderboard.overall import Overall
 from dphpo_bench.leaderboard.rows import Table
 from dphpo_bench.leaderboard.sensitivity import Variation
-from dphpo_bench.leaderboard.values import Estimate as Estimate
 from dphpo_bench.leaderboard.values import Finding, Refused, common_measure
 from dphpo_bench.records.measure import Measure
 

@@ -18,8 +18,8 @@ from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.plan_cache import PlanCache
 from dphpo_bench.harness.recording import identity_of, task_identity
-from dphpo_bench.leaderboard.split import REPLAY, Split, counterpart
 from dphpo_bench.leaderboard.standard import Standard
+from dphpo_bench.leaderboard.values import REPLAY, Split, counterpart
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS, DpSgd
 from dphpo_bench.recipes.searched_run import SearchedRun

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 from dphpo_bench.base.text import compact_json, shown
 from dphpo_bench.contract import registry
 from dphpo_bench.contract.task import MAX_DELTA
-from dphpo_bench.leaderboard.split import REPLAY
+from dphpo_bench.leaderboard.values import REPLAY
 from dphpo_bench.privacy.holdout import is_holdout
 from dphpo_bench.privacy.risk import Risk
 from dphpo_bench.records.measure import Measure
@@ -117,9 +117,9 @@ def _parts(event: Any) -> Iterator[tuple[str, str]]:
 def _own_versions() -> dict[tuple[str, str], int]:
     """Return versions of this project's methods and tasks. A record with a newer one would hide all others."""
     origin = f"dphpo-bench {version('dphpo-bench')}"
-    plug_ins = [("method", name, item) for name, item in registry.methods().items()]
-    plug_ins += [("task", name, item) for name, item in registry.tasks().items()]  # type: ignore[misc]
-    return {(kind, name): item.cls.version for kind, name, item in plug_ins if item.origin == origin}
+    kinds: dict[str, Mapping[str, Any]] = {"method": registry.methods(), "task": registry.tasks()}
+    of_kinds = ((kind, name, item) for kind, items in kinds.items() for name, item in items.items())
+    return {(kind, name): item.cls.version for kind, name, item in of_kinds if item.origin == origin}
 
 
 def check_identity(identity: Identity, file: Path) -> int:

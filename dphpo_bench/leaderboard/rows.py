@@ -8,9 +8,8 @@ from statistics import fmean
 from dphpo_bench.leaderboard.contestants import Contest, Draws, Entry, mean_over, median, paired, scores_of
 from dphpo_bench.leaderboard.links import command_of
 from dphpo_bench.leaderboard.replays import Replays
-from dphpo_bench.leaderboard.split import Split
 from dphpo_bench.leaderboard.statistics import mean_interval, metric_mean, middle_ranks, ratio_interval
-from dphpo_bench.leaderboard.values import Contestant, Estimate, PathPoint, Ranks
+from dphpo_bench.leaderboard.values import Contestant, Estimate, PathPoint, Ranks, Split
 from dphpo_bench.privacy.risk import CERTAIN, Risk, worst
 from dphpo_bench.records.measure import Measure
 

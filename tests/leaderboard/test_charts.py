@@ -14,8 +14,7 @@ from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.charts import curves, frame, panels
 from dphpo_bench.leaderboard.charts.collection import charts
 from dphpo_bench.leaderboard.charts.forest import Forest
-from dphpo_bench.leaderboard.charts.frame import Chart
-from dphpo_bench.leaderboard.charts.scales import Axis, estimates_axis, log_axis, log_ticks, ticks
+from dphpo_bench.leaderboard.charts.frame import Axis, Chart, estimates_axis, log_axis, log_ticks, ticks
 from dphpo_bench.leaderboard.values import Estimate, PathPoint
 from dphpo_bench.records.measure import Measure
 from tests.leaderboard import boards

@@ -7,8 +7,17 @@ from markupsafe import Markup
 
 from dphpo_bench.leaderboard.answers import Answer, Place
 from dphpo_bench.leaderboard.charts import frame
-from dphpo_bench.leaderboard.charts.frame import interval, strokes, tick, upright
-from dphpo_bench.leaderboard.charts.scales import Axis, estimates_axis, log_axis, log_ticks, ticks
+from dphpo_bench.leaderboard.charts.frame import (
+    Axis,
+    estimates_axis,
+    interval,
+    log_axis,
+    log_ticks,
+    strokes,
+    tick,
+    ticks,
+    upright,
+)
 from dphpo_bench.leaderboard.columns import change_text
 from dphpo_bench.leaderboard.sentences import sentences
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from dphpo_bench.leaderboard.charts import frame
-from dphpo_bench.leaderboard.charts.frame import interval, tick, upright
-from dphpo_bench.leaderboard.charts.scales import Axis, ticks
+from dphpo_bench.leaderboard.charts.frame import Axis, interval, tick, ticks, upright
 from dphpo_bench.leaderboard.values import Estimate
 
 NAMES, GAP, ROW, TOP = 190, 24, 20, 108
