@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from dphpo_bench.records.reading import Result
     from dphpo_bench.records.record import RunRecord
 
-MAX_REASONS = 10
-
 
 def explain_command(
     records: Annotated[list[Path], typer.Argument(metavar="RECORD...", help="Records, or folders of them.")],
@@ -126,13 +124,10 @@ def _explainable(records: "list[RunRecord]") -> "list[RunRecord]":
     """Return the record, or of several the private ones."""
     from dphpo_bench.leaderboard.values import REPLAY
 
-    if len(records) == 1:
-        return records
-    return [
-        record
-        for record in records
+    return records if len(records) == 1 else [
+        record for record in records
         if record.identity.method != REPLAY and (record.privacy is None or record.privacy.end_to_end_private)
-    ]
+    ]  # fmt: skip
 
 
 def _tell(refused: "list[tuple[RunRecord, str]]", *, none: bool) -> None:
@@ -143,8 +138,6 @@ def _tell(refused: "list[tuple[RunRecord, str]]", *, none: bool) -> None:
         first = next(iter(reasons), "There is no record of a private run to explain.")
         more = f" There are {len(reasons) - 1} more reasons, of other records." if len(reasons) > 1 else ""
         raise InvalidValueError(first + more)
-    for reason, methods in list(reasons.items())[:MAX_REASONS]:
+    for reason, methods in reasons.items():
         which = f"{len(methods)} records of {', '.join(sorted(set(methods)))}"
         complain(f"Not explained: {one_line(which)}: {reason}")
-    if len(reasons) > MAX_REASONS:
-        complain(f"Not explained, for {len(reasons) - MAX_REASONS} more reasons: other records.")

@@ -96,7 +96,6 @@ def resolve(
     settings: list[str] | None,
     task_file: str | None = None,
 ) -> "tuple[Method, Task, PrivacyBudget]":
-    """Return the method, task and budget that the command line names."""
     from dphpo_bench.contract.registry import make_method
     from dphpo_bench.privacy.budget import PrivacyBudget
 
@@ -106,7 +105,6 @@ def resolve(
 
 
 def resolve_task(task: str | None, model: str | None, task_file: str | None = None) -> "Task":
-    """Return the task that the command line names; without --task, the only one of --task-file."""
     from dphpo_bench.contract.task_files import TaskFiles
 
     tasks = TaskFiles.of([] if task_file is None else [task_file])

@@ -26,7 +26,6 @@ def table(
     failed: Callable[[Any], object] | None = None,
     **look: Any,
 ) -> "Table":
-    """Return a table in which nothing is markup, nothing is cut, and rows that `failed` are red."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text

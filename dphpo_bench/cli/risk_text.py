@@ -12,7 +12,6 @@ NOT_WHAT_LEAKS = "Risk is what no attack can exceed; what leaks may be far less.
 
 
 def record_risk(record: RunRecord) -> Risk | None:
-    """Return the risk of a recorded run; None if its privacy is not known, or no accountant bounds its ledger."""
     try:
         return risk_of(record.privacy, record.identity.delta) if record.privacy else None
     except DphpoBenchError:

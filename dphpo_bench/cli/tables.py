@@ -76,7 +76,6 @@ def _epsilon_text(bound: Any) -> str:
 
 
 def _setting_columns(results: Sequence[Result]) -> Columns:
-    """Return the first columns of both tables: the settings of the results, without what all of them share."""
     identities = [result.record.identity for result in results]
     deltas = {(identity.task, identity.delta) for identity in identities}
     several_deltas = len(deltas) > len({task for task, _ in deltas})

@@ -133,7 +133,6 @@ class Comparison:
         return frame(self.results)
 
     def __str__(self) -> str:
-        """Return the table: a row for each method, a column for each ε."""
         from rich import box
         from rich.console import Console
         from rich.table import Table

@@ -14,8 +14,6 @@ UNTUNED = "untuned auto_clipping"
 
 @dataclass(frozen=True)
 class Subject:
-    """A question of readers: some tables, whose values can be averaged."""
-
     name: str
     measure: Measure
     contests: tuple[Contest, ...]

@@ -18,7 +18,6 @@ PLOTS = "plots"
 
 
 def with_written(board: Board, folder: Path) -> tuple[Board, list[str]]:
-    """Return the board with a person's findings first, and a line for each of these whose figures are wrong."""
     path = folder / FILE
     findings, wrong = held(read_written(path), to_csv(board), path)
     return replace(board, findings=(*findings, *board.findings)), wrong
@@ -44,7 +43,7 @@ def stale(folder: Path, files: Mapping[str, str]) -> list[str]:
 
 
 def write(folder: Path, files: Mapping[str, str]) -> list[str]:
-    """Write the files that changed, remove plots that are no longer made, and return the names of all these."""
+    """Write the files that changed, remove plots that are no longer made, and return their names."""
     changed = stale(folder, files)
     for name in changed:
         try:

@@ -229,7 +229,6 @@ def _all_columns(measure: Measure | None) -> list[Column]:
 
 
 def row_columns(measure: Measure | None, explains: bool = False) -> tuple[Column, ...]:
-    """Return the columns of a table of one task at one ε; `explains`: the board tells why a contestant lost."""
     columns = (column for column in _all_columns(measure) if column.explanation)
     return tuple(column for column in columns if explains or not column.key.startswith("lost_to"))
 

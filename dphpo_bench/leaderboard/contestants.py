@@ -184,7 +184,6 @@ def _label_parameters(settings: Mapping[str, Mapping[str, str]]) -> dict[str, tu
 
 
 def _distinct(texts: Sequence[str]) -> list[str]:
-    """Return the texts, numbered where they occur more than once."""
     counts = Counter(texts)
     taken = {text for text in texts if counts[text] == 1}
     distinct = []
@@ -227,7 +226,6 @@ class Draws:
 
 
 def seed_draws(contests: Sequence[Contest]) -> dict[Setting, Draws]:
-    """Return the draws of each setting, from the seeds of everyone who is ranked in it."""
     seeds: dict[Setting, set[int]] = {contest.setting: set() for contest in contests}
     for contest in contests:
         for entry in contest.ranked:

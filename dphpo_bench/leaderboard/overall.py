@@ -151,7 +151,6 @@ def _overall_row(
     mean_rank: Estimate | None,
     places: Ranks | None,
 ) -> OverallRow:
-    """Return a contestant's row; its means are None unless it is in all contests."""
     rows = [row for row, _ in in_tables]
     relative = [
         row.examples / contest.untuned.examples

@@ -1,6 +1,7 @@
 """The leaderboard as one HTML file that opens from disk and uses no network: the answer, tables, methods, records."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -50,7 +51,6 @@ class Card:
 
     @property
     def extremes(self) -> dict[Row, str]:
-        """The best and the worst row by distance to the oracle, among tables of the first's metric."""
         measure = self.rows[0][0].measure
         known = [row for table, row in self.rows if row.gap_to_oracle and table.measure == measure]
         known.sort(key=lambda row: row.gap_to_oracle.mean if row.gap_to_oracle else 0.0)
@@ -98,10 +98,10 @@ def default_answer(board: Board) -> Answer | None:
 
 
 def cards_of(board: Board) -> Iterator[Card]:
-    rows: dict[Contestant, list[tuple[Table, Row]]] = {}
+    rows: defaultdict[Contestant, list[tuple[Table, Row]]] = defaultdict(list)
     for table in board.tables:
         for row in table.everyone:
-            rows.setdefault(row.contestant, []).append((table, row))
+            rows[row.contestant].append((table, row))
     for who in sorted(rows, key=lambda who: (who.reference, who.label)):
         yield Card(who, tuple(rows[who]))
 
@@ -116,9 +116,6 @@ def sort_value(value: float | str | None) -> str | None:
 
 
 def _subjects(board: Board) -> dict[str, list[str]]:
-    groups: dict[str, list[str]] = {"Several tasks": [], "One task": []}
-    for answer in board.answers:
-        group = groups["Several tasks" if len(answer.settings) > 1 else "One task"]
-        if answer.subject not in group:
-            group.append(answer.subject)
-    return {name: group for name, group in groups.items() if group}
+    several = dict.fromkeys(answer.subject for answer in board.answers if len(answer.settings) > 1)
+    single = dict.fromkeys(answer.subject for answer in board.answers if len(answer.settings) == 1)
+    return {name: [*group] for name, group in (("Several tasks", several), ("One task", single)) if group}

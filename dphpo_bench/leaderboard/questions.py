@@ -57,7 +57,6 @@ class Question:
         return [cell for cell in (self.at_full, self.at_left) if cell]
 
     def split(self, find: Callable[[Identity], RunRecord | None]) -> Split:
-        """Return the loss, split by the records of the extra runs, in units of the metric that tables show."""
         result, oracle = _score(self.record), _score(self.oracle)
         if self.at_left is None:
             return Split.of_free_tuning(result, oracle)
@@ -95,7 +94,6 @@ class Oracles:
                 self._by_setting[_setting(identity)][identity.seed] = record
 
     def beside(self, identity: Identity) -> RunRecord | None:
-        """Return the oracle's run on the same task and budget: of the same seed, else of the smallest."""
         return counterpart(self._by_setting.get(_setting(identity), {}), identity.seed)
 
 
@@ -135,7 +133,6 @@ class Workshop:
         return self._plans[key]
 
     def again(self, identity: Identity) -> Cell:
-        """Return the same run, or reject it if this machine's method or task is another."""
         method = make_method(identity.method, identity.parameters)
         task, of_task = self._task(identity)
         budget = PrivacyBudget(identity.epsilon, identity.delta)
@@ -243,5 +240,4 @@ def _is_plain(run: DpSgd) -> bool:
 
 
 def values_of(run: DpSgd) -> dict[str, Any]:
-    """Return all of a run but its noise, as parameters of an extra run."""
     return {field.name: getattr(run, field.name) for field in fields(run) if field.name != "noise_multiplier"}

@@ -123,7 +123,6 @@ def _own_versions() -> dict[tuple[str, str], int]:
 
 
 def check_identity(identity: Identity, file: Path) -> int:
-    """Reject an identity with bad names, numbers, or place; return its seed."""
     for kind in ("method", "task", "model"):
         name = getattr(identity, kind)
         require(_PLAIN_NAME.fullmatch(name), f"the {kind} {name!r} is not a plain name")

@@ -64,7 +64,6 @@ def choose(runs: Sequence[Run], count: int) -> list[Run]:
 def repeats(
     runs: Sequence[Run], roots: Sequence[Path], workshop: Workshop
 ) -> tuple[list[Repeat], list[Refused], list[Refused]]:
-    """Return the repeats of these runs; why others cannot be repeated here; and which records contradict themselves."""
     repeatable: list[Repeat] = []
     refused: list[Refused] = []
     others: list[Refused] = []

@@ -128,7 +128,6 @@ def table_of(contest: Contest, draws: Draws, replays: Replays) -> Table:
 
 
 def _best_first(entry: Entry) -> tuple[bool, float, str]:
-    """Return a key to sort by. Failures count, as in ranks; entries without a finished run go last."""
     return entry.finished.empty, -round(fmean(entry.by_seed().values()), 9), entry.contestant.label
 
 

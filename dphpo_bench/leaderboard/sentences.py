@@ -82,7 +82,6 @@ def _beyond_chance(leads: Sequence[Estimate]) -> tuple[int, int]:
 
 
 def sentences(answer: Answer) -> list[str]:
-    """Return sentences about an answer, who is first and who is last, as plain text; each begins with a name."""
     first, *others = answer.places
     runs = f"{first.cost:.3g}" if first.cost else ""
     cost = runs and f", for the cost of {'one untuned run' if runs == '1' else f'{runs} untuned runs'}"
@@ -101,7 +100,6 @@ def sentences(answer: Answer) -> list[str]:
 
 
 def absence(answer: Answer, absent: Absent) -> str:
-    """Return in how many tables a contestant is; if in half or more, its distance and the first's there."""
     if absent.lead is None or absent.first is None or absent not in answer.nearly:
         return f"in {absent.tables}"
     first = f"{answer.places[0].contestant.label} is {_distance(answer, absent.first.mean)}"
@@ -168,7 +166,6 @@ def victories(claims: Claims) -> list[str]:
 
 
 def _whom(claims: Claims, who: Contestant) -> str:
-    """Return whom it beats, or whom it does not beat if these are fewer, among those in all tables; then the others."""
     beaten = {pair.worse: pair for pair in claims.beaten(who)}
     first = [other for other in claims.order if other in beaten and who in claims.order]
     rest = [other.label for other in claims.order if other != who and other not in beaten]

@@ -58,7 +58,6 @@ class Standard:
 
     @classmethod
     def of_suite(cls, path: Path) -> "Standard":
-        """Return the built-in methods as anchors; only tables of this suite may count."""
         suite = load_suite(path)
         methods = {method.name for method, _ in suite.made_methods() if method.end_to_end_private}
         tasks = [task for task, _ in suite.made_tasks()]

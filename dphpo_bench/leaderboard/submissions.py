@@ -217,7 +217,6 @@ def _cross_entropy(metrics: Mapping[str, float]) -> float | None:
 
 
 def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
-    """Return a run, and the claim that its ledger has to confirm; None if it claims none."""
     record = read_record(file)
     identity, privacy = record.identity, record.privacy
     seed = check_identity(identity, file)

@@ -58,7 +58,6 @@ class _File(BaseModel):
 
 
 def read_written(path: Path) -> list[Written]:
-    """Return the findings in a file; none if there is no file."""
     try:
         return _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8"))).finding
     except FileNotFoundError:

@@ -68,9 +68,7 @@ SEVERAL = Measure("several metrics")
 
 
 def compared_value(measure: Measure, value: float, facts: Mapping[str, Any]) -> float:
-    """Return the value for comparisons. A perplexity counts as at most the number of classes, that of a uniform guess,
-    and as NaN below 1: a single collapsed run would dominate means and ranks.
-    """
+    """Return the value for comparisons: a perplexity counts as at most the number of classes, and as NaN below 1."""
     if not measure.logarithmic:
         return value
     classes = facts.get("n_classes")

@@ -70,7 +70,6 @@ def _possible(estimate: Estimate, measure: Measure) -> Estimate:
 
 
 def path_panels(tables: Sequence[Table]) -> list[SmallPicture]:
-    """Return the learning rates that contestants released while they trained, a line for each ε."""
     paths: defaultdict[Contestant, dict[float, list[PathPoint]]] = defaultdict(dict)
     for table in tables:
         for row in table.rows:

@@ -53,7 +53,6 @@ class Forest:
         )
 
     def scale(self) -> Markup:
-        """Return the axis above the rows: ticks, and the names of the two lines."""
         unit = 100 if self.answer.measure.share else 1
         marks = [tick(self.lead, value, f"{unit * value:g}".replace("-", "−")) for value in _values(self.lead)]
         # The line of the untuned is usually left of the oracle's: their names point away from each other.
@@ -98,7 +97,7 @@ class Forest:
         )
 
     def calibration_cut(self, place: Place) -> str:
-        """Return the ends where the axis cuts off the interval of one row: "low", "high", both, or neither."""
+        """Return the ends that the axis cuts off: "low", "high", both, or neither."""
         if self.calibration is None or place.calibration is None:
             return ""
         ends = {"low": place.calibration.low, "high": place.calibration.high}
@@ -176,7 +175,6 @@ def _file_row(forest: Forest, place: Place, y: int) -> Iterator[Markup]:
 
 
 def _share(axis: Axis, value: float) -> str:
-    """Return the place of a value as a share of the axis, such as .127."""
     return f"{axis.at(value) / 100:.3f}".removeprefix("0")
 
 

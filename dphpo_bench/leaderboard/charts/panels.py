@@ -14,8 +14,6 @@ NAMES, GAP, ROW, TOP = 190, 24, 20, 108
 
 @dataclass(frozen=True)
 class Panel:
-    """A plot: its title, the estimates by row, and where a dashed line stands."""
-
     title: str
     estimates: Mapping[str, Estimate]
     line: float | None = None
