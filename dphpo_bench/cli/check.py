@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,7 +11,7 @@ from dphpo_bench.base.text import unknown_name_message
 from dphpo_bench.cli.output import say, show_json
 
 if TYPE_CHECKING:
-    from dphpo_bench.testing.check import Checked, Subject
+    from dphpo_bench.testing.check import Checked
 
 
 def check_command(
@@ -51,7 +51,16 @@ def check_command(
             unchecked += checked.unchecked is not None
             if not as_json:
                 _show(checked)
-        rows.append(_row(subject, tests))
+        rows.append(
+            {
+                "kind": subject.kind,
+                "name": getattr(subject.cls, "name", None),
+                "model": subject.model,
+                "class": f"{subject.cls.__module__}:{subject.cls.__qualname__}",
+                "origin": subject.origin,
+                "tests": tests,
+            }
+        )
     if as_json:
         show_json({"failed": failed, "plug_ins": rows})
     else:
@@ -70,14 +79,3 @@ def _show(checked: "Checked") -> None:
         say(f"    {checked.name}: {checked.reason}")
     if checked.unchecked is not None:
         say(f"    not checked: {checked.unchecked}")
-
-
-def _row(subject: "Subject", tests: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "kind": subject.kind,
-        "name": getattr(subject.cls, "name", None),
-        "model": subject.model,
-        "class": f"{subject.cls.__module__}:{subject.cls.__qualname__}",
-        "origin": subject.origin,
-        "tests": tests,
-    }

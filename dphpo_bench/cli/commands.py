@@ -1,8 +1,4 @@
-"""The command line, with its commands `run` and `plan`; the others have files of their own.
-
-A user's mistake is one line on standard error and exit code 2. Results go to standard output, progress and warnings to
-standard error. Imports wait until a command needs them.
-"""
+"""The commands `run` and `plan`, and the whole command line. Imports wait until a command needs them."""
 
 import errno
 import inspect
@@ -57,8 +53,7 @@ app = typer.Typer(
 @app.callback()
 def options_of_all(
     version: Annotated[
-        bool,
-        typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version),
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
     """Measure hyperparameter tuning under differential privacy, end to end."""
@@ -172,44 +167,28 @@ def plan_command(
         show(*plan_tables(checked))
 
 
-app.command("data")(data_command)
-app.command("list")(list_command)
-app.command("describe")(describe_command)
-app.command("results")(results_command)
-app.command("show")(show_command)
-app.command("statement")(statement_command)
+for command in (
+    data_command, list_command, describe_command, results_command, show_command, statement_command, sweep_command,
+    account_command, audit_command, explain_command, check_command,
+):  # fmt: skip
+    app.command(command.__name__.removesuffix("_command"))(command)
 
 
-app.command("sweep")(sweep_command)
-app.command("account")(account_command)
-app.command("audit")(audit_command)
-app.command("explain")(explain_command)
-
-
-app.command("check")(check_command)
-
-
-class QuickGroup(TyperGroup):
-    """A group whose flags have values from the start; for a flag without one, typer imports pydantic."""
+class Quick:
+    """A mixin whose flags have values from the start; for a flag without one, typer imports pydantic."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, `--help` included."""
-        return _with_values(super().get_params(ctx))
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False) and parameter.default is None:
+                parameter.default = False
+        return parameters
 
 
-class QuickCommand(TyperCommand):
-    """A command with such flags; see `QuickGroup`."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, `--help` included."""
-        return _with_values(super().get_params(ctx))
+class QuickGroup(Quick, TyperGroup): ...
 
 
-def _with_values(parameters: list[Any]) -> list[Any]:
-    for parameter in parameters:
-        if getattr(parameter, "is_flag", False) and parameter.default is None:
-            parameter.default = False
-    return parameters
+class QuickCommand(Quick, TyperCommand): ...
 
 
 def _prepare(group: typer.Typer) -> None:

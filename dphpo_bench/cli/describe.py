@@ -25,7 +25,7 @@ def describe_command(
         typer.Argument(
             metavar="METHOD|TASK",
             help="A name from `dphpo-bench list`, or of a task in --task-file.",
-            autocompletion=options.method_and_task_names,
+            autocompletion=lambda: options.names("methods", "tasks"),
         ),
     ] = None,
     task_file: options.TaskFileOption = None,
@@ -61,7 +61,6 @@ def describe_command(
 
 
 def method_json(name: str, registered: "Registered[Method]") -> dict[str, Any]:
-    """Return a method as JSON values."""
     from dphpo_bench.contract.descriptions import explanation, parameters
 
     cls = registered.cls
@@ -167,12 +166,10 @@ def _print_task(description: dict[str, Any]) -> None:
 
 
 def _below(title: str, texts: list[str]) -> list[tuple[str, str]]:
-    """Return a row for each text, the first one with the title."""
     return list(zip([title, *[""] * len(texts)], texts, strict=False))
 
 
 def _show_headed(name: str, description: dict[str, Any], rows: list[tuple[str, str]]) -> None:
-    """Print name and summary, the facts, and the paragraphs of the docstring."""
     from rich.text import Text
 
     paragraphs = [Text(paragraph) for paragraph in description["explanation"]]

@@ -1,5 +1,6 @@
 """The command `explain`."""
 
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,8 +17,6 @@ from dphpo_bench.cli.sweep import interrupted_by_sigterm
 if TYPE_CHECKING:
     from dphpo_bench.records.reading import Result
     from dphpo_bench.records.record import RunRecord
-
-MAX_REASONS = 10
 
 
 def explain_command(
@@ -93,12 +92,7 @@ def explain_command(
 
 
 def _read(paths: list[Path]) -> "tuple[Path, list[Result]]":
-    """Read the records, and return the folder of results that all of them lie in.
-
-    Raises:
-        RecordError: if a file that is named is not a record.
-        InvalidValueError: if there are no records, or they lie in several folders of results, or elsewhere.
-    """
+    """Read the records, and return the folder of results that all of them lie in."""
     from dphpo_bench.records.reading import Result, path_text, read_results, skipped_lines
     from dphpo_bench.records.store import RecordStore, read_record
 
@@ -127,29 +121,23 @@ def _read(paths: list[Path]) -> "tuple[Path, list[Result]]":
 
 
 def _explainable(records: "list[RunRecord]") -> "list[RunRecord]":
-    """Return the record, or of several the private ones: every folder has references and extra runs."""
-    from dphpo_bench.leaderboard.split import REPLAY
+    """Return the record, or of several the private ones."""
+    from dphpo_bench.leaderboard.values import REPLAY
 
-    if len(records) == 1:
-        return records
-    return [
-        record
-        for record in records
+    return records if len(records) == 1 else [
+        record for record in records
         if record.identity.method != REPLAY and (record.privacy is None or record.privacy.end_to_end_private)
-    ]
+    ]  # fmt: skip
 
 
 def _tell(refused: "list[tuple[RunRecord, str]]", *, none: bool) -> None:
-    """Complain of records that cannot be explained; raise an error if none can."""
-    reasons: dict[str, list[str]] = {}
+    reasons: defaultdict[str, list[str]] = defaultdict(list)
     for record, reason in refused:
-        reasons.setdefault(reason, []).append(record.identity.method)
+        reasons[reason].append(record.identity.method)
     if none:
         first = next(iter(reasons), "There is no record of a private run to explain.")
         more = f" There are {len(reasons) - 1} more reasons, of other records." if len(reasons) > 1 else ""
         raise InvalidValueError(first + more)
-    for reason, methods in list(reasons.items())[:MAX_REASONS]:
+    for reason, methods in reasons.items():
         which = f"{len(methods)} records of {', '.join(sorted(set(methods)))}"
         complain(f"Not explained: {one_line(which)}: {reason}")
-    if len(reasons) > MAX_REASONS:
-        complain(f"Not explained, for {len(reasons) - MAX_REASONS} more reasons: other records.")

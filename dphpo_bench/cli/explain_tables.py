@@ -10,7 +10,7 @@ from dphpo_bench.base.text import one_line, value_text
 from dphpo_bench.cli.output import Columns, table
 from dphpo_bench.harness.repeating import changed_parameters
 from dphpo_bench.leaderboard.questions import Question
-from dphpo_bench.leaderboard.split import Split
+from dphpo_bench.leaderboard.values import Split
 from dphpo_bench.records.choices import chosen
 from dphpo_bench.records.measure import Measure, shown_measure
 from dphpo_bench.records.record import RunRecord
@@ -24,7 +24,6 @@ NOTHING = "–"
 
 
 def json_row(question: Question, split: Split, store: RecordStore) -> dict[str, Any]:
-    """Return a question and its answer as JSON values; results are scores: larger is better."""
     identity = question.record.identity
     paths = {
         name: cell and str(store.path_of(cell.identity))
@@ -45,7 +44,6 @@ def json_row(question: Question, split: Split, store: RecordStore) -> dict[str, 
 
 
 def one_table(question: Question, split: Split) -> "Table":
-    """Return a table of the four runs and the parts of the loss."""
     record, measure = question.record, _measure(question)
     identity, privacy = record.identity, record.privacy
     assert privacy is not None
@@ -65,15 +63,15 @@ def one_table(question: Question, split: Split) -> "Table":
     for part, value in (("lost", split.loss), ("to noise", split.noise), ("to a worse choice", split.choice)):
         rows.append((part, "", "", difference_text(value, measure)))
     headers = "run", "values", "ε of its training", f">{measure.header}"
-    columns: Columns = [(header, itemgetter(place)) for place, header in enumerate(headers)]
-    title = f"Why {identity.method} lost: {_where(record)}"
-    lines = table(columns, rows, title=title, caption=_sentence(question.note))
+    where = f"{identity.task} ({identity.model}), ε = {identity.epsilon:g}, seed {identity.seed}"
+    title = f"Why {identity.method} lost: {one_line(where)}"
+    note = f"{question.note[0].upper()}{question.note[1:]}." if question.note else None
+    lines = table(_columns(headers), rows, title=title, caption=note)
     lines.rows[runs - 1].end_section = True
     return lines
 
 
 def summary_table(splits: Sequence[tuple[Question, Split]]) -> "Table":
-    """Return a table with a row for each method, task and ε: means over seeds."""
     rows = []
     for (task, epsilon, label), same in groupby(sorted(splits, key=_setting), key=_setting):
         group = list(same)
@@ -82,23 +80,20 @@ def summary_table(splits: Sequence[tuple[Question, Split]]) -> "Table":
         parts = [difference_text(_mean(group, name), measure) for name in ("loss", "noise", "choice")]
         rows.append((task, f"{epsilon:g}", label, str(len(group)), oracle, run, *parts))
     headers = "task", "ε", "method", ">seeds", ">oracle", ">own", ">lost", ">to noise", ">to choice"
-    columns: Columns = [(header, itemgetter(place)) for place, header in enumerate(headers)]
-    return table(columns, rows, title="Why they lost against the oracle, means over seeds", caption=_CAPTION)
+    caption = "Differences of shares are in points, of perplexities in nats. A negative loss is a gain."
+    title = "Why they lost against the oracle, means over seeds"
+    return table(_columns(headers), rows, title=title, caption=caption)
 
 
 def _mean(group: Sequence[tuple[Question, Split]], name: str) -> float:
     return fmean(getattr(split, name) for _, split in group)
 
 
-_CAPTION = "Differences of shares are in points, of perplexities in nats. A negative loss is a gain."
-
-
-def _sentence(text: str) -> str | None:
-    return f"{text[0].upper()}{text[1:]}." if text else None
+def _columns(headers: Sequence[str]) -> Columns:
+    return [(header, itemgetter(place)) for place, header in enumerate(headers)]
 
 
 def difference_text(value: float, measure: Measure) -> str:
-    """Return the text of a difference: percentage points for shares, else three digits."""
     text = f"{100 * value + 0.0:.2f}" if measure.share else f"{value + 0.0:.3g}"
     return text.replace("-", "−")
 
@@ -114,13 +109,7 @@ def _measure(question: Question) -> Measure:
     return shown_measure(question.record.identity.facts, question.record.metrics)
 
 
-def _where(record: RunRecord) -> str:
-    identity = record.identity
-    return one_line(f"{identity.task} ({identity.model}), ε = {identity.epsilon:g}, seed {identity.seed}")
-
-
 def _values(record: RunRecord) -> str:
-    """Return the single values that a run released, in one line."""
     texts = [
         f"{name}={f'{value:.4g}' if isinstance(value, float) else value_text(value)}"
         for name, value in chosen(record.released).items()

@@ -124,7 +124,6 @@ def validate_command(
 def _rerun(
     runs: "Sequence[Run]", paths: list[Path], number: int, data_dir: Path | None, quiet: bool
 ) -> list[dict[str, Any]]:
-    """Repeat so many runs, and return the path, the outcome and the differences of each."""
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.leaderboard.questions import Workshop
     from dphpo_bench.leaderboard.rerun import choose, compared, repeats

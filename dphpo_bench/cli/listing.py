@@ -67,13 +67,12 @@ def data_command(data_dir: options.DataDirOption = None, as_json: options.JsonOp
 
 
 def pretrained_lines(rows: list[dict[str, Any]]) -> list[str]:
-    """Return a line for each row of `pretrained_models`."""
     seen = {True: ", which has seen the task's records", False: ""}
     return [f"{', '.join(row['models'])}: on {row['name']}{seen[row['has_seen_records']]}" for row in rows]
 
 
 def pretrained_models(task_class: "type[Task]") -> list[dict[str, Any]]:
-    """Return a row for each public model from which the task's models start; none for a plug-in that fails."""
+    """Return a row for each public model that the task's models start from; none for a plug-in that fails."""
     users: dict[Weights, list[str]] = {}
     try:
         for model in task_class.models:
@@ -93,7 +92,6 @@ def pretrained_models(task_class: "type[Task]") -> list[dict[str, Any]]:
 
 
 def dataset_status(task: "Task", source: "DataSource") -> list[dict[str, Any]]:
-    """Return a row for each split of the task's datasets, with its state here. Reads no record."""
     from dphpo_bench.data.datasets import download_command
     from dphpo_bench.data.rows import doubt
 

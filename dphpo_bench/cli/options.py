@@ -16,29 +16,15 @@ if TYPE_CHECKING:
 MAX_SEED_DIGITS = 40
 
 
-def method_names() -> list[str]:
-    """Return the names of methods, for a shell that completes them; nothing is loaded."""
-    return _names("methods")
-
-
-def task_names() -> list[str]:
-    """Return the names of tasks."""
-    return _names("tasks")
-
-
-def method_and_task_names() -> list[str]:
-    """Return the names of both."""
-    return _names("methods", "tasks")
-
-
-def _names(*kinds: str) -> list[str]:
+def names(*kinds: str) -> list[str]:
+    """Return the names of plug-ins, for a shell that completes them; nothing is loaded."""
     from importlib.metadata import entry_points
 
     return [name for kind in kinds for name in sorted({*entry_points(group=f"dphpo_bench.{kind}").names})]
 
 
 MethodOption = Annotated[
-    str, typer.Option("--method", "-m", help="A name from `dphpo-bench list`.", autocompletion=method_names)
+    str, typer.Option("--method", "-m", help="A name from `dphpo-bench list`.", autocompletion=lambda: names("methods"))
 ]
 TaskOption = Annotated[
     str | None,
@@ -46,7 +32,7 @@ TaskOption = Annotated[
         "--task",
         "-t",
         help="A name from `dphpo-bench list`, or of a task in --task-file.",
-        autocompletion=task_names,
+        autocompletion=lambda: names("tasks"),
     ),
 ]
 TaskFileOption = Annotated[
@@ -73,8 +59,7 @@ ModelOption = Annotated[str | None, typer.Option(help="The task's model; default
 EpsilonOption = Annotated[float, typer.Option(help="Budget ε for tuning and training together.")]
 DeltaOption = Annotated[float | None, typer.Option(help="Budget δ; default: N^-1.1, at most 1e-3.")]
 SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method. Repeatable."),
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method. Repeatable.")
 ]
 DataDirOption = Annotated[
     Path | None,
@@ -111,11 +96,6 @@ def resolve(
     settings: list[str] | None,
     task_file: str | None = None,
 ) -> "tuple[Method, Task, PrivacyBudget]":
-    """Return the method, task and budget that the command line names.
-
-    Raises:
-        DphpoBenchError: if there is no such method, task, model, parameter or budget.
-    """
     from dphpo_bench.contract.registry import make_method
     from dphpo_bench.privacy.budget import PrivacyBudget
 
@@ -125,11 +105,6 @@ def resolve(
 
 
 def resolve_task(task: str | None, model: str | None, task_file: str | None = None) -> "Task":
-    """Return the task that the command line names; without --task, the only one of --task-file.
-
-    Raises:
-        DphpoBenchError: if there is no such task or model.
-    """
     from dphpo_bench.contract.task_files import TaskFiles
 
     tasks = TaskFiles.of([] if task_file is None else [task_file])
@@ -145,7 +120,6 @@ def resolve_task(task: str | None, model: str | None, task_file: str | None = No
 
 
 def _parse_settings(settings: list[str]) -> dict[str, str]:
-    """Read ["gamma=1.01", ...] into a mapping."""
     parsed: dict[str, str] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -158,11 +132,7 @@ def _parse_settings(settings: list[str]) -> dict[str, str]:
 
 
 def parse_seed(text: str | None, default: int | None) -> int | None:
-    """Return the seed that --seed names: "none" means no seed, and None the default.
-
-    Raises:
-        InvalidValueError: if it is not a non-negative integer.
-    """
+    """Return the seed that --seed names: "none" means no seed, and None the default."""
     if text is None:
         return default
     if text.lower() == "none":

@@ -26,15 +26,6 @@ def table(
     failed: Callable[[Any], object] | None = None,
     **look: Any,
 ) -> "Table":
-    """Return a table in which nothing is markup. On a narrow terminal, names are broken; nothing is cut.
-
-    Args:
-        columns: headers and cells.
-        rows: one for each line.
-        plain: whether the table has no frame.
-        failed: tells which rows are red.
-        look: more arguments of Rich's `Table`, such as `title`.
-    """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -53,7 +44,6 @@ def table(
 
 
 def facts(rows: Iterable[tuple[str, str]], **look: Any) -> "Table":
-    """Return a table of names and values, without a header. Arguments are those of `table`."""
     lines = table([("", lambda row: row[0]), ("", lambda row: row[1])], rows, show_header=False, **look)
     lines.title_justify = lines.caption_justify = "left"
     lines.columns[0].no_wrap, lines.columns[0].style = True, "bold"
@@ -61,7 +51,6 @@ def facts(rows: Iterable[tuple[str, str]], **look: Any) -> "Table":
 
 
 def show(*renderables: Any) -> None:
-    """Print tables and texts, as wide as the terminal."""
     from rich.console import Console
 
     # A file or a pipe has no width, unless somebody says so: nothing is cut there, nor broken over lines.
@@ -72,16 +61,14 @@ def show(*renderables: Any) -> None:
 
 
 def show_json(value: Any) -> None:
-    """Print JSON, with infinities as texts, as in records."""
     say(json.dumps(finite_json(value), indent=1))
 
 
 def say(line: str) -> None:
-    """Print a line."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def complain(message: str) -> None:
-    """Print one line on standard error."""
+    """Print a line on standard error."""
     sys.stderr.write(one_line(message, MAX_COMPLAINT) + "\n")

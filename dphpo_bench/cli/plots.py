@@ -12,13 +12,7 @@ LOGARITHMIC = 10.0
 
 
 def step_plot(points: Sequence[tuple[float, float]], width: int, height: int) -> list[str]:
-    """Draw a line that keeps each value until the next point: lines of text with the plot, its axis, and its ends.
-
-    Args:
-        points: at least one, finite, in the order of their first numbers.
-        width: characters of all, with labels.
-        height: characters of the plot alone.
-    """
+    """Draw a line that keeps each value until the next point: lines of text with the plot, its axis, and its ends."""
     values = [value for _, value in points]
     low, high = min(values), max(values)
     is_log = low > 0 and high / low > LOGARITHMIC
@@ -53,7 +47,6 @@ def bar(share: float, width: int) -> str:
 def _rows_of_columns(
     points: Sequence[tuple[float, float]], columns: int, row_of: Callable[[float], int]
 ) -> list[tuple[int, int]]:
-    """Return the first and the last row of the line in each column of dots."""
     start, end = points[0][0], points[-1][0]
     spans = []
     index, before = 0, row_of(points[0][1])

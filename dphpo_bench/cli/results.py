@@ -36,7 +36,7 @@ def results_command(
     In CSV, a text that a spreadsheet would take for a formula has an apostrophe in front.
     """
     from dphpo_bench.cli import tables
-    from dphpo_bench.leaderboard.split import REPLAY
+    from dphpo_bench.leaderboard.values import REPLAY
     from dphpo_bench.records import export, reading
     from dphpo_bench.records.tables import frame
     from dphpo_bench.records.tables import summary as summarised

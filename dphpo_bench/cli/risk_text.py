@@ -1,8 +1,6 @@
 """Risk in words, the same in every command."""
 
 import math
-from dataclasses import asdict
-from typing import Any
 
 from dphpo_bench.base.errors import DphpoBenchError
 from dphpo_bench.base.text import rounded_up
@@ -14,16 +12,10 @@ NOT_WHAT_LEAKS = "Risk is what no attack can exceed; what leaks may be far less.
 
 
 def record_risk(record: RunRecord) -> Risk | None:
-    """Return the risk of a recorded run; None if its privacy is not known, or no accountant bounds its ledger."""
     try:
         return risk_of(record.privacy, record.identity.delta) if record.privacy else None
     except DphpoBenchError:
         return None
-
-
-def risk_json(risk: Risk | None) -> dict[str, Any] | None:
-    """Return the risk as JSON values."""
-    return asdict(risk) if risk else None
 
 
 def risk_rows(risk: Risk | None, unit: str) -> list[tuple[str, list[str]]]:

@@ -2,29 +2,26 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import count, rounded_down
 from dphpo_bench.cli.output import Columns, facts, table
-from dphpo_bench.cli.risk_text import NOT_WHAT_LEAKS, record_risk, risk_json, risk_rows
+from dphpo_bench.cli.risk_text import NOT_WHAT_LEAKS, record_risk, risk_rows
 from dphpo_bench.records.measure import measure_named
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from dphpo_bench.audit.attacks import Audit
-    from dphpo_bench.audit.sizes import Size
     from dphpo_bench.harness.plan import CheckedPlan
     from dphpo_bench.harness.run import RunResult
     from dphpo_bench.privacy.risk import Risk
 
 
 def plan_json(checked: "CheckedPlan") -> dict[str, Any]:
-    """Return a plan as a JSON value."""
-    from dataclasses import asdict
-
     from dphpo_bench.privacy.event_texts import to_json
 
     plan = checked.plan
@@ -39,7 +36,7 @@ def plan_json(checked: "CheckedPlan") -> dict[str, Any]:
         "accountant": checked.epsilon.quoted,
         "epsilon_by_accountant": dict(checked.epsilon.by_accountant),
         "tuning_share": checked.tuning_share,
-        "risk": risk_json(checked.risk),
+        "risk": asdict(checked.risk) if checked.risk else None,
         "parameters": plan.to_json()["parameters"],
         "releases": [asdict(release) for release in plan.releases],
         "cost": asdict(plan.cost),
@@ -48,7 +45,6 @@ def plan_json(checked: "CheckedPlan") -> dict[str, Any]:
 
 
 def plan_tables(checked: "CheckedPlan") -> "tuple[Table, ...]":
-    """Return a table of a plan, and one of its releases."""
     from dphpo_bench.privacy.event_texts import describe
 
     plan, task = checked.plan, checked.facts
@@ -78,7 +74,6 @@ def plan_tables(checked: "CheckedPlan") -> "tuple[Table, ...]":
 
 
 def _unit_rows(unit: Any, number: Any) -> list[tuple[str, str]]:
-    """Return a row that names the protected unit, unless it is the record."""
     return [] if unit == RECORD else [("protected unit", f"{unit}, N = {number:,}, each with all its records")]
 
 
@@ -92,7 +87,6 @@ def _flat(parameters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 
 def run_table(result: "RunResult", saved: Path | None = None) -> "Table":
-    """Return a table of what a run measured and spent, and of the places of its record and its model."""
     record = result.record
     identity, privacy = record.identity, record.privacy
     seed = "no seed" if identity.seed is None else f"seed {identity.seed}"
@@ -125,12 +119,10 @@ def run_table(result: "RunResult", saved: Path | None = None) -> "Table":
 
 
 def _risk_rows(risk: "Risk | None", unit: str) -> list[tuple[str, str]]:
-    """Return the rows of a risk; each label stands once."""
     return [(label if text is texts[0] else "", text) for label, texts in risk_rows(risk, unit) for text in texts]
 
 
 def audit_table(audit: "Audit", title: str, path: Path) -> "Table":
-    """Return a table of what each attack has shown, and the most that it could have shown."""
     columns: Columns = [
         ("attack", lambda row: row[0]),
         ("guesses", lambda row: f"{row[1].guesses.guessed:,} of {row[1].guesses.canaries:,}"),
@@ -148,7 +140,6 @@ def audit_table(audit: "Audit", title: str, path: Path) -> "Table":
 
 
 def audit_verdict(audit: "Audit") -> str:
-    """Return sentences on the claim; an attack that fails is never praise."""
     if audit.bound.epsilon > audit.claimed:
         return f"Refuted: the audit shows ε ≥ {audit.bound.epsilon:.4g} where {audit.claimed:.4g} is claimed."
     if audit.refutes:
@@ -156,26 +147,20 @@ def audit_verdict(audit: "Audit") -> str:
     if audit.claimed == math.inf:
         return "No finite ε is claimed, so there is nothing to refute."
     if not audit.can_refute:
-        first = "This audit cannot refute the claim, whatever leaks, and says nothing about it"
+        first, more = "This audit cannot refute the claim, whatever leaks, and says nothing about it", "could refute it"
         needed = audit.needed
     else:
-        first = "Not refuted, which is no proof of privacy"
+        first, more = "Not refuted, which is no proof of privacy", "could show more"
         needed = None if audit.ceiling > audit.claimed else audit.needed_for_epsilon
     most = f"with all guesses right it would show ε ≥ {rounded_down(audit.ceiling)}"
     if audit.ceiling > audit.claimed:
         return f"{first}: {most}."
     if needed is None:
         return f"{first}: {most}, less than is claimed."
-    more = "could refute it" if not audit.can_refute else "could show more"
-    return f"{first}: {most}, less than is claimed. {_size_text(needed)} {more}."
-
-
-def _size_text(size: "Size") -> str:
-    each = f" in each of {size.runs:,} runs" if size.runs > 1 else ""
-    return f"{size.canaries:,} canaries{each}"
+    each = f" in each of {needed.runs:,} runs" if needed.runs > 1 else ""
+    return f"{first}: {most}, less than is claimed. {needed.canaries:,} canaries{each} {more}."
 
 
 def _bounds_text(by_accountant: Mapping[str, float], quoted: str) -> str:
-    """Return all bounds; the quoted one comes first and is marked."""
     names = sorted(by_accountant, key=lambda name: (name != quoted, name))
     return ", ".join(f"{by_accountant[name]:.6g} ({name}{', quoted' if name == quoted else ''})" for name in names)

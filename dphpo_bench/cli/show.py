@@ -12,7 +12,6 @@ from dphpo_bench.cli.output import complain, say, show_json
 
 if TYPE_CHECKING:
     from dphpo_bench.leaderboard.questions import Oracles
-    from dphpo_bench.records.record import RunRecord
 
 
 def show_command(
@@ -27,10 +26,12 @@ def show_command(
     """
     from dphpo_bench.cli.show_tables import record_json, record_lines
     from dphpo_bench.harness.repeating import Call
+    from dphpo_bench.leaderboard.standard import Standard
     from dphpo_bench.records.store import read_record
 
     run = read_record(record)
-    oracle = _oracle_of(run, record)
+    is_oracle = run.identity.method == Standard.builtin().oracle[0]
+    oracle = None if is_oracle else read_oracles([record.absolute().parents[1]]).beside(run.identity)
     again = str(Call.of_record(run, _place(run.identity.task, task_file)))
     if as_json:
         show_json(record_json(run, oracle, again))
@@ -40,11 +41,6 @@ def show_command(
 
 
 def _place(task: str, task_file: str | None) -> str | None:
-    """Return the place of a task for the command that repeats the run; None for a registered one.
-
-    Raises:
-        DphpoBenchError: if the file has no such task.
-    """
     from dphpo_bench.contract.registry import tasks
     from dphpo_bench.contract.task_files import TaskFiles
 
@@ -55,17 +51,7 @@ def _place(task: str, task_file: str | None) -> str | None:
     return task_file
 
 
-def _oracle_of(record: "RunRecord", path: Path) -> "RunRecord | None":
-    """Return the oracle's run beside this one, unless this is the oracle's."""
-    from dphpo_bench.leaderboard.standard import Standard
-
-    if record.identity.method == Standard.builtin().oracle[0]:
-        return None
-    return read_oracles([path.absolute().parents[1]]).beside(record.identity)
-
-
 def read_oracles(tasks: "Iterable[Path]") -> "Oracles":
-    """Return the oracle's runs in the folders of some tasks; complain of files that are no records."""
     from dphpo_bench.base.errors import RecordError
     from dphpo_bench.leaderboard.questions import Oracles
     from dphpo_bench.leaderboard.standard import Standard

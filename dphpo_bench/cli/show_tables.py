@@ -3,13 +3,14 @@
 import math
 import shutil
 from collections.abc import Iterator
+from dataclasses import asdict
 from textwrap import wrap
 from typing import Any
 
 from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import count, one_line, rounded_down, value_text
 from dphpo_bench.cli.plots import bar, step_plot
-from dphpo_bench.cli.risk_text import record_risk, risk_json, risk_rows
+from dphpo_bench.cli.risk_text import record_risk, risk_rows
 from dphpo_bench.records.choices import chosen, is_number, series, tried
 from dphpo_bench.records.measure import measure_named
 from dphpo_bench.records.record import Privacy, RunRecord
@@ -26,12 +27,7 @@ NOTHING = "–"
 
 
 def record_json(record: RunRecord, oracle: RunRecord | None, again: str) -> dict[str, Any]:
-    """Return the run, the oracle's run and the command as JSON values."""
-    return {
-        **_values_of(record),
-        "oracle": _values_of(oracle) if oracle else None,
-        "command": again,
-    }
+    return {**_values_of(record), "oracle": _values_of(oracle) if oracle else None, "command": again}
 
 
 def _values_of(record: RunRecord) -> dict[str, Any]:
@@ -49,13 +45,12 @@ def _values_of(record: RunRecord) -> dict[str, Any]:
         "tried": tried(record.released),
         "epsilon_quoted": privacy and privacy.epsilon,
         "tuning_share": privacy and privacy.tuning_share,
-        "risk": risk_json(record_risk(record)),
+        "risk": asdict(risk) if (risk := record_risk(record)) else None,
         "releases": releases(privacy) if privacy else [],
     }
 
 
 def record_lines(record: RunRecord, oracle: RunRecord | None, again: str) -> Iterator[str]:
-    """Yield lines on the run, no wider than the terminal, except for the command."""
     identity = record.identity
     width = min(shutil.get_terminal_size((WIDEST, 24)).columns, WIDEST)
     seed = "no seed" if identity.seed is None else f"seed {identity.seed}"
@@ -80,7 +75,6 @@ def record_lines(record: RunRecord, oracle: RunRecord | None, again: str) -> Ite
 
 
 def _side_by_side(record: RunRecord, oracle: RunRecord | None) -> Iterator[str]:
-    """Yield metrics and chosen values of the run and of the oracle."""
     columns = [(record.identity.method, record)]
     if oracle:
         columns.append((f"{oracle.identity.method}, seed {oracle.identity.seed}", oracle))
@@ -105,7 +99,6 @@ def _value(value: Any) -> str:
 
 
 def _drawn(record: RunRecord, width: int) -> Iterator[str]:
-    """Draw the first path, or else the candidates."""
     paths, rows = series(record.released), tried(record.released)
     if paths:
         others = ", ".join(path.name for path in paths[1:])
@@ -118,7 +111,6 @@ def _drawn(record: RunRecord, width: int) -> Iterator[str]:
 
 
 def _compared(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the candidates, with bars from the worst score to the best."""
     scores = [row["score"] for row in rows if is_number(row.get("score"))]
     if len(scores) < len(rows):
         yield f"{len(rows):,} candidates were compared; their scores are not released."
@@ -134,7 +126,6 @@ def _compared(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _spent(record: RunRecord, privacy: Privacy, width: int) -> Iterator[str]:
-    """Yield ε, its parts, and what was released for it."""
     yield ""
     recomputed = privacy.recomputed or privacy.planned
     by = f"by the accountant {one_line(recomputed.accountant, MAX_VALUE)}"
@@ -163,7 +154,6 @@ def _spent(record: RunRecord, privacy: Privacy, width: int) -> Iterator[str]:
 
 
 def _work(record: RunRecord) -> Iterator[str]:
-    """Yield the work, the time and the device of the run."""
     parts = []
     if record.cost:
         runs = count(record.cost.runs, "run")

@@ -1,5 +1,6 @@
 """The command `statement`."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,7 +30,7 @@ def statement_command(
     if record.is_dir():
         _state_account(record, account, as_json)
         return
-    from dphpo_bench.cli.risk_text import record_risk, risk_json
+    from dphpo_bench.cli.risk_text import record_risk
     from dphpo_bench.records.statement import lines, sections, title
     from dphpo_bench.records.store import read_record
 
@@ -45,14 +46,14 @@ def statement_command(
             "title": title(run),
             "epsilon": privacy.epsilon if privacy and privacy.end_to_end_private else None,
             "delta": run.identity.delta,
-            "risk": risk_json(risk),
+            "risk": asdict(risk) if risk else None,
             "sections": dict(sections(run, risk, others)),
         }
     )
 
 
 def _others(path: Path, record: "RunRecord") -> str | None:
-    """Return what the account that counts a record says, if the record lies in its folder of results."""
+    """Return what the account that counts a record says, if there is one."""
     folders = path.absolute().parents
     if len(folders) < 3 or not (folders[2] / ".accounts").is_dir():
         return None

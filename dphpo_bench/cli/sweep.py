@@ -48,8 +48,7 @@ def sweep_command(
     ] = "process",
     workers: Annotated[int | None, typer.Option(min=1, help="Cells at a time; default: as many as fit.")] = None,
     address: Annotated[
-        str | None,
-        typer.Option(help="Address of this machine's Ray cluster: auto or HOST:PORT; default: a new Ray."),
+        str | None, typer.Option(help="Address of this machine's Ray cluster: auto or HOST:PORT; default: a new Ray.")
     ] = None,
     task_file: options.TaskFilesOption = None,
     data_dir: options.DataDirOption = None,
@@ -166,7 +165,6 @@ def _dry_table(groups: "Sequence[PlannedCells]") -> "Table":
 
 
 def _json_rows(group: "PlannedCells") -> "Iterator[dict[str, Any]]":
-    """Yield one row for each cell."""
     for state, cells in (("finished", group.finished), ("failed", group.failed), ("to run", group.todo)):
         for cell in cells:
             yield {
@@ -180,7 +178,6 @@ def _json_rows(group: "PlannedCells") -> "Iterator[dict[str, Any]]":
 
 
 def _show_summary(summary: "Summary", store: "RecordStore", seconds: float, task_files: Mapping[str, str]) -> None:
-    """Print what was run and what failed; `task_files` are the places of tasks, by their names."""
     from rich.text import Text
 
     from dphpo_bench.sweep.driver import log_path
@@ -205,7 +202,6 @@ def _show_summary(summary: "Summary", store: "RecordStore", seconds: float, task
 
 
 def _command_of(cell: "Cell", task_files: Mapping[str, str]) -> str:
-    """Return the command that repeats one cell and leaves the sweep's record as it is."""
     from dphpo_bench.harness.repeating import Call
     from dphpo_bench.sweep.cells import device_of
 
@@ -220,7 +216,6 @@ def _command_of(cell: "Cell", task_files: Mapping[str, str]) -> str:
 
 
 def _changed_parameters(cell: "Cell") -> list[str]:
-    """Return the parameters that are not the method's defaults, such as "mean=5"."""
     from dphpo_bench.harness.repeating import different
 
     changed = different(cell.identity.parameters, type(cell.method)().parameters)

@@ -20,14 +20,6 @@ MAX_CELL = 60
 
 
 def to_text(results: Sequence[Result], *, summarise: bool, width: int | None = None, styled: bool = False) -> str:
-    """Return a table for people, then the number of runs of each status, and why runs failed.
-
-    Args:
-        results: the runs.
-        summarise: one row for each setting rather than for each run.
-        width: of the terminal; None makes lines as long as they need to be.
-        styled: whether to use a terminal's colours.
-    """
     from rich.console import Console
     from rich.text import Text
 
@@ -84,7 +76,6 @@ def _epsilon_text(bound: Any) -> str:
 
 
 def _setting_columns(results: Sequence[Result]) -> Columns:
-    """Return the first columns of both tables: the settings of the results, without what all of them share."""
     identities = [result.record.identity for result in results]
     deltas = {(identity.task, identity.delta) for identity in identities}
     several_deltas = len(deltas) > len({task for task, _ in deltas})
@@ -126,7 +117,6 @@ def _differences(
 
 
 def _details(identity: Identity) -> dict[str, str]:
-    """Return further differences of settings: versions, facts, and the beginnings of hashes."""
     return {
         "method_version": str(identity.method_version),
         "task_version": str(identity.task_version),
@@ -156,15 +146,12 @@ class _Scores:
         self.header = one_line(Measure(min(names, default=ACCURACY.name)).title, MAX_CELL) if self._same else "metric"
 
     def text(self, measure: Measure, value: float | None) -> str:
-        """Return the cell, empty without a value."""
         if value is None:
             return ""
         return measure.text(value) if self._same else f"{measure.name} {measure.text(value)}"
 
 
 def _cut(columns: Columns, rows: Iterable[Any], failed: Callable[[Any], object]) -> "Table":
-    """Return the table, with strangers' texts as one short line each."""
-
     def short(cell: Callable[[Any], str]) -> Callable[[Any], str]:
         return lambda row: one_line(cell(row), MAX_CELL)
 

@@ -87,7 +87,10 @@ def compare(
     task = task_of(task)
     delta = task.facts.default_delta if delta is None else delta
     budgets = [PrivacyBudget(float(epsilon), delta) for epsilon in _several(epsilons, "epsilons", 3)]
-    runs = [_checked_seed(seed) for seed in _several(SEEDS if seeds is None else seeds, "seeds", 0)]
+    runs = _several(SEEDS if seeds is None else seeds, "seeds", 0)
+    for seed in runs:
+        if not (isinstance(seed, int) and seed >= 0):
+            raise InvalidValueError(f"Expected seeds to be integers >= 0, got {shown(seed, form=repr)}.")
     if seeds is not None:
         warn_of_seeds(task, f"the comparison seeds its runs with {shown(runs)}")
     source = source or DataSource.resolve()
@@ -118,20 +121,9 @@ def compare(
 
 
 def _several(values: Any, name: str, example: object) -> list[Any]:
-    """Return the values as a list.
-
-    Raises:
-        InvalidValueError: if it is a single value, or nothing.
-    """
     if isinstance(values, str | Method) or not isinstance(values, Iterable):
         raise InvalidValueError(f"Expected {name} as a list, such as {[example]}, got {shown(values, form=repr)}.")
     listed = list(values)
     if not listed:
         raise InvalidValueError(f"Expected at least one of {name}, got none.")
     return listed
-
-
-def _checked_seed(seed: Any) -> int:
-    if not (isinstance(seed, int) and seed >= 0):
-        raise InvalidValueError(f"Expected seeds to be integers >= 0, got {shown(seed, form=repr)}.")
-    return int(seed)

@@ -14,30 +14,25 @@ UNTUNED = "untuned auto_clipping"
 
 @dataclass(frozen=True)
 class Subject:
-    """A question of readers: some tables, whose values can be averaged."""
-
     name: str
     measure: Measure
     contests: tuple[Contest, ...]
 
     @property
     def several(self) -> bool:
-        """True if it is about several settings."""
         return len({contest.setting for contest in self.contests}) > 1
 
     def at(self, target: float | None) -> list[Contest]:
-        """Return the tables at this ε; None for all."""
         return [contest for contest in self.contests if target in (None, contest.target)]
 
     @property
     def targets(self) -> list[float]:
-        """The ε of its tables."""
         return sorted({contest.target for contest in self.contests})
 
 
 @dataclass(frozen=True)
 class Part:
-    """One of the values that a mean is over, such as that of one seed or of one table, and its name."""
+    """A value that a mean is over, such as that of one seed or of one table."""
 
     name: str
     value: float
@@ -48,15 +43,10 @@ class Place:
     """A contestant's line in an answer.
 
     Attributes:
-        contestant: who.
-        lead: by how much it is better than the anchor; usually below zero.
         parts: what `lead` is over, the best first: seeds if it is about a single table, else tables.
         untuned: 1 if it is better than untuned `auto_clipping` with 95 % confidence, −1 if worse, else 0.
-        tied: whether it cannot be told from the first with 95 % confidence.
-        cross_entropy: on test data, the mean over the tables; None if one of them lacks it.
         calibration: by how much its cross entropy is better, hence smaller, than the anchor's.
         cost: examples processed, relative to untuned `auto_clipping`; median over the tables.
-        tuning_share: share of ε spent on tuning; median over the tables.
     """
 
     contestant: Contestant
@@ -72,14 +62,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Absent:
-    """A contestant that is not in all tables of an answer, and can't be compared with all others.
-
-    Attributes:
-        contestant: who.
-        tables: how many of them it is in.
-        lead: by how much it is better than the anchor there; None if that can't be told.
-        first: by how much the answer's first is better than the anchor in the same tables.
-    """
+    """A contestant in some of an answer's tables: its lead over the anchor there, and that of the answer's first."""
 
     contestant: Contestant
     tables: int
@@ -92,15 +75,8 @@ class Answer:
     """An answer which method is best on some tables of one metric, by its distance to an anchor.
 
     Attributes:
-        subject: the setting or the kind of task, such as "digits (linear)" or "all pictures".
         epsilon: of the tables; None for all.
-        measure: of the tables.
         anchor: "the oracle", or "untuned auto_clipping" where there is no oracle.
-        settings: of the tables.
-        tables: how many there are.
-        places: who is in all of them, the best first.
-        references: the same of references, apart from the anchor.
-        absent: who is in some of them, the most complete first.
     """
 
     subject: str
@@ -115,22 +91,18 @@ class Answer:
 
     @property
     def nearly(self) -> tuple[Absent, ...]:
-        """The contestants in half of the tables or more, but not in all."""
         return tuple(absent for absent in self.absent if 2 * absent.tables >= self.tables)
 
     @property
     def title(self) -> str:
-        """Subject and ε."""
         return f"{self.subject}, {'all ε' if self.epsilon is None else f'ε = {self.epsilon:g}'}"
 
     @property
     def everyone(self) -> tuple[Place, ...]:
-        """All lines, references included."""
         return self.places + self.references
 
 
 def answers_of(subjects: Sequence[Subject]) -> tuple[Answer, ...]:
-    """Return the answers for each subject: at each ε, then for all."""
     answers = []
     for subject in subjects:
         for target in (*subject.targets, None) if len(subject.targets) > 1 else subject.targets:
@@ -141,10 +113,7 @@ def answers_of(subjects: Sequence[Subject]) -> tuple[Answer, ...]:
 
 
 def subjects_of(contests: Sequence[Contest], counted: Sequence[Contest]) -> tuple[Subject, ...]:
-    """Return all counted tables, those of each kind that has several settings, then each setting.
-
-    Tables whose metrics are shares are averaged in points of each one's own, others only with those of the same metric.
-    """
+    """Return all counted tables, those of each kind, then each setting; metrics that are no shares stand apart."""
     kinds = sorted({kind for contest in counted for kind in contest.setting.kinds})
     several: dict[tuple[int, ...], Subject] = {}
     for kind in ("", *kinds):
@@ -203,7 +172,6 @@ def _answer(subject: Subject, target: float | None) -> Answer:
 def _absent(
     contests: Sequence[Contest], anchors: Sequence[Entry], inside: Counter[Contestant], first: Contestant
 ) -> Iterator[Absent]:
-    """Yield the contestants in some of the tables, which all have an anchor and the first."""
     for who, tables in sorted(inside.items(), key=lambda item: (-item[1], item[0].label)):
         if tables < len(contests) and not who.reference:
             there = [
@@ -241,7 +209,6 @@ def _place(
 
 
 def _parts(contests: Sequence[Contest], entries: Sequence[Entry], anchors: Sequence[Entry]) -> Iterator[Part]:
-    """Yield the parts of a lead: by table, or by seed if there is only one table."""
     if len(contests) == 1:
         scores, others = entries[0].by_seed(), anchors[0].by_seed()
         yield from (Part(f"seed {seed}", scores[seed] - others[seed]) for seed in sorted({*scores} & {*others}))
@@ -256,7 +223,7 @@ def _parts(contests: Sequence[Contest], entries: Sequence[Entry], anchors: Seque
 
 
 def _with_ties(places: Sequence[Place], contests: Sequence[Contest]) -> Iterator[Place]:
-    """Yield the places, with marks for those that the data do not separate from the first, seed by seed."""
+    """Mark the places that the data do not separate from the first, seed by seed."""
     if not places:
         return
     first = [contest.by_contestant[places[0].contestant] for contest in contests]

@@ -1,8 +1,4 @@
-"""The board as values: tables, rows, estimates. `scoring` computes them.
-
-Everything here is made from verified records. Names and labels are one line of printable characters, but they are still
-strangers' texts: whoever writes Markdown or HTML escapes them.
-"""
+"""The board as values: tables, rows, estimates. `scoring` computes them."""
 
 from dataclasses import dataclass
 
@@ -12,7 +8,6 @@ from dphpo_bench.leaderboard.claims import Claims
 from dphpo_bench.leaderboard.overall import Overall
 from dphpo_bench.leaderboard.rows import Table
 from dphpo_bench.leaderboard.sensitivity import Variation
-from dphpo_bench.leaderboard.values import Estimate as Estimate
 from dphpo_bench.leaderboard.values import Finding, Refused, common_measure
 from dphpo_bench.records.measure import Measure
 
@@ -22,18 +17,9 @@ class Board:
     """The leaderboard.
 
     Attributes:
-        findings: what a reader should know first.
-        overalls: over all tables, then for each ε.
-        tables: by task, then ε.
-        answers: by subject, those of several tables first, then by ε; all ε last.
         missing: tasks, models and their ε of the core suite that do not count, because too few of its methods were run.
-        rejected: records that did not pass.
-        failed: records of failed runs, with their errors.
         superseded: number of records of older versions of a method or a task, or of seeds that no suite asks for.
         records: number of records that were read, good or bad.
-        seconds: that the good ones took, all phases and extra runs included.
-        claims: who beats whom, for each subject and ε that the claims are about.
-        variations: what would become of the order if the board were made in other ways, for each ε.
     """
 
     findings: tuple[Finding, ...]
@@ -51,15 +37,12 @@ class Board:
 
     @property
     def measure(self) -> Measure | None:
-        """The metric of all tables; None if they differ."""
         return common_measure(table.measure for table in self.tables)
 
     @property
     def duration(self) -> str:
-        """Duration of all runs, such as "9 h 40 min"."""
         return duration_text(self.seconds)
 
     @property
     def explains(self) -> bool:
-        """True if extra runs tell why a contestant lost."""
         return any(row.lost_to_noise for table in self.tables for row in table.everyone)

@@ -18,18 +18,12 @@ PLOTS = "plots"
 
 
 def with_written(board: Board, folder: Path) -> tuple[Board, list[str]]:
-    """Return the board with a person's findings first, and a line for each of these whose figures are wrong.
-
-    Raises:
-        InvalidValueError: if their file cannot be read.
-    """
     path = folder / FILE
     findings, wrong = held(read_written(path), to_csv(board), path)
     return replace(board, findings=(*findings, *board.findings)), wrong
 
 
 def render(board: Board, folder: Path) -> dict[str, str]:
-    """Return the contents of all files by name in the leaderboard's folder; links lead to what lies beside it."""
     drawn = charts(board)
     paths = Paths.beside(folder)
     files = {
@@ -42,17 +36,14 @@ def render(board: Board, folder: Path) -> dict[str, str]:
 
 def stale(folder: Path, files: Mapping[str, str]) -> list[str]:
     """Return names of files that are missing, differ, or should not be there; in order."""
-    different = [name for name, content in files.items() if _content(folder / name) != content.encode()]
+    different = [name for name, content in files.items()
+                 if not (folder / name).is_file() or (folder / name).read_bytes() != content.encode()]  # fmt: skip
     plots = (f"{PLOTS}/{path.name}" for path in (folder / PLOTS).glob("*.svg"))
     return sorted([*different, *(name for name in plots if name not in files)])
 
 
 def write(folder: Path, files: Mapping[str, str]) -> list[str]:
-    """Write the files that changed, remove plots that are no longer made, and return the names of all these.
-
-    Raises:
-        InvalidValueError: if a file cannot be written.
-    """
+    """Write the files that changed, remove plots that are no longer made, and return their names."""
     changed = stale(folder, files)
     for name in changed:
         try:
@@ -63,10 +54,3 @@ def write(folder: Path, files: Mapping[str, str]) -> list[str]:
         except OSError as error:
             raise InvalidValueError(f"Cannot write {folder / name}: {error.strerror}.") from None
     return changed
-
-
-def _content(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return None

@@ -33,16 +33,7 @@ POINT = 0.01
 
 @dataclass(frozen=True)
 class Pair:
-    """Two contestants on the same tables, seed by seed.
-
-    Attributes:
-        better: who is ahead, if only by luck.
-        worse: the other one.
-        lead: by how much, with its standard error.
-        p_value: the adjusted p-value; up to `FAMILY_ERROR` it is a claim.
-        ahead: in how many of the tables it is ahead.
-        tables: how many both are in.
-    """
+    """Two contestants on the same tables, seed by seed, with the adjusted p-value."""
 
     better: Contestant
     worse: Contestant
@@ -53,7 +44,6 @@ class Pair:
 
     @property
     def significant(self) -> bool:
-        """True if the board claims that one beats the other."""
         return self.p_value <= FAMILY_ERROR
 
 
@@ -62,7 +52,6 @@ class Power:
     """The data that it takes to tell more pairs apart, if their spreads and leads are what was measured.
 
     Attributes:
-        seeds: the fewest that any of the compared have in any table.
         smallest: the lead that is told apart in four of five boards like this one, for the pair of median error.
         times_for_point: how many times the data show a lead of 0.01 for this pair; None for more than are tried.
         by_times: how many of the undecided pairs so many times the data would settle.
@@ -79,15 +68,9 @@ class Claims:
     """All pairs of contestants on some tables at one ε.
 
     Attributes:
-        subject: as in an answer.
-        epsilon: of the tables.
-        measure: of the tables.
-        tasks: how many settings there are.
         order: the contestants that are in all of the tables, the best mean first.
         others: those that are compared on most of them, by label.
         pairs: each two, on the tables that both are in, if these are most.
-        seeds: the fewest that any of the compared have in any table.
-        power: what it takes to tell more apart; None if no spread is known.
     """
 
     subject: str
@@ -102,21 +85,17 @@ class Claims:
 
     @property
     def title(self) -> str:
-        """Subject and ε."""
         return f"{self.subject}, ε = {self.epsilon:g}"
 
     @property
     def significant(self) -> tuple[Pair, ...]:
-        """The pairs in which the board claims that one contestant beats the other."""
         return tuple(pair for pair in self.pairs if pair.significant)
 
     @property
     def complete(self) -> tuple[Pair, ...]:
-        """The pairs of which both are in all of the tables."""
         return tuple(pair for pair in self.pairs if pair.better in self.order and pair.worse in self.order)
 
     def beaten(self, who: Contestant) -> list[Pair]:
-        """Return the pairs in which it beats the other one."""
         return [pair for pair in self.significant if pair.better == who]
 
 
@@ -152,10 +131,16 @@ def claims_of(subjects: Sequence[Subject], counted: Sequence[Contest], standard:
 
 
 def _compared(subject: Subject, standard: Standard) -> Iterator[Claims]:
-    """Return the pairs at each ε, the better contestant first, before the p-values are adjusted."""
     tasks = frozenset(contest.title for contest in subject.contests)
     known = dict.fromkeys(who for contest in subject.contests for who in contest.by_contestant)
-    lacking = {who: [contest for contest in subject.contests if not _takes_part(who, contest)] for who in known}
+    lacking = {
+        who: [
+            contest
+            for contest in subject.contests
+            if who.reference or not contest.compares(who) or len(contest.by_contestant[who].runs) < FEW_SEEDS
+        ]
+        for who in known
+    }
     inside = {
         who: tasks - {contest.title for contest in lacking[who]}
         for who in known
@@ -201,11 +186,6 @@ def _pair(first: Contestant, second: Contestant, lead: Mean, tables: Sequence[Ma
     return Pair(first, second, lead, lead.p_value, sum(bool(mean and mean.value > 0) for mean in by_table), len(tables))
 
 
-def _takes_part(who: Contestant, contest: Contest) -> bool:
-    """Return True if claims may be about a contestant in a table: not with a run or two."""
-    return contest.compares(who) and not who.reference and len(contest.by_contestant[who].runs) >= FEW_SEEDS
-
-
 def _leads(first: Contestant, second: Contestant, subject: Subject, tasks: frozenset[str]) -> list[Mean | None]:
     """Return the mean difference over these tasks at each ε; None without an error, or where too few are there."""
     leads: list[Mean | None] = []
@@ -220,20 +200,8 @@ def _leads(first: Contestant, second: Contestant, subject: Subject, tasks: froze
 
 
 def power_of(leads: Sequence[Mean], undecided: Sequence[Mean], seeds: int, level: float) -> Power | None:
-    """Return what the standard errors of these leads allow, and what more data would.
-
-    So many times the data are so many times the seeds on every task, or so many times the tasks with seeds of their
-    own, as noisy and with the same leads. Errors get smaller by the square root, and there are at least so many times
-    the degrees of freedom.
-
-    Args:
-        leads: of all pairs.
-        undecided: those that are not told apart.
-        seeds: of a task, the fewest of any.
-        level: the p-value that the next claim needs.
-
-    Returns:
-        None if no lead has an error.
+    """Return what the standard errors of these leads allow, and what more seeds, or tasks, as noisy would; `level` is
+    the p-value that the next claim needs.
     """
     known = [lead for lead in leads if lead.error]
     if not known or seeds < 2:
@@ -253,7 +221,6 @@ def power_of(leads: Sequence[Mean], undecided: Sequence[Mean], seeds: int, level
 
 
 def _needed(lead: Mean, times: float, level: float) -> float:
-    """Return the true mean that is told apart with so many times the data."""
     assert lead.error is not None
     return lead.error / math.sqrt(times) * detectable(max(1, math.floor(lead.dof * times)), level)
 

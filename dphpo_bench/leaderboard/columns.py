@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+from operator import neg
 from typing import Any
 
 from dphpo_bench.base.text import rounded_up
@@ -11,7 +12,6 @@ from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.overall import OverallRow
 from dphpo_bench.leaderboard.rows import Row
 from dphpo_bench.leaderboard.values import Estimate, Ranks
-from dphpo_bench.privacy.risk import Risk
 from dphpo_bench.records import export
 from dphpo_bench.records.measure import Measure
 from dphpo_bench.records.tables import value_at
@@ -23,17 +23,7 @@ NAMES = "Its name, and the parameters in which its runs differ."
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table.
-
-    Attributes:
-        key: a name for programs.
-        header: a few words.
-        explanation: a sentence, for a table of one task at one ε; empty if it is not there.
-        overall: the same for an overall table.
-        text: gives the text of a row's cell, not yet escaped.
-        value: gives what the row is sorted by; None goes last.
-        ascending: True if small values come first when a reader sorts by this column.
-    """
+    """A column: `explanation` is for a table of one task at one ε, `overall` for an overall one; empty: not there."""
 
     key: str
     header: str
@@ -75,7 +65,6 @@ def change_text(value: float, measure: Measure, decimals: int | None = None) -> 
 
 
 def _decimals(value: float) -> int:
-    """Return how many decimals a number needs for three significant digits."""
     return min(6, max(0, 2 - math.floor(math.log10(abs(value))))) if value else 2
 
 
@@ -85,7 +74,6 @@ def _number(value: float, measure: Measure, decimals: int) -> str:
 
 
 def ranks_text(ranks: Ranks | None) -> str:
-    """Return a text such as 1–3, or 2 if both ends are the same."""
     if ranks is None:
         return NOTHING
     return str(ranks.low) if ranks.low == ranks.high else f"{ranks.low}–{ranks.high}"
@@ -97,7 +85,7 @@ def rounded_number(value: Any) -> Any:
 
 
 def epsilon_text(epsilon: float | None) -> str:
-    """Return ε with four decimals, never rounded down."""
+    """Return ε with four decimals, rounded up."""
     if epsilon is None:
         return NOTHING
     if math.isinf(epsilon):
@@ -107,7 +95,6 @@ def epsilon_text(epsilon: float | None) -> str:
 
 
 def _figure(value: float | None, form: str = ".3g", size: float = 1.0) -> str:
-    """Return a number in units of `size`; large ones without an exponent."""
     if value is None:
         return NOTHING
     return f"{value / size:,.0f}" if value / size >= 1000 else f"{value / size:{form}}"
@@ -115,13 +102,8 @@ def _figure(value: float | None, form: str = ".3g", size: float = 1.0) -> str:
 
 def label_text(row: Row | OverallRow) -> str:
     """Return the label, with marks for few or lacking seeds, failures, an audit that contradicts ε, and no privacy."""
-    applies = (
-        row.few_seeds,
-        row.lacks_seeds,
-        row.failed,
-        row.contradicted,
-        not row.contestant.end_to_end_private,
-    )
+    private = row.contestant.end_to_end_private
+    applies = (row.few_seeds, row.lacks_seeds, row.failed, row.contradicted, not private)
     marks = "".join(mark for (mark, _), so in zip(MARKS, applies, strict=True) if so)
     return row.contestant.label + (f" {marks}" if marks else "")
 
@@ -135,24 +117,12 @@ MARKS = (
 )
 
 
-def audited_text(audited: float | None) -> str:
-    """Return an audited lower bound, rounded down."""
+def _audited_text(audited: float | None) -> str:
     return NOTHING if audited is None else f"{math.floor(audited * 100 * (1 + 1e-9)) / 100:.2f}"
-
-
-def risk_text(risk: Risk | None) -> str:
-    """Return the proven true positives at 1 % false positives in percent, rounded up."""
-    return NOTHING if risk is None else rounded_up(100 * risk.tpr_at_1pct, 3)
 
 
 def _mean(estimate: Estimate | None) -> float | None:
     return None if estimate is None else estimate.mean
-
-
-def _negative(estimate: Estimate | None) -> Estimate | None:
-    if estimate is None or estimate.low is None or estimate.high is None:
-        return estimate and Estimate(-estimate.mean)
-    return Estimate(-estimate.mean, -estimate.high, -estimate.low)
 
 
 def _accountants(row: Row | OverallRow) -> str:
@@ -170,7 +140,6 @@ def _all_columns(measure: Measure | None) -> list[Column]:
     def estimated(
         key: str, header: str, about: str, overall: str, of: Callable[[Any], Estimate | None], signed: bool = True
     ) -> Column:
-        """Return a column of differences of the metric; the signed ones begin with the largest."""
         return Column(
             key, f"{header}{unit}", about, overall,
             lambda row: measure_text(of(row), measure, signed), lambda row: _mean(of(row)), not signed,
@@ -191,7 +160,7 @@ def _all_columns(measure: Measure | None) -> list[Column]:
         estimated(
             "to_oracle", "to the oracle", "By how much it is better than the oracle, seed by seed.",
             "By how much it is better than the oracle, mean over the tables.",
-            lambda row: _negative(row.gap_to_oracle)),
+            lambda row: row.gap_to_oracle and row.gap_to_oracle.through(neg)),
         estimated(
             "to_untuned", "to untuned", "By how much it is better than auto_clipping, seed by seed.", "",
             lambda row: row.gap_to_untuned),
@@ -223,12 +192,13 @@ def _all_columns(measure: Measure | None) -> list[Column]:
             lambda row: _accountants(row) or NOTHING, _accountants),
         Column(
             "audited", "audited ε ≥", "Lower bound that an attack has shown, if anyone has attacked it.", "",
-            lambda row: audited_text(row.audited), lambda row: row.audited),
+            lambda row: _audited_text(row.audited), lambda row: row.audited),
         Column(
             "risk", "found at 1 % false alarms, % ≤",
             "Most present records that any attack finds while it takes 1 % of absent ones for present: proven from "
             "the ledger, rounded up; what leaks may be far less.", "",
-            lambda row: risk_text(row.risk), lambda row: row.risk and row.risk.tpr_at_1pct),
+            lambda row: rounded_up(100 * row.risk.tpr_at_1pct, 3) if row.risk else NOTHING,
+            lambda row: row.risk and row.risk.tpr_at_1pct),
         Column(
             "tuning_share", "on tuning, % of ε", "Share of ε that finding hyperparameters takes.",
             "Share of ε that finding hyperparameters takes; median.",
@@ -259,27 +229,17 @@ def _all_columns(measure: Measure | None) -> list[Column]:
 
 
 def row_columns(measure: Measure | None, explains: bool = False) -> tuple[Column, ...]:
-    """Return the columns of a table of one task at one ε.
-
-    Args:
-        measure: the metric; None for those of several tables, whose metrics differ.
-        explains: True if the board tells why a contestant lost.
-    """
     columns = (column for column in _all_columns(measure) if column.explanation)
     return tuple(column for column in columns if explains or not column.key.startswith("lost_to"))
 
 
 def overall_columns(measure: Measure | None) -> tuple[Column, ...]:
-    """Return the columns of an overall table, ranks first; None: the metrics of its tables differ."""
     columns = [replace(column, explanation=column.overall) for column in _all_columns(measure) if column.overall]
     return tuple(sorted(columns, key=lambda column: {"method": 0, "rank": 1, "mean_rank": 2}.get(column.key, 3)))
 
 
 def varying(columns: Iterable[Column], rows: Sequence[Any]) -> tuple[list[Column], list[str]]:
-    """Return the columns in which ranked rows differ, and a text for each that is the same, such as "seeds 5".
-
-    A column in which nothing is known is neither.
-    """
+    """Return the columns in which ranked rows differ, and a text for each that is the same, such as "seeds 5"."""
     differing, same = [], []
     for column in columns:
         texts = {column.text(row) for row in rows}
@@ -300,7 +260,6 @@ ROUNDING = 1e-9
 
 
 def _interval(name: str, kind: str, place: str) -> dict[str, tuple[str, str]]:
-    """Return the three columns of an estimate."""
     return {
         f"{name}{end}": (kind, f"{place}.{part}") for end, part in (("", "mean"), ("_low", "low"), ("_high", "high"))
     }
@@ -338,37 +297,26 @@ CSV = {
     "runs": ("size", "row.runs"),
     "examples": ("size", "row.examples"),
     "seconds": ("size", "row.seconds"),
-}
-"""The columns: a pandas type, or the kind of a float as `_rounded` knows it, and where their values are."""
-
-CSV_WHY = {
     **_interval("lost_to_noise", "metric", "row.lost_to_noise"),
     **_interval("lost_to_choice", "metric", "row.lost_to_choice"),
-}
-"""The columns that follow these on a board with extra runs, which tell why somebody lost."""
-
-CSV_RISK = {
     "tpr_at_1pct": ("risk", "row.risk.tpr_at_1pct"),
     "tpr_at_01pct": ("risk", "row.risk.tpr_at_01pct"),
     "advantage": ("risk", "row.risk.advantage"),
     "mu": ("risk", "row.risk.mu"),
     "mu_fit": ("share", "row.risk.mu_fit"),
 }
-"""The last columns: what an attack on one record can achieve at most, as far as it is proven."""
+"""The columns: a pandas type, or the kind of a float as `_rounded` knows it, and where their values are."""
 
 
 def to_csv(board: Board) -> str:
-    """Return the content of `leaderboard/leaderboard.csv`; `inf` for ∞, nothing for what is not known.
-
-    Shares and their gaps have six decimals, other numbers six significant digits, risks four. ε and risks are rounded
-    up, the audited lower bound of ε down. A text that a spreadsheet would take for a formula has an apostrophe in
-    front.
-    """
+    """Return the content of `leaderboard/leaderboard.csv`; `inf` for ∞, nothing for what is not known."""
     import pandas as pd
 
     rows: list[dict[str, Any]] = [{"table": table, "row": row} for table in board.tables for row in table.everyone]
     columns = {}
-    for name, (kind, place) in (CSV | (CSV_WHY if board.explains else {}) | CSV_RISK).items():
+    for name, (kind, place) in CSV.items():
+        if name.startswith("lost_to") and not board.explains:
+            continue
         item, _, attribute = place.partition(".")
         values = [value_at(each[item], attribute) for each in rows]
         if kind not in ("string", "Int64", "boolean"):

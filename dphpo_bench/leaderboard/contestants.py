@@ -30,31 +30,22 @@ _DTYPES: Mapping[object, str] = {
 
 
 def frame_of(runs: Sequence[Run]) -> pd.DataFrame:
-    """Return a table with a row for each run, in this order, and a column for each field of `Run`.
-
-    Numbers that a run lacks are NaN. `end_to_end_private` is 1, 0, or NaN for a run that could not say. Two columns are
-    added: `task` and `model` of the setting.
+    """Return a table with a row for each run: the fields of `Run`, and `task` and `model`. Numbers that a run lacks are
+    NaN.
     """
     columns = {
         each.name: pd.Series([getattr(run, each.name) for run in runs], dtype=_DTYPES.get(each.type, "object"))
         for each in fields(Run)
     }
-    settings = [run.setting for run in runs]
-    columns["task"] = pd.Series([setting.task for setting in settings], dtype="object")
-    columns["model"] = pd.Series([setting.model for setting in settings], dtype="object")
+    for name in ("task", "model"):
+        columns[name] = pd.Series([getattr(run.setting, name) for run in runs], dtype="object")
     return pd.DataFrame(columns)
 
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A contestant on one task at one ε.
-
-    Attributes:
-        contestant: the method with its parameters.
-        runs: a row for each run, by seed: the columns of `frame_of`, `utility` (the score of a finished run, else NaN)
-            and `score` (the same, but the worst one for a failed run).
-        lacks: True if it has no run of a seed that the board's suite asks for. Then it is compared with nobody: it
-            could have left out what it did badly on.
+    """A contestant on one task at one ε: `runs` has a row for each; who `lacks` seeds that the suite asks for is
+    compared with nobody.
     """
 
     contestant: Contestant
@@ -64,17 +55,14 @@ class Entry:
 
     @cached_property
     def finished(self) -> pd.DataFrame:
-        """The runs that did not fail."""
         return self.runs[self.runs["value"].notna()]
 
     @cached_property
     def examples(self) -> float | None:
-        """Median number of examples that finished runs processed."""
         return median(self.finished["examples"])
 
     @property
     def ranked(self) -> bool:
-        """True if it takes part in the ranking."""
         return not self.contestant.reference and len(self.runs) >= MIN_SEEDS_TO_RANK and not self.lacks
 
     def by_seed(self, column: str = "score") -> Mapping[int, float]:
@@ -87,8 +75,6 @@ class Entry:
 
 @dataclass(frozen=True, eq=False)
 class Contest:
-    """One task at one ε, and who is compared there: a table in the making."""
-
     setting: Setting
     title: str
     target: float
@@ -98,24 +84,18 @@ class Contest:
 
     @property
     def ranked(self) -> list[Entry]:
-        """The entries that take part in the ranking."""
         return [entry for entry in self.entries if entry.ranked]
 
     def compares(self, who: Contestant) -> bool:
-        """Return True if a contestant is here with all the seeds that it must have."""
         return who in self.by_contestant and not self.by_contestant[who].lacks
 
     @cached_property
     def by_contestant(self) -> Mapping[Contestant, Entry]:
-        """The entries by contestant."""
         return {entry.contestant: entry for entry in self.entries}
 
 
 def newest(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs of the newest versions.
-
-    A task's newest version counts for each of its models, a method's for each contestant on one setting at one ε.
-    """
+    """Return the runs of each task's newest version for each model, and of each contestant's on a setting at an ε."""
     contestant = ["setting", "target", "method", "parameters"]
     for version, group in (("task_version", ["task", "model"]), ("method_version", contestant)):
         runs = runs[runs[version] == runs.groupby(group, sort=False)[version].transform("max")]
@@ -132,7 +112,6 @@ def asked_for(runs: pd.DataFrame, standard: Standard) -> pd.DataFrame:
 
 
 def contests_of(runs: pd.DataFrame, standard: Standard) -> list[Contest]:
-    """Return a contest for each setting and ε, by title and ε, with all its runs."""
     runs = runs.sort_values(["method", "parameters", "seed"], kind="stable")
     runs = runs.assign(contestant=_contestants(runs))
     titles = _titles(set(runs["setting"]))
@@ -166,10 +145,7 @@ def _with_scores(runs: pd.DataFrame, setting: Setting) -> pd.DataFrame:
 
 
 def _contestants(runs: pd.DataFrame) -> pd.Series:
-    """Return the contestant of each run. Labels name the method, and the parameters in which its contestants differ.
-
-    A run that could not say whether it is private counts like most of its kind.
-    """
+    """Return the contestant of each run. Labels name the method, and the parameters in which its contestants differ."""
     said = runs["end_to_end_private"]
     share = said.groupby([runs["method"], runs["parameters"]]).transform("mean")
     private = said.fillna((~runs["method"].isin(NOT_PRIVATE) & ~(share < 1 / 2)).astype(float)) == 1
@@ -178,30 +154,24 @@ def _contestants(runs: pd.DataFrame) -> pd.Series:
     labels: list[str] = []
     for method, same in groupby(everyone, key=lambda who: who[0]):
         group = list(same)
-        special = _label_parameters({parameters: _flat(parameters) for _, parameters, _ in group})
+        special = _label_parameters(
+            {text: {name: value_text(value) for name, value in json.loads(text).items()} for _, text, _ in group}
+        )
         for _, parameters, is_private in group:
             differences = special[parameters]
             if not is_private and (method, parameters, True) in group:
                 differences = (*differences, "not private")
             labels.append(one_line(f"{method} ({', '.join(differences)})" if differences else method, MAX_LABEL))
     contestants = {
-        who: Contestant(
-            method=who[0],
-            label=label,
-            parameters=who[1],
-            end_to_end_private=who[2],
-            reference=not who[2] or who[0] in REFERENCES,
+        (method, parameters, private): Contestant(
+            method, label, parameters, private, reference=not private or method in REFERENCES
         )
-        for who, label in zip(everyone, _distinct(labels), strict=True)
+        for (method, parameters, private), label in zip(everyone, _distinct(labels), strict=True)
     }
     return pd.Series([contestants[who] for who in of_runs], index=runs.index, dtype=object)
 
 
 def _label_parameters(settings: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
-    """Return what is special about each setting, such as "rate=0.5".
-
-    What is null is left to the task or the method, and told only where settings would look the same without it.
-    """
     varying = varying_names(list(settings.values()))
 
     def texts_of(setting: Mapping[str, str], *, nulls: bool) -> tuple[str, ...]:
@@ -214,7 +184,6 @@ def _label_parameters(settings: Mapping[str, Mapping[str, str]]) -> dict[str, tu
 
 
 def _distinct(texts: Sequence[str]) -> list[str]:
-    """Return the texts, with numbers added to those that occur more than once, so that all differ."""
     counts = Counter(texts)
     taken = {text for text in texts if counts[text] == 1}
     distinct = []
@@ -224,10 +193,6 @@ def _distinct(texts: Sequence[str]) -> list[str]:
             taken.add(text)
         distinct.append(text)
     return distinct
-
-
-def _flat(parameters: str) -> dict[str, str]:
-    return {name: value_text(value) for name, value in json.loads(parameters).items()}
 
 
 def _titles(settings: set[Setting]) -> dict[Setting, str]:
@@ -247,7 +212,6 @@ def _titles(settings: set[Setting]) -> dict[Setting, str]:
 
 
 def _distinctions(setting: Setting) -> tuple[str, ...]:
-    """Return what tells settings of one task and model apart, with hashes cut to their beginnings."""
     data, structure, facts = setting.data_fingerprint, setting.model_fingerprint, setting.facts
     by = f"by {setting.measure.header}"
     return f"δ = {setting.delta:.6g}", f"data {data[:12]}", f"structure {structure[:12]}", f"facts {facts[:12]}", by
@@ -255,27 +219,23 @@ def _distinctions(setting: Setting) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Draws:
-    """Counts of how often each seed of a setting is drawn: the same for all contestants and all ε."""
+    """Counts of draws of each seed of a setting: the same for all contestants and all ε."""
 
     seeds: Sequence[int]
     weights: Integers
 
 
 def seed_draws(contests: Sequence[Contest]) -> dict[Setting, Draws]:
-    """Return the draws of each setting, from the seeds of everyone who is ranked in it."""
     seeds: dict[Setting, set[int]] = {contest.setting: set() for contest in contests}
     for contest in contests:
         for entry in contest.ranked:
             seeds[contest.setting].update(entry.runs["seed"].tolist())
+    # Each setting has its own random stream, so that new tasks do not change the tables of old ones.
+    streams = {setting: int.from_bytes(hashlib.sha256(repr(setting).encode()).digest()[:8]) for setting in seeds}
     return {
-        setting: Draws(sorted(of_setting), draw(len(of_setting), _stream(setting)))
+        setting: Draws(sorted(of_setting), draw(len(of_setting), streams[setting]))
         for setting, of_setting in seeds.items()
     }
-
-
-def _stream(setting: Setting) -> int:
-    """Return the random stream of a setting: its own, so that new tasks do not change the tables of old ones."""
-    return int.from_bytes(hashlib.sha256(repr(setting).encode()).digest()[:8])
 
 
 def scores_of(entries: Sequence[Entry], draws: Draws, measure: Measure) -> Scores:
@@ -287,13 +247,11 @@ def scores_of(entries: Sequence[Entry], draws: Draws, measure: Measure) -> Score
 
 
 def paired(*entries: Entry) -> list[tuple[float, ...]]:
-    """Return the scores of all entries for each seed that all have, by seed."""
     scores = [entry.by_seed() for entry in entries]
     return [tuple(each[seed] for each in scores) for seed in sorted(set.intersection(*map(set, scores)))]
 
 
 def mean_over(entries: Sequence[Entry], others: Sequence[Entry], column: str = "score") -> Estimate | None:
-    """Return the estimate of `mean_of`."""
     mean = mean_of(entries, others, column)
     return mean.estimate if mean else None
 
@@ -317,6 +275,5 @@ def mean_of(entries: Sequence[Entry], others: Sequence[Entry], column: str = "sc
 
 
 def median(values: Iterable[float | None]) -> float | None:
-    """Return the median of the values that are known; None if none is."""
     known = [value for value in values if value is not None and not math.isnan(value)]
     return float(statistics.median(known)) if known else None

@@ -19,36 +19,22 @@ _ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 
 @dataclass(frozen=True)
 class Paths:
-    """The project's files that lie beside a leaderboard, so that links to them lead somewhere.
-
-    A pure function of a board would not know: on a stranger's board there may be neither documents nor sources.
-    """
+    """The project's files that lie beside a leaderboard, so that links to them lead somewhere."""
 
     present: frozenset[str] = frozenset()
 
     @classmethod
     def beside(cls, folder: Path) -> "Paths":
-        """Return the documents and sources that this leaderboard's folder has beside it."""
         root = folder.absolute().parent
         names = ("docs/scoring.md", "CONTRIBUTING.md", *(f"methods/{name}.py" for name in registry.methods()))
         return cls(frozenset(f"../{name}" for name in names if (root / name).is_file()))
 
     def link(self, name: str) -> str | None:
-        """Return the address of a file of the project, relative to the leaderboard; None if it is not there."""
         return f"../{name}" if f"../{name}" in self.present else None
 
 
 @dataclass(frozen=True)
 class About:
-    """A description of a method of this project.
-
-    Attributes:
-        summary: one line.
-        reference: paper and section.
-        paper: its address, if the method's documentation names one.
-        source: the file in the repository.
-    """
-
     summary: str
     reference: str
     paper: str | None
@@ -67,12 +53,11 @@ def about(method: str) -> About | None:
 
 
 def record_links(records: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
-    """Return seeds and addresses of the records of a row, which lie below `results` beside the page."""
     return [(seed, f"results/{quote(path)}") for seed, path in records]
 
 
 def command_of(run: Run) -> str:
-    """Return the command that repeats the run, without parameters that are the defaults of a known method."""
+    """Return the command that repeats the run, without a known method's default parameters."""
     cls = _own_methods().get(run.method)
     changed = different(json.loads(run.parameters), cls().parameters if cls else {})
     setting = run.setting

@@ -1,8 +1,4 @@
-"""The leaderboard as Markdown, for people who read it where the code is.
-
-Texts in records come from strangers. They get into the page, whose template is `templates/README.md`, only through
-`code` and `prose`.
-"""
+"""The leaderboard as Markdown, for people who read it where the code is."""
 
 import html
 import re
@@ -38,10 +34,6 @@ _COMMIT = re.compile(r"[0-9a-f]{7,}", re.IGNORECASE)
 
 
 def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = None) -> str:
-    """Return the content of `leaderboard/README.md`, in GitHub-flavoured Markdown.
-
-    Each chart is a drawing at `plots/<name>.svg`. Answers come first; charts of a setting stand in its section.
-    """
     environment = Environment(**TEMPLATES)  # nothing is escaped as HTML: `code` and `prose` know Markdown's own rules
     environment.filters |= {
         "code": code,
@@ -63,11 +55,7 @@ def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = Non
 
 
 def code(text: str) -> str:
-    """Return a stranger's text as one code span: at most one line, not for the start of a line.
-
-    Within a code span nothing is Markdown, HTML, a link, an emoji or mathematics, and code hosts ignore mentions and
-    references. In a table, `|` must still be escaped, which `_line` does.
-    """
+    """Return a stranger's text as one code span: at most one line, not for the start of a line."""
     text = one_line(text, MAX_TEXT)
     if not text:
         return ""

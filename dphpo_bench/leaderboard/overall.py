@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from statistics import fmean
 
 import numpy as np
@@ -21,12 +22,8 @@ class OverallRow(Standing):
     """A contestant over several tables.
 
     Attributes:
-        tables: how many of the counted tables it is in.
-        mean_rank: mean of its ranks in the tables, with the middle 95 % of its resampled values; None if it is a
-            reference, or not in all tables.
         epsilon_ratio: the largest ε of its runs as a share of the target; ∞ if it is not private; None if no run could
             say.
-        accountants: whose bounds these are.
         relative_cost: examples relative to untuned `auto_clipping` in the same table; median.
     """
 
@@ -39,16 +36,7 @@ class OverallRow(Standing):
 
 @dataclass(frozen=True)
 class Overall:
-    """Contestants over several tables.
-
-    Attributes:
-        epsilon: of the tables; None for all tables at any ε.
-        tables: titles of the tables that count.
-        measure: the metric of all of them; None if they differ.
-        rows: who is in all of them, best mean rank first.
-        incomplete: who is not, the most complete first.
-        references: by label.
-    """
+    """Contestants over several tables: `rows` are in all of them, `incomplete` are not."""
 
     epsilon: float | None
     tables: tuple[str, ...]
@@ -59,17 +47,14 @@ class Overall:
 
     @property
     def title(self) -> str:
-        """The ε of the tables."""
         return "All ε" if self.epsilon is None else f"ε = {self.epsilon:g}"
 
     @property
     def everyone(self) -> tuple[OverallRow, ...]:
-        """All rows, references included."""
         return self.rows + self.incomplete + self.references
 
 
 def overalls_of(counted: Sequence[tuple[Contest, Table]], draws: Mapping[Setting, Draws]) -> tuple[Overall, ...]:
-    """Return the overall standings of all tables that count; if there are several ε, then also those of each ε."""
     targets = sorted({contest.target for contest, _ in counted})
     chosen: list[float | None] = [None, *targets] if len(targets) > 1 else list(targets)
     return tuple(
@@ -79,10 +64,7 @@ def overalls_of(counted: Sequence[tuple[Contest, Table]], draws: Mapping[Setting
 
 
 def counted_tables(pairs: Sequence[tuple[Contest, Table]], standard: Standard) -> list[tuple[Contest, Table]]:
-    """Return the tables that count: those of the standard in which at least half of its methods are ranked.
-
-    Tables with the same task, model and ε may differ in data or δ; of these, the one with most of the methods counts.
-    """
+    """Return the tables that count: those of the standard in which at least half of its methods are ranked."""
     methods = standard.methods or {entry.contestant.method for contest, _ in pairs for entry in contest.ranked}
     best: dict[tuple[str, str, float], tuple[int, tuple[Contest, Table]]] = {}
     for contest, table in pairs:
@@ -96,7 +78,6 @@ def counted_tables(pairs: Sequence[tuple[Contest, Table]], standard: Standard) -
 
 
 def missing_tables(counted: Sequence[Contest], standard: Standard) -> tuple[str, ...]:
-    """Return the tables that the standard asks for but that do not count: for each task and model, with all their ε."""
     present = {(contest.setting.task, contest.setting.model, contest.target) for contest in counted}
     missing = {
         (task, model): [
@@ -122,19 +103,16 @@ def _overall(target: float | None, counted: Sequence[tuple[Contest, Table]], dra
         for who, in_tables in everyone.items()
     ]
     rows.sort(key=lambda row: (0 if row.contestant.reference else -row.tables, row.contestant.label))
+    ranked = [(round(row.mean_rank.mean, 9), row.contestant.label, row) for row in rows if row.mean_rank]
     references = tuple(row for row in rows if row.contestant.reference and row.tables == len(counted))
     return Overall(
         epsilon=target,
         tables=tuple(table.title for _, table in counted),
         measure=measure,
-        rows=tuple(sorted((row for row in rows if row.mean_rank is not None), key=_by_mean_rank)),
+        rows=tuple(row for *_, row in sorted(ranked, key=itemgetter(0, 1))),
         incomplete=tuple(row for row in rows if row.mean_rank is None and row not in references),
         references=references,
     )
-
-
-def _by_mean_rank(row: OverallRow) -> tuple[float, str]:
-    return round(row.mean_rank.mean, 9) if row.mean_rank else 0.0, row.contestant.label
 
 
 def _overall_ranks(
@@ -173,7 +151,6 @@ def _overall_row(
     mean_rank: Estimate | None,
     places: Ranks | None,
 ) -> OverallRow:
-    """Return the row of a contestant: means over all contests where it is in all of them, else None."""
     rows = [row for row, _ in in_tables]
     relative = [
         row.examples / contest.untuned.examples

@@ -1,10 +1,7 @@
-"""The leaderboard as one HTML file that opens from disk and uses no network: the answer, tables, methods, records.
-
-Jinja and `Markup.format` escape everything that comes from a record. Pictures are SVG in the page; the script shows and
-hides what was made here, and sorts tables.
-"""
+"""The leaderboard as one HTML file that opens from disk and uses no network: the answer, tables, methods, records."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +32,6 @@ MOST_REFUSED = 100
 
 
 def context(board: Board, paths: Paths | None) -> dict[str, Any]:
-    """Return what the templates of Markdown and page have in common."""
     return {
         "board": board,
         "texts": texts,
@@ -50,17 +46,11 @@ def context(board: Board, paths: Paths | None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Card:
-    """All that is known of a contestant: its rows with their tables, by setting and ε, and which were best and worst.
-
-    Best and worst are by the distance to the oracle; tables of other metrics than the first's do not count.
-    """
-
     contestant: Contestant
     rows: tuple[tuple[Table, Row], ...]
 
     @property
     def extremes(self) -> dict[Row, str]:
-        """The best and the worst row, if there are several that an oracle can be set beside."""
         measure = self.rows[0][0].measure
         known = [row for table, row in self.rows if row.gap_to_oracle and table.measure == measure]
         known.sort(key=lambda row: row.gap_to_oracle.mean if row.gap_to_oracle else 0.0)
@@ -68,7 +58,6 @@ class Card:
 
     @property
     def commands(self) -> dict[str, str]:
-        """For each setting, what repeats its first run."""
         commands: dict[str, str] = {}
         for table, row in self.rows:
             if row.command:
@@ -77,12 +66,6 @@ class Card:
 
 
 def to_html(board: Board, paths: Paths | None = None) -> str:
-    """Return the whole page, the same text for the same board and the same files beside it.
-
-    Args:
-        board: what is shown.
-        paths: the project's files that the page may link to; none by default.
-    """
     environment = Environment(**TEMPLATES, autoescape=True, keep_trailing_newline=True)
     environment.filters["sort_value"] = sort_value
     cards = list(cards_of(board))
@@ -115,17 +98,16 @@ def default_answer(board: Board) -> Answer | None:
 
 
 def cards_of(board: Board) -> Iterator[Card]:
-    """Return the contestants by name, references last."""
-    rows: dict[Contestant, list[tuple[Table, Row]]] = {}
+    rows: defaultdict[Contestant, list[tuple[Table, Row]]] = defaultdict(list)
     for table in board.tables:
         for row in table.everyone:
-            rows.setdefault(row.contestant, []).append((table, row))
+            rows[row.contestant].append((table, row))
     for who in sorted(rows, key=lambda who: (who.reference, who.label)):
         yield Card(who, tuple(rows[who]))
 
 
 def sort_value(value: float | str | None) -> str | None:
-    """Return the attribute that JavaScript sorts a cell by; cells with None go last."""
+    """Return the attribute that JavaScript sorts a cell by."""
     if value is None or isinstance(value, str):
         return value
     if math.isnan(value):
@@ -134,10 +116,6 @@ def sort_value(value: float | str | None) -> str | None:
 
 
 def _subjects(board: Board) -> dict[str, list[str]]:
-    """Return the subjects of the answers, by group."""
-    groups: dict[str, list[str]] = {"Several tasks": [], "One task": []}
-    for answer in board.answers:
-        group = groups["Several tasks" if len(answer.settings) > 1 else "One task"]
-        if answer.subject not in group:
-            group.append(answer.subject)
-    return {name: group for name, group in groups.items() if group}
+    several = dict.fromkeys(answer.subject for answer in board.answers if len(answer.settings) > 1)
+    single = dict.fromkeys(answer.subject for answer in board.answers if len(answer.settings) == 1)
+    return {name: [*group] for name, group in (("Several tasks", several), ("One task", single)) if group}

@@ -1,7 +1,4 @@
-"""The extra runs that tell why a run lost: its own values without paying for them, and the oracle's with what was left.
-
-Which runs these are follows from the records of the run and of the oracle, and from the plans of both methods.
-"""
+"""The extra runs that tell why a run lost: its own values for free, and the oracle's with what was left of ε."""
 
 import shlex
 from collections import defaultdict
@@ -21,8 +18,8 @@ from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.plan_cache import PlanCache
 from dphpo_bench.harness.recording import identity_of, task_identity
-from dphpo_bench.leaderboard.split import REPLAY, Split, counterpart
 from dphpo_bench.leaderboard.standard import Standard
+from dphpo_bench.leaderboard.values import REPLAY, Split, counterpart
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS, DpSgd
 from dphpo_bench.recipes.searched_run import SearchedRun
@@ -45,11 +42,8 @@ class Question:
     """A question why a run lost, and the extra runs that tell.
 
     Attributes:
-        record: the run.
-        oracle: the oracle's run.
         at_full: its values, the noise of the whole budget; None if it has no values, or paid nothing for them.
         at_left: the oracle's values, the noise that was left; None if the run paid nothing.
-        note: what a reader should know; often empty.
     """
 
     record: RunRecord
@@ -60,15 +54,9 @@ class Question:
 
     @property
     def cells(self) -> list[Cell]:
-        """The extra runs."""
         return [cell for cell in (self.at_full, self.at_left) if cell]
 
     def split(self, find: Callable[[Identity], RunRecord | None]) -> Split:
-        """Return the loss, split by the records of the extra runs, in units of the metric that tables show.
-
-        Raises:
-            InvalidValueError: if an extra run has no record, or failed.
-        """
         result, oracle = _score(self.record), _score(self.oracle)
         if self.at_left is None:
             return Split.of_free_tuning(result, oracle)
@@ -77,11 +65,12 @@ class Question:
 
 
 def _score(record: RunRecord) -> float:
-    """Return the score by the metric that tables show, of which more is better."""
     measure = shown_measure(record.identity.facts, record.metrics)
     value = record.metrics.get(measure.name)
     if value is None:
-        raise InvalidValueError(f"Expected a record with the metric {measure.name}, got {_named(record.identity)}.")
+        raise InvalidValueError(
+            f"Expected records with the metric {measure.name}, got {record.identity.key} without it."
+        )
     return measure.score(compared_value(measure, value, record.identity.facts))
 
 
@@ -92,16 +81,8 @@ def _finished(cell: Cell, find: Callable[[Identity], RunRecord | None]) -> RunRe
     return record
 
 
-def _named(identity: Identity) -> str:
-    return f"that of {identity.method} on {identity.task} ({identity.model}), ε {identity.epsilon:g}"
-
-
 class Oracles:
-    """The oracle's runs, found by what they are set beside.
-
-    Args:
-        records: of any method; those that are not the oracle's, failed, or have no seed are left out.
-    """
+    """The oracle's finished runs with a seed, found by what they are set beside."""
 
     def __init__(self, records: Iterable[RunRecord]) -> None:
         who = Standard.builtin().oracle
@@ -113,31 +94,16 @@ class Oracles:
                 self._by_setting[_setting(identity)][identity.seed] = record
 
     def beside(self, identity: Identity) -> RunRecord | None:
-        """Return the oracle's run on the same task and budget: of the same seed, else of the smallest."""
         return counterpart(self._by_setting.get(_setting(identity), {}), identity.seed)
 
 
 def _setting(identity: Identity) -> str:
-    """Return what a run and its oracle have in common."""
     return compact_json([getattr(identity, field) for field in SAME])
 
 
 def questions(
-    records: Iterable[RunRecord],
-    oracles: Oracles,
-    root: Path,
-    workshop: "Workshop",
-    progress: Progress,
+    records: Iterable[RunRecord], oracles: Oracles, root: Path, workshop: "Workshop", progress: Progress
 ) -> tuple[list[Question], list[tuple[RunRecord, str]]]:
-    """Return a question for each record that can be explained, and the reason for each that cannot.
-
-    Args:
-        records: the runs.
-        oracles: of any task and budget.
-        root: the folder where the oracle is looked for, for messages.
-        workshop: makes tasks and plans.
-        progress: told while it plans.
-    """
     asked, refused = [], []
     records = list(records)
     with progress.track("Planning extra runs", len(records)) as advance:
@@ -151,14 +117,6 @@ def questions(
 
 
 class Workshop:
-    """Tasks and plans, each made once.
-
-    Args:
-        source: where data are found, and plans are kept.
-        resources: of an extra run.
-        make_task: makes a task from the names of it and its model.
-    """
-
     def __init__(self, source: DataSource, resources: Resources, make_task: TaskMaker = make_task) -> None:
         self._source = source
         self._resources = resources
@@ -168,11 +126,6 @@ class Workshop:
         self._plans: dict[tuple[object, ...], Plan[Any]] = {}
 
     def plan(self, identity: Identity) -> Plan[Any]:
-        """Return the plan of a run.
-
-        Raises:
-            InvalidValueError: if this machine's method or task is another than the run's.
-        """
         same = self.again(identity)
         key = (identity.method, compact_json(identity.parameters), identity.task, identity.model, same.budget)
         if key not in self._plans:
@@ -180,11 +133,6 @@ class Workshop:
         return self._plans[key]
 
     def again(self, identity: Identity) -> Cell:
-        """Return the same run.
-
-        Raises:
-            InvalidValueError: if this machine's method or task is another than the run's.
-        """
         method = make_method(identity.method, identity.parameters)
         task, of_task = self._task(identity)
         budget = PrivacyBudget(identity.epsilon, identity.delta)
@@ -199,7 +147,6 @@ class Workshop:
         return Cell(method, task, budget, identity, self._resources)
 
     def cell(self, of: Identity, parameters: Mapping[str, Any]) -> Cell:
-        """Return an extra run beside a run, with these parameters."""
         method = make_method(REPLAY, parameters)
         task, of_task = self._task(of)
         budget = PrivacyBudget(of.epsilon, of.delta)
@@ -214,11 +161,6 @@ class Workshop:
 
 
 def _oracle_of(record: RunRecord, oracles: Oracles, root: Path) -> RunRecord:
-    """Return the oracle's record for a run: of the same seed if there is one.
-
-    Raises:
-        InvalidValueError: if the run is none to explain, or there is no such record.
-    """
     identity, privacy = record.identity, record.privacy
     if identity.method == REPLAY:
         raise InvalidValueError("The record is an extra run itself; name the record that it is about.")
@@ -231,9 +173,9 @@ def _oracle_of(record: RunRecord, oracles: Oracles, root: Path) -> RunRecord:
     oracle = oracles.beside(identity)
     if oracle is None:
         name = Standard.builtin().oracle[0]
-        words = ["dphpo-bench", "run", "-m", name, "-t", identity.task, "--model", identity.model]
-        words += ["--epsilon", repr(identity.epsilon), "--delta", repr(identity.delta), "--seed", str(identity.seed)]
-        words += ["--results-dir", str(root)]
+        words = ["dphpo-bench", "run", "-m", name, "-t", identity.task, "--model", identity.model,
+                 "--epsilon", repr(identity.epsilon), "--delta", repr(identity.delta), "--seed", str(identity.seed),
+                 "--results-dir", str(root)]  # fmt: skip
         raise InvalidValueError(
             f"There is no record of the oracle in {root}. This makes it (on a task of yours, with its --task-file): "
             f"{shlex.join(words)}"
@@ -270,12 +212,7 @@ def _question(record: RunRecord, oracle: RunRecord, workshop: Workshop) -> Quest
 
 
 def final_run(planned: Plan[Any], released: Mapping[str, Any]) -> DpSgd | None:
-    """Return the run of DP-SGD that trained what was released; None if no such run did.
-
-    Args:
-        planned: a plan whose parameters are that run, a trial, or hold it as `final`; else no such run is known.
-        released: holds what was chosen, by the names of the fields of a run.
-    """
+    """Return the run of DP-SGD that trained what was released; None if no such run did."""
     parameters = planned.parameters
     run = parameters.training if type(parameters) is Trial else getattr(parameters, "final", parameters)
     if type(run) is SearchedRun:
@@ -303,5 +240,4 @@ def _is_plain(run: DpSgd) -> bool:
 
 
 def values_of(run: DpSgd) -> dict[str, Any]:
-    """Return all of a run but its noise, as parameters of an extra run."""
     return {field.name: getattr(run, field.name) for field in fields(run) if field.name != "noise_multiplier"}

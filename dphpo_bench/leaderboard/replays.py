@@ -1,8 +1,4 @@
-"""The extra runs of `explain` on the board: checked against the runs they are about, and what follows from them.
-
-They are no contestants. A record of one names, in its parameters, the record that it is about and the one that its
-values are from.
-"""
+"""The extra runs of `explain` on the board: checked against the runs they are about, and what follows from them."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,9 +8,8 @@ from typing import Any
 
 from dphpo_bench.base.progress import Progress
 from dphpo_bench.leaderboard.contestants import Entry
-from dphpo_bench.leaderboard.split import REPLAY, Split, counterpart
 from dphpo_bench.leaderboard.submissions import Run, Submissions, read_submissions
-from dphpo_bench.leaderboard.values import Refused
+from dphpo_bench.leaderboard.values import REPLAY, Refused, Split, counterpart
 
 Role = tuple[str, str]
 """The key of the record that an extra run is about, and of the one that its values are from."""
@@ -22,8 +17,6 @@ Role = tuple[str, str]
 
 @dataclass(frozen=True)
 class Replays:
-    """The extra runs by their roles, and those that do not fit the records they name."""
-
     by_role: Mapping[Role, Run]
     refused: tuple[Refused, ...]
 
@@ -41,7 +34,9 @@ class Replays:
             about, source = map(by_key.get, role)
             if about is None or source is None:
                 continue
-            reason = _misfit(run, parameters, about, source) or _repeated(by_role.get(role))
+            reason = _misfit(run, parameters, about, source)
+            if not reason and role in by_role:
+                reason = f"it is the same extra run as {by_role[role].path}"
             if reason:
                 refused.append(Refused(run.path, reason))
             else:
@@ -49,7 +44,6 @@ class Replays:
         return cls(by_role, tuple(refused))
 
     def explain(self, keys: Iterable[str]) -> bool:
-        """Return True if an extra run is about one of the runs with these keys."""
         return not {about for about, _ in self.by_role}.isdisjoint(keys)
 
     def splits(self, entry: Entry, oracle: Entry | None) -> list[Split]:
@@ -62,7 +56,6 @@ class Replays:
         return [split for split in splits if split]
 
     def _split(self, run: Any, oracle: Any) -> Split | None:
-        """Return the split of a finished run beside the oracle's, both rows of an entry."""
         if oracle is None:
             return None
         if run.tuning_share == 0:
@@ -84,12 +77,7 @@ def _score(run: Run | None) -> float | None:
     return None if run is None or run.value is None else run.setting.measure.score(run.value)
 
 
-def _repeated(earlier: Run | None) -> str:
-    return f"it is the same extra run as {earlier.path}" if earlier else ""
-
-
 def _misfit(run: Run, parameters: Mapping[str, Any], about: Run, source: Run) -> str:
-    """Return why an extra run does not fit the records that it names, or an empty string."""
     if (run.setting, run.target, run.seed) != (about.setting, about.target, about.seed):
         return f"it is about {about.path}, whose task, ε or seed is another"
     same_run = about is source
@@ -98,8 +86,7 @@ def _misfit(run: Run, parameters: Mapping[str, Any], about: Run, source: Run) ->
     if same_run and parameters.get("again") is not None:
         same = parameters["again"] == source.method and parameters.get("settings") == source.parameters
         return "" if same else f"it runs another method again than that of {source.path}"
-    if parameters.get("again") is not None:
-        return f"it trains with other values than {source.path} chose"
-    if any(parameters.get(name) != value for name, value in json.loads(source.values).items()):
+    chosen = json.loads(source.values)
+    if parameters.get("again") is not None or any(parameters.get(name) != value for name, value in chosen.items()):
         return f"it trains with other values than {source.path} chose"
     return ""

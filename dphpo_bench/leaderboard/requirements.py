@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 from dphpo_bench.base.text import compact_json, shown
 from dphpo_bench.contract import registry
 from dphpo_bench.contract.task import MAX_DELTA
-from dphpo_bench.leaderboard.split import REPLAY
+from dphpo_bench.leaderboard.values import REPLAY
 from dphpo_bench.privacy.holdout import is_holdout
 from dphpo_bench.privacy.risk import Risk
 from dphpo_bench.records.measure import Measure
@@ -51,13 +51,11 @@ class RejectedError(Exception):
 
 
 def require(condition: object, otherwise: str) -> None:
-    """Reject a record for this reason, unless the condition holds."""
     if not condition:
         raise RejectedError(otherwise)
 
 
 def check_value(measure: Measure, value: float | None) -> None:
-    """Reject a metric that cannot be compared; the value is None for a run that failed."""
     require(_PLAIN_NAME.fullmatch(measure.name), f"the metric {measure.name!r} is not a plain name")
     if value is not None and measure.share:
         require(0 <= value <= 1, f"it has no {measure.title} between 0 and 1")
@@ -109,7 +107,6 @@ def is_own(method: str, method_version: int, target: float) -> bool:
 
 
 def _parts(event: Any) -> Iterator[tuple[str, str]]:
-    """Return the partitions and parts that events, as JSON, name."""
     for inner in event.values() if isinstance(event, dict) else event if isinstance(event, list) else ():
         yield from _parts(inner)
     if isinstance(event, dict) and "partition" in event:
@@ -120,13 +117,12 @@ def _parts(event: Any) -> Iterator[tuple[str, str]]:
 def _own_versions() -> dict[tuple[str, str], int]:
     """Return versions of this project's methods and tasks. A record with a newer one would hide all others."""
     origin = f"dphpo-bench {version('dphpo-bench')}"
-    plug_ins = [("method", name, item) for name, item in registry.methods().items()]
-    plug_ins += [("task", name, item) for name, item in registry.tasks().items()]  # type: ignore[misc]
-    return {(kind, name): item.cls.version for kind, name, item in plug_ins if item.origin == origin}
+    kinds: dict[str, Mapping[str, Any]] = {"method": registry.methods(), "task": registry.tasks()}
+    of_kinds = ((kind, name, item) for kind, items in kinds.items() for name, item in items.items())
+    return {(kind, name): item.cls.version for kind, name, item in of_kinds if item.origin == origin}
 
 
 def check_identity(identity: Identity, file: Path) -> int:
-    """Reject an identity with bad names, numbers, or place; return its seed."""
     for kind in ("method", "task", "model"):
         name = getattr(identity, kind)
         require(_PLAIN_NAME.fullmatch(name), f"the {kind} {name!r} is not a plain name")

@@ -26,8 +26,6 @@ PATIENCE = 10
 
 @dataclass(frozen=True)
 class Repeat:
-    """Run to repeat: the path and the record, and the cell that repeats it."""
-
     path: str
     record: RunRecord
     cell: Cell
@@ -35,13 +33,7 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Difference:
-    """Value that differs in a repeated run; None where the record or the run lacks it.
-
-    Attributes:
-        name: of the metric, or the place in the record, such as "privacy.epsilon".
-        recorded: a number, a text or a truth value.
-        repeated: a number, a text or a truth value.
-    """
+    """A value that differs in a repeated run; None where the record or the run lacks it."""
 
     name: str
     recorded: Any
@@ -49,11 +41,7 @@ class Difference:
 
 
 def choose(runs: Sequence[Run], count: int) -> list[Run]:
-    """Choose the runs to repeat, always the same: one of each method before another of it, the cheapest first.
-
-    Runs that failed are left out, those of superseded versions, and those of methods or tasks that are not installed
-    here, or in a newer version.
-    """
+    """Choose the runs to repeat, always the same: one of each method before another of it, the cheapest first."""
     methods, tasks = registry.methods(), registry.tasks()
 
     def is_here(run: Run) -> bool:
@@ -76,13 +64,6 @@ def choose(runs: Sequence[Run], count: int) -> list[Run]:
 def repeats(
     runs: Sequence[Run], roots: Sequence[Path], workshop: Workshop
 ) -> tuple[list[Repeat], list[Refused], list[Refused]]:
-    """Return the repeats of these runs; why others cannot be repeated here; and which records contradict themselves.
-
-    Args:
-        runs: whose paths are below one of the roots, or one of them.
-        roots: folders and files, as for `read_submissions`.
-        workshop: makes tasks.
-    """
     repeatable: list[Repeat] = []
     refused: list[Refused] = []
     others: list[Refused] = []
@@ -106,7 +87,7 @@ def repeats(
 
 
 def _resources(record: RunRecord) -> Resources:
-    """Return the resources in the record: threads and devices decide how sums are rounded."""
+    """Return the recorded resources: threads and devices decide how sums are rounded."""
     threads = record.environment.get("threads", "1")
     return Resources(
         threads=int(threads) if threads.isdecimal() and 1 <= int(threads) <= 1024 else 1,
@@ -116,15 +97,6 @@ def _resources(record: RunRecord) -> Resources:
 
 
 def compared(repeat: Repeat, store: RecordStore) -> list[Difference] | str:
-    """Return what differs by more than rounding; or why nothing can be compared.
-
-    This compares all that follows from the seed: metrics, what was released, what it cost, and every figure of
-    privacy with the ledger. A record whose metrics alone were right could claim any ε.
-
-    Args:
-        repeat: what was repeated.
-        store: where its new record is.
-    """
     again = store.find(repeat.cell.identity)
     if again is None or again.status != "ok":
         return f"it failed: {again.error if again else 'it has no record'}"
@@ -136,7 +108,6 @@ def compared(repeat: Repeat, store: RecordStore) -> list[Difference] | str:
 
 
 def _values(record: RunRecord) -> Iterator[tuple[str, Any]]:
-    """Yield what follows from a run's seed: names and values."""
     values = record.model_dump(mode="json", include={"metrics", "privacy", "cost", "released"})
     yield from _leaves("", values.pop("metrics"))
     for name, value in values.items():

@@ -5,7 +5,6 @@ the file but for such a difference, the file's is shown, lest a board be stale o
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import astuple, fields, replace
 from pathlib import Path
 
@@ -19,18 +18,15 @@ _HEADER = ",".join(field.name for field in fields(Risk))
 
 
 def settled(submissions: Submissions, folder: Path) -> tuple[Submissions, str]:
-    """Return the submissions with the risks of the board's file, and that file's new content.
-
-    Raises:
-        InvalidValueError: if the file cannot be read.
-    """
+    """Return the submissions with the risks of the board's file, and that file's new content."""
     shown = _read(folder / FILE)
     chosen: dict[Risk, Risk] = {}
     for risk in sorted({run.risk for run in submissions.runs if run.risk}, key=astuple):
         # Ledgers that differ in rounding share a line as well, in the first build as in later ones.
         chosen[risk] = next((known for known in (*shown, *chosen.values()) if _alike(known, risk)), risk)
     runs = tuple(replace(run, risk=chosen[run.risk]) if run.risk else run for run in submissions.runs)
-    return replace(submissions, runs=runs), _content(chosen.values())
+    lines = (",".join(map(repr, values)) for values in sorted({*map(astuple, chosen.values())}))
+    return replace(submissions, runs=runs), "\n".join([_HEADER, *lines, ""])
 
 
 def _alike(first: Risk, second: Risk) -> bool:
@@ -50,7 +46,3 @@ def _read(path: Path) -> list[Risk]:
         raise InvalidValueError(
             f"Expected risks as a build writes them in {path}. Remove it and build again."
         ) from None
-
-
-def _content(risks: Iterable[Risk]) -> str:
-    return "\n".join([_HEADER, *(",".join(map(repr, values)) for values in sorted({*map(astuple, risks)})), ""])

@@ -8,9 +8,8 @@ from statistics import fmean
 from dphpo_bench.leaderboard.contestants import Contest, Draws, Entry, mean_over, median, paired, scores_of
 from dphpo_bench.leaderboard.links import command_of
 from dphpo_bench.leaderboard.replays import Replays
-from dphpo_bench.leaderboard.split import Split
 from dphpo_bench.leaderboard.statistics import mean_interval, metric_mean, middle_ranks, ratio_interval
-from dphpo_bench.leaderboard.values import Contestant, Estimate, PathPoint, Ranks
+from dphpo_bench.leaderboard.values import Contestant, Estimate, PathPoint, Ranks, Split
 from dphpo_bench.privacy.risk import CERTAIN, Risk, worst
 from dphpo_bench.records.measure import Measure
 
@@ -22,22 +21,11 @@ class Standing:
     """A contestant's figures in the tables. An overall standing sums up its rows in several tables.
 
     Attributes:
-        contestant: who.
-        seeds: finished runs; overall, the fewest in any table.
-        failed: failed runs. They count as the worst value in ranks and gaps, not in `utility`.
-        utility: the metric on test data, overall its mean over the tables. None if no run finished; overall also if the
-            contestant is not in all tables, or their metrics differ.
-        ranks: overall, the places by mean rank. None for references and for contestants that are not ranked.
         gap_to_oracle: by how much the oracle is better, over the seeds that both have, overall of the mean over the
             tables; None overall if metrics differ.
-        cross_entropy: on test data, overall its mean over the tables; None if one of them lacks it.
-        contradicted: whether an attack on a run has shown more than that run's ε.
         lacks_seeds: whether it has no run of a seed that the suite asks for, and so is not compared.
         tuning_share: share of ε spent on tuning, in [0, 1]. This and the next three are medians over runs, overall over
             tables.
-        runs: training runs, in expectation.
-        examples: examples processed, in expectation.
-        seconds: of all phases; None if no run tells.
     """
 
     contestant: Contestant
@@ -56,7 +44,6 @@ class Standing:
 
     @property
     def few_seeds(self) -> bool:
-        """True if there are too few seeds to conclude much."""
         return self.seeds < FEW_SEEDS
 
 
@@ -65,20 +52,12 @@ class Row(Standing):
     """A contestant on one task at one ε.
 
     Attributes:
-        worst: the metric on test data of the worst run that finished.
-        gap_to_untuned: by how much this one is better than untuned `auto_clipping`.
         gap_closed: share of the distance from untuned to oracle; None if that distance may be zero.
         epsilon: the largest ε of the runs, failed ones included, as their ledgers confirm it; ∞ if it is not private;
             None if no run could say.
-        accountant: whose bound it is.
-        audited: the largest lower bound on ε that an attack has shown, if there was one.
         risk: the largest proven bounds of what an attack on one record can achieve against a run, failed ones included;
             None if no run could say.
-        path: what the run of the smallest seed released while it trained, thinned out; often empty.
         lost_to_noise: of `gap_to_oracle`, what paying for the tuning cost; None without extra runs, as the next.
-        lost_to_choice: what a worse choice of values cost.
-        records: seeds and paths of the runs, failed ones included, by seed.
-        command: what repeats the first of these runs.
     """
 
     method_version: int
@@ -99,11 +78,7 @@ class Row(Standing):
 
 @dataclass(frozen=True)
 class Table:
-    """All contestants on one task at one target ε, best first, with the references apart.
-
-    `setting` is the task, the model, and whatever else tells this setting from others. Tables at other ε share it.
-    `oracle` is who gaps are measured to; None if it has no runs here.
-    """
+    """All contestants on one task at one target ε, best first; `setting` is shared by tables at other ε."""
 
     task: str
     model: str
@@ -117,17 +92,14 @@ class Table:
 
     @property
     def title(self) -> str:
-        """Setting and ε."""
         return f"{self.setting}, ε = {self.epsilon:g}"
 
     @property
     def everyone(self) -> tuple[Row, ...]:
-        """All rows, references included."""
         return self.rows + self.references
 
 
 def table_of(contest: Contest, draws: Draws, replays: Replays) -> Table:
-    """Return the table of a contest: its rows, best first, with ranks resampled by these draws."""
     ranked = contest.ranked
     resampled = scores_of(ranked, draws, contest.setting.measure).resampled_ranks(draws.weights) if ranked else None
     intervals = [] if resampled is None else middle_ranks(resampled)
@@ -156,7 +128,6 @@ def table_of(contest: Contest, draws: Draws, replays: Replays) -> Table:
 
 
 def _best_first(entry: Entry) -> tuple[bool, float, str]:
-    """Return a key to sort by. Failures count, as in ranks; entries without a finished run go last."""
     return entry.finished.empty, -round(fmean(entry.by_seed().values()), 9), entry.contestant.label
 
 
@@ -209,7 +180,6 @@ def _risk(entry: Entry) -> Risk | None:
 
 
 def _lead(better: Entry | None, worse: Entry | None) -> Estimate | None:
-    """Return by how much an entry is better over the seeds of both; None if they are the same or share no seed."""
     return None if better is None or worse is None or better is worse else mean_over([better], [worse])
 
 

@@ -11,9 +11,9 @@ from dphpo_bench.leaderboard.replays import Replays
 from dphpo_bench.leaderboard.rows import table_of
 from dphpo_bench.leaderboard.sensitivity import variations_of
 from dphpo_bench.leaderboard.sentences import findings
-from dphpo_bench.leaderboard.split import REPLAY
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.submissions import Submissions
+from dphpo_bench.leaderboard.values import REPLAY
 
 
 def score(submissions: Submissions, standard: Standard | None = None) -> Board:

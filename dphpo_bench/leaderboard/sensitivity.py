@@ -24,13 +24,9 @@ class Variation:
     """A group of other ways to make the board, and what becomes of an order in them.
 
     Attributes:
-        epsilon: of the tables.
-        title: what is changed, such as "without one task".
         firsts: who is first, and in how many of the ways; the most frequent one first.
-        pairs: how many pairs there are of contestants that are in all tables; the next two count among these.
         swapped: how many of them change places, in the way that changes most.
         reversed: how many of those that are told apart change places, in the way that changes most of these.
-        worst: the name of the way in which most change places.
     """
 
     epsilon: float
@@ -44,8 +40,6 @@ class Variation:
 
 @dataclass(frozen=True)
 class _Way:
-    """A board made in another way: its group, its name in the group, and the scores of the contestants there."""
-
     group: str
     name: str
     scores: Scores
@@ -100,7 +94,6 @@ def _seeds(contest: Contest) -> list[int]:
 
 
 def _mean(entry: Entry, without: int | None = None) -> float:
-    """Return an entry's mean score, without a seed if others are left."""
     scores = entry.by_seed()
     return fmean([score for seed, score in scores.items() if seed != without] or scores.values())
 
@@ -112,7 +105,6 @@ def _means(contest: Contest, order: Sequence[Contestant], left_out: int | None =
 
 
 def _ranks(contest: Contest, order: Sequence[Contestant]) -> Scores:
-    """Return the negative of each rank, so that more is better."""
     means = np.array([round(mean, 9) for mean in _means(contest, order).values()])
     return dict(zip(order, (-ranks(means)).tolist(), strict=True))
 
@@ -124,7 +116,6 @@ def _shares(contest: Contest, order: Sequence[Contestant], top: str) -> Scores:
 
 
 def _top(contest: Contest, top: str) -> list[Entry]:
-    """Return the oracle or the run without privacy, if it is there."""
     if top == ORACLE:
         return [contest.oracle] if contest.oracle else []
     return [entry for entry in contest.entries if entry.contestant.method == top][:1]
@@ -154,6 +145,5 @@ def _variation(claims: Claims, group: str, ways: Sequence[_Way]) -> Variation:
 
 
 def _changed(claims: Claims, scores: Scores) -> tuple[int, int]:
-    """Return how many pairs change places, and how many of these are significant."""
     changed = [pair for pair in claims.complete if round(scores[pair.better] - scores[pair.worse], 9) < 0]
     return len(changed), sum(pair.significant for pair in changed)

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from dphpo_bench.leaderboard.answers import UNTUNED, Absent, Answer, Place
 from dphpo_bench.leaderboard.board import Board
-from dphpo_bench.leaderboard.claims import FAMILY_ERROR, MOST_TIMES, TIMES, Claims, Pair, Power
+from dphpo_bench.leaderboard.claims import FAMILY_ERROR, MOST_TIMES, TIMES, Claims, Power
 from dphpo_bench.leaderboard.columns import NOTHING, change_text
 from dphpo_bench.leaderboard.contestants import Contest, mean_over
 from dphpo_bench.leaderboard.overall import Overall
@@ -22,7 +22,6 @@ MORE_THAN_ALL = "more than 100"
 
 
 def findings(counted: Sequence[tuple[Contest, Table]], overalls: Sequence[Overall]) -> tuple[Finding, ...]:
-    """Return the findings that the tables that count, and the overall standings, have the data for."""
     epsilons = sorted({table.epsilon for _, table in counted})
     ends = list(dict.fromkeys([*epsilons[:1], *epsilons[-1:]]))
     sentences_by_title = {
@@ -33,7 +32,6 @@ def findings(counted: Sequence[tuple[Contest, Table]], overalls: Sequence[Overal
 
 
 def _first(overall: Overall) -> str:
-    """Return who has the best mean rank, and how many others may really be as good."""
     best, *rest = overall.rows
     assert best.mean_rank is not None
     tied = [row for row in rest if row.mean_rank and row.mean_rank.mean == best.mean_rank.mean]
@@ -47,10 +45,7 @@ def _first(overall: Overall) -> str:
 
 
 def _searching(counted: Sequence[tuple[Contest, Table]], epsilon: float) -> Iterator[str]:
-    """Yield how many searches are significantly better or worse than no tuning, and than recommended values.
-
-    Those in half of the tables or more, so that a submission to one of them does not change what is said of all.
-    """
+    """Yield how many searches are significantly better or worse than no tuning, and than recommended values."""
     tables = [(contest, table) for contest, table in counted if table.epsilon == epsilon]
     among = Counter(row.contestant for _, table in tables for row in table.rows)
     searches = [
@@ -77,21 +72,19 @@ def _searching(counted: Sequence[tuple[Contest, Table]], epsilon: float) -> Iter
 
 
 def _lead(contest: Contest, who: Contestant, label: str) -> Estimate | None:
-    """Return by how much a contestant is better than another one; None without that."""
     others = [entry for entry in contest.entries if entry.contestant.label == label and not entry.lacks]
     return mean_over([contest.by_contestant[who]], others) if others else None
 
 
 def _beyond_chance(leads: Sequence[Estimate]) -> tuple[int, int]:
-    """Return how many are above zero, and how many below, with 95 % confidence each."""
     signs = [lead.sign for lead in leads]
     return signs.count(1), signs.count(-1)
 
 
 def sentences(answer: Answer) -> list[str]:
-    """Return sentences about an answer, who is first and who is last, as plain text; each begins with a name."""
     first, *others = answer.places
-    cost = f", for the cost of {_runs(first.cost)}" if first.cost else ""
+    runs = f"{first.cost:.3g}" if first.cost else ""
+    cost = runs and f", for the cost of {'one untuned run' if runs == '1' else f'{runs} untuned runs'}"
     place = f"{_distance(answer, first.lead.mean)}{_interval(answer, first)}{_worst(answer, first)}"
     texts = [f"{first.contestant.label} is {place}{cost}."]
     ties = [place.contestant.label for place in others if place.tied]
@@ -107,27 +100,18 @@ def sentences(answer: Answer) -> list[str]:
 
 
 def absence(answer: Answer, absent: Absent) -> str:
-    """Return in how many tables a contestant is; if in half or more, its distance and the first's there."""
     if absent.lead is None or absent.first is None or absent not in answer.nearly:
         return f"in {absent.tables}"
     first = f"{answer.places[0].contestant.label} is {_distance(answer, absent.first.mean)}"
     return f"in {absent.tables}: {_distance(answer, absent.lead.mean)} there, where {first}"
 
 
-def _runs(cost: float) -> str:
-    text = f"{cost:.3g}"
-    return "one untuned run" if text == "1" else f"{text} untuned runs"
-
-
 def _distance(answer: Answer, mean: float) -> str:
     if not change_text(mean, answer.measure).strip("+−0."):
         return f"level with {answer.anchor}"
-    return f"{_amount(answer, abs(mean))} {'ahead of' if mean > 0 else 'behind'} {answer.anchor}"
-
-
-def _amount(answer: Answer, value: float) -> str:
     unit = answer.measure.unit or f"of {answer.measure.title}"
-    return f"{change_text(value, answer.measure).lstrip('+')} {unit}"
+    amount = change_text(abs(mean), answer.measure).lstrip("+")
+    return f"{amount} {unit} {'ahead of' if mean > 0 else 'behind'} {answer.anchor}"
 
 
 def _interval(answer: Answer, place: Place) -> str:
@@ -146,14 +130,11 @@ def _worst(answer: Answer, place: Place) -> str:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A small table of texts."""
-
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
 
 def summary(board: Board) -> str:
-    """Return how many pairs are significant, and how sure that is."""
     pairs = sum(len(claims.pairs) for claims in board.claims)
     claimed = sum(len(claims.significant) for claims in board.claims)
     return (
@@ -165,22 +146,16 @@ def summary(board: Board) -> str:
 
 
 def by_subject(board: Board) -> list[tuple[str, list[Claims]]]:
-    """Return the claims, those of one subject together."""
     return [
         (subject, list(of_subject)) for subject, of_subject in groupby(board.claims, key=lambda claims: claims.subject)
     ]
 
 
 def count_text(claims: Claims) -> str:
-    """Return a text such as "ε = 3: 5 of 276 pairs are told apart"."""
     return f"ε = {claims.epsilon:g}: {len(claims.significant):,} of {len(claims.pairs):,} pairs are told apart"
 
 
 def victories(claims: Claims) -> list[str]:
-    """Return a sentence for each contestant that beats another, best mean first, then those without a mean.
-
-    Last, what rests on few of the tables.
-    """
     everyone = (*claims.order, *claims.others)
     texts = [f"{who.label} beats {_whom(claims, who)}." for who in everyone if claims.beaten(who)]
     few = [pair for pair in claims.significant if 2 * pair.ahead <= pair.tables]
@@ -191,10 +166,6 @@ def victories(claims: Claims) -> list[str]:
 
 
 def _whom(claims: Claims, who: Contestant) -> str:
-    """Return whom it beats, or whom it does not beat if these are fewer, among those in all tables; then the others.
-
-    Where not all tables were compared, it is said how many were.
-    """
     beaten = {pair.worse: pair for pair in claims.beaten(who)}
     first = [other for other in claims.order if other in beaten and who in claims.order]
     rest = [other.label for other in claims.order if other != who and other not in beaten]
@@ -202,21 +173,19 @@ def _whom(claims: Claims, who: Contestant) -> str:
     if len(rest) < len(first):
         text = "all others that are in all tables" if claims.others else "all others"
         text += f" but {', '.join(rest)}" if rest else ""
-    further = [_with_tables(claims, pair) for other, pair in beaten.items() if other not in first]
+    further = [
+        other.label + (f" (on {pair.tables} of {claims.tasks} tasks)" if pair.tables < claims.tasks else "")
+        for other, pair in beaten.items()
+        if other not in first
+    ]
     return "; and ".join(filter(None, (text, ", ".join(further))))
 
 
-def _with_tables(claims: Claims, pair: Pair) -> str:
-    return pair.worse.label + (f" (on {pair.tables} of {claims.tasks} tasks)" if pair.tables < claims.tasks else "")
-
-
 def first_answers(board: Board) -> list[Answer]:
-    """Return the answers about the first subject: at each ε, then over all."""
     return [answer for answer in board.answers if answer.subject == board.answers[0].subject]
 
 
 def stability(board: Board) -> list[str]:
-    """Return for each ε how often the order holds on boards that are made in other ways."""
     return [_stability(claims, [variation for variation in board.variations if variation.epsilon == claims.epsilon])
             for claims in _first_claims(board) if claims.complete]  # fmt: skip
 
@@ -240,7 +209,6 @@ def _stability(claims: Claims, variations: Sequence[Variation]) -> str:
 
 
 def stability_sheet(board: Board) -> Sheet:
-    """Return what becomes of the order, for each ε and each group of ways."""
     rows = (
         (
             f"{variation.epsilon:g}",
@@ -255,7 +223,6 @@ def stability_sheet(board: Board) -> Sheet:
 
 
 def needs(board: Board) -> list[str]:
-    """Return for each ε what it takes to tell more apart."""
     texts = []
     for claims in _first_claims(board):
         power = claims.power
@@ -272,7 +239,7 @@ def needs(board: Board) -> list[str]:
 
 
 def _smallest(claims: Claims, power: Power) -> str:
-    """Return the smallest lead that is seen; more than 100 points is more than a perfect score has over zero."""
+    """Return the smallest lead that is seen; more than 100 points does not exist."""
     if claims.measure.share and power.smallest > 1:
         return MORE_THAN_ALL
     return change_text(power.smallest, claims.measure).lstrip("+")
@@ -283,7 +250,6 @@ def _times(power: Power) -> str:
 
 
 def needs_sheet(board: Board) -> Sheet:
-    """Return what it takes to tell more apart, for each subject and ε."""
     settled = (f"settled by {times} times the data" for times in TIMES)
     headers = ("tables", "undecided pairs", "typical lead seen", "times the data for a point", *settled)
     return Sheet(headers, tuple(tuple(_needs_row(claims, claims.power)) for claims in board.claims if claims.power))

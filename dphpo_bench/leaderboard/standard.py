@@ -23,14 +23,6 @@ REFERENCES = frozenset({"grid_composed"})
 
 @dataclass(frozen=True)
 class Asked:
-    """A suite's demands on a task with a model.
-
-    Attributes:
-        task: with this model.
-        budget: any of those on the task.
-        seeds: of the runs.
-    """
-
     task: Task
     budget: PrivacyBudget
     seeds: frozenset[int]
@@ -47,11 +39,8 @@ class Standard:
     """The anchors and tables that a board measures by. It comes with the code, so that no record can change it.
 
     Attributes:
-        untuned: the method that tunes nothing, with its default parameters.
-        oracle: the method that tunes without privacy.
         methods: a table counts if at least half of these are ranked in it; None for all that are ranked anywhere.
         tasks: by task and model, what is asked of the tables that may count; None for all, with any seeds.
-        epsilons: target ε of the tables that may count; None for all.
         excused: method, task and model of what the suite leaves out, as taking too long. Who leaves out something else
             is not compared on the rest, or everybody could choose what to be judged by.
     """
@@ -65,16 +54,10 @@ class Standard:
 
     @classmethod
     def builtin(cls) -> "Standard":
-        """Return the built-in methods as anchors; every table may count."""
         return cls(untuned=_default("auto_clipping"), oracle=_default("grid_oracle"))
 
     @classmethod
     def of_suite(cls, path: Path) -> "Standard":
-        """Return the built-in methods as anchors; only tables of this suite may count.
-
-        Raises:
-            InvalidValueError: if the suite is not valid.
-        """
         suite = load_suite(path)
         methods = {method.name for method, _ in suite.made_methods() if method.end_to_end_private}
         tasks = [task for task, _ in suite.made_tasks()]
@@ -97,10 +80,7 @@ class Standard:
         )
 
     def may_count(self, setting: Setting, target: float) -> bool:
-        """Return True if a table is one of those that may count.
-
-        A record may state other facts, data or models of a task than this code has. Its table is not that task's.
-        """
+        """Return True if a table is one of those that may count, by this code's facts, data and model of its task."""
         if self.epsilons is not None and target not in self.epsilons:
             return False
         if self.tasks is None:

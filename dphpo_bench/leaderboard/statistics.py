@@ -1,8 +1,4 @@
-"""The statistics of the leaderboard: intervals over seeds, ratios of differences, ranks by paired bootstrap.
-
-The same values give the same result on every machine: sums are exact, random numbers come from a bit stream that never
-changes, and ranks compare whole numbers.
-"""
+"""The statistics of the leaderboard: intervals over seeds, ratios of differences, ranks by paired bootstrap."""
 
 import math
 from collections import defaultdict
@@ -28,13 +24,7 @@ Reals = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean of measured values.
-
-    Attributes:
-        value: the mean.
-        error: its standard error; None if too little is known.
-        dof: degrees of freedom of this error.
-    """
+    """A mean with its standard error, None if too little is known, and the error's degrees of freedom."""
 
     value: float
     error: float | None = None
@@ -42,7 +32,6 @@ class Mean:
 
     @property
     def estimate(self) -> Estimate:
-        """With Student's t interval."""
         if self.error is None:
             return Estimate(self.value)
         half = _t(self.dof) * self.error
@@ -59,7 +48,6 @@ class Mean:
 
 
 def mean_interval(values: Sequence[float]) -> Estimate:
-    """Return the mean of independent values with Student's t interval; a single value has no interval."""
     return mean_of_tables([dict(enumerate(values))]).estimate
 
 
@@ -76,9 +64,6 @@ def mean_of_tables(tables: Sequence[Mapping[int, float]]) -> Mean:
     these groups are added, with the covariances over the seeds that two of them share, if those are above zero. The
     degrees of freedom are those of Welch and Satterthwaite, but one less than there are seeds, for each set of groups
     that have seeds in common, is the most.
-
-    Args:
-        tables: values by seed; at least one table, and one value in each.
     """
     alike: defaultdict[tuple[int, ...], list[Mapping[int, float]]] = defaultdict(list)
     for table in tables:
@@ -108,9 +93,6 @@ def not_steadier_than_together(leads: Sequence[Mean | None]) -> list[Mean | None
 
     A search that collapses in one run of ten often does not in five, and then looks steady: its error is far too small
     just where it is ahead. Other ε have seen more of its runs.
-
-    Args:
-        leads: of the same two in the same tables; None where there is no error, which stays.
     """
     errors = [lead.error for lead in leads if lead and lead.error is not None]
     together = math.sqrt(fmean(error**2 for error in errors)) if errors else 0.0
@@ -118,15 +100,7 @@ def not_steadier_than_together(leads: Sequence[Mean | None]) -> list[Mean | None
 
 
 def holm(p_values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """Return adjusted p-values of Holm (1979), with weights: the family-wise error rate is at most α.
-
-    Args:
-        p_values: p-values, however they depend on each other.
-        weights: positive; the larger, the more of the error a test may have.
-
-    Returns:
-        In the same order; those up to α are claims.
-    """
+    """Return adjusted p-values of Holm (1979), with weights: the family-wise error rate is at most α."""
     order = sorted(range(len(p_values)), key=lambda place: p_values[place] / weights[place])
     adjusted = [1.0] * len(p_values)
     left, reached = math.fsum(weights), 0.0
@@ -182,13 +156,11 @@ class Scores:
 
     @property
     def means(self) -> Reals:
-        """Shape (contestants,)."""
         means: Reals = self.values.sum(axis=1) / self.present.sum(axis=1)
         return means
 
     @property
     def ranks(self) -> Reals:
-        """Ranks by mean, 1 is best. Shape (contestants,)."""
         return ranks(np.rint(self.means / EQUAL))
 
     def resampled_ranks(self, weights: Integers) -> Reals:
@@ -198,12 +170,6 @@ class Scores:
         Deviations from the mean are therefore widened by √(n/(n−1)) · t / z, as Hesterberg's (2015) expanded percentile
         interval does for means: their middle 95 % is as wide as the t interval. If none of a contestant's seeds is
         drawn, it keeps its mean.
-
-        Args:
-            weights: shape (draws, seeds), how often each seed is drawn; see `draw`.
-
-        Returns:
-            Shape (draws, contestants).
         """
         counts = weights @ self.present.T
         means = self.means
@@ -221,16 +187,7 @@ def ranks(scores: Reals) -> Reals:
 
 
 def draw(items: int, stream: int, draws: int = DRAWS) -> Integers:
-    """Draw as many items as there are, with replacement, many times.
-
-    Args:
-        items: how many there are, at most 2³².
-        stream: number of the random stream; the same stream gives the same draws.
-        draws: how many times.
-
-    Returns:
-        Shape (draws, items): how often each item was drawn; rows sum to `items`.
-    """
+    """Draw as many items as there are (at most 2³²), with replacement: counts of shape (draws, items)."""
     raw = np.random.PCG64(stream).random_raw(draws * items)
     chosen = ((raw >> np.uint64(32)) * np.uint64(items) >> np.uint64(32)).astype(np.int64).reshape(draws, items)
     flat = chosen + items * np.arange(draws, dtype=np.int64)[:, None]
@@ -238,12 +195,10 @@ def draw(items: int, stream: int, draws: int = DRAWS) -> Integers:
 
 
 def middle_ranks(resampled: Reals) -> list[Ranks]:
-    """Return each contestant's middle 95 % of ranks of shape (draws, contestants), rounded outwards to whole ranks."""
     return [Ranks(math.floor(low), math.ceil(high)) for low, high in middle(resampled)]
 
 
 def middle(resampled: Reals) -> list[tuple[float, float]]:
-    """Return the ends of the middle 95 % of each column."""
     ordered = np.sort(resampled, axis=0)
     cut = math.floor((1 - CONFIDENCE) / 2 * len(ordered))
     return list(zip(ordered[cut].tolist(), ordered[-1 - cut].tolist(), strict=True))
@@ -281,7 +236,6 @@ def _covariance_of_means(first: Mapping[int, float], second: Mapping[int, float]
 
 @cache
 def _t(dof: float) -> float:
-    """Return the quantile of Student's t distribution that ends its middle 95 %."""
     from scipy.special import stdtrit
 
     return float(stdtrit(dof, (1 + CONFIDENCE) / 2))
@@ -289,7 +243,6 @@ def _t(dof: float) -> float:
 
 @cache
 def _widening(count: int) -> float:
-    """Return the factor that widens deviations of resampled means of so many values; 1 for a single value."""
     if count < 2:
         return 1.0
     return math.sqrt(count / (count - 1)) * _t(count - 1) / NormalDist().inv_cdf((1 + CONFIDENCE) / 2)

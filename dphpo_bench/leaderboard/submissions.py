@@ -1,8 +1,4 @@
-"""Records as strangers submit them: read, checked, and their ε recomputed.
-
-A record can only be checked against itself: its types and sizes, its place, its ledger against its ε. Only
-running it again can show whether the run took place.
-"""
+"""Records as strangers submit them: read, checked, and their ε recomputed."""
 
 import hashlib
 import logging
@@ -60,14 +56,6 @@ _PLACE = ("<task>", "<method>", "<key>.json")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting that runs must share to be compared.
-
-    Attributes:
-        facts: a hash of all public facts of the task.
-        seen: whether the model starts from a public one that was trained on the task's records.
-        kinds: what its records are, and what is trained; empty if the facts do not tell.
-    """
-
     task: str
     model: str
     delta: float
@@ -84,24 +72,11 @@ class Run:
     """One run that passed, as far as the leaderboard needs it.
 
     Attributes:
-        path: of its record.
-        target: the ε that was asked for.
-        parameters: compact JSON.
         end_to_end_private: None for a run that failed before it could say.
         value: of the setting's metric, on test data; None for a run that failed.
-        cross_entropy: on test data; None if it failed, or nobody measured it.
         epsilon: the claim, which the ledger confirms; ∞ for a run that is not private; None for one that failed before
             it could say.
-        accountant: whose bound it is, else empty.
-        audited: lower bound on ε that an attack has shown, if there was one.
-        runs: training runs, in expectation.
-        examples: examples processed, in expectation.
-        seconds: of all phases; None if the record does not tell the time of training.
-        released_path: what the method released while it trained.
-        error: why the run failed, else empty.
-        key: of its identity.
         values: what it released, or was given, of the hyperparameters of a run of DP-SGD; compact JSON.
-        refuted: whether its audit refuted the claim, as the record says.
         risk: to one record: what the ledger costs, or more if the record says so; None for a run that failed before it
             could say.
     """
@@ -134,30 +109,16 @@ class Run:
 
 @dataclass(frozen=True)
 class Submissions:
-    """The runs whose records passed, failed runs included, and the records that did not; both sorted by path."""
-
     runs: tuple[Run, ...]
     rejected: tuple[Refused, ...]
 
     @property
     def failed(self) -> tuple[Refused, ...]:
-        """The runs that failed, with their errors."""
         return tuple(Refused(run.path, run.error) for run in self.runs if run.value is None)
 
 
 def read_submissions(paths: Sequence[Path], cache: Path | None = None, progress: Progress | None = None) -> Submissions:
-    """Read and check records.
-
-    Hidden files and folders are ignored; symbolic links are rejected, not followed.
-
-    Args:
-        paths: records, and folders of them.
-        cache: a folder in which this machine keeps recomputed ε for itself.
-        progress: told while it works.
-
-    Raises:
-        InvalidValueError: if a path does not exist.
-    """
+    """Read and check records; `cache` is a folder in which this machine keeps recomputed ε."""
     progress = progress or NullProgress()
     rejected: list[Refused] = []
     files: dict[Path, str] = {}
@@ -190,7 +151,6 @@ def read_submissions(paths: Sequence[Path], cache: Path | None = None, progress:
 
 
 def _files(paths: Sequence[Path], reject: Callable[[Refused], None]) -> Iterable[tuple[Path, str]]:
-    """Yield each file with its path to show: relative to the folder that was named, or as the file was named."""
     for root in paths:
         if root.is_symlink():
             reject(Refused(one_line(path_text(root)), "a symbolic link; links are not followed"))
@@ -213,7 +173,6 @@ def _files(paths: Sequence[Path], reject: Callable[[Refused], None]) -> Iterable
 
 
 def setting_of(identity: Identity) -> Setting:
-    """Return what a run's identity says of the setting."""
     return Setting(
         identity.task,
         identity.model,
@@ -246,7 +205,6 @@ def kinds_of(task: str, model: str, facts: Mapping[str, Any]) -> tuple[str, ...]
 
 
 def _has_seen(facts: Mapping[str, Any]) -> bool:
-    """Return True if a public model has seen the records, or the facts have another form."""
     pretrained = facts.get("pretrained", [])
     if not isinstance(pretrained, list):
         return True
@@ -259,12 +217,6 @@ def _cross_entropy(metrics: Mapping[str, float]) -> float | None:
 
 
 def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
-    """Return a run, and the claim that its ledger has to confirm; None if it claims none.
-
-    Raises:
-        RecordError: if the file is not a record.
-        RejectedError: if the record does not pass.
-    """
     record = read_record(file)
     identity, privacy = record.identity, record.privacy
     seed = check_identity(identity, file)
@@ -351,7 +303,6 @@ def _verified(run: Run, cost: Cost | str) -> Run:
 
 
 def _released_path(value: Any) -> tuple[PathPoint, ...]:
-    """Return what a method released while it trained, thinned out; nothing if it has another form."""
     if not isinstance(value, list):
         return ()
     thin = value[:: max(1, math.ceil(len(value) / MAX_PATH_POINTS))]

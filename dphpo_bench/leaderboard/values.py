@@ -1,24 +1,26 @@
 """The values that boards are made of: estimates, ranks, contestants, findings."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from dphpo_bench.records.measure import Measure
+
+REPLAY = "replay"
+"""The method of the extra runs, whose parameters name the records they are about and the values they train with."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds, and the ends of its 95 % interval, which a single seed does not have.
-
-    That of a logarithmic metric is geometric, with an interval that is longer above the mean than below.
-    """
+    """A mean over seeds, and the ends of its 95 % interval, which a single seed does not have."""
 
     mean: float
     low: float | None = None
     high: float | None = None
 
     def through(self, form: Callable[[float], float]) -> "Estimate":
-        """Return the mean and the ends as another form of the value, monotonic, such as its negative."""
         if self.low is None or self.high is None:
             return Estimate(form(self.mean))
         return Estimate(form(self.mean), *sorted((form(self.low), form(self.high))))
@@ -39,10 +41,7 @@ class Ranks:
 
 @dataclass(frozen=True)
 class PathPoint:
-    """A release of a method that adapts while it trains, at one step, counted from 0.
-
-    `loss_bound` is the clipping threshold of the privatised losses, if it released one.
-    """
+    """A release of a method that adapts while it trains, at one step, counted from 0."""
 
     step: int
     learning_rate: float
@@ -51,15 +50,7 @@ class PathPoint:
 
 @dataclass(frozen=True)
 class Contestant:
-    """A method with its parameters: what is ranked.
-
-    Attributes:
-        method: its name.
-        label: the name, and the parameters in which contestants of this method differ.
-        parameters: all parameters, as compact JSON.
-        end_to_end_private: whether its ε covers tuning.
-        reference: whether it is a line to compare with rather than a method to choose.
-    """
+    """A method with its parameters, as compact JSON; a reference is a line to compare with, not a method to choose."""
 
     method: str
     label: str
@@ -78,10 +69,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence or two that the data support, as plain text, with a title of a few words.
-
-    `commands` recompute the figures of one that a person wrote.
-    """
+    """A sentence or two that the data support, with a title, and the commands that recompute its figures."""
 
     title: str
     text: str
@@ -89,6 +77,48 @@ class Finding:
 
 
 def common_measure(measures: Iterable[Measure]) -> Measure | None:
-    """Return the metric that all have; None if they differ."""
     different = set(measures)
     return different.pop() if len(different) == 1 else None
+
+
+@dataclass(frozen=True)
+class Split:
+    """Four runs, by whose values they train with and how much ε their training has; larger results are better.
+
+    Attributes:
+        run: the run's values, what was left of ε: the run itself.
+        oracle: the oracle's values, all of ε: the oracle's last training.
+        at_full: the run's values, all of ε; None if there are none to train with.
+        at_left: the oracle's values, what was left of ε.
+    """
+
+    run: float
+    oracle: float
+    at_full: float | None
+    at_left: float
+
+    @classmethod
+    def of_free_tuning(cls, run: float, oracle: float) -> "Split":
+        return cls(run, oracle, run, oracle)
+
+    @property
+    def loss(self) -> float:
+        """By how much the oracle is better; `noise` and `choice` add up to it."""
+        return self.oracle - self.run
+
+    @property
+    def noise(self) -> float:
+        """Cost of paying for the tuning: the mean over both choices of values, or at the oracle's alone."""
+        at_oracles = self.oracle - self.at_left
+        return at_oracles if self.at_full is None else (at_oracles + self.at_full - self.run) / 2
+
+    @property
+    def choice(self) -> float:
+        """Cost of the other values: the mean over both amounts of ε, or at what was left alone."""
+        at_what_was_left = self.at_left - self.run
+        return at_what_was_left if self.at_full is None else (at_what_was_left + self.oracle - self.at_full) / 2
+
+
+def counterpart(by_seed: Mapping[int, T], seed: int | None) -> T | None:
+    """Return the item of this seed, else of the smallest one; None if there is none."""
+    return (None if seed is None else by_seed.get(seed)) or (by_seed[min(by_seed)] if by_seed else None)

@@ -33,13 +33,7 @@ _READING = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE
 
 
 class Written(BaseModel):
-    """A finding.
-
-    Attributes:
-        title: a few words.
-        text: a sentence or two.
-        figures: words of the text with the query that gives them: a number, as exact as the words say it, or a text.
-    """
+    """A finding: `figures` are words of its text with the query that gives them, a number or a text."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -49,7 +43,6 @@ class Written(BaseModel):
 
     @property
     def finding(self) -> Finding:
-        """With the commands that recompute its figures."""
         return Finding(self.title, self.text, tuple(map(_command, self.figures.values())))
 
 
@@ -65,11 +58,6 @@ class _File(BaseModel):
 
 
 def read_written(path: Path) -> list[Written]:
-    """Return the findings in a file; none if there is no file.
-
-    Raises:
-        InvalidValueError: if it cannot be read, or is not of this form.
-    """
     try:
         return _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8"))).finding
     except FileNotFoundError:
@@ -85,12 +73,7 @@ def read_written(path: Path) -> list[Written]:
 
 
 def wrong_figure(written: Written, table: str) -> str:
-    """Return what the first wrong figure says and what the board gives instead; empty if all are right.
-
-    Args:
-        written: the finding.
-        table: the board as CSV.
-    """
+    """Return what the first wrong figure says and what the board gives instead; empty if all are right."""
     for words, query in written.figures.items():
         if words not in written.text:
             return f"{shown(words, form=repr)} is not in its text"
@@ -107,14 +90,8 @@ def wrong_figure(written: Written, table: str) -> str:
 
 
 def ask(table: str, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Return names of columns, and at most `MAX_ROWS` rows, of a query in SQL to the table `board`.
-
-    Args:
-        table: the board as CSV; what is empty there is NULL, True is 1 and False is 0.
-        query: reads only.
-
-    Raises:
-        InvalidValueError: if it is not such a query.
+    """Return columns and at most `MAX_ROWS` rows of an SQL query to `board`, a CSV in which nothing is NULL, True 1,
+    False 0.
     """
     header, *rows = csv.reader(io.StringIO(table))
     marks = ", ".join("?" * len(header))
@@ -146,7 +123,6 @@ def _said(words: str, value: Any) -> tuple[str, str]:
 
 
 def held(written: Sequence[Written], table: str, path: Path) -> tuple[list[Finding], list[str]]:
-    """Return the findings whose figures are right, and a line for each other one."""
     wrong = [wrong_figure(finding, table) for finding in written]
     lines = [one_line(f"{path}, finding {at}: {reason}") for at, reason in enumerate(wrong, 1) if reason]
     return [finding.finding for finding, reason in zip(written, wrong, strict=True) if not reason], lines

@@ -11,19 +11,13 @@ LARGEST = 1e300
 
 @dataclass(frozen=True)
 class Series:
-    """One number over the steps of a run.
-
-    Attributes:
-        name: such as "learning_rate".
-        points: steps and values, in the order of steps.
-    """
+    """A number over the steps of a run: (step, value), in the order of steps."""
 
     name: str
     points: tuple[tuple[float, float], ...]
 
 
 def chosen(released: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the single values: learning rates and the like."""
     return {name: value for name, value in released.items() if value is None or isinstance(value, str | int | float)}
 
 
@@ -44,14 +38,12 @@ def series(released: Mapping[str, Any]) -> list[Series]:
 
 
 def tried(released: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the candidates that were compared, with scores where these were released; empty if they are secret."""
     candidates = released.get("candidates")
     rows = [chosen(values) for values in candidates if isinstance(values, dict)] if isinstance(candidates, list) else []
     return [row for row in rows if row]
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value of a record is a number that a plot can show."""
     return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST < value < LARGEST
 
 

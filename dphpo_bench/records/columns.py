@@ -9,23 +9,16 @@ from dphpo_bench.base.text import compact_json
 
 @dataclass(frozen=True)
 class Column:
-    """A value of each `Result`.
-
-    Attributes:
-        kind: its type in a table of pandas.
-        source: its place in a result, such as "record.privacy.epsilon", or a function of the result.
-    """
+    """A value of each `Result`: its pandas type, and its place, such as "record.privacy.epsilon", or a function."""
 
     kind: str
     source: str | Callable[[Any], Any]
 
     def value(self, result: Any) -> Any:
-        """Return the value; None if anything on its way is None."""
         return value_at(result, self.source) if isinstance(self.source, str) else self.source(result)
 
 
 def value_at(item: Any, place: str) -> Any:
-    """Return the attribute at a place such as "record.privacy.epsilon"; None if anything on the way is None."""
     for name in place.split("."):
         item = None if item is None else getattr(item, name)
     return item

@@ -26,13 +26,11 @@ def to_csv(data: "pd.DataFrame") -> str:
 
 
 def to_json(data: "pd.DataFrame") -> str:
-    """Return a JSON list of objects: null for missing values, "Infinity" for ∞, as in records."""
     rows = data.astype(object).where(data.notna(), None).to_dict("records")
     return json.dumps(finite_json(rows), indent=1, allow_nan=False) + "\n"
 
 
 def to_parquet(data: "pd.DataFrame") -> bytes:
-    """Return the table as a Parquet file."""
     buffer = io.BytesIO()
     data.to_parquet(buffer, index=False)
     return buffer.getvalue()
@@ -56,6 +54,5 @@ def write(path: Path, content: str | bytes) -> None:
 
 
 def no_formula(text: str) -> str:
-    """Return the text with unprintable characters escaped, and an apostrophe in front of what looks like a formula."""
     text = escaped(text)
     return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) else text

@@ -10,24 +10,14 @@ from dphpo_bench.base.text import shown, unknown_name_message
 
 @dataclass(frozen=True)
 class Only:
-    """The values that each field may have. A run is accepted if each of these fields has one of its values.
-
-    Numbers are compared as numbers: 1, 1.0 and 1e0 are the same.
-    """
+    """The values that each field may have. Numbers are compared as numbers: 1, 1.0 and 1e0 are the same."""
 
     accepted: Mapping[str, frozenset[str | float]]
 
     @classmethod
     def parse(cls, texts: Sequence[str], available: Mapping[str, Collection[str | float | None]]) -> "Only":
-        """Read texts such as "method=hyfreedp,method=liu_talwar,task=mnist".
-
-        Args:
-            texts: field=value pairs, separated by commas.
-            available: the values that occur, by field.
-
-        Raises:
-            InvalidValueError: if a text is not of this form.
-            UnknownNameError: if a field or one of its values does not occur.
+        """Read texts such as "method=hyfreedp,method=liu_talwar,task=mnist"; `available` has the values that occur, by
+        field.
         """
         accepted: dict[str, set[str | float]] = {}
         for pair in (pair.strip() for text in texts for pair in text.split(",")):
@@ -45,16 +35,14 @@ class Only:
         return cls({field: frozenset(values) for field, values in accepted.items()})
 
     def accepts(self, field: str, value: str | float | None) -> bool:
-        """Return whether a run with this value of the field may be accepted."""
         return field not in self.accepted or _comparable(value) in self.accepted[field]
 
     def matches(self, values: Mapping[str, str | float | None]) -> bool:
-        """Return whether a run with these values is accepted."""
         return all(self.accepts(field, values[field]) for field in self.accepted)
 
 
 def _comparable(value: str | float | None) -> str | float:
-    """Return a number for a number or its text, exact for an integer; any other value as a text."""
+    """Return a number for a number or its text, else a text."""
     if isinstance(value, str):
         for read in (int, float):
             with contextlib.suppress(ValueError):

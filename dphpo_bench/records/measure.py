@@ -17,11 +17,7 @@ TITLES = {"f1": "F1", "r2": "R²", "roc_auc": "ROC-AUC"}
 
 @dataclass(frozen=True, order=True, slots=True)
 class Measure:
-    """A metric by its name in records, such as "accuracy", with its direction and its scale.
-
-    Attributes:
-        share: whether values lie between 0 and 1, and are shown in per cent.
-    """
+    """A metric by its name in records. Values of a share lie between 0 and 1, and are shown in per cent."""
 
     name: str = "accuracy"
     higher_is_better: bool = True
@@ -37,7 +33,6 @@ class Measure:
 
     @property
     def logarithmic(self) -> bool:
-        """True if values are compared and averaged by their logarithms."""
         return self.name in LOGARITHMIC
 
     @property
@@ -47,12 +42,10 @@ class Measure:
 
     @property
     def title(self) -> str:
-        """The name for people."""
         return TITLES.get(self.name, self.name.replace("_", " "))
 
     @property
     def header(self) -> str:
-        """The title with its unit, and with its direction if lower is better."""
         unit = f"{self.title}, %" if self.share else self.title
         return unit if self.higher_is_better else f"{unit} (lower is better)"
 
@@ -62,12 +55,10 @@ class Measure:
         return size if self.higher_is_better else -size
 
     def value(self, score: float) -> float:
-        """Return the value with this score."""
         size = score if self.higher_is_better else -score
         return math.exp(size) if self.logarithmic else size
 
     def text(self, value: float) -> str:
-        """Return a value for people: a share in percent, anything else with four digits."""
         return f"{value:.2%}" if self.share else f"{value:.4g}"
 
 
@@ -77,19 +68,7 @@ SEVERAL = Measure("several metrics")
 
 
 def compared_value(measure: Measure, value: float, facts: Mapping[str, Any]) -> float:
-    """Return the value for comparisons: a perplexity is at most the number of classes, here tokens.
-
-    A uniform guess has that perplexity. A confidently wrong model can have any; a single collapsed run would
-    dominate means and ranks.
-
-    Args:
-        measure: what was measured.
-        value: as measured, on test data.
-        facts: of the run's identity.
-
-    Returns:
-        The value; of a perplexity at least 1, and not a number if it is below.
-    """
+    """Return the value for comparisons: a perplexity counts as at most the number of classes, and as NaN below 1."""
     if not measure.logarithmic:
         return value
     classes = facts.get("n_classes")
@@ -98,12 +77,7 @@ def compared_value(measure: Measure, value: float, facts: Mapping[str, Any]) -> 
 
 
 def shown_measure(facts: Mapping[str, Any], measured: Iterable[str] = ()) -> Measure:
-    """Return the metric to show: the first in the task's facts, else the accuracy, else the first that was measured.
-
-    Args:
-        facts: of the run's identity. Their `metrics` are a list of names and directions.
-        measured: names of the measured metrics. Unless the facts say otherwise, higher is better.
-    """
+    """Return the metric to show: the first in the task's facts, else the accuracy, else the first that was measured."""
     first = next(_declared(facts), None)
     if first:
         return first
@@ -112,7 +86,6 @@ def shown_measure(facts: Mapping[str, Any], measured: Iterable[str] = ()) -> Mea
 
 
 def measure_named(name: str, facts: Mapping[str, Any]) -> Measure:
-    """Return a metric by its name, as the facts of a run's identity declare it; unless they do, higher is better."""
     return next((measure for measure in _declared(facts) if measure.name == name), Measure(name))
 
 

@@ -26,27 +26,22 @@ class Result:
 
     @property
     def parameters(self) -> str:
-        """The method's parameters as JSON text, the same for the same parameters."""
         return compact_json(self.record.identity.parameters)
 
     @property
     def measure(self) -> Measure:
-        """The metric to compare by."""
         return shown_measure(self.record.identity.facts, self.record.metrics)
 
     @property
     def value(self) -> float | None:
-        """The value of `measure`; None if it was not measured."""
         return self.record.metrics.get(self.measure.name)
 
     @property
     def setting(self) -> tuple[Any, ...]:
-        """The values that runs share if they differ in their seeds alone."""
         return tuple(COLUMNS[name].value(self) for name in SETTING)
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """The key to sort by."""
         seed = self.record.identity.seed
         return *self.setting, math.inf if seed is None else seed, self.path
 
@@ -99,7 +94,6 @@ def select(results: Sequence[Result], only: Sequence[str]) -> list[Result]:
 
 
 def skipped_lines(skipped: Sequence[RecordError], shown: int = 5) -> list[str]:
-    """Return a line for each of the first errors, and one that counts the others."""
     lines = [f"Skipped: {one_line(str(error))}" for error in skipped[:shown]]
     if len(skipped) > shown:
         lines.append(f"Skipped: {len(skipped) - shown:,} more files.")
@@ -135,11 +129,9 @@ def record_files(root: Path, skip: Callable[[RecordError], None]) -> Iterator[Pa
 
 
 def path_text(path: Path) -> str:
-    """Return the path with slashes; bytes that are not text are escaped."""
     return os.fsencode(path.as_posix()).decode(errors="backslashreplace")
 
 
 def _fields(result: Result) -> dict[str, str | float | None]:
-    """Return the values that `--only` compares; names are as tables show them, since error messages list them."""
     values = {name: COLUMNS[column].value(result) for name, column in CHOICES.items()}
     return {name: one_line(value) if isinstance(value, str) else value for name, value in values.items()}

@@ -11,7 +11,6 @@ _ROUNDING = 1e-9
 
 
 def recorded(risk: Risk) -> ProvenRisk:
-    """Return the risk as a part of a record."""
     return ProvenRisk(**asdict(risk))
 
 

@@ -35,13 +35,7 @@ def releases(privacy: Privacy) -> list[str]:
 
 
 def sections(record: RunRecord, risk: Risk | None, account: str | None = None) -> list[Section]:
-    """Return what is to be said of a run.
-
-    Args:
-        record: of the run.
-        risk: to one record, of the whole run; None if it is not known.
-        account: what is known of all runs on the same records, one paragraph; None if nothing is.
-    """
+    """Return what is to be said of a run."""
     privacy = record.privacy
     if privacy is None or not _is_private(privacy):
         return [
@@ -51,7 +45,7 @@ def sections(record: RunRecord, risk: Risk | None, account: str | None = None) -
         ]
     return [
         ("Guarantee", [*_failure(record), *_guarantee(record, privacy)]),
-        ("What an attacker can learn at most", attack(risk, _unit(record))),
+        ("What an attacker can learn at most", attack(risk, unit_text(record.identity.unit))),
         ("What is protected", _protected(record)),
         ("What is not protected", [*_unprotected(record)]),
         ("Accounting", [*_accounting(record, privacy)]),
@@ -63,7 +57,6 @@ def sections(record: RunRecord, risk: Risk | None, account: str | None = None) -
 
 
 def title(record: RunRecord) -> str:
-    """Return the run in one line."""
     who = record.identity
     return one_line(
         f"Privacy statement: {who.method} (version {who.method_version}) on {who.task} ({who.model}), "
@@ -73,12 +66,10 @@ def title(record: RunRecord) -> str:
 
 
 def lines(record: RunRecord, risk: Risk | None, account: str | None = None) -> Iterator[str]:
-    """Yield the page, line by line; the arguments are those of `sections`."""
     yield from page(title(record), sections(record, risk, account))
 
 
 def page(title: str, sections: list[Section]) -> Iterator[str]:
-    """Yield a page, line by line."""
     yield from wrap(title, WIDTH)
     for heading, paragraphs in sections:
         yield ""
@@ -91,12 +82,7 @@ def _is_private(privacy: Privacy) -> bool:
     return privacy.end_to_end_private and privacy.recomputed is not None and privacy.epsilon < math.inf
 
 
-def _unit(record: RunRecord) -> str:
-    return unit_text(record.identity.unit)
-
-
 def unit_text(unit: str) -> str:
-    """Return what is protected as a whole, in words: a record, unless the task's facts name another unit."""
     return "one record" if unit == "record" else f"one {one_line(unit, 80)} with all its records"
 
 
@@ -127,7 +113,7 @@ def _guarantee(record: RunRecord, privacy: Privacy) -> Iterator[str]:
         f"(ε, δ)-differential privacy with ε = {rounded_up(privacy.epsilon, 5)} (natural logarithm) and "
         f"δ = {rounded_up(delta, 3)}, for tuning and training together."
     )
-    unit = _unit(record)
+    unit = unit_text(record.identity.unit)
     count = record.identity.facts.get("n_records")
     public = f" Their number, N = {count:,}, counts as public." if isinstance(count, int) else ""
     yield f"Unit of privacy: {unit}. Neighbouring data sets differ by {unit}, added or removed.{public}"
@@ -138,7 +124,6 @@ def _guarantee(record: RunRecord, privacy: Privacy) -> Iterator[str]:
 
 
 def attack(risk: Risk | None, unit: str) -> list[str]:
-    """Return what an attacker can learn at most, in paragraphs; `unit` is such as "one record"."""
     if risk is None:
         return ["Not computed: no accountant bounds what was released."]
     if risk.mu == math.inf:
@@ -158,7 +143,7 @@ def attack(risk: Risk | None, unit: str) -> list[str]:
 
 
 def _protected(record: RunRecord) -> list[str]:
-    unit = _unit(record)
+    unit = unit_text(record.identity.unit)
     return [
         f"Whether {unit} was among the training records, and with it everything that is said there: what was released "
         "would have been nearly as likely without.",
@@ -168,7 +153,7 @@ def _protected(record: RunRecord) -> list[str]:
 
 def _unprotected(record: RunRecord) -> Iterator[str]:
     yield "What the records have in common: conclusions about a population hold for those who did not take part, too."
-    if _unit(record) == "one record":
+    if unit_text(record.identity.unit) == "one record":
         yield "People with several records, and groups: for k records the guarantee is weaker, about kε."
     else:
         yield "Groups of several units: for k of them the guarantee is weaker, about kε."

@@ -41,7 +41,10 @@ def read_record(path: Path) -> RunRecord:
     except ValidationError as error:
         first = error.errors()[0]
         if first["loc"] == ("schema_version",):
-            raise RecordError(f"{path} {_other_schema(first['input'])}") from None
+            raise RecordError(
+                f"{path} has schema_version {shown(first['input'])}, and this is {SCHEMA_VERSION}. "
+                "Update dphpo-bench to read it, or run it again."
+            ) from None
         where = shown(".".join(str(part) for part in first["loc"]) or "the record", 200)
         raise RecordError(f"{path} is not a valid record: {where}: {shown(first['msg'], 400)}.") from None
 
@@ -56,15 +59,6 @@ def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise _TwiceError(name)
         values[name] = value
     return values
-
-
-def _other_schema(schema: Any) -> str:
-    if schema == 1:
-        return (
-            "is a record of schema_version 1, whose identity does not say all of what ran; "
-            f"this is {SCHEMA_VERSION}. Run it again, and remove the file."
-        )
-    return f"has schema_version {shown(schema)}, and this is {SCHEMA_VERSION}. Update dphpo-bench to read it."
 
 
 class RecordStore:
@@ -82,7 +76,6 @@ class RecordStore:
         return self.root / ".unfinished" / f"{identity.key}.checkpoint"
 
     def path_of(self, identity: Identity) -> Path:
-        """Return the file of this identity's record."""
         return self.root / identity.task / identity.method / f"{identity.key}.json"
 
     def find(self, identity: Identity) -> RunRecord | None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from dphpo_bench.records.columns import COLUMNS, SETTING
 from dphpo_bench.records.columns import value_at as value_at
 from dphpo_bench.records.reading import Result
-from dphpo_bench.records.record import Identity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,12 +17,7 @@ INT64_MAX = 2**63 - 1
 
 
 def frame(results: Sequence[Result]) -> "pd.DataFrame":
-    """Return one row for each result.
-
-    The first columns are always the same, with the same types. `metric_<name>` for each metric and `seconds_<phase>`
-    for each phase follow. ε may be infinite. An integer column is of type Int64, or of texts if a value takes more
-    than 64 bits.
-    """
+    """Return one row for each result."""
     import pandas as pd
 
     columns = {
@@ -36,7 +30,6 @@ def frame(results: Sequence[Result]) -> "pd.DataFrame":
 
 
 def summary(results: Sequence[Result]) -> "pd.DataFrame":
-    """Return one row for each setting; see `summary_rows`."""
     import pandas as pd
 
     rows = summary_rows(results)
@@ -59,12 +52,13 @@ def _summary_row(group: Sequence[Result]) -> dict[str, Any]:
     measure = next((result.measure for result in ok if result.value is not None), None)
     values = [result.record.metrics[measure.name] for result in ok if measure and measure.name in result.record.metrics]
     known = bool(values) and all(map(math.isfinite, values))
+    seeds = Counter(result.record.identity.seed for result in ok)
     quoted = [result.record.privacy.epsilon for result in ok if result.record.privacy]
     return {
         "first": group[0],
         **dict(zip(SETTING, group[0].setting, strict=True)),
         "metric": measure and measure.name,
-        "seeds": _count_seeds(result.record.identity for result in ok),
+        "seeds": len(seeds) - (None in seeds) + seeds[None],  # each run without a seed counts
         "mean": math.fsum(value / len(values) for value in values) if known else None,
         "min": min(values) if known else None,
         "max": max(values) if known else None,
@@ -72,12 +66,6 @@ def _summary_row(group: Sequence[Result]) -> dict[str, Any]:
         "failed": len(group) - len(ok),
         "epsilon": max(quoted, default=None),
     }
-
-
-def _count_seeds(identities: Iterable[Identity]) -> int:
-    """Return the number of different seeds. Each run without a seed counts."""
-    counts = Counter(identity.seed for identity in identities)
-    return len(counts) - (None in counts) + counts[None]
 
 
 _SUMMARY_KINDS: Mapping[str, str] = {
@@ -103,6 +91,5 @@ def _column(kind: str, values: Iterable[Any]) -> "pd.Series":
 
 
 def _spread(prefix: str, mappings: Sequence[Mapping[str, float]]) -> dict[str, "pd.Series"]:
-    """Return a column for each name that occurs."""
     names = sorted({name for mapping in mappings for name in mapping})
     return {prefix + name: _column("float64", [mapping.get(name) for mapping in mappings]) for name in names}

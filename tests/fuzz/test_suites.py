@@ -218,5 +218,3 @@ def test_found_by_fuzzing(text: str, reason: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match=reason) as caught:
         load_suite(path)
     check_message(caught.value, tmp_path)
-
-

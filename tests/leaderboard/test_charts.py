@@ -11,8 +11,7 @@ import pytest
 
 from dphpo_bench.leaderboard.charts.collection import charts
 from dphpo_bench.leaderboard.charts.forest import Forest
-from dphpo_bench.leaderboard.charts.frame import Chart
-from dphpo_bench.leaderboard.charts.scales import Axis, estimates_axis, ticks
+from dphpo_bench.leaderboard.charts.frame import Axis, Chart, estimates_axis, ticks
 from dphpo_bench.leaderboard.values import Estimate
 from tests.leaderboard import boards
 

@@ -14,7 +14,6 @@ from dphpo_bench.leaderboard.sentences import first_answers, sentences
 
 
 def charts(board: Board) -> list[Chart]:
-    """Return the pictures that the board has the data for: answers about the first subject, then each setting's."""
     drawn = [_answer(answer) for answer in first_answers(board)]
     for setting, tables in settings_of(board):
         drawn += _of_setting(setting, tables)
@@ -22,7 +21,6 @@ def charts(board: Board) -> list[Chart]:
 
 
 def settings_of(board: Board) -> list[tuple[str, list[Table]]]:
-    """Return the tables by setting."""
     return [(setting, list(tables)) for setting, tables in groupby(board.tables, key=lambda table: table.setting)]
 
 

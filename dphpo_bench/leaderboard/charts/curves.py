@@ -1,7 +1,4 @@
-"""Small pictures side by side, one for each contestant with its name above: the metric against ε, and what it released.
-
-Each has the same axes as its neighbours, so that no line crosses another and no legend is needed.
-"""
+"""Small pictures side by side, one for each contestant: the metric against ε, and what it released."""
 
 import math
 from collections import defaultdict
@@ -12,7 +9,7 @@ from itertools import pairwise
 from markupsafe import Markup
 
 from dphpo_bench.leaderboard.charts import frame
-from dphpo_bench.leaderboard.charts.scales import Axis, estimates_axis, log_axis, log_ticks, ticks
+from dphpo_bench.leaderboard.charts.frame import Axis, estimates_axis, log_axis, log_ticks, ticks
 from dphpo_bench.leaderboard.rows import Table
 from dphpo_bench.leaderboard.values import Contestant, Estimate, PathPoint
 from dphpo_bench.records.measure import Measure
@@ -73,7 +70,6 @@ def _possible(estimate: Estimate, measure: Measure) -> Estimate:
 
 
 def path_panels(tables: Sequence[Table]) -> list[SmallPicture]:
-    """Return the learning rates that contestants released while they trained, a line for each ε."""
     paths: defaultdict[Contestant, dict[float, list[PathPoint]]] = defaultdict(dict)
     for table in tables:
         for row in table.rows:
@@ -91,7 +87,6 @@ def path_panels(tables: Sequence[Table]) -> list[SmallPicture]:
 
 
 def to_svg(panels: Sequence[SmallPicture], columns: int, each: int, title: str, note: str, description: str) -> str:
-    """Return small pictures as a file, so many side by side, each of them so high."""
     step = (WIDTH - 12) / columns
     parts = []
     for number, panel in enumerate(panels):
@@ -103,7 +98,6 @@ def to_svg(panels: Sequence[SmallPicture], columns: int, each: int, title: str, 
 
 
 def _grid(y: Axis, measure: Measure) -> Markup:
-    """Return level lines, with their values at the left."""
     marks = []
     for value in log_ticks(y, 4) if measure.logarithmic else ticks(y, 4):
         at = y.at(value)
@@ -118,7 +112,6 @@ def _names(x: Axis, epsilons: Iterable[float]) -> Markup:
 
 
 def _line(x: Axis, y: Axis, values: dict[float, Estimate], kind: str, measure: Measure | None = None) -> Markup:
-    """Return a line through the means; with a measure also dots, intervals, and the last value."""
     places = [(x.at(epsilon), y.at(estimate.mean), estimate) for epsilon, estimate in sorted(values.items())]
     marks = [
         Markup('<line class="{}" x1="{}%" y1="{}%" x2="{}%" y2="{}%"/>').format(kind, *a[:2], *b[:2])

@@ -7,11 +7,19 @@ from markupsafe import Markup
 
 from dphpo_bench.leaderboard.answers import Answer, Place
 from dphpo_bench.leaderboard.charts import frame
-from dphpo_bench.leaderboard.charts.frame import interval, strokes, tick, upright
-from dphpo_bench.leaderboard.charts.scales import Axis, estimates_axis, log_axis, log_ticks, ticks
+from dphpo_bench.leaderboard.charts.frame import (
+    Axis,
+    estimates_axis,
+    interval,
+    log_axis,
+    log_ticks,
+    strokes,
+    tick,
+    ticks,
+    upright,
+)
 from dphpo_bench.leaderboard.columns import change_text
 from dphpo_bench.leaderboard.sentences import sentences
-from dphpo_bench.records.measure import Measure
 
 WIDTH, NAMES, PLOT, ROW = 860, 190, 400, 20
 KINDS = {1: "better", 0: "alike", -1: "worse"}
@@ -19,15 +27,7 @@ KINDS = {1: "better", 0: "alike", -1: "worse"}
 
 @dataclass(frozen=True)
 class Forest:
-    """The marks of an answer, row by row.
-
-    Attributes:
-        answer: what is drawn.
-        lead: the axis of distances to the anchor.
-        calibration: the same of cross entropies; None if nobody measured them.
-        cost: the axis of costs; None if nobody's is known.
-        untuned: the distance of untuned `auto_clipping`, which has a line; None if it is not there or the anchor.
-    """
+    """The marks of an answer, row by row; `untuned` is where the line of untuned `auto_clipping` stands."""
 
     answer: Answer
     lead: Axis
@@ -37,7 +37,6 @@ class Forest:
 
     @classmethod
     def of(cls, answer: Answer) -> "Forest":
-        """Return the marks of this answer, which has at least one place."""
         calibrations = [place.calibration for place in answer.everyone if place.calibration]
         costs = [place.cost for place in answer.everyone if place.cost]
         untuned = [place.lead.mean for place in answer.places if place.contestant.method == "auto_clipping"]
@@ -54,8 +53,8 @@ class Forest:
         )
 
     def scale(self) -> Markup:
-        """Return the axis above the rows: ticks, and the names of the two lines."""
-        marks = [tick(self.lead, value, _round(value, self.answer.measure)) for value in _values(self.lead)]
+        unit = 100 if self.answer.measure.share else 1
+        marks = [tick(self.lead, value, f"{unit * value:g}".replace("-", "−")) for value in _values(self.lead)]
         # The line of the untuned is usually left of the oracle's: their names point away from each other.
         before = self.untuned is None or self.untuned <= 0
         names = [(0.0, self.answer.anchor.removeprefix("the "), "start" if before else "end", "oracle")]
@@ -70,22 +69,17 @@ class Forest:
         return Markup("").join(marks)
 
     def lines(self) -> Markup:
-        """Return the marks behind those of each row: the ticks, the oracle, the untuned."""
         values = [(value, "grid") for value in _values(self.lead)]
         values += [(self.untuned, "untuned")] if self.untuned is not None else []
         return Markup("").join(upright(self.lead.at(value), kind) for value, kind in (*values, (0.0, "zero")))
 
     def row(self, place: Place) -> Markup:
-        """Return the marks of one row: each part, the interval, the mean."""
         parts = [self.lead.at(part.value) for part in place.parts] if len(place.parts) > 1 else []
         kind = "reference" if place.contestant.reference else KINDS[place.untuned]
         return strokes(parts, "part") + interval(self.lead, place.lead, kind)
 
     def calibration_scale(self) -> Markup:
-        """Return the axis of differences of cross entropy, of which only the oracle's line has a name."""
-        if self.calibration is None:
-            return Markup("")
-        return tick(self.calibration, 0.0, "0")
+        return tick(self.calibration, 0.0, "0") if self.calibration else Markup("")
 
     def places(self) -> str:
         """Return, for style sheets, where the lines of cost and cross entropy begin: a page has thousands of them."""
@@ -103,24 +97,21 @@ class Forest:
         )
 
     def calibration_cut(self, place: Place) -> str:
-        """Return the ends where the axis cuts off the interval of one row: "low", "high", both, or neither."""
+        """Return the ends that the axis cuts off: "low", "high", both, or neither."""
         if self.calibration is None or place.calibration is None:
             return ""
         ends = {"low": place.calibration.low, "high": place.calibration.high}
         return " ".join(name for name, end in ends.items() if end is not None and not self.calibration.holds(end))
 
     def cost_place(self, place: Place) -> str:
-        """Return the place of one row's cost for style sheets."""
         return f"--mean:{_share(self.cost, place.cost)}" if self.cost and place.cost else ""
 
     def cost_scale(self) -> Markup:
-        """Return the axis of costs."""
         if self.cost is None:
             return Markup("")
         return Markup("").join(tick(self.cost, cost, f"{cost:g}") for cost in log_ticks(self.cost, 4))
 
     def cost_row(self, place: Place) -> Markup:
-        """Return the mark of the cost of one row: a line from one untuned run."""
         if self.cost is None or not place.cost:
             return Markup("")
         line = Markup('<line class="cost" x1="{}%" x2="{}%" y1="50%" y2="50%"/>')
@@ -134,34 +125,28 @@ class Forest:
         return f"{change_text(place.parts[-1].value, self.answer.measure)} {place.parts[-1].name}"
 
     def number(self, place: Place) -> str:
-        """Return the mean distance, such as −3.2."""
         return change_text(place.lead.mean, self.answer.measure)
 
     def half(self, place: Place) -> str:
-        """Return half of its interval, such as ± 0.9."""
         if place.lead.high is None:
             return ""
         return f"± {change_text(place.lead.high - place.lead.mean, self.answer.measure).removeprefix('+')}"
 
     @property
     def unit(self) -> str:
-        """The words for the distances."""
         measure = self.answer.measure
         return f"{measure.title}, {measure.unit or 'difference'} from"
 
 
 def cross_entropy_text(place: Place) -> str:
-    """Return the cross entropy, such as 0.31."""
     return f"{place.cross_entropy.mean:.2f}" if place.cross_entropy else ""
 
 
 def cost_text(place: Place) -> str:
-    """Return the cost, such as 1.8 ×."""
     return f"{place.cost:,.{1 if place.cost < 10 else 0}f} ×" if place.cost else "–"
 
 
 def to_svg(answer: Answer) -> str:
-    """Return the forest plot as a file of its own."""
     forest = Forest.of(answer)
     costs = NAMES + PLOT + 90
     heads = [
@@ -190,12 +175,7 @@ def _file_row(forest: Forest, place: Place, y: int) -> Iterator[Markup]:
 
 
 def _share(axis: Axis, value: float) -> str:
-    """Return the place of a value as a share of the axis, such as .127."""
     return f"{axis.at(value) / 100:.3f}".removeprefix("0")
-
-
-def _round(value: float, measure: Measure) -> str:
-    return f"{100 * value if measure.share else value:g}".replace("-", "−")
 
 
 def _values(axis: Axis) -> list[float]:

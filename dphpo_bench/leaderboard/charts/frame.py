@@ -1,13 +1,13 @@
 """A picture as a file: its size, its style, its words; and marks on an axis, in percents, so that they stretch."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
 from markupsafe import Markup
 
-from dphpo_bench.leaderboard.charts.scales import Axis
 from dphpo_bench.leaderboard.values import Estimate
 
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', Arial, sans-serif"
@@ -15,16 +15,66 @@ MOST_LETTERS = 26
 
 
 @dataclass(frozen=True)
-class Chart:
-    """A picture.
+class Axis:
+    """An axis from `low` to `high`, whose places are percents from `start` to `end`."""
 
-    Attributes:
-        name: file stem of [a-z0-9_-], not used twice.
-        title: a few words.
-        description: what it shows, as alternative text.
-        svg: the file.
-        kind: "answer", "metric" or "paths".
-        subject: the subject of the answer, or the setting, that it is about.
+    low: float
+    high: float
+    form: Callable[[float], float] = float
+    start: float = 0.0
+    end: float = 100.0
+
+    def at(self, value: float) -> float:
+        """Return the place of a value in percent; what lies outside is at the edge."""
+        low, high = self.form(self.low), self.form(self.high)
+        share = (self.form(min(max(value, self.low), self.high)) - low) / (high - low)
+        return round(self.start + share * (self.end - self.start), 1) + 0.0
+
+    def holds(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+
+def estimates_axis(estimates: Iterable[Estimate], *marks: float, start: float = 2.0, end: float = 98.0) -> Axis:
+    """Return an axis for all means and marks, and for all intervals but those that would dwarf the rest."""
+    known = list(estimates)
+    inside = [*marks, *(estimate.mean for estimate in known)]
+    room = (max(inside) - min(inside)) or abs(inside[0]) or 1.0
+    ends = [end for estimate in known for end in (estimate.low, estimate.high) if end is not None]
+    low = max(min(inside) - room, min([*inside, *ends]))
+    high = min(max(inside) + room, max([*inside, *ends]))
+    if low == high:
+        low, high = low - room / 2, high + room / 2
+    return Axis(low, high, start=start, end=end)
+
+
+def log_axis(values: Sequence[float], start: float = 4.0, end: float = 96.0) -> Axis:
+    low, high = min(values), max(values)
+    return Axis(low, high if high > low else 2 * low, math.log, start, end)
+
+
+def ticks(axis: Axis, most: int = 6) -> list[float]:
+    exponent = math.floor(math.log10((axis.high - axis.low) / most))
+    for step in (first * 10.0**at for at in (exponent, exponent + 1, exponent + 2) for first in (1, 2, 5)):
+        places = range(math.ceil(axis.low / step), math.floor(axis.high / step) + 1)
+        if len(places) <= most:
+            break
+    return [float(f"{at * step:.9g}") for at in places]
+
+
+def log_ticks(axis: Axis, most: int = 6) -> list[float]:
+    """Return powers of ten on a logarithmic axis, with steps in between if there is room; its ends without any."""
+    decades = range(math.floor(math.log10(axis.low)), math.ceil(math.log10(axis.high)) + 1)
+    for steps in ((1, 2, 5), (1, 3), (1,)):
+        values = [step * 10.0**decade for decade in decades for step in steps if axis.holds(step * 10.0**decade)]
+        if len(values) <= most:
+            return values or [axis.low, axis.high]
+    return values[:: math.ceil(len(values) / most)]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A picture: `name` is its file's stem, `kind` is "answer", "metric" or "paths", `subject` an answer's or a
+    setting.
     """
 
     name: str
@@ -37,7 +87,6 @@ class Chart:
 
 @cache
 def style() -> str:
-    """Return the colours, lines and letters of all pictures."""
     return files("dphpo_bench.leaderboard").joinpath("templates/marks.css").read_text(encoding="utf-8")
 
 
@@ -56,25 +105,21 @@ def document(width: int, height: int, title: str, note: str, description: str, p
 
 
 def place(x: float, y: float, width: float, height: float, body: Markup) -> Markup:
-    """Return a part of a file with places of its own."""
     return Markup('<svg x="{}" y="{}" width="{}" height="{}">{}</svg>').format(x, y, width, height, body)
 
 
 def text(x: float, y: float, words: str, kind: str = "", most: int = MOST_LETTERS) -> Markup:
-    """Return words in a file, cut if they are long."""
     cut = words if len(words) <= most else f"{words[: most - 1]}…"
     return Markup('<text x="{}" y="{}" class="{}">{}</text>').format(x, y, kind, cut)
 
 
 def tick(axis: Axis, value: float, name: str) -> Markup:
-    """Return the words above a place; those at an edge stay inside."""
     at = axis.at(value)
     anchor = "start" if at < 3 else "end" if at > 97 else "middle"
     return Markup('<text x="{}%" y="30" text-anchor="{}" class="tick">{}</text>').format(at, anchor, name)
 
 
 def upright(at: float, kind: str) -> Markup:
-    """Return a line from top to bottom."""
     return Markup('<line class="{}" x1="{}%" x2="{}%" y2="100%"/>').format(kind, at, at)
 
 

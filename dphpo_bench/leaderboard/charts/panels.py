@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from dphpo_bench.leaderboard.charts import frame
-from dphpo_bench.leaderboard.charts.frame import interval, tick, upright
-from dphpo_bench.leaderboard.charts.scales import Axis, ticks
+from dphpo_bench.leaderboard.charts.frame import Axis, interval, tick, ticks, upright
 from dphpo_bench.leaderboard.values import Estimate
 
 NAMES, GAP, ROW, TOP = 190, 24, 20, 108
@@ -15,14 +14,6 @@ NAMES, GAP, ROW, TOP = 190, 24, 20, 108
 
 @dataclass(frozen=True)
 class Panel:
-    """One of the plots.
-
-    Attributes:
-        title: above it.
-        estimates: by the name of the row; rows that are missing stay empty.
-        line: where a dashed line stands; None for none.
-    """
-
     title: str
     estimates: Mapping[str, Estimate]
     line: float | None = None
@@ -39,17 +30,8 @@ def to_svg(
     values: Sequence[float] = (),
     width: int = 860,
 ) -> str:
-    """Return the plots as a file.
-
-    Args:
-        panels: from left to right.
-        kinds: the rows from top to bottom, and the kind of each: "", "better", "worse", "alike" or "reference".
-        axis: of all panels.
-        title: a few words.
-        note: how to read it.
-        form: of the values at ticks.
-        values: the ticks; by default round ones.
-        width: in pixels.
+    """Return the plots as a file; the keys of `kinds` are rows, their values "", "better", "worse", "alike" or
+    "reference".
     """
     each = (width - NAMES - GAP * len(panels)) // len(panels)
     values = values or ticks(axis, max(3, each // 40))
