@@ -1,4 +1,8 @@
-"""The commands `run` and `plan`, and the whole command line. Imports wait until a command needs them."""
+"""The command line, with its commands `run` and `plan`; the others have files of their own.
+
+A user's mistake is one line on standard error and exit code 2. Results go to standard output, progress and warnings to
+standard error. Imports wait until a command needs them.
+"""
 
 import errno
 import inspect

@@ -26,6 +26,7 @@ def table(
     failed: Callable[[Any], object] | None = None,
     **look: Any,
 ) -> "Table":
+    """Return a table in which nothing is markup. On a narrow terminal, names are broken; nothing is cut."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text

@@ -140,6 +140,7 @@ def audit_table(audit: "Audit", title: str, path: Path) -> "Table":
 
 
 def audit_verdict(audit: "Audit") -> str:
+    """Return sentences on the claim; an attack that fails is never praise."""
     if audit.bound.epsilon > audit.claimed:
         return f"Refuted: the audit shows ε ≥ {audit.bound.epsilon:.4g} where {audit.claimed:.4g} is claimed."
     if audit.refutes:

@@ -36,8 +36,12 @@ class Line:
     """A method with its parameters, and its results.
 
     Attributes:
+        label: the name, and the parameters in which methods of this name differ.
+        private: whether its ε covers tuning. The others are there to compare with, not to choose.
         by_epsilon: target ε → mean over seeds of the metric on test data, with a 95 % interval; None if no run ended
             well, or nothing was measured.
+        failed: number of failed runs, which are in no mean.
+        seconds: median time of a run; None if none tells.
     """
 
     label: str
@@ -47,6 +51,7 @@ class Line:
     seconds: float | None
 
     def order(self, measure: Measure) -> tuple[bool, float, str]:
+        """Return the key by which lines are sorted: private ones first, then the best mean over all ε."""
         means = [estimate.mean for estimate in self.by_epsilon.values() if estimate]
         mean = fmean(means) if means else -math.inf if measure.higher_is_better else math.inf
         return not self.private, -mean if measure.higher_is_better else mean, self.label
@@ -54,7 +59,11 @@ class Line:
 
 @dataclass(frozen=True)
 class Plot:
-    """A drawing, which a notebook shows."""
+    """A drawing, which a notebook shows.
+
+    Attributes:
+        svg: its file.
+    """
 
     svg: str
 
@@ -62,6 +71,11 @@ class Plot:
         return self.svg
 
     def save(self, path: Path | str) -> None:
+        """Write the file.
+
+        Raises:
+            InvalidValueError: if the name does not end in .svg, or the file cannot be written.
+        """
         if Path(path).suffix != ".svg":
             raise InvalidValueError(f"Expected a file that ends in .svg, got {shown(path)}.")
         try:
@@ -72,29 +86,40 @@ class Plot:
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """Methods side by side on one task: a result for each run, failed ones among them, and their folder."""
+    """Methods side by side on one task.
+
+    Attributes:
+        results: a record and its path below `root` for each run; failed runs are among them.
+        root: the folder of records.
+    """
 
     results: tuple[Result, ...]
     root: Path
 
     @property
     def records(self) -> tuple[RunRecord, ...]:
+        """The records."""
         return tuple(result.record for result in self.results)
 
     @property
     def failures(self) -> tuple[RunRecord, ...]:
+        """The records of runs that did not end well; their `error` says why."""
         return tuple(record for record in self.records if record.status != "ok")
 
     @property
     def measure(self) -> Measure:
+        """The metric that is compared."""
         return next((result.measure for result in self.results if result.value is not None), self.results[0].measure)
 
     @property
     def epsilons(self) -> tuple[float, ...]:
+        """The target ε, sorted."""
         return tuple(sorted({record.identity.epsilon for record in self.records}))
 
     @property
     def lines(self) -> tuple[Line, ...]:
+        """The methods, the best one first; those that are not private come last."""
+
         def who(result: Result) -> tuple[str, str]:
             return result.record.identity.method, result.parameters
 
@@ -130,9 +155,11 @@ class Comparison:
         )
 
     def frame(self) -> "pd.DataFrame":
+        """Return a row for each run: identity, ε, metrics, cost, times."""
         return frame(self.results)
 
     def __str__(self) -> str:
+        """Return the table: a row for each method, a column for each ε."""
         from rich import box
         from rich.console import Console
         from rich.table import Table

@@ -1,7 +1,9 @@
 """Accounts: what has been released from one set of private records, across runs.
 
-A file in the folder of results has a line for each release, on disk before the data are read. A release counts by the
-event of its plan: a run that ends early because of what it released is as private as its plan (docs/accounting.md).
+An account is a file in the folder of results, with a line for each release. The line is on disk before the data are
+read, so a run that is killed, or whose record cannot be written, is counted all the same. A release counts by the event
+of its plan: a run that ends early because of what it released is as private as its plan (docs/accounting.md, runs
+together).
 """
 
 import errno
@@ -123,9 +125,16 @@ class Cap:
 
 
 class Account:
-    """The account of one set of private records in a folder of results, which may have several.
+    """The account of one set of private records.
 
     Several processes may use it at once. Nothing in it is secret, but for what its dates and digests tell.
+
+    Args:
+        root: the folder of results.
+        name: of the account; a folder may have several.
+
+    Raises:
+        InvalidValueError: if the name is no file's name.
     """
 
     def __init__(self, root: Path, name: str = DEFAULT) -> None:
@@ -137,12 +146,22 @@ class Account:
         self.path = root / ".accounts" / f"{name}.jsonl"
 
     def read(self) -> tuple[Cap | None, tuple[Entry, ...]]:
-        """Return the cap, if there is one, and all releases that count, in the order in which they were counted."""
+        """Return the cap, if there is one, and all releases that count, in the order in which they were counted.
+
+        Raises:
+            AccountError: if the file cannot be read or is damaged.
+        """
         cap, entries = self._all()
         return cap, tuple(entry for entry in entries if not entry.is_void)
 
     def open_with_cap(self, epsilon: float, delta: float) -> None:
-        """Open an account without releases with a cap on all releases together, whatever they are chosen by."""
+        """Open the account with a cap on all releases together, whatever they are chosen by.
+
+        Raises:
+            AccountError: if the account has a cap or releases already, or cannot be written.
+            InvalidValueError: if ε or δ is out of range.
+            BudgetTooSmallError: if ε is too small for a cap.
+        """
         RenyiFilter.of(epsilon, delta)
         with self._locked():
             cap, releases = self.read()
@@ -157,8 +176,12 @@ class Account:
     def count(self, releases: Sequence[Entry]) -> bool:
         """Write down releases before the data are read; those with a number that is there already are counted once.
 
-        Return whether all of them are new: others were begun by an earlier process, which may have released something.
-        None is written if the cap does not cover all of them.
+        Returns:
+            Whether all of them are new. Others were begun by an earlier process, which may have released something.
+
+        Raises:
+            AccountError: if the cap does not cover all of them, one was counted with another plan, or the file cannot
+                be written; then none is written.
         """
         with self._locked():
             cap, known = self.read()
@@ -195,19 +218,31 @@ class Account:
         return {entry.record for entry in self._all()[1] if entry.is_void}
 
     def check(self, releases: Sequence[Entry]) -> None:
-        """Check that the cap covers all of these releases; none is written down."""
+        """Check that the cap covers all of these releases; none is written down.
+
+        Raises:
+            AccountError: if it does not, or the account cannot be read.
+        """
         cap, known = self.read()
         if cap:
             cap = cap if cap.filter else replace(cap, filter=cap.filter_like(releases[0].dp_event))
             self._check_cap(cap, known, releases)
 
     def note(self, number: str, **changes: Any) -> None:
-        """Write down what became of a release: its status, or the digest of the records."""
+        """Write down what became of a release: its status, or the digest of the records.
+
+        Raises:
+            AccountError: if the file cannot be written.
+        """
         with self._locked():
             self._append([{"number": number, **changes}])
 
     def _check_cap(self, cap: Cap, known: Sequence[Entry], new: Sequence[Entry]) -> None:
-        """Reject what the cap does not cover; plain composition holds for the first releases, fixed in advance."""
+        """Reject what the cap does not cover.
+
+        The first releases are a list fixed in advance, for which plain composition holds; later ones may be chosen by
+        what earlier ones told.
+        """
         if len(units := {entry.unit for entry in [*known, *new]}) > 1:
             raise AccountError(
                 f"The account {self.name} in {self.root} has a cap for one unit, and no theorem adds up runs of "

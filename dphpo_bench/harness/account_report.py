@@ -31,16 +31,27 @@ def bound_text(epsilon: float, digits: int = 3) -> str:
 
 @dataclass(frozen=True)
 class Total:
-    """ε of several releases together, for one unit."""
+    """ε of several releases together, for one unit.
 
-    unit: str  # whose presence it is about
-    releases: int  # how many there are
-    delta: float  # the least of the budgets'
-    together: float | None  # ε if all runs were fixed in advance
-    adaptively: float | None  # ε if later settings were chosen after looking at earlier results, as planned
-    unknown: str = ""  # why it is not known; else empty
+    Attributes:
+        unit: whose presence it is about.
+        releases: how many there are.
+        delta: δ that ε is for, the least of the budgets'.
+        together: ε if all runs were fixed in advance; None if it is not known.
+        adaptively: ε if later settings were chosen after looking at earlier results, and this total had been planned;
+            None if it is not known.
+        unknown: why it is not known; else empty.
+    """
+
+    unit: str
+    releases: int
+    delta: float
+    together: float | None
+    adaptively: float | None
+    unknown: str = ""
 
     def text(self) -> str:
+        """Return both numbers, each with its condition."""
         if self.together is None:
             return f"ε is not known: {self.unknown}"
         text = f"ε = {bound_text(self.together)} at δ = {self.delta:.3g}"
@@ -55,10 +66,12 @@ class AccountReport:
     """All releases from one set of private records.
 
     Attributes:
+        name: of the account.
+        path: its file.
         releases: in the order in which they were counted.
         uncounted: records of runs on private records in the folder that no account counts, by their paths.
-        totals: one for each unit.
-        cap: its (ε, δ), if there is one.
+        totals: ε of all of them, one for each unit.
+        cap: (ε, δ) of the cap; None without.
         used: the share of the cap that is used, in Rényi divergence; 1 means that nothing more fits. None without cap.
         changed: whether the records were not the same in all runs.
         others: names of other accounts in the folder.
@@ -75,9 +88,11 @@ class AccountReport:
     others: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        """Return the line that the end of a run shows."""
         return self._text(f"run {len(self.releases) + len(self.uncounted)} on these records")
 
     def summary(self) -> str:
+        """Return the line for any other time."""
         return self._text(f"{count(len(self.releases) + len(self.uncounted), 'run')} on these records")
 
     def _text(self, runs: str) -> str:
@@ -105,6 +120,7 @@ class AccountReport:
         return f"{text}."
 
     def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
         fields = ("number", "what", "method", "task", "model", "unit", "epsilon", "delta", "date", "record", "status")
         return {
             "account": self.name,
@@ -120,6 +136,10 @@ class AccountReport:
 
 def account(folder: Path | str, name: str = DEFAULT) -> AccountReport:
     """Return what has been released from the private records whose runs have their results in a folder.
+
+    Args:
+        folder: of results.
+        name: of the account.
 
     Raises:
         InvalidValueError: if there is no such folder, or no such account in it.
@@ -137,10 +157,17 @@ def account(folder: Path | str, name: str = DEFAULT) -> AccountReport:
 
 
 def open_account(folder: Path | str, epsilon: float, delta: float, name: str = DEFAULT) -> None:
-    """Open the account of a folder of results, made if there is none, with a cap on all runs on its private records.
+    """Open the account of a folder of results with a cap on all runs on its private records.
+
+    Args:
+        folder: of results; it is made if there is none.
+        epsilon: of the cap.
+        delta: of the cap.
+        name: of the account.
 
     Raises:
         AccountError: if the account has a cap or releases, or records of earlier runs lie in the folder.
+        RecordError: if the folder cannot be written to.
     """
     RenyiFilter.of(epsilon, delta)
     root = Path(folder)

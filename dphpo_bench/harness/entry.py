@@ -24,7 +24,10 @@ ENTRY = "entry"  # key of a journal without a seed of its own: the number of the
 
 
 def number_of(seed: int) -> int:
-    """Return the number of the entry of a run with this secret seed: one that goes on after a kill is counted once."""
+    """Return the number of the entry of a run that draws from this secret seed.
+
+    So a run that goes on after a kill is counted once, and two seeds are never counted as one run.
+    """
     return int.from_bytes(hashlib.sha256(f"entry {seed}".encode()).digest()[:8], "big")
 
 
@@ -144,7 +147,10 @@ def warn_of_seeds(task: Task, seeds: str) -> None:
 
 
 def told_apart(identity: Identity, journal: Journal) -> Identity:
-    """Return the identity, with a random number from the journal for a run without a seed: all such runs differ."""
+    """Return the identity, with a random number for a run without a seed, since all such runs are different.
+
+    The number comes from the journal, so that a run that is interrupted after it was recorded does not count twice.
+    """
     if identity.seed is not None:
         return identity
     number = journal.once("run", lambda: secrets.randbits(64))  # says nothing about the seed

@@ -19,7 +19,7 @@ _remembered: set[Path] = set()
 
 
 class Journal:
-    """Values that are drawn once each, in a file that outlives the process or, without a path, in memory.
+    """Values that are drawn once each, in memory or in a file that only its owner can read.
 
     Nothing in it may be published, since the noise can be subtracted by the seed.
     """

@@ -29,18 +29,27 @@ MEANINGLESS = 20.0  # above this ε, one record may change the odds of what is r
 
 @dataclass(frozen=True)
 class CheckedPlan:
-    """A plan whose cost the harness has computed, and which is within the budget."""
+    """A plan whose cost the harness has computed, and which is within the budget.
+
+    Attributes:
+        method: the method that made it.
+        facts: the task's public facts.
+        plan: the plan.
+        epsilon: ε of the whole procedure.
+        tuning_share: 1 − ε(training releases alone) / ε(all releases), in [0, 1].
+        end_to_end_private: as the method said when it was asked for its plan.
+    """
 
     method: Method
-    facts: TaskFacts  # the task's public facts
+    facts: TaskFacts
     plan: Plan
-    epsilon: EpsilonReport  # of the whole procedure
-    tuning_share: float  # 1 − ε(training releases alone) / ε(all releases), in [0, 1]
-    end_to_end_private: bool  # as the method said when it was asked for its plan
+    epsilon: EpsilonReport
+    tuning_share: float
+    end_to_end_private: bool
 
     @cached_property
     def risk(self) -> Risk:
-        """The most that an attack on one unit can achieve against the whole procedure."""
+        """Return what an attack on one unit can achieve against the whole procedure."""
         return risk(self.plan.event, self.plan.budget.delta) if self.end_to_end_private else CERTAIN
 
 
@@ -53,9 +62,11 @@ def plan(
         method: a method or a registered name.
         task: a task or a registered name.
         budget: (ε, δ) for tuning and training together.
-        plans: where plans are kept.
+        plans: where plans are kept; None: the plan is made anew and not kept.
 
     Raises:
+        UnknownNameError: if a name is not registered.
+        InvalidValueError: if the budget is none, or the method's plan fails or is none.
         BudgetTooSmallError: if no noise within reach meets the budget.
         PlanOverBudgetError: if the method's plan costs more than the budget.
         UnsupportedEventError: if no accountant bounds the plan's event.

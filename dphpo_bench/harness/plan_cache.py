@@ -1,6 +1,7 @@
 """Plans that are made once and kept on disk, since calibration takes seconds and all seeds of a sweep share it.
 
-The harness computes ε of a kept plan from its event, so a wrong file cannot lower ε.
+The harness computes ε of a kept plan from its event, and the session holds the run to that event. So a forged file can
+make a run fail or state another cost, but it cannot lower ε.
 """
 
 import hashlib
@@ -43,7 +44,14 @@ class PlanCache:
         return cls(source.cache_dir / "plans")
 
     def plan(self, method: Method, task: Task, budget: PrivacyBudget) -> Plan:
-        """Return the method's plan, and make it if there is none for these parameters, this code and this budget."""
+        """Return the method's plan, and make it if there is none for these parameters, this code and this budget.
+
+        A process waits for a plan that another process is making. A plan that JSON does not hold exactly, or that
+        cannot be written, is made each time.
+
+        Raises:
+            DphpoBenchError: if the method's plan raises it.
+        """
         if source_of(type(method)) is None or source_of(type(task)) is None:
             return method.plan(copy(task.facts), budget)
         path = self._folder / f"{_key(method, task, budget)}.json"

@@ -187,7 +187,10 @@ def _epsilon_record(report: EpsilonReport) -> Epsilon:
 class RunFailedError(DphpoBenchError):
     """A run failed, in its training or its test, went over its budget, or could not be verified.
 
-    `model` is the trained model where only its test failed; it does not go to another process.
+    Attributes:
+        record: the record of the run.
+        path: where the record lies; None if none was to be written.
+        model: the trained model, where only its test failed; not in another process.
     """
 
     exit_code = 1

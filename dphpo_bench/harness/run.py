@@ -1,6 +1,8 @@
 """Plan, count, run, verify, record: one procedure for every method and every task.
 
-The harness computes ε of the plan before any data is read, and ε of the ledger after the run, and quotes the larger.
+The harness believes no ε that a method states. It computes the ε of the plan before any data is read, and
+the ε of the ledger after the run, and quotes the larger. A run on private records is counted in their account before
+they are read.
 """
 
 from contextlib import nullcontext
@@ -56,6 +58,7 @@ class RunResult:
     """A finished run.
 
     Attributes:
+        record: the record of the run.
         path: where the record lies, or None if none was to be written.
         model: the trained model, or None if the run failed, unless only its test did: it has been paid for.
         account: what has been released from these private records so far; None where no account is kept.
@@ -67,7 +70,12 @@ class RunResult:
     account: AccountReport | None = None
 
     def save(self, path: Path | str) -> Path:
-        """Write the trained model to a new file that ends in .safetensors, and return its path; see `load_model`."""
+        """Write the trained model to a new file that ends in .safetensors; `load_model` reads it. Returns the path.
+
+        Raises:
+            InvalidValueError: if there is no model, or the path is unfit.
+            DataError: if the disk is full, or the like.
+        """
         if self.model is None:
             raise InvalidValueError(f"There is no model to save: the run is {self.record.status}.")
         return write_model(self.model, self.record, Path(path))
@@ -98,8 +106,8 @@ def run(
         task: a task or a registered name.
         budget: (ε, δ) for tuning and training together.
         seed: makes the run repeatable, noise included, which is right for public data only: whoever knows
-            the seed can subtract the noise. None takes the noise from the operating system's entropy; each such run has
-            a record of its own.
+            the seed can subtract the noise. Other data cause a warning. None takes the noise from the operating
+            system's entropy; each such run has a record of its own.
         source: where data are found; default: environment, then the hub.
         results_dir: where the record is written; None writes none.
         device: "auto", "cpu", "cuda" or a CUDA device by its number.
@@ -112,8 +120,9 @@ def run(
         not_private: let a method without privacy (ε = ∞) run on private records, because its output stays inside.
         counted: of a run on private records that its caller has counted, as sweeps do; None: `run` counts it.
         checkpoint_every: steps between two checkpoints of a single training run. After a kill, the same call goes on
-            from the last one. Until the end the file lies in `.unfinished` of `results_dir`; whoever reads it can
-            subtract the noise. None: no checkpoints.
+            from the last one, to the same record and model. The file lies in `.unfinished` of `results_dir` and is
+            removed at the end. It holds weights and the positions of the random streams: whoever reads it can subtract
+            the noise. None: no checkpoints.
 
     Raises:
         AccountError: if the account's cap does not cover the run, or the account cannot be written.
@@ -215,7 +224,11 @@ def _check_declared(facts: TaskFacts, train: Records) -> None:
 
 
 def _journal(path: Path | None, setup: Setup) -> Journal:
-    """Return a run's journal; reject one that another process began, where this one could not repeat its noise."""
+    """Return the journal of a run.
+
+    Raises:
+        RecordError: if an earlier process began the run, and this one could not repeat its questions and its noise.
+    """
     journal = Journal(path)
     # A GPU rounds its sums otherwise each time: the same noise on them would show the difference.
     unrepeatable = setup.secure_noise or setup.device.startswith("cuda")

@@ -62,9 +62,17 @@ def write_model(model: "nn.Module", record: RunRecord, path: Path) -> Path:
 def load_model(path: Path | str, task: str | Task) -> "nn.Module":
     """Load the trained network that `RunResult.save` or `run --save-model` wrote.
 
-    The network, in evaluation mode on the CPU, takes inputs as the task's records have them:
-    `task.load_test(source).inputs` gives the test records'. Without this package, the weights go into a network of the
-    same structure by `network.load_state_dict(safetensors.torch.load_file(path))`.
+    The network takes inputs as the task's records have them: `task.load_test(source).inputs` gives the test records'.
+
+    Without this package, the weights go into a network of the same structure by
+    `network.load_state_dict(safetensors.torch.load_file(path))`.
+
+    Args:
+        path: of the file.
+        task: the task whose model it is, or its registered name.
+
+    Returns:
+        The network, in evaluation mode, on the CPU.
 
     Raises:
         DataError: if there is no such file, it is damaged, or it is not of this task and its model.

@@ -1,4 +1,8 @@
-"""The board as values: tables, rows, estimates. `scoring` computes them."""
+"""The board as values: tables, rows, estimates. `scoring` computes them.
+
+Everything here is made from verified records. Names and labels are one line of printable characters, but they are still
+strangers' texts: whoever writes Markdown or HTML escapes them.
+"""
 
 from dataclasses import dataclass
 

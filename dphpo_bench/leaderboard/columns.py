@@ -118,6 +118,7 @@ MARKS = (
 
 
 def _audited_text(audited: float | None) -> str:
+    """Return an audited lower bound, rounded down."""
     return NOTHING if audited is None else f"{math.floor(audited * 100 * (1 + 1e-9)) / 100:.2f}"
 
 
@@ -309,7 +310,12 @@ CSV = {
 
 
 def to_csv(board: Board) -> str:
-    """Return the content of `leaderboard/leaderboard.csv`; `inf` for ∞, nothing for what is not known."""
+    """Return the content of `leaderboard/leaderboard.csv`; `inf` for ∞, nothing for what is not known.
+
+    Shares and their gaps have six decimals, other numbers six significant digits, risks four. ε and risks are rounded
+    up, the audited lower bound of ε down. A text that a spreadsheet would take for a formula has an apostrophe in
+    front.
+    """
     import pandas as pd
 
     rows: list[dict[str, Any]] = [{"table": table, "row": row} for table in board.tables for row in table.everyone]

@@ -44,8 +44,14 @@ def frame_of(runs: Sequence[Run]) -> pd.DataFrame:
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A contestant on one task at one ε: `runs` has a row for each; who `lacks` seeds that the suite asks for is
-    compared with nobody.
+    """A contestant on one task at one ε.
+
+    Attributes:
+        contestant: the method with its parameters.
+        runs: a row for each run, by seed: the columns of `frame_of`, `utility` (the score of a finished run, else NaN)
+            and `score` (the same, but the worst one for a failed run).
+        lacks: True if it has no run of a seed that the board's suite asks for. Then it is compared with nobody: it
+            could have left out what it did badly on.
     """
 
     contestant: Contestant
@@ -145,7 +151,10 @@ def _with_scores(runs: pd.DataFrame, setting: Setting) -> pd.DataFrame:
 
 
 def _contestants(runs: pd.DataFrame) -> pd.Series:
-    """Return the contestant of each run. Labels name the method, and the parameters in which its contestants differ."""
+    """Return the contestant of each run. Labels name the method, and the parameters in which its contestants differ.
+
+    A run that could not say whether it is private counts like most of its kind.
+    """
     said = runs["end_to_end_private"]
     share = said.groupby([runs["method"], runs["parameters"]]).transform("mean")
     private = said.fillna((~runs["method"].isin(NOT_PRIVATE) & ~(share < 1 / 2)).astype(float)) == 1
@@ -172,6 +181,10 @@ def _contestants(runs: pd.DataFrame) -> pd.Series:
 
 
 def _label_parameters(settings: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Return what is special about each setting, such as "rate=0.5".
+
+    What is null is left to the task or the method, and told only where settings would look the same without it.
+    """
     varying = varying_names(list(settings.values()))
 
     def texts_of(setting: Mapping[str, str], *, nulls: bool) -> tuple[str, ...]:

@@ -1,4 +1,8 @@
-"""The leaderboard as Markdown, for people who read it where the code is."""
+"""The leaderboard as Markdown, for people who read it where the code is.
+
+Texts in records come from strangers. They get into the page, whose template is `templates/README.md`, only through
+`code` and `prose`.
+"""
 
 import html
 import re
@@ -55,7 +59,11 @@ def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = Non
 
 
 def code(text: str) -> str:
-    """Return a stranger's text as one code span: at most one line, not for the start of a line."""
+    """Return a stranger's text as one code span: at most one line, not for the start of a line.
+
+    Within a code span nothing is Markdown, HTML, a link, an emoji or mathematics, and code hosts ignore mentions and
+    references. In a table, `|` must still be escaped, which `_line` does.
+    """
     text = one_line(text, MAX_TEXT)
     if not text:
         return ""

@@ -64,7 +64,10 @@ def overalls_of(counted: Sequence[tuple[Contest, Table]], draws: Mapping[Setting
 
 
 def counted_tables(pairs: Sequence[tuple[Contest, Table]], standard: Standard) -> list[tuple[Contest, Table]]:
-    """Return the tables that count: those of the standard in which at least half of its methods are ranked."""
+    """Return the tables that count: those of the standard in which at least half of its methods are ranked.
+
+    Tables with the same task, model and ε may differ in data or δ; of these, the one with most of the methods counts.
+    """
     methods = standard.methods or {entry.contestant.method for contest, _ in pairs for entry in contest.ranked}
     best: dict[tuple[str, str, float], tuple[int, tuple[Contest, Table]]] = {}
     for contest, table in pairs:

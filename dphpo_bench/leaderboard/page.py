@@ -1,4 +1,8 @@
-"""The leaderboard as one HTML file that opens from disk and uses no network: the answer, tables, methods, records."""
+"""The leaderboard as one HTML file that opens from disk and uses no network: the answer, tables, methods, records.
+
+Jinja and `Markup.format` escape everything that comes from a record. Pictures are SVG in the page; the script shows and
+hides what was made here, and sorts tables.
+"""
 
 import math
 from collections import defaultdict

@@ -68,8 +68,10 @@ def _score(record: RunRecord) -> float:
     measure = shown_measure(record.identity.facts, record.metrics)
     value = record.metrics.get(measure.name)
     if value is None:
+        who = record.identity
         raise InvalidValueError(
-            f"Expected records with the metric {measure.name}, got {record.identity.key} without it."
+            f"Expected a record with the metric {measure.name}, got that of {who.method} on {who.task} ({who.model}), "
+            f"ε {who.epsilon:g}."
         )
     return measure.score(compared_value(measure, value, record.identity.facts))
 

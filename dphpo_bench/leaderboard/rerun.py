@@ -97,6 +97,11 @@ def _resources(record: RunRecord) -> Resources:
 
 
 def compared(repeat: Repeat, store: RecordStore) -> list[Difference] | str:
+    """Return what differs by more than rounding; or why nothing can be compared.
+
+    This compares all that follows from the seed: metrics, what was released, what it cost, and every figure of
+    privacy with the ledger. A record whose metrics alone were right could claim any ε.
+    """
     again = store.find(repeat.cell.identity)
     if again is None or again.status != "ok":
         return f"it failed: {again.error if again else 'it has no record'}"

@@ -45,7 +45,10 @@ def _first(overall: Overall) -> str:
 
 
 def _searching(counted: Sequence[tuple[Contest, Table]], epsilon: float) -> Iterator[str]:
-    """Yield how many searches are significantly better or worse than no tuning, and than recommended values."""
+    """Yield how many searches are significantly better or worse than no tuning, and than recommended values.
+
+    Those in half of the tables or more, so that a submission to one of them does not change what is said of all.
+    """
     tables = [(contest, table) for contest, table in counted if table.epsilon == epsilon]
     among = Counter(row.contestant for _, table in tables for row in table.rows)
     searches = [

@@ -1,4 +1,8 @@
-"""The statistics of the leaderboard: intervals over seeds, ratios of differences, ranks by paired bootstrap."""
+"""The statistics of the leaderboard: intervals over seeds, ratios of differences, ranks by paired bootstrap.
+
+The same values give the same result on every machine: sums are exact, random numbers come from a bit stream that never
+changes, and ranks compare whole numbers.
+"""
 
 import math
 from collections import defaultdict

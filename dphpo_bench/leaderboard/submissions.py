@@ -1,4 +1,8 @@
-"""Records as strangers submit them: read, checked, and their ε recomputed."""
+"""Records as strangers submit them: read, checked, and their ε recomputed.
+
+A record can only be checked against itself: its types and sizes, its place, its ledger against its ε. Only
+running it again can show whether the run took place.
+"""
 
 import hashlib
 import logging
@@ -118,7 +122,10 @@ class Submissions:
 
 
 def read_submissions(paths: Sequence[Path], cache: Path | None = None, progress: Progress | None = None) -> Submissions:
-    """Read and check records; `cache` is a folder in which this machine keeps recomputed ε."""
+    """Read and check records; `cache` is a folder in which this machine keeps recomputed ε.
+
+    Hidden files and folders are ignored; symbolic links are rejected, not followed.
+    """
     progress = progress or NullProgress()
     rejected: list[Refused] = []
     files: dict[Path, str] = {}

@@ -14,7 +14,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds, and the ends of its 95 % interval, which a single seed does not have."""
+    """A mean over seeds, and the ends of its 95 % interval, which a single seed does not have.
+
+    That of a logarithmic metric is geometric, with an interval that is longer above the mean than below.
+    """
 
     mean: float
     low: float | None = None

@@ -90,8 +90,9 @@ def wrong_figure(written: Written, table: str) -> str:
 
 
 def ask(table: str, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Return columns and at most `MAX_ROWS` rows of an SQL query to `board`, a CSV in which nothing is NULL, True 1,
-    False 0.
+    """Return names of columns, and at most `MAX_ROWS` rows, of a query in SQL to the table `board`.
+
+    Other queries than those that only read are refused. What is empty in the CSV is NULL, True is 1 and False is 0.
     """
     header, *rows = csv.reader(io.StringIO(table))
     marks = ", ".join("?" * len(header))

@@ -38,6 +38,7 @@ def series(released: Mapping[str, Any]) -> list[Series]:
 
 
 def tried(released: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the candidates that were compared, with scores where these were released; empty if they are secret."""
     candidates = released.get("candidates")
     rows = [chosen(values) for values in candidates if isinstance(values, dict)] if isinstance(candidates, list) else []
     return [row for row in rows if row]

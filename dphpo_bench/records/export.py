@@ -54,5 +54,6 @@ def write(path: Path, content: str | bytes) -> None:
 
 
 def no_formula(text: str) -> str:
+    """Return the text with unprintable characters escaped, and an apostrophe in front of what looks like a formula."""
     text = escaped(text)
     return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) else text

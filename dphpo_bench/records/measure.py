@@ -68,7 +68,11 @@ SEVERAL = Measure("several metrics")
 
 
 def compared_value(measure: Measure, value: float, facts: Mapping[str, Any]) -> float:
-    """Return the value for comparisons: a perplexity counts as at most the number of classes, and as NaN below 1."""
+    """Return the value for comparisons: a perplexity counts as at most the number of classes, and as NaN below 1.
+
+    A uniform guess has that perplexity. A confidently wrong model can have any; a single collapsed run would
+    dominate means and ranks.
+    """
     if not measure.logarithmic:
         return value
     classes = facts.get("n_classes")
@@ -86,6 +90,7 @@ def shown_measure(facts: Mapping[str, Any], measured: Iterable[str] = ()) -> Mea
 
 
 def measure_named(name: str, facts: Mapping[str, Any]) -> Measure:
+    """Return a metric by its name, as the facts of a run's identity declare it; unless they do, higher is better."""
     return next((measure for measure in _declared(facts) if measure.name == name), Measure(name))
 
 

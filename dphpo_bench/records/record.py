@@ -55,9 +55,14 @@ class Identity(_Part):
     """The identity of a run: names and values, no times, no places, no source text.
 
     Attributes:
+        method_version: as the method's author declares it.
+        task_version: as the task's author declares it.
         facts: all public facts of the task, as in `TaskFacts.to_json`, and its metrics.
         model_fingerprint: hash of the model's structure, and of the weights it starts from if the task gives them.
         data_fingerprint: hash of the records, as the task states it.
+        epsilon: the budget's ε.
+        delta: the budget's δ.
+        seed: None for a run without a seed.
         run: a random number that tells runs without a seed apart; 16 hexadecimal digits.
     """
 
@@ -116,10 +121,13 @@ class Privacy(_Part):
     """The privacy of the whole procedure.
 
     Attributes:
+        planned: ε of the plan's event.
         recomputed: ε of the ledger, by the harness; None if it could not be recomputed.
         epsilon: the ε to quote: the larger of the two. A run that stops early because of what it released is as
             private as its plan, not as its ledger.
         tuning_share: 1 − ε(training releases alone) / ε(all releases).
+        end_to_end_private: whether ε covers tuning.
+        ledger: everything that was released.
         risk: what an attack on one record can achieve, the worse of plan and ledger; None in records of version 2.
     """
 
@@ -162,7 +170,11 @@ class Audit(_Part):
     """A lower bound on ε that an attack on the whole procedure has shown.
 
     Attributes:
+        confidence: that the bound is right.
+        attack: its name.
+        canaries: number of records that were put in or left out by coin flips.
         ceiling: the largest bound that the audit could have shown; None in records of audits that did not say.
+        refuted: whether it refuted the claim: ε or its whole curve.
     """
 
     lower_bound: Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -179,7 +191,16 @@ class Audit(_Part):
 
 
 class RunRecord(_Part):
-    """One run of one method on one task."""
+    """One run of one method on one task.
+
+    A private selection without a seed keeps its number of trials secret. Its record has neither the time of training
+    nor the peak memory, which would reveal it.
+
+    Attributes:
+        privacy: None for a run that failed before its privacy was known, for example because its process was killed.
+        cost: None if there was no plan.
+        audit: None if nobody attacked the run.
+    """
 
     schema_version: Literal[2, 3] = SCHEMA_VERSION
     identity: Identity
@@ -208,4 +229,5 @@ class RunRecord(_Part):
         return self
 
     def to_json(self) -> str:
+        """Return the record as text, the same for the same record."""
         return self.model_dump_json(indent=1) + "\n"

@@ -41,9 +41,9 @@ def read_record(path: Path) -> RunRecord:
     except ValidationError as error:
         first = error.errors()[0]
         if first["loc"] == ("schema_version",):
+            way_out = "Run it again, and remove the file" if first["input"] == 1 else "Update dphpo-bench to read it"
             raise RecordError(
-                f"{path} has schema_version {shown(first['input'])}, and this is {SCHEMA_VERSION}. "
-                "Update dphpo-bench to read it, or run it again."
+                f"{path} has schema_version {shown(first['input'])}, and this is {SCHEMA_VERSION}. {way_out}."
             ) from None
         where = shown(".".join(str(part) for part in first["loc"]) or "the record", 200)
         raise RecordError(f"{path} is not a valid record: {where}: {shown(first['msg'], 400)}.") from None

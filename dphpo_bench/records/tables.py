@@ -17,7 +17,12 @@ INT64_MAX = 2**63 - 1
 
 
 def frame(results: Sequence[Result]) -> "pd.DataFrame":
-    """Return one row for each result."""
+    """Return one row for each result.
+
+    The first columns are always the same, with the same types. `metric_<name>` for each metric and `seconds_<phase>`
+    for each phase follow. ε may be infinite. An integer column is of type Int64, or of texts if a value takes more
+    than 64 bits.
+    """
     import pandas as pd
 
     columns = {

@@ -88,10 +88,11 @@ def kind_of(identity: Identity) -> Kind:
 
 
 class Claims:
-    """Locks on single bytes of one file in the folder of results, a byte for each cell.
+    """Locks on single bytes of one file in the folder of results: a byte for each cell, since there may be a million.
 
     The operating system releases the locks of a process that dies. If a file system has no locks, every claim
-    succeeds: two sweeps then run the same cells, and the last record stays.
+    succeeds: two sweeps then run the same cells, and the last record stays. The sweeps of one process do not lock each
+    other out.
     """
 
     def __init__(self, root: Path) -> None:

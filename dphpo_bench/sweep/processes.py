@@ -1,7 +1,8 @@
 """Call a function in its own process within limits, and get an answer whatever happens to that process.
 
-A server that has imported the modules of `preload` forks each process, so that it starts in milliseconds and shares
-no state. Each process leads a group, which is killed as a whole, also when the caller dies.
+This is the only launcher of workers. A server that has imported the modules of `preload` forks each process, so that
+a process starts in milliseconds, shares no state with others, and torch has no threads yet. Each process leads a group,
+which is killed as a whole, also when the caller dies.
 """
 
 import contextlib

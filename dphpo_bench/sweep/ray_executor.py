@@ -1,6 +1,7 @@
 """Run cells on a Ray cluster. Ray finds a node with room, and starts the cells of a lost node again on another.
 
-Inside a Ray worker a cell still has its own process, with the same limits and log as without Ray.
+Inside a Ray worker a cell still has its own process, with the same limits and log as without Ray. The folders of data
+and caches have to be the same on all nodes. The folder of records need not, since only the driver writes records.
 """
 
 import contextlib
@@ -155,7 +156,10 @@ def _version() -> str:
 
 @contextlib.contextmanager
 def _started(ray: Any) -> Iterator[None]:
-    """Start a Ray on this machine, with a secret, which Ray would else write to the home folder."""
+    """Start a Ray on this machine.
+
+    It listens on the network and wants a secret, which Ray would write to the home folder if the environment had none.
+    """
     values = {
         "RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE"),  # Ray sets it
         "RAY_AUTH_TOKEN": os.environ.get("RAY_AUTH_TOKEN") or TOKEN,

@@ -57,6 +57,10 @@ def pickled(methods: Iterable[Method], tasks: Iterable[Task]) -> Iterator[str]:
         try:
             with path.open("wb") as file:
                 cloudpickle.dump(plug_ins, file)
+        except OSError as error:
+            raise InvalidValueError(
+                f"Cannot write {path}: {error.strerror}. Set TMPDIR to a folder with room."
+            ) from None
         except Exception as error:  # whatever an object of somebody's raises when it is pickled
             names = ", ".join(name for name, _ in (*plug_ins.methods, *plug_ins.tasks))
             raise InvalidValueError(

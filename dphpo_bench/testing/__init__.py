@@ -1,9 +1,11 @@
 """The contracts of methods and tasks, as tests to inherit: one fixture, and all of them run on a plug-in.
 
-class TestMine(MethodContract):
-    @pytest.fixture
-    def method(self):
-        return Mine()
+    class TestMine(MethodContract):
+        @pytest.fixture
+        def method(self):
+            return Mine()
+
+The tests are plain functions that take the plug-in; pytest runs them, and so does `dphpo-bench check` without it.
 """
 
 from dphpo_bench.testing.expectations import ContractError

@@ -26,10 +26,15 @@ class MethodContract(MethodRuns, MethodDeclarations):
     """Tests of one method on small Gaussian blobs: its plan, its runs, what it leaves behind, its source.
 
     Inherit, and give it a fixture `method` that returns an instance. `dphpo-bench check` does the same.
+
+    Attributes:
+        tiny_epsilons: at which a method may refuse.
+        least_epsilon_share: the share of the budget that a plan has to use. A plan that uses less breaks no promise
+            but wastes budget, so the default is 0.
     """
 
-    tiny_epsilons: ClassVar[tuple[float, ...]] = (1e-6, 0.05)  # at which a method may refuse
-    least_epsilon_share: ClassVar[float] = 0.0  # of the budget, which a plan has to use; one that uses less wastes it
+    tiny_epsilons: ClassVar[tuple[float, ...]] = (1e-6, 0.05)
+    least_epsilon_share: ClassVar[float] = 0.0
 
     def test_plan_is_made_from_public_facts_alone(self, method: Method) -> None:
         """The plan reads no data, draws nothing, and is the same after a run."""

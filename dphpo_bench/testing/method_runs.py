@@ -120,9 +120,13 @@ MOST_WINNERS = 64  # Where a run has several selections: the largest number of s
 
 
 class MethodRuns:
-    """Tests of runs, a part of `MethodContract`."""
+    """Tests of runs, a part of `MethodContract`.
 
-    epsilons: ClassVar[tuple[float, ...]] = (1.0, EPSILON, 8.0)  # at which plans and runs are made
+    Attributes:
+        epsilons: at which plans and runs are made.
+    """
+
+    epsilons: ClassVar[tuple[float, ...]] = (1.0, EPSILON, 8.0)
 
     def test_run_ends_with_a_model(self, method: Method) -> None:
         """A run ends with a finite model and released values that JSON holds."""

@@ -23,9 +23,14 @@ RECORDS = 8  # number of records that is enough to try a model on
 
 
 class RecordsContract:
-    """Tests of the declarations of a task, and of its records."""
+    """Tests of the declarations of a task, and of its records.
 
-    most_shared: ClassVar[float] = 0.01  # share of test records that may be training records, as a few duplicates
+    Attributes:
+        most_shared: the largest share of test records that may also be training records. Published datasets have a
+            few duplicates.
+    """
+
+    most_shared: ClassVar[float] = 0.01
 
     def source(self) -> DataSource:
         """Return the source of datasets; default: environment, then the hub."""

@@ -20,8 +20,16 @@ class Blobs(Task):
     Three models: "linear", "mlp" with eight hidden tanh units, and "undefined", a linear layer that takes each input
     below 0 for NaN: its outputs and losses are NaN for nearly all records.
 
-    The public facts do not depend on `draw`, the seed of the records. A batch size of 1 leaves a third of all batches
-    empty. With `odd_records`, the first four records hold NaN, infinities, and a number near the largest float.
+    Args:
+        model: one of `models`.
+        draw: the seed of the records, which the public facts do not depend on.
+        n_records: N.
+        batch_size: expected batch size; 1 leaves a third of all batches empty.
+        epochs: passes over the data in expectation.
+        odd_records: whether the first four records hold NaN, infinities, and a number near the largest float.
+
+    Raises:
+        UnknownNameError: if there is no such model.
     """
 
     name = "blobs"
@@ -92,7 +100,12 @@ class Blobs(Task):
 
 
 class Excerpt(Task):
-    """The first records, or units of several, of another task and its model, with a schedule of two short epochs."""
+    """The first records of another task and its model, with a schedule of two short epochs.
+
+    Args:
+        task: the other task.
+        n_records: how many training records, or units of several, at most.
+    """
 
     def __init__(self, task: Task, n_records: int = 64) -> None:
         self.name, self.summary, self.public = task.name, task.summary, task.public

@@ -92,7 +92,7 @@ def test_infinite_epsilon_survives(record: RunRecord, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "value", "reason"),
     [
-        (("schema_version",), 1, "has schema_version 1, and this is 3. Update dphpo-bench"),
+        (("schema_version",), 1, "has schema_version 1, and this is 3. Run it again, and remove the file"),
         (("schema_version",), 4, "has schema_version 4, and this is 3. Update dphpo-bench"),
         (("status",), "failed", "says why"),
         (("privacy", "epsilon"), 0.001, "not smaller"),

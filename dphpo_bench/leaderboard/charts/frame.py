@@ -35,7 +35,11 @@ class Axis:
 
 
 def estimates_axis(estimates: Iterable[Estimate], *marks: float, start: float = 2.0, end: float = 98.0) -> Axis:
-    """Return an axis for all means and marks, and for all intervals but those that would dwarf the rest."""
+    """Return an axis for all means and marks, and for all intervals but those that would dwarf the rest.
+
+    Student's t interval of two seeds may be a hundred times as wide as the spread of the means. There is room for the
+    spread of means and marks on both sides; what is longer is cut off, which whoever draws has to show.
+    """
     known = list(estimates)
     inside = [*marks, *(estimate.mean for estimate in known)]
     room = (max(inside) - min(inside)) or abs(inside[0]) or 1.0
