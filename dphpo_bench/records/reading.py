@@ -26,18 +26,22 @@ class Result:
 
     @property
     def parameters(self) -> str:
+        """The method's parameters as JSON text, the same for the same parameters."""
         return compact_json(self.record.identity.parameters)
 
     @property
     def measure(self) -> Measure:
+        """The metric to compare by."""
         return shown_measure(self.record.identity.facts, self.record.metrics)
 
     @property
     def value(self) -> float | None:
+        """The value of `measure`; None if it was not measured."""
         return self.record.metrics.get(self.measure.name)
 
     @property
     def setting(self) -> tuple[Any, ...]:
+        """The values that runs share if they differ in their seeds alone."""
         return tuple(COLUMNS[name].value(self) for name in SETTING)
 
     @property
