@@ -157,17 +157,10 @@ def account(folder: Path | str, name: str = DEFAULT) -> AccountReport:
 
 
 def open_account(folder: Path | str, epsilon: float, delta: float, name: str = DEFAULT) -> None:
-    """Open the account of a folder of results with a cap on all runs on its private records.
-
-    Args:
-        folder: of results; it is made if there is none.
-        epsilon: of the cap.
-        delta: of the cap.
-        name: of the account.
+    """Open the account of a folder of results, made if there is none, with a cap on all runs on its private records.
 
     Raises:
         AccountError: if the account has a cap or releases, or records of earlier runs lie in the folder.
-        RecordError: if the folder cannot be written to.
     """
     RenyiFilter.of(epsilon, delta)
     root = Path(folder)

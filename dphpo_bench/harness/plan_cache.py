@@ -48,9 +48,6 @@ class PlanCache:
 
         A process waits for a plan that another process is making. A plan that JSON does not hold exactly, or that
         cannot be written, is made each time.
-
-        Raises:
-            DphpoBenchError: if the method's plan raises it.
         """
         if source_of(type(method)) is None or source_of(type(task)) is None:
             return method.plan(copy(task.facts), budget)

@@ -5,13 +5,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import quote
 
 from dphpo_bench.contract import registry
-from dphpo_bench.contract.method import Method
 from dphpo_bench.harness.repeating import Call, different
+from dphpo_bench.leaderboard.requirements import built_in
 from dphpo_bench.leaderboard.submissions import Run
 
 _ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
@@ -44,7 +43,7 @@ class About:
 @cache
 def about(method: str) -> About | None:
     """Return what this project says of the method; None for a stranger's, whatever is installed here."""
-    cls = _own_methods().get(method)
+    cls = built_in("method").get(method)
     if cls is None:
         return None
     named = _ARXIV.search(f"{cls.reference} {cls.__doc__}")
@@ -58,14 +57,8 @@ def record_links(records: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
 
 def command_of(run: Run) -> str:
     """Return the command that repeats the run, without a known method's default parameters."""
-    cls = _own_methods().get(run.method)
+    cls = built_in("method").get(run.method)
     changed = different(json.loads(run.parameters), cls().parameters if cls else {})
     setting = run.setting
     text = str(Call(run.method, setting.task, setting.model, run.target, setting.delta, run.seed, changed))
     return text if text.isprintable() else ""
-
-
-@cache
-def _own_methods() -> dict[str, type[Method]]:
-    origin = f"dphpo-bench {version('dphpo-bench')}"
-    return {name: method.cls for name, method in registry.methods().items() if method.origin == origin}

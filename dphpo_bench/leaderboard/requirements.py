@@ -103,7 +103,8 @@ def check_risk(claimed: Risk, ledger: Risk) -> None:
 
 def is_own(method: str, method_version: int, target: float) -> bool:
     """Return True for a method of this project, in its present version, at an ε for which it is calibrated closely."""
-    return _own_versions().get(("method", method)) == method_version and target <= CALIBRATED
+    cls = built_in("method").get(method)
+    return cls is not None and cls.version == method_version and target <= CALIBRATED
 
 
 def _parts(event: Any) -> Iterator[tuple[str, str]]:
@@ -114,12 +115,11 @@ def _parts(event: Any) -> Iterator[tuple[str, str]]:
 
 
 @cache
-def _own_versions() -> dict[tuple[str, str], int]:
-    """Return versions of this project's methods and tasks. A record with a newer one would hide all others."""
+def built_in(kind: str) -> dict[str, Any]:
+    """Return this project's methods or tasks by name. A record of a newer version would hide all others."""
     origin = f"dphpo-bench {version('dphpo-bench')}"
-    kinds: dict[str, Mapping[str, Any]] = {"method": registry.methods(), "task": registry.tasks()}
-    of_kinds = ((kind, name, item) for kind, items in kinds.items() for name, item in items.items())
-    return {(kind, name): item.cls.version for kind, name, item in of_kinds if item.origin == origin}
+    registered: Mapping[str, Any] = registry.methods() if kind == "method" else registry.tasks()
+    return {name: plug_in.cls for name, plug_in in registered.items() if plug_in.origin == origin}
 
 
 def check_identity(identity: Identity, file: Path) -> int:
@@ -131,11 +131,9 @@ def check_identity(identity: Identity, file: Path) -> int:
         require(_PLAIN_HASH.fullmatch(text), f"the {kind} fingerprint {text!r} is not plain")
     for kind in ("method", "task"):
         name, stated = getattr(identity, kind), getattr(identity, f"{kind}_version")
-        alike = next(
-            (known for what, known in _own_versions() if what == kind and known.casefold() == name.casefold()), name
-        )
+        alike = next((known for known in built_in(kind) if known.casefold() == name.casefold()), name)
         require(alike == name, f"the {kind} {name!r} looks like {alike!r}, which is another")
-        newest = _own_versions().get((kind, name), MAX_VERSION)
+        newest = built_in(kind)[name].version if name in built_in(kind) else MAX_VERSION
         require(stated <= newest, f"its {kind} {name} is of version {stated}, above {newest}, the newest")
     place = (identity.task, identity.method, f"{identity.key}.json")
     require(file.parts[-3:] == place, f"it does not lie in {'/'.join(place)}, the place of its identity")
