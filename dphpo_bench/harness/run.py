@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from dphpo_bench.harness.cost_cache import CostCache
     from dphpo_bench.harness.plan_cache import PlanCache
 
 
@@ -93,6 +94,7 @@ def run(
     device: "str | torch.device" = "auto",
     progress: Progress | None = None,
     plans: "PlanCache | None" = None,
+    costs: "CostCache | None" = None,
     secure_noise: bool = False,
     check: bool = True,
     account: str | None = None,
@@ -114,6 +116,7 @@ def run(
         device: "auto", "cpu", "cuda" or a CUDA device by its number.
         progress: where long work reports to; default: standard error. `NullProgress()` for nothing.
         plans: where plans are kept; None: the plan is made anew and not kept.
+        costs: where ε and risk are cached; None: they are computed anew.
         secure_noise: draw exact noise on a grid, and everything else that privacy rests on from cryptographic
             generators (docs/accounting.md, secure noise). Needs OpenDP, no seed, and some 10 µs a coordinate.
         check: raise an error if the status of the run is not "ok". False: return the result all the same.
@@ -141,7 +144,7 @@ def run(
     setup = replace(setup, device=resolve_device(device), code=code_of(method, task))
     seconds: dict[str, float] = {}
     with timed(seconds, "plan"), setup.progress.track(f"Planning {method.name} on {task.name}", 0):
-        checked = plan(method, task, budget, plans=plans)
+        checked = plan(method, task, budget, plans=plans, costs=costs)
     if counted:
         counted.check(checked)
     elif not task.public:
