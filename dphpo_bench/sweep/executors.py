@@ -58,13 +58,14 @@ class ProcessExecutor:
     Args:
         workers: number of calls at a time.
         gpus: names of GPUs, as in CUDA_VISIBLE_DEVICES; each worker has a GPU, and may share it.
+        modules: imports that workers share; see `Processes`.
     """
 
-    def __init__(self, workers: int, gpus: Sequence[str] = ()) -> None:
+    def __init__(self, workers: int, gpus: Sequence[str] = (), modules: Sequence[str] = ()) -> None:
         if workers < 1:
             raise InvalidValueError(f"Expected workers >= 1, got {workers}.")
         self.capacity = workers
-        self._processes = Processes()
+        self._processes = Processes(modules)
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="cell")
         self._gpus: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         for index in range(workers):

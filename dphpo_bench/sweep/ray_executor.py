@@ -22,7 +22,7 @@ from typing import Any
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.extras import require_extra
-from dphpo_bench.sweep.processes import Answer, Function, NotStartedError, Processes, environment
+from dphpo_bench.sweep.processes import COMPILER, Answer, Function, NotStartedError, Processes, environment
 from dphpo_bench.sweep.resources import Resources
 
 MAX_RETRIES = 3
@@ -156,7 +156,7 @@ def _answer(answered: "Future[Answer]", future: "Future[Answer]") -> None:
 def _call(function: Function, argument: str, resources: Resources) -> Answer:
     """Make the call in a Ray worker."""
     # Ray gives a worker other GPUs for each call, but the server that processes are forked from keeps its first ones.
-    return Processes().call(function, argument, resources, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return Processes([COMPILER]).call(function, argument, resources, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def _version() -> str:

@@ -9,8 +9,8 @@ from dphpo_bench.leaderboard.answers import Answer, Place
 from dphpo_bench.leaderboard.charts import frame
 from dphpo_bench.leaderboard.charts.frame import interval, strokes, tick, upright
 from dphpo_bench.leaderboard.charts.scales import Axis, estimates_axis, log_axis, log_ticks, ticks
-from dphpo_bench.leaderboard.columns import change_text
 from dphpo_bench.leaderboard.sentences import sentences
+from dphpo_bench.leaderboard.texts import change_text
 from dphpo_bench.records.measure import Measure
 
 WIDTH, NAMES, PLOT, ROW = 860, 190, 400, 20
