@@ -94,6 +94,7 @@ def _let_run(
         observer=setup.observer,
         order=setup.order,
         checkpoints=setup.checkpoints,
+        releases=setup.releases,
     )
     try:
         with sealed() as complaints:

@@ -31,7 +31,7 @@ from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import VOID, Account, Entry
 from dphpo_bench.harness.account_report import AccountReport, report_of
 from dphpo_bench.harness.attempt import Attempt, execute
-from dphpo_bench.harness.continuing import check_continuable, checkpoints_of, must_not_change
+from dphpo_bench.harness.continuing import check_continuable, must_not_change, releases_of, with_checkpoints
 from dphpo_bench.harness.entry import Counted, OpenEntry, account_of, refuse_no_privacy
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.own_data import check_same_data, data_digest, keeps_digest
@@ -176,9 +176,10 @@ def run(
             check_same_data(store.root, task, identity, digest)
             if entry:
                 entry.note(digest=digest)
+        setup = replace(setup, releases=releases_of(setup, task))
         if checkpoint and checkpoint_every is not None:
             conditions = must_not_change(identity, checked, train, setup)
-            setup = replace(setup, checkpoints=checkpoints_of(checkpoint, checkpoint_every, conditions, setup, path))
+            setup = with_checkpoints(checkpoint, checkpoint_every, conditions, setup, path)
     if setup.hides_trials(checked.plan.event):
         setup.progress.note("Searching. How many trials there are is a secret, so there is nothing to show.")
     planned = Meter(checked.plan.cost.examples, "the test")

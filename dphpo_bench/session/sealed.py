@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from dphpo_bench.base.checks import positive, whole
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.privacy.events import no_op, pure_dp
@@ -107,4 +109,8 @@ class UtilityTest(Unique):
         threshold = float(threshold)
         with self._access.guard.alone():
             self._access.charge(no_op())
-            return self._mechanism.first(self._values, threshold)
+            first = self._mechanism.first(self._values, threshold)
+            # Another question may get the same answer, so the question counts, too.
+            asked = [*self._values, threshold, -1 if first is None else first]
+            self._access.as_before([torch.tensor(asked, dtype=torch.float64)])
+            return first

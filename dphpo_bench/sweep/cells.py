@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
@@ -164,11 +165,13 @@ class Secret:
         values: of the run's journal: its noise is drawn from them.
         event: of the plan that was counted, as text; empty for other work than a run.
         key: of the digest of the records, in hexadecimal digits; empty if none is asked for.
+        releases: path of the hashes of what the run released before; empty where it cannot start again.
     """
 
     values: Mapping[str, int] = field(default_factory=dict)
     event: str = ""
     key: str = ""
+    releases: str = ""
 
 
 def job_of(cell: Cell, source: DataSource, secret: Secret | None = None) -> str:
@@ -212,7 +215,8 @@ class Job:
         torch.set_num_threads(job["threads"])
         self._plug_ins = str(job["plug_ins"])
         secret = Secret(**job["secret"])
-        self.counted = Counted(Journal.holding(secret.values), secret.event) if secret.event else None
+        releases = Path(secret.releases) if secret.releases else None
+        self.counted = Counted(Journal.holding(secret.values, releases), secret.event) if secret.event else None
         self.key = bytes.fromhex(secret.key)
         logging.basicConfig()  # writes to the cell's log, tracebacks included
         logging.getLogger("dphpo_bench").setLevel(logging.DEBUG)

@@ -16,6 +16,9 @@ from dphpo_bench.sweep.resources import Resources
 class Executor(Protocol):
     """Caller of functions from text to text."""
 
+    shares_disk: bool
+    """True if calls read and write the files of this machine."""
+
     @property
     def capacity(self) -> int:
         """Number of calls to submit at a time; it may change."""
@@ -37,6 +40,7 @@ class SerialExecutor:
     """Executor that calls in this process, for debugging, without limits or protection."""
 
     capacity = 1
+    shares_disk = True
 
     def submit(self, function: Function, argument: str, resources: Resources) -> "Future[Answer]":
         """Call the function now."""
@@ -60,6 +64,8 @@ class ProcessExecutor:
         gpus: names of GPUs, as in CUDA_VISIBLE_DEVICES; each worker has a GPU, and may share it.
         modules: imports that workers share; see `Processes`.
     """
+
+    shares_disk = True
 
     def __init__(self, workers: int, gpus: Sequence[str] = (), modules: Sequence[str] = ()) -> None:
         if workers < 1:

@@ -25,8 +25,6 @@ from dphpo_bench.base.extras import require_extra
 from dphpo_bench.sweep.processes import COMPILER, Answer, Function, NotStartedError, Processes, environment
 from dphpo_bench.sweep.resources import Resources
 
-MAX_RETRIES = 3
-"""Number of times that Ray starts a call again after it lost its node or worker, or for lack of memory."""
 JOIN_SECONDS = 20.0
 PROBE_SECONDS = 60.0
 
@@ -37,14 +35,17 @@ class RayExecutor:
     Args:
         address: "auto" or "host:port" of a cluster that this machine is a node of; None starts a Ray on this machine.
         needs: the needs of the cells.
+        retries: number of times that Ray starts a call again after it lost its node or worker, or for lack of memory.
 
     Raises:
         InvalidValueError: if Ray is not installed, the cluster cannot be joined, a node has another dphpo-bench
             or none, or no node is large enough.
     """
 
-    def __init__(self, address: str | None, needs: Sequence[Resources]) -> None:
-        os.environ.setdefault("RAY_task_oom_retries", str(MAX_RETRIES))  # read when Ray is imported
+    shares_disk = False
+
+    def __init__(self, address: str | None, needs: Sequence[Resources], retries: int = 3) -> None:
+        os.environ.setdefault("RAY_task_oom_retries", str(retries))  # read when Ray is imported
         require_extra("ray", "This executor needs", "ray")
         # Not an import statement, so that types are the same with and without Ray.
         self._ray: Any = importlib.import_module("ray")
@@ -62,7 +63,7 @@ class RayExecutor:
             self._check_room()
             self._check_versions()
             # Else each GPU call would have a new Ray worker. Here the cell's own process holds the GPU.
-            self._call = self._ray.remote(max_retries=MAX_RETRIES, max_calls=0)(_call)
+            self._call = self._ray.remote(max_retries=retries, max_calls=0)(_call)
             self._stack = stack.pop_all()
 
     @property

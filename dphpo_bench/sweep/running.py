@@ -65,7 +65,10 @@ def _make_executor(name: str, workers: int | None, address: str | None, cells: S
     if name == "ray":
         from dphpo_bench.sweep.ray_executor import RayExecutor
 
-        return RayExecutor(address, needs)
+        # What Ray starts again by itself nobody counts, and with the same noise it might ask other questions.
+        return (
+            RayExecutor(address, needs) if all(cell.task.public for cell in cells) else RayExecutor(address, needs, 0)
+        )
     most = max(need.gpus for need in needs)
     gpus = visible_gpus() if most else []
     if most > min(1, len(gpus)):
