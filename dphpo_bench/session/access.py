@@ -151,27 +151,14 @@ class Access(Unique):
     ) -> "list[Tensor]":
         """Return sums with Gaussian noise of deviation noise_multiplier · sensitivity."""
         generator = self.generator("noise", purpose, self.raw.device)
-        return self.as_before(add_gaussian_noise(sums, noise_multiplier, sensitivity, generator))
+        return as_before(self, add_gaussian_noise(sums, noise_multiplier, sensitivity, generator))
 
     def number_with_noise(self, total: float, noise_multiplier: float, sensitivity: float, purpose: str) -> float:
         """Return a number with Gaussian noise of deviation noise_multiplier · sensitivity."""
         sums = [torch.tensor([total], dtype=torch.float64)]
         generator = self.generator("noise", purpose)
-        (noisy,) = self.as_before(add_gaussian_noise(sums, noise_multiplier, sensitivity, generator))
+        (noisy,) = as_before(self, add_gaussian_noise(sums, noise_multiplier, sensitivity, generator))
         return noisy.item()
-
-    def as_before(self, release: "list[Tensor]") -> "list[Tensor]":
-        """Return a release; end a run that started again after a kill if it released something else here before.
-
-        A GPU rounds its sums otherwise each time, so its runs start again with a seed and public data only.
-
-        Raises:
-            InvalidValueError: if it is another release.
-        """
-        if self.releases and self.raw.device.type == "cpu" and not self.releases.is_as_before(release):
-            self.ledger.fail(OTHER_QUESTION)
-            raise InvalidValueError(OTHER_QUESTION)
-        return release
 
     # -------------------------------------------------------------------------------------- parts and samples
 
@@ -307,3 +294,17 @@ class Access(Unique):
 def draw_uniform(generator: "AnyGenerator") -> float:
     """Return a uniform number in [0, 1)."""
     return uniform(1, generator).item()
+
+
+def as_before(access: Access, release: "list[Tensor]") -> "list[Tensor]":
+    """Return a release; end a run that started again after a kill if it released something else here before.
+
+    A GPU rounds its sums otherwise each time, so its runs start again with a seed and public data only.
+
+    Raises:
+        InvalidValueError: if it is another release.
+    """
+    if access.releases and access.raw.device.type == "cpu" and not access.releases.is_as_before(release):
+        access.ledger.fail(OTHER_QUESTION)
+        raise InvalidValueError(OTHER_QUESTION)
+    return release

@@ -3,7 +3,7 @@
 import json
 import random
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -69,7 +69,7 @@ class Bench:
         seed: int = 0,
         task: Task | None = None,
         checked: "CheckedPlan | None" = None,
-        order: Callable[[int], Sequence[int]] = range,
+        **setup: Any,
     ) -> "Attempt":
         """Run the method once, and verify, without a test and without a record.
 
@@ -77,13 +77,13 @@ class Bench:
             seed: of the run.
             task: where the records are, with the same public facts; default: the task planned for.
             checked: the plan; default: `planned`.
-            order: number of trials of a selection → their indices in the order in which they run.
+            setup: more settings of the run, by the names of `Setup`.
         """
         from dphpo_bench.harness.attempt import execute
         from dphpo_bench.harness.setup import Setup
 
         task, checked = task or self.task, checked or self.planned()
-        return execute(checked, task, task.load_train(DataSource.resolve()), Setup(seed, order=order))
+        return execute(checked, task, task.load_train(DataSource.resolve()), Setup(seed, **setup))
 
     def seen(self, seed: int = 0, **how: Any) -> dict[str, Any]:
         """Return all that a run lets out, as JSON values, with a hash of the weights; takes the arguments of `run`."""
