@@ -105,6 +105,7 @@ def run_command(
     from dphpo_bench.base.terminal import make_progress
     from dphpo_bench.cli.run_tables import run_table
     from dphpo_bench.data.source import DataSource
+    from dphpo_bench.harness.cost_cache import CostCache
     from dphpo_bench.harness.entry import default_seed
     from dphpo_bench.harness.plan_cache import PlanCache
     from dphpo_bench.harness.run import run
@@ -125,6 +126,7 @@ def run_command(
         device=device,
         progress=progress,
         plans=PlanCache.of(source),
+        costs=CostCache.of(source),
         secure_noise=secure_noise,
         check=False,
         account=account,

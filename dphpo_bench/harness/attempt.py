@@ -11,7 +11,7 @@ from dphpo_bench.contract.method import Outcome
 from dphpo_bench.contract.seals import sealed
 from dphpo_bench.contract.task import Task
 from dphpo_bench.harness.own_data import records_digest
-from dphpo_bench.harness.plan import CheckedPlan, parameters_of, quoted
+from dphpo_bench.harness.plan import CheckedPlan, parameters_of
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.setup import Setup
 from dphpo_bench.privacy import event_texts
@@ -75,6 +75,7 @@ def _let_run(
         observer=setup.observer,
         order=setup.order,
         checkpoints=setup.checkpoints,
+        releases=setup.releases,
     )
     try:
         with sealed() as complaints:
@@ -121,9 +122,8 @@ def verify(
     checked: CheckedPlan, ledger: Ledger, status: "Status", error: str | None
 ) -> "tuple[EpsilonReport | None, Status, str | None]":
     """Recompute ε from the ledger, None if it cannot be bounded, and correct a run's status and error by it."""
-    budget = checked.plan.budget
     try:
-        recomputed = quoted(ledger.event, budget.delta, checked.plan.accountant)
+        recomputed = checked.quoted(ledger.event)
     except UnsupportedEventError as refusal:
         return None, "unverified", str(refusal)
     if ledger.refused:

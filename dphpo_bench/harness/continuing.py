@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from dphpo_bench.privacy.event_kinds import has_selection
 from dphpo_bench.records.record import Identity
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.session.checkpoints import Checkpoints
+from dphpo_bench.session.releases import Releases, releases_beside
 
 RESUMABLE = "under which a run with checkpoints goes on"
 """Key of a journal: a hash of what must not change, also where the checkpoint is lost."""
@@ -65,10 +67,20 @@ def must_not_change(identity: Identity, checked: CheckedPlan, train: Records, se
     }
 
 
-def checkpoints_of(
+def releases_of(setup: Setup, task: Task) -> Releases | None:
+    """Return the notes of a run that starts again with the same noise after a kill; None where that shows nothing.
+
+    An unseeded run on private records does so if a file keeps its journal. With secure noise it cannot start again.
+    """
+    if setup.journal.releases is None or task.public or not setup.unseeded or setup.secure_noise:
+        return None
+    return Releases(setup.journal.releases, setup.streams().name("releases"))
+
+
+def with_checkpoints(
     path: Path, every: int, conditions: Mapping[str, str], setup: Setup, journal: Path | None
-) -> Checkpoints:
-    """Return the checkpoints of a run, which goes on from the last one if there is any.
+) -> Setup:
+    """Return the setup of a run with checkpoints, which goes on from the last one if there is any.
 
     The conditions are from `must_not_change`; the journal's file is None where a seed makes the run repeatable.
     """
@@ -84,4 +96,6 @@ def checkpoints_of(
         )
     if checkpoints.step:
         setup.progress.note(f"Going on after step {checkpoints.step}, from the checkpoint of an earlier process.")
-    return checkpoints
+    # A seed alone would take the releases of an edited method for those of the present one.
+    secret = json.dumps(conditions, sort_keys=True).encode()
+    return replace(setup, checkpoints=checkpoints, releases=setup.releases or Releases(releases_beside(path), secret))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dphpo_bench.base.errors import RecordError
 from dphpo_bench.base.files import read_whole
+from dphpo_bench.session.releases import releases_beside
 
 MAX_JOURNAL_BYTES = 2**20
 
@@ -22,16 +23,26 @@ class Journal:
     """Values that are drawn once each, in memory or in a file that only its owner can read.
 
     Nothing in it may be published, since the noise can be subtracted by the seed.
+
+    Attributes:
+        values: what has been drawn, by name.
+        releases: the file of hashes of what the run has released; see `session.releases`. None: there is none.
+
+    Raises:
+        RecordError: if the file exists and is not a journal.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
+        self.releases = None if path is None else releases_beside(path)
         self.values: dict[str, int] = {} if path is None else _read(path)
 
     @classmethod
-    def holding(cls, values: Mapping[str, int]) -> "Journal":
+    def holding(cls, values: Mapping[str, int], releases: Path | None = None) -> "Journal":
+        """Return a journal in memory with these values and this file of releases, from whoever keeps the files."""
         journal = cls()
         journal.values.update(values)
+        journal.releases = releases
         return journal
 
     def once(self, name: str, draw: Callable[[], int]) -> int:
@@ -66,6 +77,7 @@ class Journal:
         if self._path is not None:
             _remembered.discard(self._path.absolute())
             self._path.unlink(missing_ok=True)
+            releases_beside(self._path).unlink(missing_ok=True)
 
 
 def append(path: Path, lines: str) -> None:

@@ -3,7 +3,7 @@
 import math
 import warnings
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,11 @@ from dphpo_bench.contract.method import Method, Plan
 from dphpo_bench.contract.registry import method_of, task_of
 from dphpo_bench.contract.seals import sealed
 from dphpo_bench.contract.task import Task, TaskFacts
+from dphpo_bench.harness.cost_cache import CostCache
 from dphpo_bench.harness.reasons import reason_of
-from dphpo_bench.privacy.accountants.report import EpsilonReport, epsilon
+from dphpo_bench.privacy.accountants.report import EpsilonReport
 from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.privacy.risk import CERTAIN, Risk, risk
+from dphpo_bench.privacy.risk import CERTAIN, Risk
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
@@ -38,6 +39,7 @@ class CheckedPlan:
         epsilon: ε of the whole procedure.
         tuning_share: 1 − ε(training releases alone) / ε(all releases), in [0, 1].
         end_to_end_private: as the method said when it was asked for its plan.
+        costs: where ε and risk are cached.
     """
 
     method: Method
@@ -46,15 +48,25 @@ class CheckedPlan:
     epsilon: EpsilonReport
     tuning_share: float
     end_to_end_private: bool
+    costs: CostCache = field(default_factory=CostCache, repr=False, compare=False)
 
     @cached_property
     def risk(self) -> Risk:
         """Return what an attack on one unit can achieve against the whole procedure."""
-        return risk(self.plan.event, self.plan.budget.delta) if self.end_to_end_private else CERTAIN
+        return self.costs.risk(self.plan.event, self.plan.budget.delta) if self.end_to_end_private else CERTAIN
+
+    def quoted(self, event: "DpEvent") -> EpsilonReport:
+        """Return the ε of an event at the plan's δ by every accountant; the plan's own is quoted if it supports it."""
+        return _quoted(event, self.plan, self.costs)
 
 
 def plan(
-    method: str | Method, task: str | Task, budget: PrivacyBudget, *, plans: "PlanCache | None" = None
+    method: str | Method,
+    task: str | Task,
+    budget: PrivacyBudget,
+    *,
+    plans: "PlanCache | None" = None,
+    costs: CostCache | None = None,
 ) -> CheckedPlan:
     """Fix a whole procedure and compute its ε; no data is read.
 
@@ -63,6 +75,7 @@ def plan(
         task: a task or a registered name.
         budget: (ε, δ) for tuning and training together.
         plans: where plans are kept; None: the plan is made anew and not kept.
+        costs: where ε and risk are cached; None: they are computed anew.
 
     Raises:
         UnknownNameError: if a name is not registered.
@@ -91,7 +104,8 @@ def plan(
     planned = replace(planned)  # a copy that the method cannot reach
     if planned.budget != budget:  # noise streams and the recomputed ε depend on it
         raise InvalidValueError(f"Expected method {method.name} to plan for {budget}, got {planned.budget}.")
-    total = quoted(planned.event, budget.delta, planned.accountant)
+    costs = costs or CostCache()
+    total = _quoted(planned.event, planned, costs)
     private = bool(method.end_to_end_private)  # asked once
     # A reference that says it is not private may plan for ε = ∞; its row stands apart.
     if not (total.epsilon <= budget.epsilon or (not private and total.epsilon == math.inf)):
@@ -100,7 +114,7 @@ def plan(
             f"epsilon={budget.epsilon:g} at delta={budget.delta:g}. No data was read."
         )
     warn_of_budget(budget, facts)  # at last, so that a refusal is one line
-    return CheckedPlan(method, facts, planned, total, _tuning_share(planned, total, budget.delta), private)
+    return CheckedPlan(method, facts, planned, total, _tuning_share(planned, total, costs), private, costs)
 
 
 def warn_of_budget(budget: PrivacyBudget, facts: TaskFacts) -> None:
@@ -126,18 +140,18 @@ def warn_of_budget(budget: PrivacyBudget, facts: TaskFacts) -> None:
         )
 
 
-def quoted(event: "DpEvent", delta: float, accountant: str | None) -> EpsilonReport:
-    """Compute ε by every accountant, and quote the named one if it supports the event."""
-    report = epsilon(event, delta)
+def _quoted(event: "DpEvent", planned: Plan, costs: CostCache) -> EpsilonReport:
+    """Compute ε by every accountant, and quote the plan's own if it supports the event."""
+    report, accountant = costs.epsilon(event, planned.budget.delta), planned.accountant
     if accountant is not None and accountant in report.by_accountant:
         return replace(report, epsilon=report.by_accountant[accountant], quoted=accountant)
     return report
 
 
-def _tuning_share(planned: Plan, total: EpsilonReport, delta: float) -> float:
+def _tuning_share(planned: Plan, total: EpsilonReport, costs: CostCache) -> float:
     if planned.training_event == planned.event or not 0 < total.epsilon < math.inf:
         return 0.0
-    return min(1.0, max(0.0, 1 - epsilon(planned.training_event, delta).epsilon / total.epsilon))
+    return min(1.0, max(0.0, 1 - costs.epsilon(planned.training_event, planned.budget.delta).epsilon / total.epsilon))
 
 
 def parameters_of(method: Method) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from contextlib import ExitStack
 from copy import copy
 from dataclasses import asdict
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dphpo_bench.base.engine_hash import engine_hash
 from dphpo_bench.base.errors import DataError, UnsupportedEventError
 from dphpo_bench.base.files import read_whole, write_whole
 from dphpo_bench.contract.method import Method, Plan
@@ -84,17 +84,6 @@ def code_of(method: Method, task: Task) -> str:
     classes = type(method), type(task)
     parts = [engine_hash(), *map(code_hash, classes), *(_neighbours(cls.__module__) for cls in classes)]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:20]
-
-
-@cache
-def engine_hash(*parts: str) -> str:
-    """Return a hash of this package's source, or of some of its folders, and of the versions of numerical libraries."""
-    digest = hashlib.sha256()
-    for part in parts or ("",):
-        for path in sorted((Path(__file__).parents[1] / part).rglob("*.py")):
-            digest.update(path.read_bytes())
-    digest.update(repr([version(name) for name in ("dp-accounting", "numpy", "scipy", "optuna")]).encode())
-    return digest.hexdigest()
 
 
 @cache

@@ -25,7 +25,7 @@ from dphpo_bench.harness.reasons import MAX_REASON, reason_of
 from dphpo_bench.harness.setup import Setup
 from dphpo_bench.privacy.accountants.report import EpsilonReport
 from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.privacy.risk import CERTAIN, Risk, risk, worst
+from dphpo_bench.privacy.risk import CERTAIN, Risk, worst
 from dphpo_bench.records.measure import Measure
 from dphpo_bench.records.record import MAX_RECORD_BYTES, CostRecord, Epsilon, Identity, Privacy, RunRecord
 from dphpo_bench.records.risks import recorded
@@ -177,7 +177,7 @@ def _risk_of(checked: CheckedPlan, attempt: Attempt) -> Risk:
     """Return the worse risk of plan and ledger: a run that stops early is as private as its plan."""
     if attempt.recomputed is None or not checked.end_to_end_private:
         return CERTAIN
-    return worst([checked.risk, risk(attempt.ledger.event, checked.plan.budget.delta)])
+    return worst([checked.risk, checked.costs.risk(attempt.ledger.event, checked.plan.budget.delta)])
 
 
 def _epsilon_record(report: EpsilonReport) -> Epsilon:

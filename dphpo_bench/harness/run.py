@@ -31,7 +31,7 @@ from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import VOID, Account, Entry
 from dphpo_bench.harness.account_report import AccountReport, report_of
 from dphpo_bench.harness.attempt import Attempt, execute
-from dphpo_bench.harness.continuing import check_continuable, checkpoints_of, must_not_change
+from dphpo_bench.harness.continuing import check_continuable, must_not_change, releases_of, with_checkpoints
 from dphpo_bench.harness.entry import Counted, OpenEntry, account_of, refuse_no_privacy, told_apart, warn_of_seeds
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.own_data import check_same_data, data_digest, keeps_digest
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from dphpo_bench.harness.cost_cache import CostCache
     from dphpo_bench.harness.plan_cache import PlanCache
 
 
@@ -92,6 +93,7 @@ def run(
     device: "str | torch.device" = "auto",
     progress: Progress | None = None,
     plans: "PlanCache | None" = None,
+    costs: "CostCache | None" = None,
     secure_noise: bool = False,
     check: bool = True,
     account: str | None = None,
@@ -113,6 +115,7 @@ def run(
         device: "auto", "cpu", "cuda" or a CUDA device by its number.
         progress: where long work reports to; default: standard error. `NullProgress()` for nothing.
         plans: where plans are kept; None: the plan is made anew and not kept.
+        costs: where ε and risk are cached; None: they are computed anew.
         secure_noise: draw exact noise on a grid, and everything else that privacy rests on from cryptographic
             generators (docs/accounting.md, secure noise). Needs OpenDP, no seed, and some 10 µs a coordinate.
         check: raise an error if the status of the run is not "ok". False: return the result all the same.
@@ -140,7 +143,7 @@ def run(
     setup = replace(setup, device=resolve_device(device), code=code_of(method, task))
     seconds: dict[str, float] = {}
     with timed(seconds, "plan"), setup.progress.track(f"Planning {method.name} on {task.name}", 0):
-        checked = plan(method, task, budget, plans=plans)
+        checked = plan(method, task, budget, plans=plans, costs=costs)
     if counted:
         counted.check(checked)
     elif not task.public:
@@ -172,9 +175,10 @@ def run(
             check_same_data(store.root, task, identity, digest)
             if entry:
                 entry.note(digest=digest)
+        setup = replace(setup, releases=releases_of(setup, task))
         if checkpoint and checkpoint_every is not None:
             conditions = must_not_change(identity, checked, train, setup)
-            setup = replace(setup, checkpoints=checkpoints_of(checkpoint, checkpoint_every, conditions, setup, path))
+            setup = with_checkpoints(checkpoint, checkpoint_every, conditions, setup, path)
     if setup.hides_trials(checked.plan.event):
         setup.progress.note("Searching. How many trials there are is a secret, so there is nothing to show.")
     planned = Meter(checked.plan.cost.examples, "the test")

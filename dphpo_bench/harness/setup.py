@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from dphpo_bench.session.checkpoints import Checkpoints
     from dphpo_bench.session.observer import Observer
+    from dphpo_bench.session.releases import Releases
 
 SECURE_NOISE = "secure noise"  # an entry of a journal: the run has drawn noise that no restart can repeat
 
@@ -49,6 +50,7 @@ class Setup:
         observer: called with each release.
         identity: of the run, as a key, which the noise on private records follows; empty for a run without a record.
         checkpoints: from which the run goes on; None: it has none.
+        releases: notes what is released, where a restart would draw the same noise; None: nothing is noted.
         order: number of trials of a selection → their indices in the order in which they run, which changes nothing.
     """
 
@@ -62,6 +64,7 @@ class Setup:
     observer: "Observer | None" = None
     identity: str = ""
     checkpoints: "Checkpoints | None" = None
+    releases: "Releases | None" = None
     order: Callable[[int], Sequence[int]] = range
 
     def __post_init__(self) -> None:

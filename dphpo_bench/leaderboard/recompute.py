@@ -1,6 +1,5 @@
 """Compute ε and risk of many ledgers, on all cores and each ledger once; the results stay on disk."""
 
-import hashlib
 import json
 import logging
 import os
@@ -11,9 +10,8 @@ from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 
 from dphpo_bench.base.errors import DphpoBenchError
-from dphpo_bench.base.files import read_whole, write_whole
 from dphpo_bench.base.progress import Progress
-from dphpo_bench.harness.plan_cache import engine_hash
+from dphpo_bench.harness.cost_cache import CachedValues
 from dphpo_bench.privacy.accountants.report import epsilon_by
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.risk import Risk, risk
@@ -36,8 +34,6 @@ WALL_SECONDS = 600
 CLAIMS_A_CALL = 8
 """So many claims share a process, and with it what accountants remember."""
 
-MAX_KEPT_BYTES = 400
-
 
 @dataclass(frozen=True)
 class Claim:
@@ -50,8 +46,7 @@ class Claim:
     @property
     def key(self) -> str:
         """Hash of the claim and of the code that examines it."""
-        text = json.dumps([engine_hash("privacy", "base"), self.ledger, self.delta, self.accountant])
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
+        return CachedValues.key("claim", self.ledger, self.delta, self.accountant)
 
 
 @dataclass(frozen=True)
@@ -67,19 +62,20 @@ def recompute(claims: Iterable[Claim], cache: Path | None, progress: Progress) -
 
     `cache` is a folder of this machine's earlier results, if there is one.
     """
+    values = CachedValues(cache)
     costs: dict[Claim, Cost | str] = {}
     missing = []
     for claim in dict.fromkeys(claims):
-        known = _read(cache, claim)
-        if known is None:
-            missing.append(claim)
+        if known := values.find(claim.key):
+            costs[claim] = Cost(known[0], Risk(*known[1:]))
         else:
-            costs[claim] = known
+            missing.append(claim)
     if missing:
         with progress.track("Recomputing ε", len(missing)) as advance:
             for claim, value in _compute_all(missing):
                 costs[claim] = value
-                _keep(cache, claim, value)
+                if isinstance(value, Cost):  # a failure may be this machine's
+                    values.keep(claim.key, [value.epsilon, *astuple(value.risk)])
                 advance()
     return costs
 
@@ -136,24 +132,3 @@ def _cost(claim: Claim) -> Cost | str:
     except Exception as error:  # whatever libraries raise at a ledger that no method would write
         logger.debug("An ε cannot be recomputed.", exc_info=True)
         return f"its ε cannot be recomputed ({type(error).__name__})"
-
-
-def _read(cache: Path | None, claim: Claim) -> Cost | None:
-    if cache is None:
-        return None
-    try:
-        epsilon, *bounds = json.loads(read_whole(cache / f"{claim.key}.json", MAX_KEPT_BYTES))
-        cost = Cost(epsilon, Risk(*bounds))
-    except (OSError, ValueError, TypeError, RecursionError):
-        return None
-    return cost if all(isinstance(value, float) and value >= 0 for value in (epsilon, *bounds)) else None
-
-
-def _keep(cache: Path | None, claim: Claim, value: Cost | str) -> None:
-    """Keep a cost on disk, but no failure: it may be this machine's."""
-    if cache is None or isinstance(value, str):
-        return
-    try:
-        write_whole(cache / f"{claim.key}.json", json.dumps([value.epsilon, *astuple(value.risk)]))
-    except OSError as error:
-        logger.warning("Cannot keep a recomputed ε: %s", error)

@@ -9,11 +9,11 @@ from itertools import groupby
 from dphpo_bench.leaderboard.answers import UNTUNED, Absent, Answer, Place
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.claims import FAMILY_ERROR, MOST_TIMES, TIMES, Claims, Power
-from dphpo_bench.leaderboard.columns import NOTHING, change_text
 from dphpo_bench.leaderboard.contestants import Contest, mean_over
 from dphpo_bench.leaderboard.overall import Overall
 from dphpo_bench.leaderboard.rows import Table
 from dphpo_bench.leaderboard.sensitivity import Variation
+from dphpo_bench.leaderboard.texts import NOTHING, change_text
 from dphpo_bench.leaderboard.values import Contestant, Estimate, Finding
 
 ADVISED = "recommended"

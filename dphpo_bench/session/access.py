@@ -22,10 +22,11 @@ from dphpo_bench.privacy import event_rules
 from dphpo_bench.privacy.events import OneOfDpEvent, gaussian, non_private
 from dphpo_bench.privacy.holdout import TRAINING, VALIDATION, holdout_name
 from dphpo_bench.privacy.ledger import Ledger, Scope
-from dphpo_bench.session.checkpoints import OTHER_QUESTION, Checkpoints, Position
+from dphpo_bench.session.checkpoints import Checkpoints, Position
 from dphpo_bench.session.guard import Guard
 from dphpo_bench.session.observer import Observer
 from dphpo_bench.session.raw import RawRecords
+from dphpo_bench.session.releases import OTHER_QUESTION, Releases
 from dphpo_bench.session.unique import Unique
 from dphpo_bench.training.noise import add_gaussian_noise
 from dphpo_bench.training.randomness import Streams, global_randomness
@@ -59,6 +60,7 @@ class Access(Unique):
         observer: called with each release, if given.
         order: number of trials of a selection → their indices in the order in which they run.
         checkpoints: where the run resumes after a kill, if it has checkpoints.
+        releases: notes what is released, if a restart would draw the same noise.
         rows: numbers of this session's records, or of its units where these hold several; None: all.
         scope: the parts that pay for a release from this session.
         within: all parts that hold this session's records, also those that an outer account pays for.
@@ -78,6 +80,7 @@ class Access(Unique):
     observer: Observer | None
     order: Callable[[int], Sequence[int]]
     checkpoints: Checkpoints | None
+    releases: Releases | None
     rows: "Tensor | None"
     scope: Scope
     within: Scope
@@ -105,9 +108,9 @@ class Access(Unique):
 
     def steps(self, total: int, state: Sequence[Any] | None) -> Iterator[int]:
         """Yield the steps of a training loop; see `Session.steps`."""
-        if self.checkpoints is None:
+        if self.checkpoints is None or self.releases is None:
             return iter(range(total))
-        position = Position(self.ledger, self.begun, self.counts, self.meter, self.progress)
+        position = Position(self.ledger, self.begun, self.counts, self.meter, self.progress, self.releases)
         return self.checkpoints.steps(position, total, state)
 
     def check_begun(self) -> None:
@@ -148,13 +151,13 @@ class Access(Unique):
     ) -> "list[Tensor]":
         """Return sums with Gaussian noise of deviation noise_multiplier · sensitivity."""
         generator = self.generator("noise", purpose, self.raw.device)
-        return _as_before(self, add_gaussian_noise(sums, noise_multiplier, sensitivity, generator))
+        return as_before(self, add_gaussian_noise(sums, noise_multiplier, sensitivity, generator))
 
     def number_with_noise(self, total: float, noise_multiplier: float, sensitivity: float, purpose: str) -> float:
         """Return a number with Gaussian noise of deviation noise_multiplier · sensitivity."""
         sums = [torch.tensor([total], dtype=torch.float64)]
         generator = self.generator("noise", purpose)
-        (noisy,) = _as_before(self, add_gaussian_noise(sums, noise_multiplier, sensitivity, generator))
+        (noisy,) = as_before(self, add_gaussian_noise(sums, noise_multiplier, sensitivity, generator))
         return noisy.item()
 
     # -------------------------------------------------------------------------------------- parts and samples
@@ -235,8 +238,8 @@ class Access(Unique):
             return self.drawn(rate, purpose), rate, account
 
     def unseen(self) -> "Access":
-        """Return the same access, without progress or observer."""
-        return replace(self, progress=NullProgress(), observer=None)
+        """Return the same access for what nobody will see, without progress or observer."""
+        return replace(self, progress=NullProgress(), observer=None, releases=None)
 
     # ------------------------------------------------------------------------------------------------- queries
 
@@ -293,12 +296,15 @@ def draw_uniform(generator: "AnyGenerator") -> float:
     return uniform(1, generator).item()
 
 
-def _as_before(access: Access, release: "list[Tensor]") -> "list[Tensor]":
-    """Return a release; end a run that went on after a kill where it released something else before.
+def as_before(access: Access, release: "list[Tensor]") -> "list[Tensor]":
+    """Return a release; end a run that started again after a kill if it released something else here before.
 
-    A GPU rounds its sums otherwise each time, so its runs go on with a seed and public data only.
+    A GPU rounds its sums otherwise each time, so its runs start again with a seed and public data only.
+
+    Raises:
+        InvalidValueError: if it is another release.
     """
-    if access.checkpoints and access.raw.device.type == "cpu" and not access.checkpoints.is_as_before(release):
+    if access.releases and access.raw.device.type == "cpu" and not access.releases.is_as_before(release):
         access.ledger.fail(OTHER_QUESTION)
         raise InvalidValueError(OTHER_QUESTION)
     return release

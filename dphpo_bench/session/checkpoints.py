@@ -1,46 +1,37 @@
 """Checkpoints of a run's training loop, from which the run goes on after its process died.
 
 A checkpoint holds the loop's own objects, the positions of all random streams, and what was charged. A run that goes on
-therefore draws the noise of each later step once more for the same question, and gets the same answer. Hashes of all
-releases lie beside it, so that another answer, which that noise would not hide, is noticed and not released.
+therefore draws the noise of each later step once more for the same question, and gets the same answer; `releases`
+notices another one, which that noise would not hide.
 """
 
 import hashlib
 import io
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from dphpo_bench.base.errors import InvalidValueError, RecordError
 from dphpo_bench.base.files import TORN, write_whole
 from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import Progress
 from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.session.releases import Releases, releases_beside
 from dphpo_bench.training.snapshots import restore, snapshot
-from dphpo_bench.training.structure import content
 
 if TYPE_CHECKING:
     from dphpo_bench.training.secure_noise import AnyGenerator
 
 _DIGEST_BYTES = 32
-_NOTE_BYTES = 16
 
 NO_STATE = (
     "This method cannot go on from a checkpoint: it asks for releases outside of a training loop that names its state "
     "(training_steps(state=...)). Leave out --checkpoint-every (checkpoint_every)."
-)
-OTHER_QUESTION = (
-    "The run went on after a kill and asked something else than before; with the same noise, the difference would show "
-    "the records, so nothing was released. Name all that the training loop changes in its state, and let no question "
-    "depend on clocks or other randomness than the session's. The next run starts anew, which is a second release."
 )
 
 
@@ -53,6 +44,7 @@ class Position:
     counts: Counter[bytes]
     meter: Meter
     progress: Progress
+    releases: Releases
 
 
 class Checkpoints:
@@ -74,7 +66,6 @@ class Checkpoints:
     def __init__(self, path: Path, every: int, conditions: Mapping[str, str], anew: str) -> None:
         self._path, self._every, self._conditions, self._anew = path, every, dict(conditions), anew
         self._has_begun = self._is_running = False
-        self._released = 0
         self._saved = self._read()
 
     @property
@@ -90,26 +81,6 @@ class Checkpoints:
         """
         if not self._has_begun:
             raise InvalidValueError(NO_STATE)
-
-    def is_as_before(self, release: Sequence[Tensor]) -> bool:
-        """Note a hash of the next release; return False if an earlier process released something else at this place."""
-        note = hashlib.sha256(b"".join(map(content, release))).digest()[:_NOTE_BYTES]
-        run = hashlib.sha256(json.dumps(self._conditions, sort_keys=True).encode()).digest()[:_NOTE_BYTES]
-        self._released += 1
-        earlier = b""
-        with suppress(OSError):  # as on a full disk
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            file = os.open(_notes_of(self._path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                if os.pread(file, _NOTE_BYTES, 0) != run:
-                    os.ftruncate(file, 0)
-                    os.pwrite(file, run, 0)
-                earlier = os.pread(file, _NOTE_BYTES, self._released * _NOTE_BYTES)
-                if len(earlier) < _NOTE_BYTES:
-                    os.pwrite(file, note, self._released * _NOTE_BYTES)
-            finally:
-                os.close(file)
-        return len(earlier) < _NOTE_BYTES or earlier == note
 
     def steps(self, position: Position, total: int, state: Sequence[Any] | None) -> Iterator[int]:
         """Yield the steps of a training loop from the checkpoint on; see `Session.steps`.
@@ -148,7 +119,7 @@ class Checkpoints:
         position.counts.clear()
         position.counts.update({name.encode(): number for name, number in saved["counts"]})
         position.meter.done = saved["done"]
-        self._released = saved["released"]
+        position.releases.count = saved["released"]
         position.ledger.go_on(Ledger.from_json(json.loads(saved["ledger"])))
 
     def _write(self, position: Position, step: int, state: Sequence[Any]) -> None:
@@ -163,7 +134,7 @@ class Checkpoints:
             ],
             "counts": [[key.decode(), number] for key, number in position.counts.items()],
             "done": position.meter.done,
-            "released": self._released,
+            "released": position.releases.count,
             "ledger": json.dumps(position.ledger.to_json()),
         }
         buffer = io.BytesIO()
@@ -200,10 +171,6 @@ class Checkpoints:
 
 
 def discard(path: Path) -> None:
-    """Remove the checkpoint of a run that is over, and the notes of its releases."""
+    """Remove the checkpoint of a run that is over, and the hashes of its releases."""
     path.unlink(missing_ok=True)
-    _notes_of(path).unlink(missing_ok=True)
-
-
-def _notes_of(path: Path) -> Path:
-    return path.with_suffix(".releases")
+    releases_beside(path).unlink(missing_ok=True)

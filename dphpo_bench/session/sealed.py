@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from dphpo_bench.base.checks import positive, whole
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.privacy.events import no_op, pure_dp
 from dphpo_bench.privacy.ledger import Ledger
-from dphpo_bench.session.access import Access
+from dphpo_bench.session.access import Access, as_before
 from dphpo_bench.session.selection import MakeSession, is_of_recipes
 from dphpo_bench.session.unique import Unique
 from dphpo_bench.training.noise import AboveThreshold
@@ -107,4 +109,8 @@ class UtilityTest(Unique):
         threshold = float(threshold)
         with self._access.guard.alone():
             self._access.charge(no_op())
-            return self._mechanism.first(self._values, threshold)
+            first = self._mechanism.first(self._values, threshold)
+            # Another question may get the same answer, so the question counts, too.
+            asked = [*self._values, threshold, -1 if first is None else first]
+            as_before(self._access, [torch.tensor(asked, dtype=torch.float64)])
+            return first

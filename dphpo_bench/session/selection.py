@@ -2,14 +2,11 @@
 
 import logging
 import math
-import random
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from io import StringIO
 from typing import TYPE_CHECKING, Any
-
-import numpy
 
 from dphpo_bench.base.checks import number
 from dphpo_bench.base.errors import OverBudgetError
@@ -22,6 +19,7 @@ from dphpo_bench.privacy.run_counts import geometric
 from dphpo_bench.session.access import Access, draw_uniform
 from dphpo_bench.session.copies import can_be_written, copier
 from dphpo_bench.session.observer import Observer
+from dphpo_bench.session.process_state import process_state
 from dphpo_bench.session.scored import MAX_STACKED_TRIALS, TrialResult
 from dphpo_bench.training.randomness import Streams, global_randomness
 
@@ -115,7 +113,9 @@ class Trials:
         copy = copier(trial)
         access.charge(event)
         # Full batches of linear models share a matrix product. A class of a method's own may call trials otherwise.
+        # Secure noise cannot be drawn again, as a stack that raises needs.
         stacks = is_of_recipes(trial) and getattr(trial, "full_batches", False) and access.raw.has_closed_form
+        stacks = stacks and not access.streams.secure
         streams = access.numbered("selection")
         return cls(access, make_session, copy, base_event, streams, together if stacks else 1)
 
@@ -128,15 +128,23 @@ class Trials:
         """
         for start in range(0, len(indices), self.together):
             some = indices[start : start + self.together]
+            before, counts = set(self.access.begun), self.access.counts.copy()
             results = self._run(some, candidate)
             if results is not None:
                 yield from results
                 continue
-            # One that raises must not take the others with it, so each runs alone. It gets fresh random numbers: with
-            # the same ones, the difference of two queries would have no noise.
-            again = replace(self, streams=self.streams.within("alone"))
+            # One that raises must not take the others with it, so each runs alone, on the same random numbers. The
+            # charge covers that. A trial's outcome is what it is without a stack: the same function of the records and
+            # of its own noise, asked the same questions. The first try leaves nothing, neither an answer (only code of
+            # recipes stacks, and each try runs on a fresh copy) nor a choice. With fresh numbers there would be one:
+            # that a trial raised, which may depend on the answers, would decide whether all of them are drawn again.
+            # That is a selection among two draws, and nobody has charged it.
+            for key in self.access.begun.keys() - before:
+                del self.access.begun[key]
+            self.access.counts.clear()
+            self.access.counts.update(counts)
             for index in some:
-                yield from again._run([index], candidate) or ()
+                yield from self._run([index], candidate) or ()
 
     def adaptive(self, indices: Sequence[int], copy: Callable[[], Proposals]) -> Generator[Tried]:
         """Run trials one after the other; the scores of the earlier ones shape the density of each candidate.
@@ -172,7 +180,10 @@ class Trials:
                 scored = trial.run(sessions) if len(sessions) > 1 else [trial(sessions[0])]
             results = [(result.outcome, _score(result.score)) for result in scored]
         except (Exception, SystemExit):  # not logged: it may tell what must stay hidden
-            if len(opened) > 1 and not any(access.ledger.refused or access.ledger.failed for access in opened):
+            ledgers = [access.ledger for access in opened]
+            if len(opened) > 1 and root.refused == before and not any(book.refused or book.failed for book in ledgers):
+                for book in ledgers:
+                    book.close()
                 return None
             results = [(None, None)] * len(opened)
         asked = root.refused if root.refused != before else None
@@ -198,13 +209,13 @@ class Trials:
 
     @contextmanager
     def _unseen(self, indices: Sequence[int]) -> Iterator[None]:
-        """Drop what trials print and log, and put back the state of global generators: all would count trials."""
+        """Drop what trials print and log, and put back the state of the process: all would count trials."""
         seed = self.streams.derive("global randomness", str(indices[0]))
         level = logging.root.manager.disable
         logging.disable()
-        states = random.getstate(), numpy.random.get_state()
         try:
             with ExitStack() as unseen:
+                unseen.enter_context(process_state())
                 unseen.enter_context(redirect_stdout(StringIO()))
                 if isinstance(self.access.progress, NullProgress):  # others write there, and show trials anyway
                     unseen.enter_context(redirect_stderr(StringIO()))
@@ -212,8 +223,6 @@ class Trials:
                 yield
         finally:
             logging.disable(level)
-            random.setstate(states[0])
-            numpy.random.set_state(states[1])
 
 
 def is_of_recipes(value: object) -> bool:

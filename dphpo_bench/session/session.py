@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dphpo_bench.session.batch import Batch
     from dphpo_bench.session.checkpoints import Checkpoints
     from dphpo_bench.session.observer import Observer
+    from dphpo_bench.session.releases import Releases
     from dphpo_bench.session.sealed import SealedUtilities
     from dphpo_bench.session.selection import TrialFunction
     from dphpo_bench.training.losses import Objective
@@ -50,6 +51,7 @@ def open_session(
     observer: "Observer | None" = None,
     order: Callable[[int], Sequence[int]] = range,
     checkpoints: "Checkpoints | None" = None,
+    releases: "Releases | None" = None,
 ) -> "Session":
     """Open the session of a run, on all records.
 
@@ -66,6 +68,7 @@ def open_session(
         observer: called with each release, if given.
         order: number of trials of a selection → their indices in the order in which they run, which changes nothing.
         checkpoints: where the run resumes after a kill, if it has checkpoints.
+        releases: notes what is released, if a restart would draw the same noise.
     """
     from dphpo_bench.session.access import Access
     from dphpo_bench.session.guard import Guard
@@ -86,6 +89,7 @@ def open_session(
             observer=observer,
             order=order,
             checkpoints=checkpoints,
+            releases=releases,
             rows=None,
             scope=(),
             within=(),

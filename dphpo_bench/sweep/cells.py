@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
 from itertools import chain, zip_longest
+from pathlib import Path
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.progress import NullProgress
@@ -18,6 +19,7 @@ from dphpo_bench.contract.registry import make_task
 from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import Entry
+from dphpo_bench.harness.cost_cache import CostCache
 from dphpo_bench.harness.entry import Counted
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.own_data import records_digest
@@ -115,6 +117,7 @@ class Secret:
     values: Mapping[str, int] = field(default_factory=dict)  # of the run's journal: its noise is drawn from them
     event: str = ""  # of the plan that was counted, as text; empty for other work than a run
     key: str = ""  # of the digest of the records, in hexadecimal digits; empty if none is asked for
+    releases: str = ""  # path of the hashes of what the run released before; empty where it cannot start again
 
 
 def job_of(cell: Cell, source: DataSource, secret: Secret | None = None) -> str:
@@ -148,11 +151,12 @@ class Job:
         self.budget = PrivacyBudget(self.identity.epsilon, self.identity.delta)
         self.device = str(job["device"])
         self.source = DataSource.resolve(job["data_dir"], job["cache_dir"], NullProgress())
-        self.plans = PlanCache.of(self.source)
+        self.plans, self.costs = PlanCache.of(self.source), CostCache.of(self.source)
         torch.set_num_threads(job["threads"])
         self._plug_ins = str(job["plug_ins"])
         secret = Secret(**job["secret"])
-        self.counted = Counted(Journal.holding(secret.values), secret.event) if secret.event else None
+        releases = Path(secret.releases) if secret.releases else None
+        self.counted = Counted(Journal.holding(secret.values, releases), secret.event) if secret.event else None
         self.key = bytes.fromhex(secret.key)
         logging.basicConfig()  # writes to the cell's log, tracebacks included
         logging.getLogger("dphpo_bench").setLevel(logging.DEBUG)
@@ -182,6 +186,7 @@ def run_cell(job: str) -> str:
             progress=NullProgress(),
             device=work.device,
             plans=work.plans,
+            costs=work.costs,
             check=False,
             counted=work.counted,
         )
@@ -195,7 +200,7 @@ def plan_cell(job: str) -> str:
     """Plan a cell, keep the plan for its run, and return the plan and its entry in an account, or {"error": reason}."""
     work = Job(job)
     try:
-        checked = plan(work.method(), work.task(), work.budget, plans=work.plans)
+        checked = plan(work.method(), work.task(), work.budget, plans=work.plans, costs=work.costs)
         report = checked.epsilon
         cell_plan = CellPlan(report.epsilon, report.quoted, checked.tuning_share, **asdict(checked.plan.cost))
         return json.dumps({"plan": asdict(cell_plan), "entry": asdict(Entry.of(checked, 0))})

@@ -16,6 +16,9 @@ from dphpo_bench.sweep.resources import Resources
 class Executor(Protocol):
     """Caller of functions from text to text."""
 
+    shares_disk: bool
+    """True if calls read and write the files of this machine."""
+
     @property
     def capacity(self) -> int:
         """Number of calls to submit at a time; it may change."""
@@ -34,6 +37,7 @@ class SerialExecutor:
     """Executor that calls in this process, for debugging, without limits or protection."""
 
     capacity = 1
+    shares_disk = True
 
     def submit(self, function: Function, argument: str, resources: Resources) -> "Future[Answer]":
         del resources
@@ -51,14 +55,17 @@ class SerialExecutor:
 class ProcessExecutor:
     """Executor of `workers` calls at a time, each in a new process of this machine.
 
-    GPUs are named as in CUDA_VISIBLE_DEVICES; each worker has a GPU, and may share it.
+    GPUs are named as in CUDA_VISIBLE_DEVICES; each worker has a GPU, and may share it. For `modules`, the imports that
+    workers share, see `Processes`.
     """
 
-    def __init__(self, workers: int, gpus: Sequence[str] = ()) -> None:
+    shares_disk = True
+
+    def __init__(self, workers: int, gpus: Sequence[str] = (), modules: Sequence[str] = ()) -> None:
         if workers < 1:
             raise InvalidValueError(f"Expected workers >= 1, got {workers}.")
         self.capacity = workers
-        self._processes = Processes()
+        self._processes = Processes(modules)
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="cell")
         self._gpus: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         for index in range(workers):

@@ -1,6 +1,7 @@
 """Imports of the modules that runs need, done once by the server that forks their processes.
 
-Threads and devices would not survive the fork, so nothing is computed here, and plug-ins of others are not imported.
+Threads and devices would not survive the fork, so only hashes are computed here, and plug-ins of others are not
+imported.
 """
 # ruff: noqa: F401
 
@@ -14,7 +15,6 @@ import scipy.stats
 import sklearn.datasets
 import sklearn.metrics
 import torch
-import torch._dynamo
 import torch.func
 
 import dphpo_bench.data.images
@@ -32,10 +32,18 @@ import dphpo_bench.training.averaging
 import dphpo_bench.training.gradients
 import dphpo_bench.training.linear
 import dphpo_bench.training.optimizers
+from dphpo_bench.base.engine_hash import engine_hash
+from dphpo_bench.contract.registry import GROUPS, points
 
 for package in ("dphpo_bench.methods", "dphpo_bench.tasks"):
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
         importlib.import_module(module.name)
+
+# Read from disk once: hashes of this package's source, and the entry points of all that is installed.
+engine_hash()
+engine_hash("privacy", "base")
+for group in GROUPS:
+    points(group)
 
 # The collector of a forked process would otherwise walk over all of these objects, which copies their memory.
 gc.freeze()

@@ -60,6 +60,7 @@ class PrivateCells:
     what: str = "run"  # kind of the runs in the account
     _releases: dict[str, Entry | str] = field(default_factory=dict)  # by plan; or why there is none
     _digests: dict[tuple[str, str], str] = field(default_factory=dict)  # of the records, by task and model
+    _shares_disk: bool = True  # workers can note what they release
     _numbers: dict[str, tuple[int, bool]] = field(default_factory=dict)  # by cell; and whether no try came before
 
     @property
@@ -68,6 +69,7 @@ class PrivateCells:
 
     def prepare(self, cells: Sequence[Cell], executor: "Executor", source: "DataSource") -> str:
         """Plan the cells on private records and check that they may run; return a line that says what they cost."""
+        self._shares_disk = executor.shares_disk
         private = [cell for cell in cells if not cell.task.public]
         groups = {_plan_key(cell): cell for cell in private}
         futures = {
@@ -115,8 +117,9 @@ class PrivateCells:
         if isinstance(release, str):
             raise InvalidValueError(release)
         journal = self._journal(cell)
+        # The same noise on other sums, or on other questions, would show the records.
         repeatable = not cell.resources.gpus and journal.values.get(CONDITIONS) == _conditions(cell)
-        if STARTED in journal.values and not repeatable:  # the same noise on other sums would show the records
+        if STARTED in journal.values and not (repeatable and self._shares_disk):
             journal.discard()
         number = self._number(cell, journal)
         if self.account.event_of(number) not in (None, release.event):  # so would the same noise on other questions
@@ -129,7 +132,8 @@ class PrivateCells:
         values: dict[str, int] = {}
         if cell.identity.run is not None:
             values = {"seed": journal.values["seed"], "run": int(cell.identity.run, 16)}
-        return Secret(values, release.event)
+        releases = self._journal(cell).releases if self._shares_disk else None
+        return Secret(values, release.event, releases=str(releases.absolute()) if releases else "")
 
     def refuse(self, cell: Cell) -> None:
         """Note a cell that cannot be planned: its record has cost nothing."""

@@ -13,10 +13,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process, resource_tracker
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.context import ForkServerProcess
 from multiprocessing.forkserver import ensure_running
 from typing import IO, Any
 
@@ -27,7 +27,10 @@ Function = Callable[[str], str]
 
 MAX_LOG_BYTES = 2**16
 
-_PRELOAD = ["dphpo_bench.sweep.preload"]
+_PRELOAD = "dphpo_bench.sweep.preload"
+COMPILER = "torch._dynamo"
+"""What the wrappers of torch's optimisers import at the first call, for nearly a second."""
+
 _FORKING = threading.Lock()  # multiprocessing looks after all processes when it starts one, and threads must not meet
 _FORK_ATTEMPTS = 5
 _END_SECONDS = 10.0
@@ -48,9 +51,15 @@ class Answer:
 
 
 class Processes:
-    """Launcher of processes, one for each call; safe to use from several threads."""
+    """Launcher of processes, one for each call; safe to use from several threads.
 
-    def __init__(self) -> None:
+    Args:
+        modules: what the processes need beside the modules of `preload`. The first launcher decides, since all share
+            one server; what the server lacks, each process imports for itself.
+    """
+
+    def __init__(self, modules: Sequence[str] = ()) -> None:
+        self._modules = modules
         self._live: set[ForkServerProcess] = set()
         self._lock = threading.Lock()
         self._closed = False
@@ -61,12 +70,14 @@ class Processes:
         The process sees this GPU, as in CUDA_VISIBLE_DEVICES; None leaves that as it is.
         """
         start = time.monotonic()
+        context = get_context("forkserver")
+        context.set_forkserver_preload([*self._modules, _PRELOAD])  # which freezes the objects of all
         with contextlib.ExitStack() as open_files:
             try:
                 log = open_files.enter_context(tempfile.TemporaryFile(prefix="dphpo-bench-"))
-                receiver, sender = map(open_files.enter_context, _context().Pipe(duplex=False))
+                receiver, sender = map(open_files.enter_context, context.Pipe(duplex=False))
                 output = open_files.enter_context(connection.Connection(os.dup(log.fileno()), readable=False))
-                process = _context().Process(target=_serve, args=(function, argument, sender, output, resources, gpu))
+                process = context.Process(target=_serve, args=(function, argument, sender, output, resources, gpu))
                 self._start(process)
             except (OSError, EOFError) as error:
                 raise NotStartedError(f"No process could be started: {error}.") from None
@@ -97,12 +108,6 @@ class Processes:
             _kill(process)
         if _reap(process):
             process.close()
-
-
-def _context() -> ForkServerContext:
-    context = get_context("forkserver")
-    context.set_forkserver_preload(_PRELOAD)
-    return context
 
 
 @contextlib.contextmanager

@@ -21,10 +21,9 @@ from typing import Any
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.extras import require_extra
-from dphpo_bench.sweep.processes import Answer, Function, NotStartedError, Processes, environment
+from dphpo_bench.sweep.processes import COMPILER, Answer, Function, NotStartedError, Processes, environment
 from dphpo_bench.sweep.resources import Resources
 
-MAX_RETRIES = 3  # number of times that Ray starts a call again after it lost its node or worker, or for lack of memory
 JOIN_SECONDS = 20.0
 TOKEN = secrets.token_hex(32)  # the same throughout this process, since Ray reads it once
 PROBE_SECONDS = 60.0
@@ -34,10 +33,13 @@ class RayExecutor:
     """Executor on a Ray cluster, whose nodes may join and leave at any time, or on a Ray of its own on this machine.
 
     `address` is "auto" or "host:port" of a cluster that this machine is a node of; None starts a Ray on this machine.
+    Ray starts a call again `retries` times after it lost its node or worker, or for lack of memory.
     """
 
-    def __init__(self, address: str | None, needs: Sequence[Resources]) -> None:
-        os.environ.setdefault("RAY_task_oom_retries", str(MAX_RETRIES))  # read when Ray is imported
+    shares_disk = False
+
+    def __init__(self, address: str | None, needs: Sequence[Resources], retries: int = 3) -> None:
+        os.environ.setdefault("RAY_task_oom_retries", str(retries))  # read when Ray is imported
         require_extra("ray", "This executor needs", "ray")
         # Not an import statement, so that types are the same with and without Ray.
         self._ray: Any = importlib.import_module("ray")
@@ -55,7 +57,7 @@ class RayExecutor:
             self._check_room()
             self._check_versions()
             # Else each GPU call would have a new Ray worker. Here the cell's own process holds the GPU.
-            self._call = self._ray.remote(max_retries=MAX_RETRIES, max_calls=0)(_call)
+            self._call = self._ray.remote(max_retries=retries, max_calls=0)(_call)
             self._stack = stack.pop_all()
 
     @property
@@ -147,7 +149,7 @@ def _answer(answered: "Future[Answer]", future: "Future[Answer]") -> None:
 
 def _call(function: Function, argument: str, resources: Resources) -> Answer:
     # Ray gives a worker other GPUs for each call, but the server that processes are forked from keeps its first ones.
-    return Processes().call(function, argument, resources, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return Processes([COMPILER]).call(function, argument, resources, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def _version() -> str:

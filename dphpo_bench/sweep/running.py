@@ -5,13 +5,16 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.contract.method import Method
 from dphpo_bench.data.source import DataSource
+from dphpo_bench.recipes.optimizer_run import OptimizerRun
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import Cell
 from dphpo_bench.sweep.display import SweepDisplay
 from dphpo_bench.sweep.driver import Summary, sweep
 from dphpo_bench.sweep.executors import Executor, ProcessExecutor, SerialExecutor, default_workers, visible_gpus
 from dphpo_bench.sweep.private_cells import PrivateCells
+from dphpo_bench.sweep.processes import COMPILER
 from dphpo_bench.sweep.unregistered import pickled
 
 
@@ -55,7 +58,8 @@ def _make_executor(name: str, workers: int | None, address: str | None, cells: S
     if name == "ray":
         from dphpo_bench.sweep.ray_executor import RayExecutor
 
-        return RayExecutor(address, needs)
+        # What Ray starts again by itself nobody counts, and with the same noise it might ask other questions.
+        return RayExecutor(address, needs, 3 if all(cell.task.public for cell in cells) else 0)
     most = max(need.gpus for need in needs)
     gpus = visible_gpus() if most else []
     if most > min(1, len(gpus)):
@@ -63,4 +67,10 @@ def _make_executor(name: str, workers: int | None, address: str | None, cells: S
             f"Cells ask for gpus={most:g}; here a cell has one of this machine's {len(gpus)}, or a part of it. "
             f"More need --executor ray."
         )
-    return ProcessExecutor(default_workers(needs, len(gpus)) if workers is None else workers, gpus)
+    modules = [COMPILER] if any(_may_make_optimizers(cell.method) for cell in cells) else []
+    return ProcessExecutor(default_workers(needs, len(gpus)) if workers is None else workers, gpus, modules)
+
+
+def _may_make_optimizers(method: Method) -> bool:
+    """Return True if a method may construct optimisers of torch itself, as those of other packages do."""
+    return isinstance(method, OptimizerRun) or not type(method).__module__.startswith("dphpo_bench.")

@@ -8,8 +8,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import ClassVar
 
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.contract.method import Method
 from dphpo_bench.testing.expectations import ContractError, expect, expect_line, expect_name_and_version, shortened
 from dphpo_bench.testing.new_process import ask_new_process, expect_cheap
@@ -248,6 +250,30 @@ class MethodRuns:
             change is None,
             f"Here, after a run on other records, and in a new process a run differs: {change}. {NEVER} Sets of texts "
             "have another order in every process: sort them.",
+        )
+
+    def test_killed_run_continues_to_the_same_model(self, method: Method) -> None:
+        """A run that is killed and continues from its checkpoint is the run that was not killed."""
+        from dphpo_bench.privacy.event_kinds import has_selection
+        from dphpo_bench.testing.killing import NO_STATE, checkpoints_in, killed
+
+        bench = Bench(method, Blobs())
+        checked = bench.planned()
+        if checked.plan.cost.runs != 1 or has_selection(checked.plan.event):  # it has no checkpoints
+            return
+        with TemporaryDirectory(prefix="dphpo-bench-check-") as folder:
+            try:
+                if not killed(bench, Path(folder)):
+                    return
+            except InvalidValueError as error:
+                if str(error) == NO_STATE:  # it says so to whoever asks for checkpoints
+                    return
+                raise
+            change = difference(bench.seen(), bench.seen(**checkpoints_in(Path(folder))))
+        expect(
+            change is None,
+            f"Killed in the middle of its steps and continued from a checkpoint, a run differs: {change}. Name all "
+            "that the training loop changes: training_steps(state=...).",
         )
 
 

@@ -3,7 +3,7 @@
 import json
 import random
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -65,17 +65,18 @@ class Bench:
         seed: int = 0,
         task: Task | None = None,
         checked: "CheckedPlan | None" = None,
-        order: Callable[[int], Sequence[int]] = range,
+        **setup: Any,
     ) -> "Attempt":
         """Run the method once, and verify, without a test and without a record.
 
-        The records are from `task`, with the same public facts; for `order` see `harness.setup.Setup`.
+        The records are from `task`, with the same public facts; `setup` are more settings of the run by the names of
+        `harness.setup.Setup`.
         """
         from dphpo_bench.harness.attempt import execute
         from dphpo_bench.harness.setup import Setup
 
         task, checked = task or self.task, checked or self.planned()
-        return execute(checked, task, task.load_train(DataSource.resolve()), Setup(seed, order=order))
+        return execute(checked, task, task.load_train(DataSource.resolve()), Setup(seed, **setup))
 
     def seen(self, seed: int = 0, **how: Any) -> dict[str, Any]:
         """Return all that a run lets out, as JSON values, with a hash of the weights; takes the arguments of `run`."""

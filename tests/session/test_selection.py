@@ -1,7 +1,9 @@
 """The door to private data, as searches use it: parts, scores, selections, sealed utilities."""
 
+import dataclasses
 import itertools
 import logging
+import os
 import random
 import sys
 from typing import Any
@@ -28,6 +30,7 @@ from dphpo_bench.privacy.events import (
 from dphpo_bench.privacy.holdout import held_out, holdout_name
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.run_counts import Poisson, UniformCount, geometric
+from dphpo_bench.session import selection
 from dphpo_bench.session.batch import gradients_together
 from dphpo_bench.session.scored import TrialResult
 from dphpo_bench.session.sealed import SealedUtilities
@@ -300,24 +303,65 @@ def test_a_trial_that_fails_is_the_worst_and_no_other_suffers(open_session) -> N
     assert {value is None for value in found} == {True, False}
 
 
-def test_a_stack_that_raises_runs_again_on_fresh_random_numbers(open_session, monkeypatch) -> None:
-    """On the same numbers, the difference of two queries would have no noise."""
-    drawn: list[tuple[int, list[float]]] = []
+class TestAStackThatRaises:
+    """Its trials are what they are without a stack: to draw them again would be a choice that nobody has charged."""
 
-    def failing(self: bench.search.Trial, sessions: list[Session], candidates: Any = None) -> list[TrialResult]:
-        drawn.append((len(sessions), [session.uniform("noise") for session in sessions]))
-        if len(sessions) > 1:
-            raise MemoryError
-        return [TrialResult(drawn[-1][1][0], drawn[-1][1][0])]
+    def test_its_trials_run_alone_on_the_same_random_numbers(self, open_session, monkeypatch) -> None:
+        drawn: list[tuple[int, list[float]]] = []
 
-    monkeypatch.setattr(bench.search.Trial, "run", failing)
-    trial = bench.search.Trial(bench.recipes.DpSgd(1.0, 2, 4.0, 0.1), 5.0, 0.2)
-    best = open_session().best_of(trial, UniformCount(3, 5), trial.event)
-    (together, first), *alone = drawn
-    again = [number for _, (number,) in alone]
-    assert together == len(alone) >= 3
-    assert len({*first, *again}) == 2 * together
-    assert best == max(again)
+        def failing(self: bench.search.Trial, sessions: list[Session], candidates: Any = None) -> list[TrialResult]:
+            drawn.append((len(sessions), [session.uniform("noise") for session in sessions]))
+            if len(sessions) > 1:
+                raise MemoryError
+            return [TrialResult(drawn[-1][1][0], drawn[-1][1][0])]
+
+        monkeypatch.setattr(bench.search.Trial, "run", failing)
+        trial = bench.search.Trial(bench.recipes.DpSgd(1.0, 2, 4.0, 0.1), 5.0, 0.2)
+        best = open_session().best_of(trial, UniformCount(3, 5), trial.event)
+        (together, first), *alone = drawn
+        again = [number for _, (number,) in alone]
+        assert together == len(alone) >= 3
+        assert again == first
+        assert len(set(first)) == together
+        assert best == max(again)
+
+    def test_the_winner_is_that_of_trials_without_a_stack(self, open_session, monkeypatch) -> None:
+        trial = bench.search.Trial(bench.recipes.DpSgd(1.0, 2, 4.0, 0.1), 5.0, 0.2)
+        run, sizes = bench.search.Trial.run, []
+
+        def failing(self: bench.search.Trial, sessions: list[Session], candidates: Any = None) -> list[TrialResult]:
+            sizes.append(len(sessions))
+            results = run(self, sessions, candidates)  # the questions have been answered by now
+            if len(sessions) > 1:
+                raise ZeroDivisionError
+            return results
+
+        def winner() -> list[float]:
+            best = open_session().best_of(trial, UniformCount(3, 5), trial.event)
+            return [weight for value in best.model.parameters() for weight in value.flatten().tolist()]
+
+        with monkeypatch.context() as patched:
+            patched.setattr(bench.search.Trial, "run", failing)
+            after_raising = winner()
+            assert sizes[0] >= 3
+            patched.setattr(selection, "is_of_recipes", lambda _: False)
+            sizes.clear()
+            assert winner() == after_raising
+            assert set(sizes) == {1}
+
+    def test_secure_noise_cannot_be_drawn_again_and_is_not_stacked(self, open_session, monkeypatch) -> None:
+        sizes = []
+
+        def run(_: bench.search.Trial, sessions: list[Session], candidates: Any = None) -> list[TrialResult]:
+            sizes.append(len(sessions))
+            return [TrialResult(0.0, 0.0) for _ in sessions]
+
+        monkeypatch.setattr(bench.search.Trial, "run", run)
+        trial = bench.search.Trial(bench.recipes.DpSgd(1.0, 2, 4.0, 0.1), 5.0, 0.2)
+        session = open_session()
+        secure = dataclasses.replace(session._access.streams, secure=True)
+        Session(dataclasses.replace(session._access, streams=secure)).best_of(trial, UniformCount(3, 5), trial.event)
+        assert set(sizes) == {1}
 
 
 def test_a_trial_of_a_class_of_ones_own_is_called_and_not_stacked(open_session) -> None:
@@ -574,3 +618,33 @@ def test_global_generators_are_as_before_a_selection(open_session) -> None:
     before = positions()
     assert open_session().best_of(trial, RUNS, gaussian(1.0)) is not None
     assert positions() == before
+
+
+def test_defaults_and_the_environment_are_as_before_a_selection(open_session, monkeypatch) -> None:
+    """A trial that changed them would tell the next one, and the method, that it was there."""
+    monkeypatch.setenv("DPHPO_TEST_OLD", "as it was")
+    threads = torch.get_num_threads()
+
+    def state() -> list[Any]:
+        variables = [os.environ.get(f"DPHPO_TEST_{name}") for name in ("OLD", "NEW")]
+        return [*variables, torch.get_num_threads(), torch.get_default_dtype(), torch.get_default_device().type]
+
+    def trial(own: Session) -> TrialResult:
+        seen, score = state(), own.uniform("score")
+        torch.set_default_dtype(torch.float64)
+        torch.set_default_device("meta")
+        torch.set_num_threads(threads + 1)
+        os.environ["DPHPO_TEST_NEW"] = "left behind"
+        del os.environ["DPHPO_TEST_OLD"]
+        return TrialResult(seen, score)
+
+    before = state()
+    try:
+        for seed in range(4):  # so that now the first trial wins and now a later one
+            assert open_session(seed=seed).best_of(trial, UniformCount(2, 4), gaussian(1.0)) == before
+            assert state() == before
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float32)
+        torch.set_num_threads(threads)
+        os.environ.pop("DPHPO_TEST_NEW", None)

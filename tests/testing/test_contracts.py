@@ -63,6 +63,7 @@ METHODS: list[tuple[str, Any, str]] = [
     ("trials_that_lost_change_nothing", W.AveragesTwoSearches, "No trial alone leads to what all"),
     ("earlier_runs_change_nothing", W.RemembersTheLastRun, "After a run on other records"),
     ("new_process_gives_the_same_run", W.RemembersTheFirstRun, "in a new process a run differs"),
+    ("killed_run_continues_to_the_same_model", W.DoesNotNameItsState, "continued from a checkpoint, a run differs"),
     ("empty_batches_are_survived", W.DividesByTheBatchSize, "ZeroDivisionError"),
     ("records_and_models_without_numbers_are_survived", W.WantsFiniteOutputs, "diverged"),
     ("tiny_budgets_are_refused_or_kept", W.FallsOverASmallBudget, "Let it be a BudgetTooSmallError"),
@@ -185,7 +186,7 @@ class TestCheck:
         assert code == 1
         assert "  ✓ Name, version, summary, reference, tuning and end_to_end_private are declared.\n" in out
         assert "  ✗ A seed repeats a run exactly.\n    test_seed_repeats_a_run: load_train of task" in out
-        assert re.search(r"^\d+ of 22 tests fail \(1 plug-in", out.splitlines()[-1])
+        assert re.search(r"^\d+ of 23 tests fail \(1 plug-in", out.splitlines()[-1])
 
     @pytest.mark.parametrize(
         ("plug_in", "message"),

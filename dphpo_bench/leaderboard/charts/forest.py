@@ -18,8 +18,8 @@ from dphpo_bench.leaderboard.charts.frame import (
     ticks,
     upright,
 )
-from dphpo_bench.leaderboard.columns import change_text
 from dphpo_bench.leaderboard.sentences import sentences
+from dphpo_bench.leaderboard.texts import change_text
 
 WIDTH, NAMES, PLOT, ROW = 860, 190, 400, 20
 KINDS = {1: "better", 0: "alike", -1: "worse"}

@@ -28,6 +28,9 @@ from dphpo_bench.privacy.event_kinds import has_selection
 
 _RENYI_POINTS = 60
 
+OUT_OF_MEMORY = "ran out of memory"
+"""Reason of an accountant that refuses an event on this machine only."""
+
 
 @dataclass(frozen=True)
 class EpsilonReport:
@@ -117,7 +120,7 @@ def _report(
         except RefusedError as error:
             refused[name] = str(error)
         except MemoryError:  # accountants bound what they ask for; this machine has less
-            refused[name] = "ran out of memory"
+            refused[name] = OUT_OF_MEMORY
     if not by_accountant:
         reasons = "; ".join(f"{name} {reason}" for name, reason in refused.items())
         raise UnsupportedEventError(

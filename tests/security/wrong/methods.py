@@ -279,6 +279,22 @@ class RemembersTheFirstRun(Sound):
 
 
 @dataclass(frozen=True)
+class DoesNotNameItsState(Sound):
+    """A rate that falls is not in the state, and starts anew after a kill."""
+
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+        import torch
+
+        training, model, rate = plan.parameters, session.build_model(), 1.0
+        for _ in bench.recipes.training_steps(session, training.steps, [model], [0.0], state=[]):
+            rate *= 0.9
+            with torch.no_grad():
+                gradient = training.gradient(session, model)
+                torch._foreach_add_(bench.recipes.trainable(model), gradient, alpha=-rate)
+        return bench.Outcome(model, {})
+
+
+@dataclass(frozen=True)
 class DividesByTheBatchSize(Sound):
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         outcome = super().run(plan, session)

@@ -1,0 +1,159 @@
+"""Unseeded runs on private records that start again after a kill, without checkpoints: never the same noise twice."""
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import dphpo_bench as bench
+from dphpo_bench.session.releases import Releases
+from dphpo_bench.session.session import Session
+from dphpo_bench.sweep.executors import ProcessExecutor
+from tests.harness.children import ended, start
+
+BUDGET = bench.PrivacyBudget(3.0, 1e-3)
+OTHER = "asked something else than before"
+
+
+def private_rows(public: bool = False) -> bench.ArrayTask:
+    inputs = torch.randn(240, 5, generator=torch.Generator().manual_seed(0))
+    labels = (inputs[:, 0] > 0).long()
+    rows = (inputs[:192], labels[:192]), (inputs[192:], labels[192:])
+    return bench.ArrayTask("rows", rows[0], nn.Linear(5, 2), rows[1], public=public, batch_size=32, epochs=4)
+
+
+@dataclass(frozen=True)
+class OfTheClock(bench.recipes.SingleRun):
+    """A method whose questions depend on the number of runs that began in a folder; the first is killed."""
+
+    folder: str = ""
+    changes: bool = True
+    name = "of_the_clock"
+    summary = "Asks other questions after a kill."
+    reference = "none"
+    tuning = ()
+    end_to_end_private = True
+
+    def run(self, plan: bench.Plan[bench.recipes.DpSgd], session: bench.Session) -> bench.Outcome:
+        """Train from weights that depend on the number of earlier runs."""
+        path = Path(self.folder) / "begun"
+        begun = len(path.read_text()) if path.exists() else 0
+        path.write_text("x" * (begun + 1))
+        training, model = plan.parameters, session.build_model()
+        if self.changes:
+            next(model.parameters()).data += begun
+        for step, gradient in enumerate(training.gradients(session, model)):
+            if not begun and step == 8:
+                os.kill(os.getpid(), signal.SIGKILL)
+            with torch.no_grad():
+                torch._foreach_add_(bench.recipes.trainable(model), gradient, alpha=-0.1)
+        return bench.Outcome(model, {})
+
+
+def killed_then(folder: Path, method: bench.Method, task: bench.ArrayTask | None = None) -> bench.RunResult:
+    task = task or private_rows()
+
+    def run() -> bench.RunResult:
+        return bench.run(method, task, BUDGET, results_dir=folder, progress=bench.NullProgress(), check=False)
+
+    assert ended(start(run)) == -signal.SIGKILL
+    return run()
+
+
+def entries(folder: Path) -> list[dict[str, Any]]:
+    return bench.account(folder).to_json()["releases"]  # type: ignore[no-any-return]
+
+
+def test_another_question_is_refused_and_the_next_run_starts_anew(tmp_path: Path) -> None:
+    method = OfTheClock(folder=str(tmp_path))
+    failed = killed_then(tmp_path / "r", method).record
+    assert failed.status == "failed"
+    assert OTHER in (failed.error or "")
+    assert list((tmp_path / "r/.unfinished").iterdir()) == []
+    assert [entry["status"] for entry in entries(tmp_path / "r")] == ["failed"]
+    assert bench.run(method, private_rows(), BUDGET, results_dir=tmp_path / "r").record.status == "ok"
+    assert len(entries(tmp_path / "r")) == 2
+
+
+def test_the_same_questions_get_the_same_answers_and_are_counted_once(tmp_path: Path) -> None:
+    assert killed_then(tmp_path / "r", OfTheClock(folder=str(tmp_path), changes=False)).record.status == "ok"
+    assert len(entries(tmp_path / "r")) == 1
+    assert list((tmp_path / "r/.unfinished").iterdir()) == []
+
+
+def test_public_records_may_be_asked_anything(tmp_path: Path) -> None:
+    assert (
+        killed_then(tmp_path / "r", OfTheClock(folder=str(tmp_path)), private_rows(public=True)).record.status == "ok"
+    )
+
+
+def test_a_trial_that_asks_something_else_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = "liu_talwar"
+    build_model, score = Session.build_model, Session.score
+    with monkeypatch.context() as patched:
+
+        def deadly(*arguments: Any) -> float:
+            score(*arguments)
+            os.kill(os.getpid(), signal.SIGKILL)
+            raise AssertionError
+
+        patched.setattr(Session, "score", deadly)
+        assert ended(start(lambda: bench.run(method, private_rows(), BUDGET, results_dir=tmp_path))) == -signal.SIGKILL
+
+    def moved(self: Session) -> nn.Module:
+        model = build_model(self)
+        next(model.parameters()).data += 1.0
+        return model
+
+    monkeypatch.setattr(Session, "build_model", moved)
+    record = bench.run(method, private_rows(), BUDGET, results_dir=tmp_path, check=False).record
+    assert (record.status, OTHER in (record.error or "")) == ("failed", True)
+
+
+def test_a_test_of_sealed_utilities_is_noted_with_its_threshold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[list[torch.Tensor]] = []
+    monkeypatch.setattr(Releases, "is_as_before", lambda _, release: noted.append(release) or True)
+    record = bench.run("propose_test", private_rows(), BUDGET, results_dir=tmp_path).record
+    tests = [release[0] for release in noted if release[0].dtype == torch.float64 and release[0].ndim == 1]
+    assert record.status == "ok"
+    assert any(len(asked) > 2 and -1 <= asked[-1] < len(asked) - 2 for asked in tests)
+
+
+@pytest.mark.parametrize("shares_disk", [True, False])
+def test_a_cell_that_is_tried_again_is_compared_or_counted_anew(
+    shares_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where workers share no disk with the sweep, another try draws other noise, which is a second release."""
+    monkeypatch.setattr(ProcessExecutor, "shares_disk", shares_disk)
+    methods = [OfTheClock(folder=str(tmp_path))]
+    folder = tmp_path / "r"
+    table = bench.compare(methods, private_rows(), [3], delta=1e-3, results_dir=folder, quiet=True, workers=1)
+    record = table.records[0]
+    statuses = [entry["status"] for entry in entries(folder)]
+    if shares_disk:
+        assert (record.status, OTHER in (record.error or "")) == ("failed", True)
+        assert sorted(statuses) == ["failed", "ok", "ok"]
+    else:
+        assert record.status == "ok"
+        assert sorted(statuses) == ["ok", "ok", "ok", "open"]
+    assert list((folder / ".unfinished").iterdir()) == []
+
+
+def test_notes_are_of_one_secret_and_readable_by_their_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "private/run.releases"
+    one, other = [torch.ones(3)], [torch.zeros(3)]
+    first = Releases(path, b"secret")
+    assert first.is_as_before(one)
+    assert first.is_as_before(other)
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    again = Releases(path, b"secret")
+    assert again.is_as_before(one)
+    assert not again.is_as_before(one)
+    assert Releases(path, b"another").is_as_before(other)  # begins anew
