@@ -42,6 +42,7 @@ class Inline:
     """Answers at once, in the driver's process."""
 
     capacity = 2
+    shares_disk = True
 
     def submit(self, function: Function, argument: str, resources: Resources) -> "Future[Answer]":
         del resources
@@ -55,6 +56,8 @@ class Inline:
 
 class NoOp:
     """An executor whose cells do nothing."""
+
+    shares_disk = True
 
     def __init__(self, inner: Executor) -> None:
         self._inner = inner

@@ -293,7 +293,7 @@ def test_a_run_that_is_planned_otherwise_does_not_go_on_with_its_noise(fixed_noi
     with pytest.raises(AccountError, match=r"it was planned otherwise: .*remove its file in"):
         bench.run(Edited(), PrivateTask(), budget, results_dir=tmp_path)
     assert len(bench.account(tmp_path).releases) == 1
-    assert len(list((tmp_path / ".unfinished").iterdir())) == 1
+    assert len(list((tmp_path / ".unfinished").glob("*.jsonl"))) == 1
 
 
 def _forget_interrupts() -> None:
