@@ -40,7 +40,7 @@ def encoded(column: Column, values: Values) -> Inputs:
 
 
 def _of_number(column: Number, values: Values) -> Inputs:
-    numbers, there = _numbers(values), ~values.missing
+    numbers, there = numbers_of(values), ~values.missing
     rule = "a finite number" + " above -1" * column.logarithmic
     if column.missing is None:
         values.reject(values.missing, rule, _missing_way_out(column))
@@ -100,7 +100,7 @@ def _of_date(column: Date, values: Values) -> Inputs:
     return np.column_stack([*inputs, values.missing] if column.indicator else inputs)
 
 
-def _numbers(values: Values) -> NDArray[np.float64]:
+def numbers_of(values: Values) -> NDArray[np.float64]:
     """Return a column as numbers, of missing values NaN; reject the first value of another type."""
     series, there = values.series, ~values.missing
     for is_wrong, way_out in (

@@ -62,6 +62,25 @@ def as_frame(data: Any) -> Any:
     return data
 
 
+def names_of(data: Any) -> list[str]:
+    """Return the names of the columns of a table, in their order.
+
+    Raises:
+        DataError: if it is no table whose columns have names.
+    """
+    data = as_frame(data)
+    if isinstance(data, pd.DataFrame):
+        return list(_of_frame(data))
+    if isinstance(data, Mapping):
+        return list(map(str, data))
+    if isinstance(data, list | tuple) and data and all(isinstance(row, Mapping) for row in data):
+        return _names_of_records(data)
+    raise DataError(
+        f"Expected a frame, or another table whose columns have names, got {type(data).__name__} {shown(data)}; make "
+        "one by pandas.DataFrame(rows, columns=names)."
+    )
+
+
 def check_names(names: Iterable[str], columns: Mapping[str, Any]) -> None:
     """Reject a table that lacks declared columns, or has others; it may lack those that are declared None.
 
@@ -108,9 +127,12 @@ def _of_array(array: Any, columns: Mapping[str, Any]) -> tuple[dict[str, Values]
     return _read(named, columns, len(array))
 
 
+def _names_of_records(rows: Iterable[Any]) -> list[str]:
+    return list(dict.fromkeys(str(name) for row in rows if isinstance(row, Mapping) for name in row))
+
+
 def _of_records(rows: Sequence[Any], columns: Mapping[str, Any]) -> tuple[dict[str, Values], int]:
-    names = list(dict.fromkeys(str(name) for row in rows if isinstance(row, Mapping) for name in row))
-    check_names(names, columns)
+    check_names(_names_of_records(rows), columns)
     used = [name for name, column in columns.items() if column is not None]
     for place, row in enumerate(rows):
         lacking = [name for name in used if name not in row] if isinstance(row, Mapping) else used
