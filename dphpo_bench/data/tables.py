@@ -39,7 +39,8 @@ def table(data: Any, columns: Mapping[str, Any]) -> tuple[dict[str, Values], int
     if isinstance(data, np.ndarray) or hasattr(data, "detach"):
         return _of_array(data, columns)
     if isinstance(data, str | bytes | set | frozenset) or not isinstance(data, Iterable):
-        hint = "read files by pandas.read_csv" if isinstance(data, str) else "pass a frame or a dictionary of columns"
+        is_path = isinstance(data, str) or hasattr(data, "__fspath__")
+        hint = "read files by pandas.read_csv" if is_path else "pass a frame or a dictionary of columns"
         raise DataError(f"Expected a table, got {type(data).__name__} {shown(data)}; {hint}.")
     rows = list(data)
     if rows and any(isinstance(row, Mapping) for row in rows):

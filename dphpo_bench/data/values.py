@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dphpo_bench.base.checks import quoted
 from dphpo_bench.base.errors import DataError
+from dphpo_bench.base.text import shown
 
 Mask = NDArray[np.bool_]
 
@@ -80,7 +81,7 @@ class Values:
         got = quoted(value)
         if self.missing[row]:
             got = f"a missing value ({got})" if pd.isna(value) is True or got == "''" else "a masked value"
-        raise DataError(f"Expected {self.name} to be {rule}, got {got} in {row_text(row, self.index)}; {way_out}.")
+        raise DataError(f"Expected {shown(self.name)} to be {rule}, got {got} in {row_text(row, self.index)}; {way_out}.")
 
 
 def is_text(series: pd.Series) -> bool:
@@ -123,6 +124,6 @@ def _plain(data: Any, name: str) -> Any:
 def _not_a_column(name: str, data: Any) -> str:
     form = f"of shape {tuple(data.shape)}" if hasattr(data, "shape") else quoted(data)
     return (
-        f"Expected {name} to have one value for each row, got a {type(data).__name__} {form}; "
+        f"Expected {shown(name)} to have one value for each row, got a {type(data).__name__} {form}; "
         "pass a list or an array of shape (n,), also of a single record."
     )
