@@ -81,7 +81,9 @@ class Values:
         got = quoted(value)
         if self.missing[row]:
             got = f"a missing value ({got})" if pd.isna(value) is True or got == "''" else "a masked value"
-        raise DataError(f"Expected {shown(self.name)} to be {rule}, got {got} in {row_text(row, self.index)}; {way_out}.")
+        raise DataError(
+            f"Expected {shown(self.name)} to be {rule}, got {got} in {row_text(row, self.index)}; {way_out}."
+        )
 
 
 def is_text(series: pd.Series) -> bool:
