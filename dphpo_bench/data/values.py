@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dphpo_bench.base.checks import quoted
-from dphpo_bench.base.errors import DataError
+from dphpo_bench.base.errors import TableValueError
 from dphpo_bench.base.text import shown
 
 Mask = NDArray[np.bool_]
@@ -37,13 +37,13 @@ class Values:
         """Read a series, an array, a tensor, or a sequence of any values.
 
         Raises:
-            DataError: if it has not one value for each row.
+            TableValueError: if it has not one value for each row.
         """
         hidden = np.ma.getmaskarray(data) if isinstance(data, np.ma.MaskedArray) else None
         try:
             series = pd.Series(_plain(data, name)).reset_index(drop=True)
         except (TypeError, ValueError):
-            raise DataError(_not_a_column(name, data)) from None
+            raise TableValueError(_not_a_column(name, data)) from None
         if isinstance(series.dtype, pd.CategoricalDtype):
             series = series.astype(series.cat.categories.dtype if not series.isna().any() else object)
         missing = series.isna().to_numpy(dtype=bool)
@@ -70,7 +70,7 @@ class Values:
             way_out: what to do about it.
 
         Raises:
-            DataError: with the value, its row and its column.
+            TableValueError: with the value, its row and its column.
         """
         if wrong.any():
             self.fail(int(wrong.argmax()), rule, way_out)
@@ -81,7 +81,7 @@ class Values:
         got = quoted(value)
         if self.missing[row]:
             got = f"a missing value ({got})" if pd.isna(value) is True or got == "''" else "a masked value"
-        raise DataError(
+        raise TableValueError(
             f"Expected {shown(self.name)} to be {rule}, got {got} in {row_text(row, self.index)}; {way_out}."
         )
 
@@ -105,7 +105,7 @@ def _plain(data: Any, name: str) -> Any:
         data = data.data
     if isinstance(data, np.ndarray):
         if data.ndim != 1 or data.dtype.kind not in "biufcmMUSO":
-            raise DataError(_not_a_column(name, data))
+            raise TableValueError(_not_a_column(name, data))
         if data.dtype.kind in "US":
             return data.astype(object)
         return data.astype(data.dtype.newbyteorder("="), copy=False)
@@ -117,7 +117,7 @@ def _plain(data: Any, name: str) -> Any:
         arrow = data if isinstance(data, pa.Array | pa.ChunkedArray) else data.to_arrow()
         return arrow.to_pandas(integer_object_nulls=True)
     if not isinstance(data, Sequence) or isinstance(data, str | bytes):
-        raise DataError(_not_a_column(name, data))
+        raise TableValueError(_not_a_column(name, data))
     if any(hasattr(kind, "detach") for kind in set(map(type, data))):
         data = [value.item() if hasattr(value, "detach") else value for value in data]
     return pd.Series(np.fromiter(data, dtype=object, count=len(data)), dtype=object)

@@ -17,6 +17,7 @@ from torch import nn
 
 from dphpo_bench import ArrayTask, Category, Columns, Date, Number, encode
 from dphpo_bench.base.errors import DataError, InvalidValueError
+from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.testing.small_tasks import Blobs
 
 FRAME = pd.DataFrame({"age": [1.0, 2.0], "id": ["q", "r"], "sex": ["f", "m"]}, index=["first", "second"])
@@ -368,6 +369,16 @@ def test_a_task_takes_its_labels_and_ids_out_of_any_table(form: Callable[[Any], 
     assert (task.facts.unit, task.facts.n_records) == ("who", 2)
     records = task.load_train(None)  # type: ignore[arg-type]
     assert (records.inputs.tolist(), records.targets.tolist()) == (ENCODED, [0, 1])
+
+
+def test_no_record_of_a_private_run_quotes_a_value() -> None:
+    for make in (
+        lambda: encode(FRAME.assign(sex="secret"), COLUMNS),
+        lambda: ArrayTask("t", LABELLED.assign(sex="secret"), nn.Linear(3, 2), columns=COLUMNS),
+    ):
+        with pytest.raises(DataError, match="secret") as raised:
+            make()
+        assert "secret" not in reason_of(raised.value, hide=True)
 
 
 def test_columns_are_part_of_a_tasks_identity() -> None:
