@@ -256,9 +256,10 @@ def _constant(column: Any, name: str) -> float:
     """Return a constant as Python's int or float."""
     value = getattr(column, name)
     if isinstance(value, bool) or not isinstance(value, Real | Decimal) or not _is_finite(value):
+        or_else = ' or "typical"' if name == "missing" else ""
         raise InvalidValueError(
-            f"Expected {name} of {type(column).__name__} to be a finite number, known without looking at the private "
-            f"records, got {quoted(value)}."
+            f"Expected {name} of {type(column).__name__} to be a finite number{or_else}, known without looking at the "
+            f"private records, got {quoted(value)}."
         )
     whole = exact_int(value)
     return float(value) if whole is None else whole
