@@ -1,6 +1,7 @@
 """Kinds of columns of a table, each encoded by constants that are known without looking at private records."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import date, datetime, tzinfo
@@ -93,10 +94,9 @@ class Category:
                 f"Expected values to be a tuple of categories, in an order that stays, got a {type(values).__name__}."
             )
         values = tuple(map(_category, values))
-        keys = [(sort_of(value), value) for value in values]
-        double = next((value for place, value in enumerate(values) if keys[place] in keys[:place]), None)
-        if double is not None:
-            raise InvalidValueError(f"Expected different categories, got {quoted(double)} twice; remove it.")
+        for (_, value), times in Counter((type(value), value) for value in values).items():
+            if times > 1:
+                raise InvalidValueError(f"Expected different categories, got {quoted(value)} twice; remove one.")
         if not values:
             raise InvalidValueError("Expected at least one category in values, got none.")
         _set(self, values=values)

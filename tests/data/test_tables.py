@@ -145,6 +145,11 @@ def test_dates_of_any_type_are_dates(value: Any) -> None:
         assert encode({"a": values}, {"a": DAY})[0].tolist() == [0.5]
 
 
+def test_a_date_that_float32_cannot_hold_is_refused() -> None:
+    with pytest.raises(DataError, match="a to be in the range of float32 after scaling, got '2024-01-02' in row 1"):
+        encode({"a": ["2024-01-01", "2024-01-02"]}, {"a": Date("2024-01-01", 1e-300)})
+
+
 def test_dates_of_arrow_are_dates() -> None:
     for kind in (pa.date32(), pa.timestamp("us"), pa.timestamp("ns")):
         values = pa.array([datetime(2024, 1, 2), None], kind)
