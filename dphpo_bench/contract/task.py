@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
@@ -225,6 +225,9 @@ class Task(ABC):
         public: whether anybody may have the training records. Only then is a run's seed, which tells its noise,
             harmless, and only then does a run's identity have the fingerprint of the records.
         fingerprint_is_declared: whether `fingerprint` holds what the curator declares and nothing of the records.
+        classes: what the labels mean, in the order of the model's outputs, or of the labels 0 and 1 of a binary task:
+            predictions of a saved model are these. None: labels are numbers from 0.
+        input_names: of the columns of a table that is the model's input, in their order; None: unknown.
 
     Raises:
         UnknownNameError: if there is no such model.
@@ -237,6 +240,8 @@ class Task(ABC):
     datasets: "ClassVar[tuple[Dataset, ...]]" = ()
     public: bool = False
     fingerprint_is_declared: ClassVar[bool] = False
+    classes: "tuple[str | bool | int | float, ...] | None" = None
+    input_names: Sequence[str] | None = None
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)

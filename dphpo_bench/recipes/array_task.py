@@ -19,7 +19,8 @@ from dphpo_bench.base.tensors import RECORD, Records
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.metrics import Metric, ModelMetric
 from dphpo_bench.contract.task import Kind, Task, TaskFacts, default_search_space
-from dphpo_bench.data.arrays import as_records, column_names, parted_units, without_column
+from dphpo_bench.data.arrays import as_records, column_names, parted, parted_units, without_column
+from dphpo_bench.data.labels import Class, declared_classes, implied_classes
 from dphpo_bench.recipes.array_checks import (
     accepted,
     as_real,
@@ -68,6 +69,9 @@ class ArrayTask(Task):
         unit: whose records they are, where one person has several, so that persons and not single records are
             protected: the name of a column of `train`, which is then no input, or a vector of ids, one for each record.
             Default: each record is protected by itself.
+        classes: the labels' meaning, in the order of the model's outputs, such as ("no", "yes"): then labels may be
+            texts, booleans, any numbers, or rows with one 1 each. Of "multilabel", the names of the labels. They are
+            never learned from the labels. Default: labels count from 0; those of type bool are False and True.
         n_classes: number of classes; default: what the model puts out for an input of zeros.
         error_bound: of a regression: the error that is as bad as any larger one, from public knowledge.
         batch_size: expected batch size; default: `default_batch_size`.
@@ -103,6 +107,7 @@ class ArrayTask(Task):
         metrics: Sequence[Metric | ModelMetric] = (),
         target: str = "labels",
         unit: Any = None,
+        classes: Sequence[Class] | None = None,
         n_classes: int | None = None,
         error_bound: float | None = None,
         batch_size: int | None = None,
@@ -145,8 +150,11 @@ class ArrayTask(Task):
             train, units, unit_name = parted_units(train, unit, target)
             test = without_column(test, unit)[0] if isinstance(unit, str) else test
         check_columns(column_names(train, target), column_names(test, target))
-        train = as_records(train, "train", kind, target)
-        test = train.rows(slice(0)) if test is None else as_records(test, "test", kind, target)
+        self.input_names = column_names(train, target)
+        train = parted(train, "train", kind, target)
+        self.classes = implied_classes(train[1], kind) if classes is None else declared_classes(classes, kind)
+        train = as_records(train, "train", kind, target, self.classes)
+        test = train.rows(slice(0)) if test is None else as_records(test, "test", kind, target, self.classes)
         if inputs_of(test) != inputs_of(train):
             raise InvalidValueError(
                 f"Expected test inputs of shape {shapes_of(train)} as in train, got {shapes_of(test)}."
@@ -154,10 +162,10 @@ class ArrayTask(Task):
         self._train, outputs = accepted(example, train)
         self._test = test if self._train is train else as_real(test)
         if kind in ("classification", "tokens", "multilabel"):
-            n_classes = n_classes_of(outputs, kind, n_classes)
+            n_classes = n_classes_of(outputs, kind, n_classes, self.classes)
         if kind in ("classification", "tokens"):
             for records, which in ((self._train, "train"), (self._test, "test")):
-                check_labels(records, n_classes or 0, which)
+                check_labels(records, kind, n_classes or 0, which)
         self._train = replace(self._train, units=units)
         n = self._train.n_units
         space = None if search_space is None else checked_space(search_space, n)
@@ -230,10 +238,12 @@ class ArrayTask(Task):
         return model
 
     def fingerprint(self, source: "DataSource") -> str:
-        """Hash `version`, the tensors' names and types, and the number of test records; not the records."""
+        """Hash `version`, the tensors' names and types, the number of test records, and classes; not the records."""
         del source
         types = {name: str(tensor.dtype) for name, tensor in self._train.named().items()}
-        return hashlib.sha256(json.dumps([self.name, self._version, types, len(self._test)]).encode()).hexdigest()
+        declared = [self.name, self._version, types, len(self._test)]
+        declared += [] if self.classes is None else [self.classes]  # another order is another meaning
+        return hashlib.sha256(json.dumps(declared).encode()).hexdigest()
 
     def model_fingerprint(self) -> str:
         """Hash the structure, and of a pretrained module the weights, from which runs start."""
