@@ -22,8 +22,10 @@ from .contract.registry import make_method as make_method
 from .contract.registry import make_task as make_task
 from .contract.task import Task as Task
 from .contract.task import TaskFacts as TaskFacts
-from .data.encoding import Category as Category
-from .data.encoding import Number as Number
+from .data.columns import Category as Category
+from .data.columns import Date as Date
+from .data.columns import Number as Number
+from .data.encoding import Columns as Columns
 from .data.encoding import encode as encode
 from .data.source import DataSource as DataSource
 from .harness.account_report import AccountReport as AccountReport

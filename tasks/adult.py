@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 import dphpo_bench as bench
+from dphpo_bench.data.columns import Category, Number
 from dphpo_bench.data.datasets import Split, Table
-from dphpo_bench.data.encoding import Category, Number
 from dphpo_bench.recipes.dataset_task import DatasetTask, Schedule, Setup
 
 if TYPE_CHECKING:
@@ -120,4 +120,4 @@ class Adult(DatasetTask):
 
         rows = load_rows(source, DATASET, split)
         labels = torch.tensor([float(row[-1] == ">50K") for row in rows])
-        return bench.Records(encode(rows, ENCODING), labels)
+        return bench.Records(encode([row[:-1] for row in rows], ENCODING), labels)

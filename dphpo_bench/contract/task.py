@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from dphpo_bench.contract.search_space import Candidate
     from dphpo_bench.data.datasets import Dataset
+    from dphpo_bench.data.encoding import Columns
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.data.weights import Weights
     from dphpo_bench.training.losses import Objective, PerRecord
@@ -224,6 +225,7 @@ class Task(ABC):
         datasets: what is read from the hub or a mirror, for `dphpo-bench data`; none by default.
         public: whether anybody may have the training records. Only then is a run's seed, which tells its noise,
             harmless, and only then does a run's identity have the fingerprint of the records.
+        columns: how a table became the inputs; None: they are of no table, or the task tells nothing of it.
         fingerprint_is_declared: whether `fingerprint` holds what the curator declares and nothing of the records.
         classes: what the labels mean, in the order of the model's outputs, or of the labels 0 and 1 of a binary task:
             predictions of a saved model are these. None: labels are numbers from 0.
@@ -239,6 +241,7 @@ class Task(ABC):
     version: ClassVar[int] = 1
     datasets: "ClassVar[tuple[Dataset, ...]]" = ()
     public: bool = False
+    columns: "Columns | None" = None
     fingerprint_is_declared: ClassVar[bool] = False
     classes: "tuple[str | bool | int | float, ...] | None" = None
     input_names: Sequence[str] | None = None

@@ -1,102 +1,193 @@
 """Columns of a table as numbers, by public constants: anything learned from private records would be a release.
 
->>> encode([(39, "State-gov")], {"age": Number(typical=40, spread=15), "employer": Category(("Private", "State-gov"))})
+>>> columns = Columns({"age": Number(typical=40, spread=15), "employer": Category(("Private", "State-gov"))})
+>>> columns.encode({"employer": ["State-gov"], "age": [39]})
 tensor([[-0.0667,  0.0000,  1.0000]])
 """
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dphpo_bench.base.errors import DataError
-from dphpo_bench.base.text import shown
+from dphpo_bench.base.checks import quoted
+from dphpo_bench.base.errors import DataError, InvalidValueError
+from dphpo_bench.base.files import read_whole, write_whole
+from dphpo_bench.base.text import compact_json, shown
+from dphpo_bench.data.columns import Category, Column, Date, Number
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-
-@dataclass(frozen=True)
-class Number:
-    """A numeric column as (value − typical) / spread.
-
-    Attributes:
-        typical: a value that is known to be typical, from outside of the records.
-        spread: how far typical values lie apart.
-        logarithmic: take log(1 + value) first; for amounts of money, of which many are 0. `typical` and `spread` are
-            then of the logarithm.
-    """
-
-    typical: float
-    spread: float
-    logarithmic: bool = False
-
-    @property
-    def size(self) -> int:
-        """Number of inputs that it becomes."""
-        return 1
-
-    def encoded(self, value: Any) -> list[float]:
-        """Return the inputs of one value.
-
-        Raises:
-            ValueError: if it is no number, or has no logarithm.
-        """
-        if not isinstance(value, int | float) or not math.isfinite(value) or (self.logarithmic and value <= -1):
-            raise ValueError("a finite number" + " above -1" * self.logarithmic)
-        return [((math.log1p(value) if self.logarithmic else value) - self.typical) / self.spread]
+_MAX_BYTES = 2**26
 
 
-@dataclass(frozen=True)
-class Category:
-    """A column of categories as one input each, of which one is 1 and the others are 0.
+class Columns(Mapping[str, Column | None]):
+    """The declared columns of a table, in their order; it does not change.
 
-    Attributes:
-        values: all that are documented.
-    """
-
-    values: tuple[str, ...]
-
-    @property
-    def size(self) -> int:
-        """Number of inputs that it becomes."""
-        return len(self.values)
-
-    def encoded(self, value: Any) -> list[float]:
-        """Return the inputs of one value.
-
-        Raises:
-            ValueError: if the value is not documented.
-        """
-        if value not in self.values:
-            raise ValueError(f"one of {', '.join(self.values)}")
-        return [float(value == other) for other in self.values]
-
-
-Column = Number | Category
-
-
-def encode(rows: Sequence[Sequence[Any]], columns: Mapping[str, Column | None]) -> "Tensor":
-    """Encode rows as inputs, float32, shape (n, sum of the columns' sizes).
+    Declare each from documents or general knowledge: constants learned from private records would be a release that no
+    budget pays for.
 
     Args:
-        rows: each with a value for each column, in their order.
+        columns: by name, how each is encoded; None leaves a column out of the inputs.
+
+    Raises:
+        InvalidValueError: if it is no mapping of names to columns, or leaves all out.
+    """
+
+    def __init__(self, columns: Mapping[str, Column | None]) -> None:
+        if not isinstance(columns, Mapping):
+            raise InvalidValueError(
+                f'Expected columns by name, such as {{"age": Number(40, 15)}}, got {type(columns).__name__} '
+                f"{shown(columns)}."
+            )
+        for name, column in columns.items():
+            if not isinstance(name, str):
+                raise InvalidValueError(
+                    f"Expected names of columns to be texts, got {quoted(name)}; write {str(name)!r}."
+                )
+            if column is not None and not isinstance(column, Number | Category | Date):
+                raise InvalidValueError(
+                    f"Expected column {shown(name)} to be a Number, a Category, a Date or None, got {quoted(column)}."
+                )
+        if all(column is None for column in columns.values()):
+            raise InvalidValueError("Expected at least one column that is not None; the inputs would be empty.")
+        self._columns = dict(columns)
+
+    def __getitem__(self, name: str) -> Column | None:
+        return self._columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def __eq__(self, other: object) -> bool:
+        """Compare names, constants and order: another order is another encoding."""
+        return isinstance(other, Columns) and list(self.items()) == list(other.items())
+
+    def __hash__(self) -> int:
+        return hash(compact_json(self.to_json()))
+
+    def __repr__(self) -> str:
+        """Return Python code."""
+        return "\n".join(["Columns({", *(f"    {name!r}: {column!r}," for name, column in self.items()), "})"])
+
+    @property
+    def size(self) -> int:
+        """Number of inputs."""
+        return sum(column.size for column in self.values() if column is not None)
+
+    def encode(self, data: Any) -> "Tensor":
+        """Encode a table as inputs, float32, shape (n, size).
+
+        Args:
+            data: a frame of pandas, polars or Arrow, a dictionary of columns, an array with named fields, or a
+                sequence of dictionaries, whose columns are found by name. Or an array or a sequence of rows, with a
+                value for each column in their order.
+
+        Raises:
+            DataError: if the table has other columns, or a value is not as declared; with its row and column.
+        """
+        import torch
+
+        from dphpo_bench.data.encoders import encoded
+        from dphpo_bench.data.tables import table
+
+        read, n_rows = table(data, self)
+        inputs = torch.empty(n_rows, self.size)
+        start = 0
+        for name, column in self.items():
+            if column is not None:
+                inputs[:, start : start + column.size] = torch.from_numpy(encoded(column, read[name]))
+                start += column.size
+        return inputs
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return JSON values, a dictionary for each column in their order; constants that are defaults are left out."""
+        return [{"name": name, **_column_json(column)} for name, column in self.items()]
+
+    @classmethod
+    def from_json(cls, value: Any) -> "Columns":
+        """Return the columns that `to_json` described.
+
+        Raises:
+            DataError: if it is something else.
+        """
+        try:
+            columns = dict(_column_of(**item) for item in value)
+            if len(columns) < len(value):
+                raise ValueError("a name stands twice")
+            return cls(columns)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(
+                f"Expected columns as Columns.to_json returns them, got {shown(compact_json(value))}: "
+                f"{shown(error, 200).rstrip('.')}."
+            ) from None
+
+    def write(self, path: str | Path) -> Path:
+        """Write a JSON file, whole or not at all; it replaces an older one. Returns its path.
+
+        Raises:
+            DataError: if it cannot be written.
+        """
+        text = json.dumps(self.to_json(), indent=2, ensure_ascii=False) + "\n"
+        try:
+            return write_whole(Path(path), text)
+        except OSError as error:
+            raise DataError(f"Cannot write the columns {shown(path)}: {error.strerror}.") from None
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Columns":
+        """Read a file that `write` wrote.
+
+        Raises:
+            DataError: if there is none, or it holds something else.
+        """
+        try:
+            content = read_whole(Path(path), _MAX_BYTES)
+            return cls.from_json(json.loads(content.decode("utf-8-sig")))
+        except OSError as error:
+            raise DataError(f"Cannot read the columns {shown(path)}: {error.strerror}.") from None
+        except (ValueError, RecursionError) as error:  # no JSON
+            raise DataError(f"Expected columns in {shown(path)}, which is no JSON: {shown(error, 200)}.") from None
+        except DataError as error:
+            raise DataError(f"Cannot read the columns {shown(path)}: {error}") from None
+
+
+def encode(data: Any, columns: Mapping[str, Column | None]) -> "Tensor":
+    """Encode a table as inputs, float32, shape (n, sum of the columns' sizes).
+
+    Args:
+        data: a table; see `Columns.encode`.
         columns: how each is encoded; None leaves a column out.
 
     Raises:
-        DataError: if a value is not documented, or is no number where one is expected.
+        DataError: if the table has other columns, or a value is not as declared; with its row and column.
+        InvalidValueError: if `columns` are none.
     """
-    import torch
+    return (columns if isinstance(columns, Columns) else Columns(columns)).encode(data)
 
-    used = [(index, name, column) for index, (name, column) in enumerate(columns.items()) if column is not None]
 
-    def inputs(row: Sequence[Any]) -> list[float]:
-        values: list[float] = []
-        for index, name, column in used:
-            try:
-                values += column.encoded(row[index])
-            except (TypeError, ValueError) as error:
-                raise DataError(f"Expected {name} to be {error}, got {shown(row[index])}.") from None
-        return values
+_KINDS: dict[str, type[Column]] = {"number": Number, "category": Category, "date": Date}
 
-    return torch.tensor([inputs(row) for row in rows])
+
+def _column_json(column: Column | None) -> dict[str, Any]:
+    """Return a column's kind and constants but those that are defaults."""
+    if column is None:
+        return {"kind": "left out"}
+    kind = next(kind for kind, cls in _KINDS.items() if isinstance(column, cls))
+    values = {field.name: getattr(column, field.name) for field in fields(column)}
+    changed = {field.name for field in fields(column) if values[field.name] != field.default}
+    return {"kind": kind} | {
+        name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if name in changed
+    }
+
+
+def _column_of(name: str, kind: str, **constants: Any) -> tuple[str, Column | None]:
+    """Return the name and the column of JSON values; raise an error of Python's if they are none."""
+    if kind == "left out" and not constants:
+        return name, None
+    return name, _KINDS[kind](**constants)

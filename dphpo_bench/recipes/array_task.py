@@ -20,6 +20,9 @@ from dphpo_bench.base.text import shown
 from dphpo_bench.contract.metrics import Metric, ModelMetric
 from dphpo_bench.contract.task import Kind, Task, TaskFacts, default_search_space
 from dphpo_bench.data.arrays import as_records, column_names, parted, parted_units, without_column
+from dphpo_bench.data.columns import Column
+from dphpo_bench.data.encoded_tables import encoded_tables
+from dphpo_bench.data.encoding import Columns
 from dphpo_bench.data.labels import Class, declared_classes, implied_classes
 from dphpo_bench.recipes.array_checks import (
     accepted,
@@ -65,6 +68,8 @@ class ArrayTask(Task):
         losses: (outputs, targets) → each record's loss, a function of that record alone; default: by kind.
         scores: (outputs, targets) → each record's score in [0, 1], which searches pay to see; default: by kind.
         metrics: what is measured on the test records; the first is what tables show. Default: by kind.
+        columns: how each column of a table becomes inputs, by name. `train` and `test` are then tables, or pairs of a
+            table and labels, as `Columns.encode` takes them.
         target: the labels' name, where `train` is a dictionary or a frame.
         unit: whose records they are, where one person has several, so that persons and not single records are
             protected: the name of a column of `train`, which is then no input, or a vector of ids, one for each record.
@@ -105,6 +110,7 @@ class ArrayTask(Task):
         losses: PerRecord | None = None,
         scores: PerRecord | None = None,
         metrics: Sequence[Metric | ModelMetric] = (),
+        columns: Mapping[str, Column | None] | None = None,
         target: str = "labels",
         unit: Any = None,
         classes: Sequence[Class] | None = None,
@@ -145,6 +151,9 @@ class ArrayTask(Task):
                 )
         if isinstance(model, nn.Module):
             self._model = copy.deepcopy(model)
+        if columns is not None:
+            self.columns = columns if isinstance(columns, Columns) else Columns(columns)
+            train, test, unit = encoded_tables(train, test, self.columns, target, unit)
         units, unit_name = None, RECORD
         if unit is not None:
             train, units, unit_name = parted_units(train, unit, target)
@@ -238,10 +247,11 @@ class ArrayTask(Task):
         return model
 
     def fingerprint(self, source: "DataSource") -> str:
-        """Hash `version`, the tensors' names and types, the number of test records, and classes; not the records."""
+        """Hash `version`, names and types of tensors, the number of test records, columns and classes; not the records."""
         del source
         types = {name: str(tensor.dtype) for name, tensor in self._train.named().items()}
         declared = [self.name, self._version, types, len(self._test)]
+        declared += [] if self.columns is None else [self.columns.to_json()]
         declared += [] if self.classes is None else [self.classes]  # another order is another meaning
         return hashlib.sha256(json.dumps(declared).encode()).hexdigest()
 
