@@ -147,7 +147,7 @@ class TaskFacts:
             "task": self.task,
             "model": self.model,
             "n_records": int(self.n_records),
-            "inputs": _inputs_json(self.inputs),
+            "inputs": inputs_json(self.inputs),
             "kind": self.kind,
             "n_classes": None if self.n_classes is None else int(self.n_classes),
             "error_bound": None if self.error_bound is None else float(self.error_bound),
@@ -203,11 +203,21 @@ class TaskFacts:
         return min(float(self.n_records**-1.1), MAX_DELTA)
 
 
-def _inputs_json(inputs: Input | Mapping[str, Input]) -> Any:
+def inputs_json(inputs: Input | Mapping[str, Input]) -> Any:
     """Return descriptions of inputs as JSON values."""
     if isinstance(inputs, Mapping):
-        return {name: _inputs_json(item) for name, item in inputs.items()}
+        return {name: inputs_json(item) for name, item in inputs.items()}
     return {"shape": [int(size) for size in inputs.shape], "dtype": inputs.dtype, "vocabulary": inputs.vocabulary}
+
+
+def inputs_of_json(value: Any) -> Input | dict[str, Input]:
+    """Return the descriptions that `inputs_json` wrote; raise an error of Python's if they are none."""
+    if set(value) == {"shape", "dtype", "vocabulary"}:
+        dtype, vocabulary = value["dtype"], value["vocabulary"]
+        if dtype not in ("float", "int", "bool"):
+            raise ValueError(f"dtype {dtype}")
+        return Input(tuple(map(int, value["shape"])), dtype, None if vocabulary is None else int(vocabulary))
+    return {str(name): inputs_of_json(item) for name, item in value.items()}  # type: ignore[misc]
 
 
 class Task(ABC):

@@ -67,6 +67,18 @@ def as_records(
     return Records(_each(_as_input, inputs, which), _as_targets(targets, which, kind))
 
 
+def as_inputs(data: Any, which: str) -> Tensors:
+    """Make inputs of an array, a tensor or a frame, or of several by name in a dictionary; see `as_records`.
+
+    Raises:
+        InvalidValueError: if they are not finite numbers with a row for each record.
+    """
+    inputs: Tensors = _each(_as_input, _each(_tensor, data, f"{which} inputs"), which)
+    if len({len(tensor) if tensor.ndim else -1 for tensor in leaves(inputs)} - {-1}) != 1:
+        raise InvalidValueError(f"Expected inputs of shape (n, ...), with n rows each, got {_shapes(inputs)}.")
+    return inputs
+
+
 def parted(data: Any, which: str, kind: str, target: str) -> tuple[Any, Any]:
     """Return inputs and targets as they are, the items of a dataset as columns; see `as_records`."""
     if isinstance(data, Dataset):

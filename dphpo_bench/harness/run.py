@@ -42,6 +42,7 @@ from dphpo_bench.harness.recording import RunFailedError, identity_of, record_of
 from dphpo_bench.harness.saving import write_model
 from dphpo_bench.harness.seeds import told_apart, warn_of_seeds
 from dphpo_bench.harness.setup import CONDITIONS, SECURE_NOISE, Setup
+from dphpo_bench.harness.trained import TrainedModel
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
@@ -49,6 +50,7 @@ from dphpo_bench.session import checkpoints
 
 if TYPE_CHECKING:
     import torch
+    from numpy.typing import NDArray
     from torch import nn
 
     from dphpo_bench.harness.plan_cache import PlanCache
@@ -61,14 +63,28 @@ class RunResult:
     Attributes:
         record: the record of the run.
         path: where the record lies, or None if none was to be written.
-        model: the trained model, or None if the run failed, unless only its test did: it has been paid for.
+        trained: the trained model with what its predictions need, or None if the run failed, unless only its test did:
+            it has been paid for.
         account: what has been released from these private records so far; None where no account is kept.
     """
 
     record: RunRecord
     path: Path | None
-    model: "nn.Module | None"
+    trained: TrainedModel | None
     account: AccountReport | None = None
+
+    @property
+    def model(self) -> "nn.Module | None":
+        """The trained network, in evaluation mode."""
+        return None if self.trained is None else self.trained.network
+
+    def predict(self, data: Any) -> "NDArray[Any]":
+        """Predict in the labels of the training records; see `TrainedModel.predict`.
+
+        Raises:
+            InvalidValueError: if there is no model.
+        """
+        return self._trained("to predict with").predict(data)
 
     def save(self, path: Path | str) -> Path:
         """Write the trained model to a new file that ends in .safetensors; `load_model` reads it. Returns the path.
@@ -77,9 +93,12 @@ class RunResult:
             InvalidValueError: if there is no model, or the path is unfit.
             DataError: if the disk is full, or the like.
         """
-        if self.model is None:
-            raise InvalidValueError(f"There is no model to save: the run is {self.record.status}.")
-        return write_model(self.model, self.record, Path(path))
+        return write_model(self._trained("to save"), Path(path))
+
+    def _trained(self, purpose: str) -> TrainedModel:
+        if self.trained is None:
+            raise InvalidValueError(f"There is no model {purpose}: the run is {self.record.status}.")
+        return self.trained
 
 
 def run(
@@ -200,7 +219,7 @@ def run(
     report = None if book is None else _reported(book, setup.progress)
     if check and record.status != "ok":
         raise RunFailedError(record, path, model)
-    return RunResult(record, path, model, report)
+    return RunResult(record, path, None if model is None else TrainedModel.of(model, task, record), report)
 
 
 def _reported(book: Account, progress: Progress) -> AccountReport | None:

@@ -247,7 +247,7 @@ class ArrayTask(Task):
         return model
 
     def fingerprint(self, source: "DataSource") -> str:
-        """Hash `version`, names and types of tensors, the number of test records, columns and classes; not the records."""
+        """Hash `version`, the tensors' names and types, the number of test records, columns, classes; no record."""
         del source
         types = {name: str(tensor.dtype) for name, tensor in self._train.named().items()}
         declared = [self.name, self._version, types, len(self._test)]
