@@ -27,6 +27,7 @@ from .data.columns import Date as Date
 from .data.columns import Number as Number
 from .data.encoding import Columns as Columns
 from .data.encoding import encode as encode
+from .data.schema import schema as schema
 from .data.source import DataSource as DataSource
 from .estimators.private import PrivateClassifier as PrivateClassifier
 from .estimators.private import PrivateRegressor as PrivateRegressor

@@ -11,7 +11,6 @@ from zoneinfo import ZoneInfo
 
 from dphpo_bench.base.checks import exact_int, quoted
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.text import shown
 
 Standin = float | Literal["typical"] | None
 
@@ -84,22 +83,18 @@ class Category:
 
     def __post_init__(self) -> None:
         values = self.values
-        if isinstance(values, str | bytes) or not (isinstance(values, Sequence) or hasattr(values, "tolist")):
-            hint = f": Category(({values!r},)) if it is the only one" if isinstance(values, str) else ""
+        if isinstance(values, str):
             raise InvalidValueError(
-                f"Expected values to be a tuple of categories{hint}, got {type(values).__name__} {quoted(values)}. "
-                "A single text in parentheses is no tuple without a comma."
+                f"Expected values to be a tuple of categories, got the text {quoted(values)}; write "
+                f"({quoted(values)},): parentheses without a comma make no tuple."
             )
-        values = tuple(values.tolist() if hasattr(values, "tolist") else values)
-        for value in values:
-            if sort_of(value) not in ("text", "whole number", "boolean") or isinstance(value, float):
-                raise InvalidValueError(
-                    f"Expected categories to be texts, whole numbers or booleans, got {type(value).__name__} "
-                    f"{quoted(value)}. other=True has an input for missing values."
-                )
-        values = tuple(_plain_scalar(value) for value in values)
+        if isinstance(values, bytes) or not (isinstance(values, Sequence) or hasattr(values, "__array__")):
+            raise InvalidValueError(
+                f"Expected values to be a tuple of categories, in an order that stays, got a {type(values).__name__}."
+            )
+        values = tuple(map(_category, values))
         keys = [(sort_of(value), value) for value in values]
-        double = next((value for n, (_, value) in enumerate(keys) if keys[n] in keys[:n]), None)
+        double = next((value for place, value in enumerate(values) if keys[place] in keys[:place]), None)
         if double is not None:
             raise InvalidValueError(f"Expected different categories, got {quoted(double)} twice; remove it.")
         if not values:
@@ -147,11 +142,15 @@ class Date:
     def __post_init__(self) -> None:
         _set(self, spread=_spread(self))
         _flags(self, "indicator")
-        if isinstance(self.cycles, str):
-            raise InvalidValueError(f"Expected cycles to be a tuple, such as ({self.cycles!r},), got {self.cycles!r}.")
-        _set(self, cycles=tuple(self.cycles))
-        if not set(self.cycles) <= set(CYCLES) or len(set(self.cycles)) < len(self.cycles):
-            raise InvalidValueError(f"Expected different cycles among {', '.join(CYCLES)}, got {shown(self.cycles)}.")
+        cycles = self.cycles
+        if not isinstance(cycles, list | tuple) or any(cycle not in list(CYCLES) for cycle in cycles):
+            raise InvalidValueError(
+                f"Expected cycles to be a tuple of {', '.join(map(repr, CYCLES))}, such as ('week',), got "
+                f"{quoted(cycles)}."
+            )
+        if len(set(cycles)) < len(cycles):
+            raise InvalidValueError(f"Expected different cycles, got {quoted(cycles)}.")
+        _set(self, cycles=tuple(cycles))
         zone = self.clock()
         for name in ("typical", "missing"):
             value = getattr(self, name)
@@ -195,17 +194,31 @@ def sort_of(value: Any) -> str:
         return "boolean"
     if exact_int(value) is not None:
         return "whole number"
-    if isinstance(value, Real | Decimal):
-        number = float(value)
-        return "whole number" if number.is_integer() and abs(number) < _EXACT else "number"
-    return type(value).__name__
+    if not isinstance(value, Real | Decimal):
+        return type(value).__name__
+    number: Any = value
+    if not abs(number) < _EXACT:
+        return "number beyond 2^53"
+    return "whole number" if number == int(number) else "number"
 
 
-def _plain_scalar(value: Any) -> str | int | bool:
-    """Return a category as Python's text, boolean or integer."""
-    if isinstance(value, str):
+def _category(value: Any) -> str | int | bool:
+    """Return a declared category as Python's text, boolean or integer.
+
+    Raises:
+        InvalidValueError: if it is something else.
+    """
+    if isinstance(value, str) and value:
         return str(value)
-    return bool(value) if sort_of(value) == "boolean" else int(value)
+    if sort_of(value) == "boolean":
+        return bool(value)
+    whole = exact_int(value)
+    if whole is None:
+        raise InvalidValueError(
+            f"Expected categories to be texts, whole numbers or booleans, got {type(value).__name__} {quoted(value)}; "
+            "other=True has an input for missing and for all other values."
+        )
+    return whole
 
 
 def moment_of(value: Any, zone: tzinfo | None) -> datetime:
@@ -223,10 +236,15 @@ def moment_of(value: Any, zone: tzinfo | None) -> datetime:
             raise ValueError("write dates as 2024-03-01, or parse them by pandas.to_datetime(…, format=…)") from None
     if not isinstance(value, date):
         raise ValueError("declare years and counts of days as Number; parse others by pandas.to_datetime")
+    if value != value:  # pandas' NaT
+        raise ValueError("write it as 2024-03-01")
     moment = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)
     if moment.tzinfo is not None and zone is None:
         raise ValueError(ZONE_WAY_OUT)
-    return moment if moment.tzinfo is None else moment.astimezone(zone).replace(tzinfo=None)
+    try:
+        return moment if moment.tzinfo is None else moment.astimezone(zone).replace(tzinfo=None)
+    except OverflowError:  # before the year 1, or after 9999
+        raise ValueError("mend the value, or drop the record") from None
 
 
 def _set(column: Any, **values: Any) -> None:
@@ -237,13 +255,20 @@ def _set(column: Any, **values: Any) -> None:
 def _constant(column: Any, name: str) -> float:
     """Return a constant as Python's int or float."""
     value = getattr(column, name)
-    if isinstance(value, bool) or not isinstance(value, Real | Decimal) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, Real | Decimal) or not _is_finite(value):
         raise InvalidValueError(
             f"Expected {name} of {type(column).__name__} to be a finite number, known without looking at the private "
             f"records, got {quoted(value)}."
         )
     whole = exact_int(value)
     return float(value) if whole is None else whole
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond the largest float
+        return False
 
 
 def _spread(column: Any) -> float:

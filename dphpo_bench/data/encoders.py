@@ -1,7 +1,8 @@
 """Encode the values of a column as its declaration says, all rows at once."""
 
 from collections.abc import Sequence
-from datetime import date
+from contextlib import suppress
+from datetime import date, timedelta
 from decimal import Decimal
 from numbers import Real
 from typing import Any
@@ -18,6 +19,7 @@ from dphpo_bench.data.values import Values, is_text
 Inputs = NDArray[np.floating[Any]]
 
 _MICROSECONDS = 24 * 3600 * 10**6
+_DURATION_WAY_OUT = "divide the column by pandas.Timedelta('1D')"
 _MONDAY = "2001-01-01"
 """A Monday, and the first day of a year: cycles are 0 there."""
 
@@ -38,7 +40,7 @@ def encoded(column: Column, values: Values) -> Inputs:
 
 
 def _of_number(column: Number, values: Values) -> Inputs:
-    numbers, there = _numbers(values), ~values.missing
+    numbers, there = numbers_of(values), ~values.missing
     rule = "a finite number" + " above -1" * column.logarithmic
     if column.missing is None:
         values.reject(values.missing, rule, _missing_way_out(column))
@@ -72,7 +74,7 @@ def _of_category(column: Category, values: Values) -> Inputs:
     for code in unlisted:
         sort = sort_of(distinct[code])
         if sort.removeprefix("whole ") not in sorts:  # a mistake, even where others are expected
-            fail(code, f"a {sort} is none of the declared values, which are {' and '.join(sorted(sorts))}s")
+            fail(code, f"the declared ones are {' and '.join(sorted(sorts))}s, and it is a {sort}: convert the column")
     if not column.other:
         values.reject(codes == -1, rule, "other=True has an input for missing and other values, or drop the record")
         for code in unlisted[:1]:
@@ -98,13 +100,13 @@ def _of_date(column: Date, values: Values) -> Inputs:
     return np.column_stack([*inputs, values.missing] if column.indicator else inputs)
 
 
-def _numbers(values: Values) -> NDArray[np.float64]:
+def numbers_of(values: Values) -> NDArray[np.float64]:
     """Return a column as numbers, of missing values NaN; reject the first value of another type."""
     series, there = values.series, ~values.missing
     for is_wrong, way_out in (
         (pd.api.types.is_complex_dtype, "declare real and imaginary part as two columns"),
         (pd.api.types.is_datetime64_any_dtype, "declare the column a Date"),
-        (pd.api.types.is_timedelta64_dtype, "divide the column by pandas.Timedelta('1D')"),
+        (pd.api.types.is_timedelta64_dtype, _DURATION_WAY_OUT),
         (lambda _: is_text(series), _text_way_out(values)),
     ):
         if is_wrong(series.dtype):
@@ -150,9 +152,10 @@ def _distinct(values: Values) -> tuple[NDArray[np.intp], list[Any]]:
     """Return the code of each value, -1 of missing ones, and the value of each code; 1 and True have two codes."""
     series, there = values.series, ~values.missing
     codes = np.full(len(series), -1, np.intp)
-    if series.dtype != object or set(map(type, series[there])) <= {str}:
-        codes[there], uniques = pd.factorize(series[there])
-        return codes, list(uniques)
+    with suppress(TypeError):  # of objects that are not hashable
+        if series.dtype != object or len(set(map(type, series[there]))) <= 1:
+            codes[there], uniques = pd.factorize(series[there])
+            return codes, list(uniques)
     code_of: dict[Any, int] = {}
     objects = series.to_numpy()
     for row in np.flatnonzero(there):
@@ -174,6 +177,8 @@ def _close(value: Any, values: Sequence[Any]) -> str:
 def _object_way_out(values: Values, value: Any) -> str:
     if isinstance(value, str):
         return _text_way_out(values)
+    if isinstance(value, timedelta):
+        return _DURATION_WAY_OUT
     return "declare the column a Date" if isinstance(value, date | np.datetime64) else "mend the value"
 
 

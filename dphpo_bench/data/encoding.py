@@ -7,7 +7,7 @@ tensor([[-0.0667,  0.0000,  1.0000]])
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,13 +117,13 @@ class Columns(Mapping[str, Column | None]):
             DataError: if it is something else.
         """
         try:
-            columns = dict(_column_of(**item) for item in value)
-            if len(columns) < len(value):
+            columns = dict(map(_column_of, value if isinstance(value, list) else [value]))
+            if isinstance(value, list) and len(columns) < len(value):
                 raise ValueError("a name stands twice")
             return cls(columns)
-        except (KeyError, TypeError, ValueError) as error:
+        except (TypeError, ValueError) as error:
             raise DataError(
-                f"Expected columns as Columns.to_json returns them, got {shown(compact_json(value))}: "
+                f"Expected columns as Columns.to_json returns them, got {shown(value)}: "
                 f"{shown(error, 200).rstrip('.')}."
             ) from None
 
@@ -136,8 +136,9 @@ class Columns(Mapping[str, Column | None]):
         text = json.dumps(self.to_json(), indent=2, ensure_ascii=False) + "\n"
         try:
             return write_whole(Path(path), text)
-        except OSError as error:
-            raise DataError(f"Cannot write the columns {shown(path)}: {error.strerror}.") from None
+        except (OSError, TypeError, ValueError) as error:  # the last two: no path
+            reason = getattr(error, "strerror", None) or error
+            raise DataError(f"Cannot write the columns {shown(path)}: {shown(reason)}.") from None
 
     @classmethod
     def read(cls, path: str | Path) -> "Columns":
@@ -148,13 +149,15 @@ class Columns(Mapping[str, Column | None]):
         """
         try:
             content = read_whole(Path(path), _MAX_BYTES)
+        except (OSError, TypeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise DataError(f"Cannot read the columns {shown(path)}: {shown(reason)}.") from None
+        try:
             return cls.from_json(json.loads(content.decode("utf-8-sig")))
-        except OSError as error:
-            raise DataError(f"Cannot read the columns {shown(path)}: {error.strerror}.") from None
-        except (ValueError, RecursionError) as error:  # no JSON
-            raise DataError(f"Expected columns in {shown(path)}, which is no JSON: {shown(error, 200)}.") from None
         except DataError as error:
             raise DataError(f"Cannot read the columns {shown(path)}: {error}") from None
+        except (ValueError, RecursionError) as error:  # no JSON
+            raise DataError(f"Expected columns in {shown(path)}, which is no JSON: {shown(error, 200)}.") from None
 
 
 def encode(data: Any, columns: Mapping[str, Column | None]) -> "Tensor":
@@ -186,8 +189,16 @@ def _column_json(column: Column | None) -> dict[str, Any]:
     }
 
 
-def _column_of(name: str, kind: str, **constants: Any) -> tuple[str, Column | None]:
-    """Return the name and the column of JSON values; raise an error of Python's if they are none."""
+def _column_of(value: Any) -> tuple[str, Column | None]:
+    """Return the name and the column of JSON values; raise ValueError if they are none."""
+    constants = dict(value) if isinstance(value, dict) else {}
+    name, kind = constants.pop("name", None), constants.pop("kind", None)
     if kind == "left out" and not constants:
         return name, None
-    return name, _KINDS[kind](**constants)
+    cls = _KINDS.get(str(kind))
+    if cls is None:
+        raise ValueError(f"expected a kind of column among {', '.join([*_KINDS, 'left out'])}")
+    known = {field.name: field.default is MISSING for field in fields(cls)}
+    if not set(constants) <= set(known) or not {name for name, needed in known.items() if needed} <= set(constants):
+        raise ValueError(f"a {kind} has {', '.join(known)}")
+    return name, cls(**constants)

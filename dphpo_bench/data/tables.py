@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from dphpo_bench.base.errors import DataError
 from dphpo_bench.base.text import count, shown
@@ -50,11 +51,34 @@ def as_frame(data: Any) -> Any:
     """Return a frame of another library as pandas', an array with named fields as a dictionary, all else as it is."""
     if hasattr(data, "collect") and hasattr(data, "collect_schema"):
         raise DataError("Expected a table, got a lazy frame; pass frame.collect().")
-    if hasattr(data, "to_pandas") and not isinstance(data, pd.DataFrame):
-        data = data.to_pandas()
+    if hasattr(data, "toarray"):
+        raise DataError("Expected a dense table, got a sparse matrix; pass its toarray().")
+    if isinstance(data, pa.RecordBatch) or (hasattr(data, "to_arrow") and hasattr(data, "columns")):
+        data = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data.to_arrow()
+    if isinstance(data, pa.Table):  # whole numbers stay so beside missing values
+        return data.to_pandas(integer_object_nulls=True)
     if isinstance(data, np.ndarray) and data.dtype.names is not None:
         return {name: data[name] for name in data.dtype.names}
     return data
+
+
+def names_of(data: Any) -> list[str]:
+    """Return the names of the columns of a table, in their order.
+
+    Raises:
+        DataError: if it is no table whose columns have names.
+    """
+    data = as_frame(data)
+    if isinstance(data, pd.DataFrame):
+        return list(_of_frame(data))
+    if isinstance(data, Mapping):
+        return list(map(str, data))
+    if isinstance(data, list | tuple) and data and all(isinstance(row, Mapping) for row in data):
+        return _names_of_records(data)
+    raise DataError(
+        f"Expected a frame, or another table whose columns have names, got {type(data).__name__} {shown(data)}; make "
+        "one by pandas.DataFrame(rows, columns=names)."
+    )
 
 
 def check_names(names: Iterable[str], columns: Mapping[str, Any]) -> None:
@@ -93,6 +117,7 @@ def _of_frame(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def _of_array(array: Any, columns: Mapping[str, Any]) -> tuple[dict[str, Values], int]:
+    array = array.to_dense() if hasattr(array, "detach") else array
     if array.ndim != 2 or array.shape[1] != len(columns):
         raise DataError(
             f"Expected an array of shape (n, {len(columns)}), a column for each of {_listed(columns)}, got shape "
@@ -102,9 +127,12 @@ def _of_array(array: Any, columns: Mapping[str, Any]) -> tuple[dict[str, Values]
     return _read(named, columns, len(array))
 
 
+def _names_of_records(rows: Iterable[Any]) -> list[str]:
+    return list(dict.fromkeys(str(name) for row in rows if isinstance(row, Mapping) for name in row))
+
+
 def _of_records(rows: Sequence[Any], columns: Mapping[str, Any]) -> tuple[dict[str, Values], int]:
-    names = list(dict.fromkeys(str(name) for row in rows if isinstance(row, Mapping) for name in row))
-    check_names(names, columns)
+    check_names(_names_of_records(rows), columns)
     used = [name for name, column in columns.items() if column is not None]
     for place, row in enumerate(rows):
         lacking = [name for name in used if name not in row] if isinstance(row, Mapping) else used
@@ -117,21 +145,22 @@ def _of_records(rows: Sequence[Any], columns: Mapping[str, Any]) -> tuple[dict[s
 
 
 def _of_rows(rows: list[Any], columns: Mapping[str, Any]) -> tuple[dict[str, Values], int]:
-    lists = [row.tolist() if hasattr(row, "tolist") else row for row in rows]
-    for place, row in enumerate(lists):
+    for place, row in enumerate(rows if set(map(type, rows)) - {list, tuple} else ()):
         if isinstance(row, str | bytes) or not isinstance(row, Iterable):
             raise DataError(
                 f"Expected rows with a value for each of {_listed(columns)}, got {type(row).__name__} {shown(row)} as "
                 f"{row_text(place)}; pass a list of rows, also of a single one."
             )
-        lists[place] = tuple(row)
-        if len(lists[place]) != len(columns):
-            raise DataError(
-                f"Expected {count(len(columns), 'value')} in each row, of {_listed(columns)}, got "
-                f"{len(lists[place])} in {row_text(place)}; pass a frame to find columns by name."
-            )
-    values = list(zip(*lists, strict=True)) if lists else [()] * len(columns)
-    return _read(dict(zip(columns, values, strict=True)), columns, len(lists))
+        rows[place] = row.tolist() if hasattr(row, "tolist") else tuple(row)
+    lengths = list(map(len, rows))
+    if set(lengths) - {len(columns)}:
+        place = next(place for place, length in enumerate(lengths) if length != len(columns))
+        raise DataError(
+            f"Expected {count(len(columns), 'value')} in each row, of {_listed(columns)}, got {lengths[place]} in "
+            f"{row_text(place)}; pass a frame to find columns by name."
+        )
+    values = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
+    return _read(dict(zip(columns, values, strict=True)), columns, len(rows))
 
 
 def _same_length(read: Mapping[str, Values]) -> int:

@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from dphpo_bench.base.checks import quoted
@@ -48,8 +49,12 @@ class Values:
         if is_text(series):
             missing = missing | (series == "").fillna(False).to_numpy(dtype=bool)
         elif series.dtype == object:
-            empty = (value is np.ma.masked or (isinstance(value, str) and value == "") for value in series)
-            missing = missing | np.fromiter(empty, bool, len(series))
+            objects = series.to_numpy()
+            kinds = set(map(type, objects))
+            if any(issubclass(kind, str) for kind in kinds):
+                missing = missing | [isinstance(value, str) and not value for value in objects]
+            if type(np.ma.masked) in kinds:
+                missing = missing | [value is np.ma.masked for value in objects]
         return cls(name, series, missing if hidden is None else missing | hidden, index)
 
     def __len__(self) -> int:
@@ -72,7 +77,9 @@ class Values:
     def fail(self, row: int, rule: str, way_out: str) -> NoReturn:
         """Reject the value of a row; see `reject`."""
         value = self.series.iloc[row]
-        got = f"a missing value ({quoted(value)})" if self.missing[row] else quoted(value)
+        got = quoted(value)
+        if self.missing[row]:
+            got = f"a missing value ({got})" if pd.isna(value) is True or got == "''" else "a masked value"
         raise DataError(f"Expected {self.name} to be {rule}, got {got} in {row_text(row, self.index)}; {way_out}.")
 
 
@@ -89,7 +96,7 @@ def row_text(row: int, index: Any = None) -> str:
 def _plain(data: Any, name: str) -> Any:
     """Return what `pandas.Series` reads value by value; never guess a type for Python's values."""
     if hasattr(data, "detach"):  # a tensor
-        data = data.detach().cpu()
+        data = data.detach().cpu().to_dense()
         data = (data.float() if data.is_floating_point() else data).numpy()
     if isinstance(data, np.ma.MaskedArray):
         data = data.data
@@ -99,19 +106,23 @@ def _plain(data: Any, name: str) -> Any:
         if data.dtype.kind in "US":
             return data.astype(object)
         return data.astype(data.dtype.newbyteorder("="), copy=False)
-    if hasattr(data, "to_pandas"):  # polars, Arrow
-        return data.to_pandas()
+    if isinstance(getattr(data, "dtype", None), pd.ArrowDtype):
+        data = pa.array(data)
     if isinstance(data, pd.Series | pd.Index | pd.api.extensions.ExtensionArray):
         return data
+    if hasattr(data, "to_pandas"):  # polars, Arrow; whole numbers stay so beside missing values
+        arrow = data if isinstance(data, pa.Array | pa.ChunkedArray) else data.to_arrow()
+        return arrow.to_pandas(integer_object_nulls=True)
     if not isinstance(data, Sequence) or isinstance(data, str | bytes):
         raise DataError(_not_a_column(name, data))
-    plain = (value.item() if getattr(value, "ndim", 1) == 0 and value is not np.ma.masked else value for value in data)
-    return pd.Series(np.fromiter(plain, dtype=object, count=len(data)), dtype=object)
+    if any(hasattr(kind, "detach") for kind in set(map(type, data))):
+        data = [value.item() if hasattr(value, "detach") else value for value in data]
+    return pd.Series(np.fromiter(data, dtype=object, count=len(data)), dtype=object)
 
 
 def _not_a_column(name: str, data: Any) -> str:
     form = f"of shape {tuple(data.shape)}" if hasattr(data, "shape") else quoted(data)
     return (
         f"Expected {name} to have one value for each row, got a {type(data).__name__} {form}; "
-        "pass a list or an array of shape (n,)."
+        "pass a list or an array of shape (n,), also of a single record."
     )

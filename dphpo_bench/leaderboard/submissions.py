@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 MAX_PATH_POINTS = 60
 VECTORS = {
-    **dict.fromkeys(("adult", "diabetes"), "tables"),
+    **dict.fromkeys(("adult", "diabetes", "readmissions"), "tables"),
     **dict.fromkeys(("mnli", "qnli", "qqp", "sst2"), "texts"),
     **dict.fromkeys(
         ("cifar10", "cifar100", "digits", "digits_eight", "fashion_mnist", "food101", "gtsrb", "mnist", "svhn"),

@@ -24,6 +24,7 @@ from dphpo_bench.data.columns import Column
 from dphpo_bench.data.encoded_tables import encoded_tables
 from dphpo_bench.data.encoding import Columns
 from dphpo_bench.data.labels import Class, declared_classes, implied_classes
+from dphpo_bench.data.seen import declare_private
 from dphpo_bench.recipes.array_checks import (
     accepted,
     as_real,
@@ -151,6 +152,8 @@ class ArrayTask(Task):
                 )
         if isinstance(model, nn.Module):
             self._model = copy.deepcopy(model)
+        if not public:
+            declare_private(train)
         if columns is not None:
             self.columns = columns if isinstance(columns, Columns) else Columns(columns)
             train, test, unit = encoded_tables(train, test, self.columns, target, unit)
