@@ -27,6 +27,7 @@ from dphpo_bench.data.columns import Column
 from dphpo_bench.data.encoding import Columns
 from dphpo_bench.data.labels import Class, declared_classes, implied_classes
 from dphpo_bench.harness.run import run
+from dphpo_bench.harness.saving import write_model
 from dphpo_bench.harness.trained import TrainedModel
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.array_task import ArrayTask
@@ -114,6 +115,16 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         """
         check_is_fitted(self, "trained_")
         return self.trained_.predict(self._inputs(X))
+
+    def save(self, path: Path | str) -> Path:
+        """Write the trained model to a new file that ends in .safetensors; `load_model` reads it. Returns the path.
+
+        Raises:
+            InvalidValueError: if the path is unfit.
+            DataError: if the disk is full, or the like.
+        """
+        check_is_fitted(self, "trained_")
+        return write_model(self.trained_, Path(path))
 
     def __sklearn_tags__(self) -> Any:
         """Return scikit-learn's description of the estimator."""

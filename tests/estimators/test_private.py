@@ -70,7 +70,7 @@ def classifier(**changes: Any) -> bench.PrivateClassifier:
     return bench.PrivateClassifier(**{**FAST, "public": True, **changes})
 
 
-def test_a_fit_is_a_run() -> None:
+def test_a_fit_is_a_run(tmp_path: Path) -> None:
     model = classifier().fit(X, Y)
     assert model.predict(X[:3]).tolist() == model.trained_.predict(X[:3]).tolist()
     assert model.score(X, Y) > 0.9
@@ -79,6 +79,8 @@ def test_a_fit_is_a_run() -> None:
     assert model.epsilon_ == model.record_.privacy.epsilon <= 8
     assert np.array_equal(model.predict_proba(X), classifier().fit(X, Y).predict_proba(X))
     assert np.array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X), model.predict_proba(X))
+    back = bench.load_model(model.save(tmp_path / "m.safetensors"))
+    assert np.array_equal(back.predict_proba(X), model.predict_proba(X))
     assert classifier(delta=None).fit(X, Y).record_.identity.delta == pytest.approx(1e-3)  # the most that boards take
 
 
