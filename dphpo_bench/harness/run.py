@@ -285,6 +285,7 @@ def _measured(
                 outputs = all_outputs(model, test) if about_outputs else None
                 if about_outputs:
                     _check_classes(outputs, task.facts)
+                    outputs = outputs if task.target_scale is None else task.target_scale.invert(outputs)
                 for metric in task.metrics:
                     is_of_model = isinstance(metric, ModelMetric)
                     metrics[metric.name] = metric.of(*((model, test) if is_of_model else (outputs, test.targets)))
