@@ -14,9 +14,11 @@ from dphpo_bench.base.tensors import RECORD, Records
 from dphpo_bench.base.text import shown, unknown_name_message
 from dphpo_bench.contract import metrics
 from dphpo_bench.contract import search_space as search
+from dphpo_bench.contract.declared import checked_shares, declared_losses, declared_scores
 from dphpo_bench.contract.metrics import Metric, ModelMetric
 from dphpo_bench.contract.seals import guarded
 from dphpo_bench.training.optimizer_names import check_optimizer
+from dphpo_bench.training.target_scale import TargetScale
 
 if TYPE_CHECKING:
     import torch
@@ -85,6 +87,10 @@ class TaskFacts:
             longer than listing all tasks.
         unit: what is protected as a whole, and counted by N, B and δ: "record", or the name of units that hold several
             records each, such as "patient". See `Records.units`.
+        class_shares: of a classification or a binary task: the share of each class, from public knowledge. With them
+            scores follow a first metric of rare classes; see `contract.declared`.
+        class_weights: "balanced": losses have weights by `class_shares`, 1 for the rarest class; None: no weights.
+        target_scale: of a regression: the constants by which its targets are scaled; see `TargetScale.of`.
     """
 
     task: str
@@ -101,6 +107,9 @@ class TaskFacts:
     loss_bound: float | None = None
     search_space: "Callable[[], dict[str, BaseDistribution]]" = default_search_space
     unit: str = RECORD
+    class_shares: tuple[float, ...] | None = None
+    class_weights: Literal["balanced"] | None = None
+    target_scale: TargetScale | None = None
 
     def __post_init__(self) -> None:
         if self.n_records < 1:
@@ -121,6 +130,8 @@ class TaskFacts:
             raise UnknownNameError(unknown_name_message("kind of task", self.kind, get_args(Kind)))
         if self.kind in ("classification", "multilabel", "tokens") and self.n_classes is None:
             raise InvalidValueError(f"Expected n_classes of a task of kind {self.kind!r}, got none.")
+        object.__setattr__(self, "class_shares", checked_shares(self))
+        object.__setattr__(self, "target_scale", TargetScale.of(self.target_scale, self.kind))
         check_optimizer(self.optimizer)
         for which, name in (("task", self.task), ("model", self.model)):
             if name in (".", "..") or any(mark in name for mark in ("/", "\\", "\0")):  # records are files named so
@@ -157,7 +168,11 @@ class TaskFacts:
             "learning_rate": float(self.learning_rate),
             "loss_bound": None if self.loss_bound is None else float(self.loss_bound),
             "search_space": {name: json.loads(distribution_to_json(item)) for name, item in space},
-            **({} if self.unit == RECORD else {"unit": self.unit}),  # of older records' identity there is no unit
+            # Of older records' identity there are none of these.
+            **({} if self.unit == RECORD else {"unit": self.unit}),
+            **({} if self.class_shares is None else {"class_shares": list(self.class_shares)}),
+            **({} if self.class_weights is None else {"class_weights": self.class_weights}),
+            **({} if self.target_scale is None else {"target_scale": self.target_scale.to_json()}),
         }
 
     @property
@@ -310,12 +325,17 @@ class Task(ABC):
         """Metrics on the test records; a board shows the first. Default: by kind."""
         return metrics.READY.get(self.facts.kind, ())
 
+    @property
+    def target_scale(self) -> TargetScale | None:
+        """The scale of a regression's targets, as the facts declare it: `invert` makes predictions of outputs."""
+        return self.facts.target_scale
+
     def losses(self, outputs: Any, targets: Any) -> "Tensor":
         """Return each record's loss, shape (n,), a function of that record alone. Default: by kind."""
         return self.ready("losses")(outputs, targets)
 
     def scores(self, outputs: Any, targets: Any) -> "Tensor":
-        """Return each record's score in [0, 1], shape (n,), higher being better. Default: by kind.
+        """Return each record's score in [0, 1], shape (n,), higher being better. Default: by kind and first metric.
 
         Searches pay to see scores. NaN counts as 0, and a number outside of [0, 1] as the nearer end.
         """
@@ -334,20 +354,23 @@ class Task(ABC):
         return Objective(self.ready("losses") if is_default else self.losses, self.scores)
 
     def ready(self, which: Literal["losses", "scores"]) -> "PerRecord":
-        """Return the ready-made function of the task's kind.
+        """Return the ready-made function of the task's kind, by what the task declares of its targets.
 
         Raises:
             InvalidValueError: if there is none.
         """
         from dphpo_bench.training.losses import READY, one_minus_error, squared_error
 
-        kind, bound = self.facts.kind, self.facts.error_bound
+        facts, kind, bound = self.facts, self.facts.kind, self.facts.error_bound
+        if kind in READY and which == "losses":
+            return declared_losses(READY[kind].losses, facts)
         if kind in READY:
-            return READY[kind].losses if which == "losses" else READY[kind].scores
+            return declared_scores(facts, next(iter(self.metrics), None)) or READY[kind].scores
         if kind == "regression" and which == "losses":
-            return squared_error
+            return declared_losses(squared_error, facts)
         if kind == "regression" and bound is not None:
-            return one_minus_error(bound)
+            scores = one_minus_error(bound)
+            return scores if facts.target_scale is None else facts.target_scale.scores(scores)
         if kind == "regression":
             raise InvalidValueError(
                 f"Expected an error_bound of task {self.name}, in units of the target, or scores of its own: from that "

@@ -29,6 +29,7 @@ from dphpo_bench.privacy.risk import CERTAIN, Risk, risk, worst
 from dphpo_bench.records.measure import Measure
 from dphpo_bench.records.record import (
     MAX_RECORD_BYTES,
+    ConstantGuess,
     CostRecord,
     Epsilon,
     Identity,
@@ -112,6 +113,7 @@ def record_of(
     metrics: Mapping[str, float],
     seconds: Mapping[str, float],
     setup: Setup,
+    guess: ConstantGuess | None = None,
 ) -> RunRecord:
     """Return the record of a run, or that of a failed run if no record can hold the released values."""
     proven = _risk_of(checked, attempt)
@@ -136,6 +138,7 @@ def record_of(
             cost=CostRecord(**asdict(checked.plan.cost)),
             seconds=dict(seconds),
             peak_memory_bytes=_peak_memory_bytes(),
+            constant_guess=guess if metrics else None,
             environment=_environment(setup),
             created=datetime.now(UTC).replace(microsecond=0),
         )

@@ -5,6 +5,7 @@ the ε of the ledger after the run, and quotes the larger. A run on private reco
 they are read.
 """
 
+import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,8 +44,10 @@ from dphpo_bench.harness.saving import write_model
 from dphpo_bench.harness.seeds import told_apart, warn_of_seeds
 from dphpo_bench.harness.setup import CONDITIONS, SECURE_NOISE, Setup
 from dphpo_bench.harness.trained import TrainedModel
+from dphpo_bench.harness.unlearned import DIVERGED, constant_guess, diverged
 from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.records.record import RunRecord
+from dphpo_bench.records.guesses import guess_line
+from dphpo_bench.records.record import ConstantGuess, RunRecord
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.session import checkpoints
 
@@ -204,10 +207,11 @@ def run(
     identity = told_apart(identity, setup.journal)
     metrics: dict[str, float] = {}
     model: nn.Module | None = None
+    guess: ConstantGuess | None = None
     if attempt.outcome:
         with timed(seconds, "test"), setup.progress.track("Testing", 0):
-            attempt, metrics, model = _measured(attempt, attempt.outcome.model, task, source, setup)
-    record = record_of(checked, identity, attempt, metrics, seconds, setup)
+            attempt, metrics, model, guess = _measured(attempt, attempt.outcome.model, task, source, setup, checked)
+    record = record_of(checked, identity, attempt, metrics, seconds, setup, guess)
     if entry:
         entry.end(attempt, record.status)
     if record.error != attempt.error:  # no record can hold what it released, or not even its ledger
@@ -217,6 +221,8 @@ def run(
         checkpoints.discard(checkpoint)
     setup.journal.discard()
     report = None if book is None else _reported(book, setup.progress)
+    if line := guess_line(record):
+        warnings.warn(line, stacklevel=3)
     if check and record.status != "ok":
         raise RunFailedError(record, path, model)
     return RunResult(record, path, None if model is None else TrainedModel.of(model, task, record), report)
@@ -285,9 +291,9 @@ def _execute(checked: CheckedPlan, task: Task, train: Records, setup: Setup, ent
 
 
 def _measured(
-    attempt: Attempt, model: "nn.Module", task: Task, source: DataSource, setup: Setup
-) -> "tuple[Attempt, dict[str, float], nn.Module | None]":
-    """Return the attempt, the task's metrics on the test records, if there are any, and the model.
+    attempt: Attempt, model: "nn.Module", task: Task, source: DataSource, setup: Setup, checked: CheckedPlan
+) -> "tuple[Attempt, dict[str, float], nn.Module | None, ConstantGuess | None]":
+    """Return the attempt, the task's metrics on the test records, if there are any, the model, and the constant guess.
 
     If a metric cannot be computed, the attempt failed. Its releases stay, and so does the model, unless the model's
     code reached for sealed data.
@@ -296,6 +302,8 @@ def _measured(
 
     metrics: dict[str, float] = {}
     complaints: list[str] = []
+    outputs: Any = None
+    guess: ConstantGuess | None = None
     try:
         test = task.load_test(source)
         with sealed() as complaints:  # the model runs, and its code is the method's
@@ -304,17 +312,20 @@ def _measured(
                 outputs = all_outputs(model, test) if about_outputs else None
                 if about_outputs:
                     _check_classes(outputs, task.facts)
+                    outputs = outputs if task.target_scale is None else task.target_scale.invert(outputs)
                 for metric in task.metrics:
                     is_of_model = isinstance(metric, ModelMetric)
                     metrics[metric.name] = metric.of(*((model, test) if is_of_model else (outputs, test.targets)))
+                guess = constant_guess(task, test, outputs, metrics, model, checked)
         if complaints:
             raise SealedDataError(complaints[0])
     except (Exception, SystemExit) as failure:
         reason = reason_of(failure, hide=setup.unseeded)
         if complaints:
-            return attempt.failed(reason), {}, None
-        return replace(attempt, status="failed", error=reason), {}, model
-    return attempt, metrics, model
+            return attempt.failed(reason), {}, None, None
+        reason += f" {DIVERGED[0].upper()}{DIVERGED[1:]}." if diverged(outputs) else ""
+        return replace(attempt, status="failed", error=reason), {}, model, None
+    return attempt, metrics, model, guess
 
 
 def _check_classes(outputs: Any, facts: TaskFacts) -> None:

@@ -7,9 +7,10 @@
 import copy
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import RECORD, Records
 from dphpo_bench.base.text import shown
+from dphpo_bench.contract.declared import advice_on_scores, check_balanced, declared_losses
 from dphpo_bench.contract.metrics import Metric, ModelMetric
 from dphpo_bench.contract.task import Kind, Task, TaskFacts, default_search_space
 from dphpo_bench.data.arrays import as_records, column_names, parted, parted_units, without_column
@@ -40,7 +42,9 @@ from dphpo_bench.recipes.array_checks import (
 )
 from dphpo_bench.training.losses import Objective, PerRecord
 from dphpo_bench.training.own_model import OwnModel
+from dphpo_bench.training.rare_classes import balanced_right
 from dphpo_bench.training.structure import weights_hash
+from dphpo_bench.training.target_scale import TargetScale
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -67,7 +71,8 @@ class ArrayTask(Task):
         kind: what is asked of the model, and with it losses, scores and metrics: "classification", "binary",
             "multilabel", "regression", "tokens", or "own" for what the next three say. See `TaskFacts.kind`.
         losses: (outputs, targets) → each record's loss, a function of that record alone; default: by kind.
-        scores: (outputs, targets) → each record's score in [0, 1], which searches pay to see; default: by kind.
+        scores: (outputs, targets) → each record's score in [0, 1], which searches pay to see; default: by kind, and
+            with `class_shares` by the first metric. "balanced": right answers, weighted by `class_shares`.
         metrics: what is measured on the test records; the first is what tables show. Default: by kind.
         columns: how each column of a table becomes inputs, by name. `train` and `test` are then tables, or pairs of a
             table and labels, as `Columns.encode` takes them.
@@ -79,7 +84,13 @@ class ArrayTask(Task):
             texts, booleans, any numbers, or rows with one 1 each. Of "multilabel", the names of the labels. They are
             never learned from the labels. Default: labels count from 0; those of type bool are False and True.
         n_classes: number of classes; default: what the model puts out for an input of zeros.
+        class_shares: the share of each class, from public knowledge, such as (0.93, 0.07): scores then follow a first
+            metric that counts rare classes, `BALANCED_ACCURACY`, `F1` or `ROC_AUC`.
+        class_weights: "balanced" weighs losses by `class_shares`: 1 for the rarest class, less for the others.
         error_bound: of a regression: the error that is as bad as any larger one, from public knowledge.
+        target_scale: of a regression: (typical, spread) of the targets or a `bench.Number`, from public knowledge; a
+            list with an entry for each value, if a target has several. The network learns (y − typical) / spread; all
+            else is in the units of y, and `task.target_scale.invert(outputs)` makes predictions of outputs.
         batch_size: expected batch size; default: `default_batch_size`.
         epochs: passes over the data in expectation. Few epochs need less noise per step, many learn more.
         optimizer: name of a `torch.optim` class.
@@ -109,14 +120,17 @@ class ArrayTask(Task):
         *,
         kind: Kind = "classification",
         losses: PerRecord | None = None,
-        scores: PerRecord | None = None,
+        scores: PerRecord | Literal["balanced"] | None = None,
         metrics: Sequence[Metric | ModelMetric] = (),
         columns: Mapping[str, Column | None] | None = None,
         target: str = "labels",
         unit: Any = None,
         classes: Sequence[Class] | None = None,
         n_classes: int | None = None,
+        class_shares: Sequence[float] | None = None,
+        class_weights: Literal["balanced"] | None = None,
         error_bound: float | None = None,
+        target_scale: Any = None,
         batch_size: int | None = None,
         epochs: float = 30,
         optimizer: str = "AdamW",
@@ -179,6 +193,10 @@ class ArrayTask(Task):
             for records, which in ((self._train, "train"), (self._test, "test")):
                 check_labels(records, kind, n_classes or 0, which)
         self._train = replace(self._train, units=units)
+        scale = TargetScale.of(target_scale)
+        if scale is not None and kind == "regression":
+            for records, which in ((self._train, "train"), (self._test, "test")):
+                scale.check(records.named()["targets"], which)
         n = self._train.n_units
         space = None if search_space is None else checked_space(search_space, n)
         self._facts = TaskFacts(
@@ -195,7 +213,11 @@ class ArrayTask(Task):
             learning_rate=learning_rate,
             search_space=default_search_space if space is None else lambda: dict(space or {}),
             unit=unit_name,
+            class_shares=class_shares,  # type: ignore[arg-type]  # checked there
+            class_weights=class_weights,
+            target_scale=scale,
         )
+        check_balanced(scores, class_shares)
         with torch.random.fork_rng(devices=[]):
             OwnModel(self.build_model, self._train, self.objective()).check(scores=self._scores is not None)
 
@@ -215,16 +237,24 @@ class ArrayTask(Task):
 
     def scores(self, outputs: Any, targets: Any) -> Tensor:
         """Return each record's score."""
-        return (self._scores or self.ready("scores"))(outputs, targets)
+        scores = self._scores or self.ready("scores")
+        if scores == "balanced":
+            scores = balanced_right(self._facts.class_shares or ())
+        elif self._scores is not None and self.target_scale is not None:
+            scores = self.target_scale.scores(scores)
+        return scores(outputs, targets)
 
     def check_scores(self) -> None:
-        """See `Task.check_scores`."""
+        """See `Task.check_scores`; advise, where runs would be compared by another measure than the first metric."""
         if self._scores is None:
             self.ready("scores")
+            if advice := advice_on_scores(self.name, self._facts, next(iter(self.metrics), None)):
+                warnings.warn(advice, stacklevel=3)
 
     def objective(self) -> Objective:
         """Return losses and scores."""
-        return Objective(self._losses or self.ready("losses"), self.scores)
+        losses = declared_losses(self._losses, self._facts) if self._losses else self.ready("losses")
+        return Objective(losses, self.scores)
 
     def load_train(self, source: "DataSource") -> Records:
         """Return the private training records."""
