@@ -15,6 +15,8 @@ from dphpo_bench.base.text import shown, unknown_name_message
 from dphpo_bench.contract import metrics
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.declared import checked_shares, declared_losses, declared_scores
+from dphpo_bench.contract.inputs import Input as Input
+from dphpo_bench.contract.inputs import inputs_json
 from dphpo_bench.contract.metrics import Metric, ModelMetric
 from dphpo_bench.contract.seals import guarded
 from dphpo_bench.training.optimizer_names import check_optimizer
@@ -40,21 +42,6 @@ MAX_DELTA = 1e-3
 
 Kind = Literal["classification", "binary", "multilabel", "regression", "tokens", "own"]
 """Kind of a model's output, with ready-made losses, scores and metrics; "own": none of them."""
-
-
-@dataclass(frozen=True)
-class Input:
-    """Shape and type of an input of a model.
-
-    Attributes:
-        shape: of one record's.
-        dtype: real numbers of any precision, integers, or booleans, as in masks.
-        vocabulary: integers, such as token ids, are from 0 to below this; None: unknown.
-    """
-
-    shape: tuple[int, ...]
-    dtype: Literal["float", "int", "bool"] = "float"
-    vocabulary: int | None = None
 
 
 def default_search_space() -> "dict[str, BaseDistribution]":
@@ -216,23 +203,6 @@ class TaskFacts:
     def default_delta(self) -> float:
         """δ = N^-1.1, the convention of the field's benchmarks (smaller than 1/N), or the most that boards take."""
         return min(float(self.n_records**-1.1), MAX_DELTA)
-
-
-def inputs_json(inputs: Input | Mapping[str, Input]) -> Any:
-    """Return descriptions of inputs as JSON values."""
-    if isinstance(inputs, Mapping):
-        return {name: inputs_json(item) for name, item in inputs.items()}
-    return {"shape": [int(size) for size in inputs.shape], "dtype": inputs.dtype, "vocabulary": inputs.vocabulary}
-
-
-def inputs_of_json(value: Any) -> Input | dict[str, Input]:
-    """Return the descriptions that `inputs_json` wrote; raise an error of Python's if they are none."""
-    if set(value) == {"shape", "dtype", "vocabulary"}:
-        dtype, vocabulary = value["dtype"], value["vocabulary"]
-        if dtype not in ("float", "int", "bool"):
-            raise ValueError(f"dtype {dtype}")
-        return Input(tuple(map(int, value["shape"])), dtype, None if vocabulary is None else int(vocabulary))
-    return {str(name): inputs_of_json(item) for name, item in value.items()}  # type: ignore[misc]
 
 
 class Task(ABC):

@@ -32,6 +32,7 @@ from dphpo_bench.harness.trained import TrainedModel
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.array_task import ArrayTask
 from dphpo_bench.recipes.networks import zero_linear
+from dphpo_bench.training.target_scale import TargetScale
 
 if TYPE_CHECKING:
     from typing import Self
@@ -278,13 +279,13 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     Args:
         epsilon: ε of a fit, tuning included; there is no default.
         delta: δ; None: by the number of records, which is public.
-        target_scale: (typical, spread) of y, from public knowledge: the network learns (y − typical) / spread. None is
-            enough with `public`: then mean and standard deviation of y.
+        target_scale: (typical, spread) of y or a `Number`, from public knowledge: the network learns
+            (y − typical) / spread. None is enough with `public`: then mean and standard deviation of y.
         error_bound: the error that is as bad as any larger one, in units of y, for methods that compare runs; None:
-            twice the spread.
+            twice the spread, if that is in units of y.
     """
 
-    target_scale: tuple[float, float] | None = field(default=None, kw_only=True)
+    target_scale: Any = field(default=None, kw_only=True)
     error_bound: float | None = field(default=None, kw_only=True)
 
     def _task(self, X: Any, y: Any) -> ArrayTask:
@@ -297,7 +298,9 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
             )
         if scale is None:
             scale = float(np.mean(y)), float(np.std(y)) or 1.0
-        bound = 2 * scale[1] if self.error_bound is None else self.error_bound
+        scale, bound = TargetScale.of(scale), self.error_bound
+        if bound is None and scale is not None and not any(scale.logarithmic):
+            bound = 2 * max(scale.spread)
         return self._make_task(X, y, ids, 1, kind="regression", target_scale=scale, error_bound=bound)
 
 

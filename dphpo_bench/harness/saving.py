@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any, get_args
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.files import write_aside, write_whole
 from dphpo_bench.base.text import compact_json, shown
+from dphpo_bench.contract.inputs import inputs_json, inputs_of_json
 from dphpo_bench.contract.registry import make_task, tasks
-from dphpo_bench.contract.task import Kind, Task, inputs_json, inputs_of_json
+from dphpo_bench.contract.task import Kind, Task
+from dphpo_bench.data.columns import Number
 from dphpo_bench.data.encoding import Columns
 from dphpo_bench.data.labels import declared_classes
 from dphpo_bench.harness.trained import TrainedModel
+from dphpo_bench.training.target_scale import TargetScale
 
 if TYPE_CHECKING:
     from torch import nn
@@ -132,6 +135,7 @@ def _metadata(trained: TrainedModel) -> dict[str, str]:
         "columns": None if trained.columns is None else trained.columns.to_json(),
         "input_names": trained.input_names,
         "classes": trained.classes,
+        "target_scale": None if trained.target_scale is None else trained.target_scale.to_json(),
     }
     structure = network_json(trained.network)
     return {
@@ -156,8 +160,9 @@ def _described(metadata: Mapping[str, str], path: Path | str, network: "nn.Modul
         kind: Any = metadata["kind"]
         if kind not in get_args(Kind):
             raise ValueError(f"kind {kind}")
-        names, classes, columns = (
-            json.loads(metadata[name]) if name in metadata else None for name in ("input_names", "classes", "columns")
+        names, classes, columns, scale = (
+            json.loads(metadata[name]) if name in metadata else None
+            for name in ("input_names", "classes", "columns", "target_scale")
         )
         return TrainedModel(
             network=network,
@@ -166,6 +171,7 @@ def _described(metadata: Mapping[str, str], path: Path | str, network: "nn.Modul
             columns=None if columns is None else Columns.from_json(columns),
             input_names=None if names is None else tuple(map(str, names)),
             classes=None if classes is None else declared_classes(classes, kind),
+            target_scale=None if scale is None else TargetScale.of([Number(**part) for part in scale], kind),
             method=metadata["method"],
             task=metadata["task"],
             model=metadata["model"],

@@ -10,6 +10,7 @@ from dphpo_bench.base.text import shown
 from dphpo_bench.contract.task import Input, Kind, Task
 from dphpo_bench.data.encoding import Columns
 from dphpo_bench.records.record import RunRecord
+from dphpo_bench.training.target_scale import TargetScale
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,6 +30,7 @@ class TrainedModel:
         columns: how tables become its inputs; None: it takes arrays or tensors.
         input_names: names of the columns of a frame, where inputs are its numbers as they are; None: unknown.
         classes: what predictions are, in the order of the outputs; None: numbers from 0.
+        target_scale: of a regression: the declared scale of its targets, by which `predict` returns their units.
         method: the method that trained it.
         task: the task's name.
         model: the name of the task's model.
@@ -44,6 +46,7 @@ class TrainedModel:
     columns: Columns | None
     input_names: tuple[str, ...] | None
     classes: "tuple[Class, ...] | None"
+    target_scale: TargetScale | None
     method: str
     task: str
     model: str
@@ -66,6 +69,7 @@ class TrainedModel:
             columns=task.columns,
             input_names=None if task.input_names is None else tuple(task.input_names),
             classes=task.classes,
+            target_scale=facts.target_scale,
             method=who.method,
             task=who.task,
             model=who.model,
@@ -85,7 +89,7 @@ class TrainedModel:
 
         Returns:
             Classes, or their numbers, of shape (n,); for "multilabel" 0 and 1 of shape (n, labels); for "regression"
-            numbers of shape (n,) or (n, values); for "tokens" ids of shape (n, length).
+            numbers of shape (n,) or (n, values), in the targets' units; for "tokens" ids of shape (n, length).
 
         Raises:
             DataError: if the table is not as declared, or an output is not finite.
@@ -94,6 +98,7 @@ class TrainedModel:
         """
         outputs = self._finite(data)
         if self.kind == "regression":
+            outputs = outputs if self.target_scale is None else self.target_scale.invert(outputs)
             return outputs.squeeze(-1).numpy() if outputs.ndim == 2 and outputs.shape[1] == 1 else outputs.numpy()
         if self.kind == "multilabel":
             return (outputs > 0).long().numpy()

@@ -52,6 +52,7 @@ def expected_failures(estimator: Any) -> dict[str, str]:
     [
         bench.PrivateClassifier(**FAST, public=True),
         bench.PrivateClassifier(**FAST, classes=(0, 1, 2)),
+        bench.PrivateRegressor(**FAST, target_scale=(0, 1)),
     ],
     expected_failed_checks=expected_failures,
     xfail_strict=True,
@@ -61,7 +62,12 @@ def test_checks_of_scikit_learn(estimator: Any, check: Any) -> None:
 
 
 @pytest.mark.slow
-@parametrize_with_checks([bench.PrivateClassifier(epsilon=8, delta=1e-3, seed=0, public=True)])
+@parametrize_with_checks(
+    [
+        bench.PrivateClassifier(epsilon=8, delta=1e-3, seed=0, public=True),
+        bench.PrivateRegressor(epsilon=8, delta=1e-3, seed=0, public=True),
+    ]
+)
 def test_checks_of_scikit_learn_with_a_method_that_tunes(estimator: Any, check: Any) -> None:
     check(estimator)
 
@@ -182,6 +188,24 @@ def test_a_search_over_private_records_warns() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         cross_val_score(classifier(), X, Y, cv=2)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_regressor_predicts_in_the_units_of_its_targets(tmp_path: Path) -> None:
+    inputs = np.tile(X, (20, 1))
+    prices = 3e5 + 1e5 * inputs[:, 0]
+    declared = bench.PrivateRegressor(**FAST, target_scale=(3e5, 1e5)).fit(inputs, prices)
+    learned = bench.PrivateRegressor(**FAST, public=True).fit(inputs, prices)
+    for model in (declared, learned):
+        assert model.score(inputs, prices) > 0.7
+        assert model.predict(X).shape == (80,)
+    back = bench.load_model(declared.save(tmp_path / "m.safetensors"))
+    assert np.array_equal(back.predict(X), declared.predict(X))
+    assert declared.record_.identity.facts["error_bound"] == 2e5
+    with pytest.raises(InvalidValueError, match=r"Expected target_scale=\(typical, spread\) of private records"):
+        bench.PrivateRegressor(**FAST).fit(inputs, prices)
+    with pytest.raises(InvalidValueError, match="Expected target_scale to be"):
+        bench.PrivateRegressor(**FAST, target_scale=3e5).fit(inputs, prices)
 
 
 def test_in_a_pipeline() -> None:

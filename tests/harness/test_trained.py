@@ -83,7 +83,7 @@ KINDS: list[tuple[dict[str, Any], Any, Any, tuple[int, ...], Any]] = [
     ({"kind": "binary", "classes": (-1, 1)}, np.sign(X[:, 0]), nn.Linear(3, 1), (N,), {-1, 1}),
     ({"kind": "multilabel", "classes": list("abcd")}, (X @ np.ones((3, 4)) > 0), nn.Linear(3, 4), (N, 4), {0, 1}),
     ({"kind": "regression", "error_bound": 1}, X[:, 0], nn.Linear(3, 1), (N,), None),
-    ({"kind": "regression", "error_bound": 1}, X[:, :2], nn.Linear(3, 2), (N, 2), None),
+    ({"kind": "regression", "target_scale": [(1, 2), (3, 4)]}, X[:, :2], nn.Linear(3, 2), (N, 2), None),
     (
         {"kind": "tokens", "inputs": np.arange(N * 4).reshape(N, 4) % 5},
         np.arange(N * 4).reshape(N, 4) % 5,
@@ -117,6 +117,14 @@ def test_each_kind_predicts_and_comes_back(
         if back.kind != "multilabel":
             np.testing.assert_allclose(chances.sum(-1), 1, rtol=1e-12)
             assert back.predict_proba(inputs[:0]).shape == (0, *chances.shape[1:])
+
+
+def test_a_regression_predicts_in_the_units_of_its_targets(tmp_path: Path) -> None:
+    scale = bench.Number(2.0, 0.5, logarithmic=True)
+    result = trained(np.expm1(2 + 0.5 * X[:, 0]), nn.Linear(3, 1), kind="regression", target_scale=scale)
+    model = bench.load_model(result.save(tmp_path / "m.safetensors"))
+    expected = np.expm1(2 + 0.5 * model.outputs(X).double().numpy()[:, 0])
+    np.testing.assert_allclose(model.predict(X), expected, rtol=1e-12)
 
 
 def test_several_inputs_by_name() -> None:
@@ -246,6 +254,8 @@ def test_a_registered_task_makes_its_network(of_table: RunResult, tmp_path: Path
         {"columns": '[{"name":"a","kind":"module"}]'},
         {"columns": "[1]"},
         {"input_names": "1"},
+        {"target_scale": '[{"typical":0,"spread":-1}]'},
+        {"target_scale": "{}"},
         {"epsilon": "much"},
         {"delta": None},
         {"network": '["Tanh",{}]'},
