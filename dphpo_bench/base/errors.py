@@ -34,6 +34,10 @@ class DataError(DphpoBenchError):
     """A dataset is missing, unreachable, truncated or not what it should be."""
 
 
+class TableValueError(DataError):
+    """A value of a table is not as declared; the message quotes it, so no file of a private run may hold it."""
+
+
 class MissingExtraError(DataError, InvalidValueError):
     """A package that an extra of this package brings is not installed."""
 

@@ -213,7 +213,7 @@ def _tensor(data: Any, what: str) -> Tensor:
         where = f", which the columns {shown(', '.join(other))} do not have" if other else ""
         raise InvalidValueError(
             f"Expected {what} to be numbers in an array or tensor{where}. "
-            "dphpo_bench.data.encoding.encode makes numbers of texts and categories."
+            "Declare the columns, such as columns={'city': Category(('Bern', 'Rome'))}, which makes numbers of them."
         ) from None
 
 

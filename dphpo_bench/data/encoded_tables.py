@@ -56,7 +56,7 @@ def _encoded(data: Any, which: str, columns: Columns, target: str, unit: Any) ->
     try:
         return (columns.encode(table), labels), unit
     except DataError as error:
-        raise DataError(f"In {which}: {error}") from None
+        raise type(error)(f"In {which}: {error}") from None
 
 
 def _is_pair(data: Any, target: str) -> bool:

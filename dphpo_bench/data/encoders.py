@@ -32,7 +32,7 @@ def encoded(column: Column, values: Values) -> Inputs:
         values: of the column.
 
     Raises:
-        DataError: if a value is not as declared; with its row and column, and the way out.
+        TableValueError: if a value is not as declared; with its row and column, and the way out.
     """
     if isinstance(column, Number):
         return _of_number(column, values)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dphpo_bench.base.errors import DataError
+from dphpo_bench.base.errors import DataError, TableValueError
 from dphpo_bench.base.text import count, shown
 from dphpo_bench.data.values import Values, row_text
 
@@ -39,8 +39,9 @@ def table(data: Any, columns: Mapping[str, Any]) -> tuple[dict[str, Values], int
     if isinstance(data, np.ndarray) or hasattr(data, "detach"):
         return _of_array(data, columns)
     if isinstance(data, str | bytes | set | frozenset) or not isinstance(data, Iterable):
-        hint = "read files by pandas.read_csv" if isinstance(data, str) else "pass a frame or a dictionary of columns"
-        raise DataError(f"Expected a table, got {type(data).__name__} {shown(data)}; {hint}.")
+        is_path = isinstance(data, str) or hasattr(data, "__fspath__")
+        hint = "read files by pandas.read_csv" if is_path else "pass a frame or a dictionary of columns"
+        raise TableValueError(f"Expected a table, got {type(data).__name__} {shown(data)}; {hint}.")
     rows = list(data)
     if rows and any(isinstance(row, Mapping) for row in rows):
         return _of_records(rows, columns)
@@ -147,7 +148,7 @@ def _of_records(rows: Sequence[Any], columns: Mapping[str, Any]) -> tuple[dict[s
 def _of_rows(rows: list[Any], columns: Mapping[str, Any]) -> tuple[dict[str, Values], int]:
     for place, row in enumerate(rows if set(map(type, rows)) - {list, tuple} else ()):
         if isinstance(row, str | bytes) or not isinstance(row, Iterable):
-            raise DataError(
+            raise TableValueError(
                 f"Expected rows with a value for each of {_listed(columns)}, got {type(row).__name__} {shown(row)} as "
                 f"{row_text(place)}; pass a list of rows, also of a single one."
             )

@@ -10,7 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dphpo_bench.base.checks import quoted
-from dphpo_bench.base.errors import DataError
+from dphpo_bench.base.errors import TableValueError
+from dphpo_bench.base.text import shown
 
 Mask = NDArray[np.bool_]
 
@@ -36,13 +37,13 @@ class Values:
         """Read a series, an array, a tensor, or a sequence of any values.
 
         Raises:
-            DataError: if it has not one value for each row.
+            TableValueError: if it has not one value for each row.
         """
         hidden = np.ma.getmaskarray(data) if isinstance(data, np.ma.MaskedArray) else None
         try:
             series = pd.Series(_plain(data, name)).reset_index(drop=True)
         except (TypeError, ValueError):
-            raise DataError(_not_a_column(name, data)) from None
+            raise TableValueError(_not_a_column(name, data)) from None
         if isinstance(series.dtype, pd.CategoricalDtype):
             series = series.astype(series.cat.categories.dtype if not series.isna().any() else object)
         missing = series.isna().to_numpy(dtype=bool)
@@ -69,7 +70,7 @@ class Values:
             way_out: what to do about it.
 
         Raises:
-            DataError: with the value, its row and its column.
+            TableValueError: with the value, its row and its column.
         """
         if wrong.any():
             self.fail(int(wrong.argmax()), rule, way_out)
@@ -80,7 +81,9 @@ class Values:
         got = quoted(value)
         if self.missing[row]:
             got = f"a missing value ({got})" if pd.isna(value) is True or got == "''" else "a masked value"
-        raise DataError(f"Expected {self.name} to be {rule}, got {got} in {row_text(row, self.index)}; {way_out}.")
+        raise TableValueError(
+            f"Expected {shown(self.name)} to be {rule}, got {got} in {row_text(row, self.index)}; {way_out}."
+        )
 
 
 def is_text(series: pd.Series) -> bool:
@@ -102,7 +105,7 @@ def _plain(data: Any, name: str) -> Any:
         data = data.data
     if isinstance(data, np.ndarray):
         if data.ndim != 1 or data.dtype.kind not in "biufcmMUSO":
-            raise DataError(_not_a_column(name, data))
+            raise TableValueError(_not_a_column(name, data))
         if data.dtype.kind in "US":
             return data.astype(object)
         return data.astype(data.dtype.newbyteorder("="), copy=False)
@@ -114,7 +117,7 @@ def _plain(data: Any, name: str) -> Any:
         arrow = data if isinstance(data, pa.Array | pa.ChunkedArray) else data.to_arrow()
         return arrow.to_pandas(integer_object_nulls=True)
     if not isinstance(data, Sequence) or isinstance(data, str | bytes):
-        raise DataError(_not_a_column(name, data))
+        raise TableValueError(_not_a_column(name, data))
     if any(hasattr(kind, "detach") for kind in set(map(type, data))):
         data = [value.item() if hasattr(value, "detach") else value for value in data]
     return pd.Series(np.fromiter(data, dtype=object, count=len(data)), dtype=object)
@@ -123,6 +126,6 @@ def _plain(data: Any, name: str) -> Any:
 def _not_a_column(name: str, data: Any) -> str:
     form = f"of shape {tuple(data.shape)}" if hasattr(data, "shape") else quoted(data)
     return (
-        f"Expected {name} to have one value for each row, got a {type(data).__name__} {form}; "
+        f"Expected {shown(name)} to have one value for each row, got a {type(data).__name__} {form}; "
         "pass a list or an array of shape (n,), also of a single record."
     )

@@ -4,7 +4,7 @@ import logging
 import traceback
 from pathlib import Path
 
-from dphpo_bench.base.errors import DphpoBenchError
+from dphpo_bench.base.errors import DphpoBenchError, TableValueError
 
 logger = logging.getLogger(__name__)
 
@@ -17,14 +17,15 @@ def reason_of(error: BaseException, hide: bool = False) -> str:
 
     Args:
         error: what was raised.
-        hide: leave out the text of an exception that the engine did not raise itself, since it may quote private
-            records; its type and place remain.
+        hide: leave out the text of a `TableValueError`, and of an exception that the engine did not raise itself, since
+            it may quote private records; its type and place remain.
     """
     logger.debug("A run failed.", exc_info=error)
     frames = traceback.extract_tb(error.__traceback__)
     raised_here = bool(frames) and _is_engine(Path(frames[-1].filename))
     where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    if hide and not (isinstance(error, DphpoBenchError) and raised_here):
+    is_plain = isinstance(error, DphpoBenchError) and not isinstance(error, TableValueError) and raised_here
+    if hide and not is_plain:
         named = f"{type(error).__name__}{where and f' at {where}'}"
         return f"{named}; its text is left out, since it may quote private records. On public data, a seed shows it."
     try:

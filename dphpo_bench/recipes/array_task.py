@@ -105,6 +105,7 @@ class ArrayTask(Task):
 
     Raises:
         InvalidValueError: if the data or the model break a rule above.
+        DataError: if a table is not as `columns` declare.
     """
 
     models = ("own",)

@@ -87,3 +87,14 @@ def test_every_public_name_has_one_place_in_the_reference() -> None:
     top = {name: getattr(dphpo_bench, name) for name in dphpo_bench.__all__}
     spaces = {f"bench.{name}": Counter(value.__all__) for name, value in top.items() if ismodule(value)}
     assert listed == {"dphpo_bench": Counter(name for name, value in top.items() if not ismodule(value)), **spaces}
+
+
+def test_the_table_of_own_data_becomes_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (example,) = code(page("own_data.md").partition("## Tables")[2])
+    names: dict[str, Any] = {}
+    exec(example, names)
+    task, columns = names["task"], dphpo_bench.Columns.read("stays.json")
+    assert task.columns == columns
+    inputs = columns.encode(names["frame"][:8000].drop(columns="readmitted"))
+    assert task.load_train(dphpo_bench.DataSource.resolve(cache_dir=tmp_path)).inputs.equal(inputs)

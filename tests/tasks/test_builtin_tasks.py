@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.datasets import load_diabetes
@@ -35,6 +36,7 @@ from dphpo_bench.tasks.mnist import Mnist
 from dphpo_bench.tasks.mnli import Mnli
 from dphpo_bench.tasks.qnli import Qnli
 from dphpo_bench.tasks.qqp import Qqp
+from dphpo_bench.tasks.readmissions import COLUMNS, N_TEST, N_TRAIN, Readmissions, stays
 from dphpo_bench.tasks.sst2 import Sst2
 from dphpo_bench.tasks.svhn import Svhn
 from dphpo_bench.testing import TaskContract
@@ -57,7 +59,10 @@ NEED_NO_DATA = (
 
 class TestPackagedTasksContract(TaskContract):
     @pytest.fixture(
-        params=[Digits("mlp"), pytest.param(DigitsEight(), marks=pytest.mark.slow), Diabetes()],
+        params=[
+            *(Digits("mlp"), Diabetes()),
+            *(pytest.param(task, marks=pytest.mark.slow) for task in (DigitsEight(), Readmissions("mlp"))),
+        ],
         ids=lambda task: task.name,
     )
     def task(self, request: pytest.FixtureRequest) -> Task:
@@ -289,6 +294,30 @@ class TestDiabetes:
         monkeypatch.setattr("sklearn.datasets.load_diabetes", lambda **_: original)
         with pytest.raises(DataError, match="another diabetes dataset"):
             Diabetes().load_train(DataSource.resolve(cache_dir=tmp_path))
+
+
+class TestReadmissions:
+    def test_the_table_has_gaps_dates_and_a_rare_class(self) -> None:
+        frame = pd.DataFrame(stays())
+        gaps = frame.isna().mean()
+        assert sorted(gaps[gaps > 0].index) == ["age", "crp", "haemoglobin", "insurance", "last visit"]
+        assert 0.06 < frame["readmitted"].mean() < 0.08
+        assert 0.02 < (~frame["ward"].isin(COLUMNS["ward"].values)).mean() < 0.04  # type: ignore[union-attr]
+
+    def test_the_task_encodes_the_table_as_it_declares(self, tmp_path: Path) -> None:
+        task, source = Readmissions(), DataSource.resolve(cache_dir=tmp_path)
+        train, test = task.load_train(source), task.load_test(source)
+        assert (len(train), len(test)) == (N_TRAIN, N_TEST)
+        frame = pd.DataFrame(stays())
+        assert task.columns is not None
+        inputs = task.columns.encode(frame.drop(columns="readmitted").sample(frac=1, axis=1, random_state=0))
+        assert torch.equal(torch.cat([train.inputs, test.inputs]), inputs)
+        assert torch.equal(torch.cat([train.targets, test.targets]) == 1, torch.tensor(frame["readmitted"].to_numpy()))
+
+    def test_other_records_are_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("dphpo_bench.tasks.readmissions.N_TRAIN", N_TRAIN + 1)
+        with pytest.raises(DataError, match="draws other readmissions"):
+            Readmissions().load_train(DataSource.resolve(cache_dir=tmp_path))
 
 
 class TestAdult:
