@@ -120,8 +120,6 @@ def _array(labels: Any, which: str) -> "np.ndarray[Any, Any]":
         if isinstance(labels, Tensor):
             labels = labels.detach().cpu()
             return np.asarray(labels.float() if labels.dtype == torch.bfloat16 else labels.numpy())
-        if hasattr(labels, "to_numpy"):
-            return np.asarray(labels.to_numpy())
         if isinstance(labels, list | tuple):
             return _of_list(labels)
         values = np.asarray(labels)

@@ -70,9 +70,9 @@ def loading_code(trained: TrainedModel, path: Path | str) -> str:
     """Return the call that loads a model which `write_model` wrote to a path."""
     from dphpo_bench.training.network_json import network_json
 
-    if network_json(trained.network) is not None:
+    if network_json(trained.network) is not None or trained.task in tasks():
         return f"dphpo_bench.load_model({str(path)!r})"
-    return f"dphpo_bench.load_model({str(path)!r}, {trained.task!r})"
+    return f"dphpo_bench.load_model({str(path)!r}, model=...)"  # a module of the network's class
 
 
 def load_model(

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pandas
+import pyarrow
 import pytest
 import torch
 from scipy import sparse
@@ -51,6 +52,7 @@ TAKEN: list[tuple[Any, Any]] = [
     (pandas.Series(WORDS, dtype="category"), ("no", "yes")),
     (pandas.Categorical(WORDS, categories=["yes", "no"], ordered=True), ("no", "yes")),
     (pandas.Series(WORDS, dtype="string"), pandas.Index(["no", "yes"])),
+    (pyarrow.array(WORDS.tolist()), ("no", "yes")),
     (SIGNS, (-1, 1)),
     (SIGNS.astype(float), (-1, 1)),
     (torch.tensor(SIGNS), (-1, 1)),

@@ -226,6 +226,22 @@ def rewritten(of_table: RunResult, folder: Path, changes: dict[str, Any]) -> Pat
     return folder / "n.safetensors"
 
 
+def test_a_file_says_nothing_of_the_records_but_by_its_weights(tmp_path: Path) -> None:
+    """Other records, of other labels: the same metadata."""
+    described = []
+    for shift, labels in ((0, np.arange(N) % 2), (9, np.zeros(N, dtype=int))):
+        frame = FRAME.assign(age=FRAME["age"] + shift)
+        names = np.array(["no", "yes"])[labels]
+        result = trained(names, nn.Linear(3, 2), frame, columns=COLUMNS, classes=("no", "yes"))
+        with safe_open(result.save(tmp_path / f"{shift}.safetensors"), framework="pt") as file:
+            described.append(file.metadata())
+    assert described[0] == described[1]
+    assert set(described[0]) == {
+        *("format", "dphpo-bench", "record", "method", "task", "model", "epsilon", "delta", "unit", "kind", "inputs"),
+        *("columns", "classes", "network"),
+    }
+
+
 def test_a_registered_task_makes_its_network(of_table: RunResult, tmp_path: Path) -> None:
     """Where its structure is not in the file."""
     trained = of_table.trained
