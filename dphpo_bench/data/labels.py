@@ -86,7 +86,7 @@ def encoded_labels(labels: Any, which: str, kind: str, classes: tuple[Class, ...
         InvalidValueError: if a label is missing, is no class, or has no clear meaning; with the line that helps.
     """
     names = list(map(_plain, labels.columns)) if hasattr(labels, "columns") else None
-    values = _array(labels, which)
+    values = _array(labels, which, kind)
     if kind == "regression":
         return _numbers(values, which)
     if kind == "multilabel":
@@ -102,7 +102,7 @@ def encoded_labels(labels: Any, which: str, kind: str, classes: tuple[Class, ...
     return encoded if kind == "classification" else encoded.float()
 
 
-def _array(labels: Any, which: str) -> "np.ndarray[Any, Any]":
+def _array(labels: Any, which: str, kind: str) -> "np.ndarray[Any, Any]":
     """Return labels as an array of NumPy, in which texts stay texts and objects stay objects."""
     if isinstance(labels, Mapping):
         raise InvalidValueError(f"Expected one tensor of labels in {which}, got several; kind='own' takes them.")
@@ -121,21 +121,21 @@ def _array(labels: Any, which: str) -> "np.ndarray[Any, Any]":
             labels = labels.detach().cpu()
             return np.asarray(labels.float() if labels.dtype == torch.bfloat16 else labels.numpy())
         if isinstance(labels, list | tuple):
-            return _of_list(labels)
+            return _of_list(labels, kind)
         values = np.asarray(labels)
     except (TypeError, ValueError, RuntimeError, OverflowError):  # its text may quote a record
         values = np.asarray(None)
     if values.dtype == object and values.ndim == 0:
         raise InvalidValueError(
             f"Expected {which} labels as an array, a series or a list with one label for each record, got a "
-            f"{type(labels).__name__} that is none."
+            f"{type(labels).__name__} of another form."
         )
     return values
 
 
-def _of_list(labels: Sequence[Any]) -> "np.ndarray[Any, Any]":
+def _of_list(labels: Sequence[Any], kind: str) -> "np.ndarray[Any, Any]":
     """Return an array of objects if the list holds texts or collections of names, which NumPy would convert."""
-    if any(isinstance(label, AbstractSet) or _names(label) for label in labels):
+    if kind == "multilabel" and any(isinstance(label, AbstractSet) or _names(label) for label in labels):
         rows = np.empty(len(labels), dtype=object)
         rows[:] = [set(label) for label in labels]
         return rows
@@ -214,6 +214,8 @@ def _single(
                 f"Expected labels of {which} of shape (n,), got {values.shape}; use labels{by_column}[:, 0]."
             )
         return values[:, 0]
+    if len(values) == 1 and width != len(classes or ()):
+        raise InvalidValueError(f"Expected labels of {which} of shape (n,), got {values.shape}; use labels[0].")
     one_hot = _matrix(values)
     if one_hot is None or (one_hot.sum(1) != 1).any():
         raise InvalidValueError(
@@ -346,6 +348,8 @@ def _kind(values: "np.ndarray[Any, Any]") -> str:
             value = _plain(label)
             if _is_missing(value):
                 return f"a missing one in row {row}; drop these records, and {declare}: classes=(...)"
+            if isinstance(value, str) and value.strip().removeprefix("-").isdecimal():
+                return f"texts such as {shown(value, form=repr)} in row {row}; use labels.astype(int)"
             if isinstance(value, str):
                 return f'texts such as {shown(value, form=repr)} in row {row}; {declare}: classes=("no", "yes")'
         first = _plain(values.tolist()[0]) if len(values) else None
