@@ -116,15 +116,25 @@ def _outputs(model: nn.Module, records: Records) -> Any:
         return tensors_of(call(model, zeros))
 
 
-def n_classes_of(outputs: Any, kind: str, expected: int | None, classes: tuple[Class, ...] | None = None) -> int:
-    """Return the number of classes that a model puts out; reject another expected number, or one of `classes`."""
+def n_classes_of(outputs: Any, kind: str, expected: int | None, classes: tuple[Class, ...] | None = None) -> int | None:
+    """Return the number of classes that a model puts out; reject another expected number, or one of `classes`.
+
+    A binary task has a single output, and no number but an expected one.
+    """
     if classes is not None and expected not in (None, len(classes)):
         raise InvalidValueError(
             f"Expected n_classes={len(classes)}, the number of classes={shown(classes, form=repr)}, got {expected}; "
             "leave n_classes out."
         )
-    expected = expected if classes is None else len(classes)
     values = logits(outputs)
+    if kind == "binary":
+        if isinstance(values, Tensor) and values.numel() != 1:
+            raise InvalidValueError(
+                f"Expected a model with one output for kind='binary', got shape {tuple(values.shape)}; "
+                "kind='classification' takes an output for each class."
+            )
+        return expected
+    expected = expected if classes is None else len(classes)
     dimensions, least = (3 if kind == "tokens" else 2), (1 if kind == "multilabel" else 2)
     if not isinstance(values, Tensor) or values.ndim != dimensions or values.shape[-1] < least:
         shape = "1, length" if kind == "tokens" else "1"

@@ -188,7 +188,7 @@ class ArrayTask(Task):
             )
         self._train, outputs = accepted(example, train)
         self._test = test if self._train is train else as_real(test)
-        if kind in ("classification", "tokens", "multilabel"):
+        if kind not in ("regression", "own"):
             n_classes = n_classes_of(outputs, kind, n_classes, self.classes)
         if kind in ("classification", "tokens"):
             for records, which in ((self._train, "train"), (self._test, "test")):

@@ -216,6 +216,7 @@ NOT: list[tuple[Any, dict[str, Any], str]] = [
     (WORDS, {"kind": "binary"}, "texts such as 'no' in row 0"),
     (np.array(PLACES)[:, None], {"kind": "binary"}, r"use labels\[:, 0\]"),
     (WORDS, {"kind": "binary", "classes": ("no", "yes", "?")}, "two of them, got"),
+    (PLACES, {"kind": "binary", "model": nn.Linear(4, 2)}, r"one output for kind='binary', got shape \(1, 2\)"),
     (WORDS, {"kind": "regression"}, r"got texts; use labels\.astype\(float\)"),
     (np.array(PLACES, dtype=bool), {"kind": "regression"}, "got booleans; use kind='binary'"),
     ([0.5, None, 1, 2, 3, 4], {"kind": "regression"}, "row 1; drop these records"),
