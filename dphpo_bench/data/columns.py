@@ -1,6 +1,7 @@
 """Kinds of columns of a table, each encoded by constants that are known without looking at private records."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import date, datetime, tzinfo
@@ -93,10 +94,9 @@ class Category:
                 f"Expected values to be a tuple of categories, in an order that stays, got a {type(values).__name__}."
             )
         values = tuple(map(_category, values))
-        keys = [(sort_of(value), value) for value in values]
-        double = next((value for place, value in enumerate(values) if keys[place] in keys[:place]), None)
-        if double is not None:
-            raise InvalidValueError(f"Expected different categories, got {quoted(double)} twice; remove it.")
+        for (_, value), times in Counter((type(value), value) for value in values).items():
+            if times > 1:
+                raise InvalidValueError(f"Expected different categories, got {quoted(value)} twice; remove one.")
         if not values:
             raise InvalidValueError("Expected at least one category in values, got none.")
         _set(self, values=values)
@@ -256,9 +256,10 @@ def _constant(column: Any, name: str) -> float:
     """Return a constant as Python's int or float."""
     value = getattr(column, name)
     if isinstance(value, bool) or not isinstance(value, Real | Decimal) or not _is_finite(value):
+        or_else = ' or "typical"' if name == "missing" else ""
         raise InvalidValueError(
-            f"Expected {name} of {type(column).__name__} to be a finite number, known without looking at the private "
-            f"records, got {quoted(value)}."
+            f"Expected {name} of {type(column).__name__} to be a finite number{or_else}, known without looking at the "
+            f"private records, got {quoted(value)}."
         )
     whole = exact_int(value)
     return float(value) if whole is None else whole

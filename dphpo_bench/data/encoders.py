@@ -25,7 +25,7 @@ _MONDAY = "2001-01-01"
 
 
 def encoded(column: Column, values: Values) -> Inputs:
-    """Return the inputs of a column, shape (n, column.size).
+    """Return the inputs of a column, float32, shape (n, column.size).
 
     Args:
         column: its declaration.
@@ -34,9 +34,14 @@ def encoded(column: Column, values: Values) -> Inputs:
     Raises:
         TableValueError: if a value is not as declared; with its row and column, and the way out.
     """
-    if isinstance(column, Number):
-        return _of_number(column, values)
-    return _of_category(column, values) if isinstance(column, Category) else _of_date(column, values)
+    if isinstance(column, Category):
+        return _of_category(column, values)
+    with np.errstate(over="ignore"):
+        inputs = _of_number(column, values) if isinstance(column, Number) else _of_date(column, values)
+        inputs = inputs.astype(np.float32)
+    large = np.asarray(~np.isfinite(inputs).all(axis=1))
+    values.reject(large, "in the range of float32 after scaling", f"check the constants of {column!r}")
+    return inputs
 
 
 def _of_number(column: Number, values: Values) -> Inputs:
@@ -51,11 +56,8 @@ def _of_number(column: Number, values: Values) -> Inputs:
     def scaled(numbers: Any) -> Any:
         return ((np.log1p(numbers) if column.logarithmic else numbers) - column.typical) / column.spread
 
-    with np.errstate(over="ignore"):
-        inputs = scaled(numbers)
-        inputs[values.missing] = 0.0 if column.missing in (None, "typical") else scaled(column.missing)
-        large = ~np.isfinite(inputs.astype(np.float32))
-    values.reject(large, "in the range of float32 after scaling", f"check the constants of {column!r}")
+    inputs = scaled(numbers)
+    inputs[values.missing] = 0.0 if column.missing in (None, "typical") else scaled(column.missing)
     return np.column_stack([inputs, values.missing] if column.indicator else [inputs])
 
 

@@ -36,9 +36,10 @@ def schema(data: Any, *, leave_out: Iterable[str] = ()) -> Columns:
 
     - Numbers get their median, and the standard deviation of a normal distribution with their quartiles, to two
       digits; of log(1 + value) if values are not negative and far from symmetric.
-    - Texts become categories, with an input for others; booleans become categories; texts in ISO's form become dates.
+    - Texts in ISO's form become dates; other texts, and categoricals of pandas, categories with an input for others;
+      booleans two categories.
     - Columns with missing values get a stand-in and an indicator.
-    - Texts of more than 50 different values, columns without any value, and other types are left out.
+    - Categories of more than 50 values, columns without any value, and other types are left out.
 
     Args:
         data: a table whose columns have names; see `Columns.encode`.
@@ -77,14 +78,20 @@ def _proposed(values: Values) -> Column | None:
     standin: dict[str, Any] = {"missing": "typical", "indicator": True} if has_gaps else {}
     if sorts == {"boolean"}:
         return Category((False, True), other=has_gaps)
+    if sorts == {"whole number"} and values.is_categorical:
+        return _category(map(int, distinct))
     if sorts and sorts <= {"whole number", "number", "number beyond 2^53"}:
         return _number(values, standin)
     for zone in (None, UTC) if sorts else ():
         with suppress(ValueError):  # no dates, or dates with a zone
             moments = pd.Series([moment_of(value, zone) for value in series])
             return _date(moments, zone and "UTC", standin)
-    categories = tuple(sorted(set(map(str, distinct)))) if sorts == {"text"} else ()
-    return Category(categories, other=True) if 0 < len(categories) <= MOST_CATEGORIES else None
+    return _category(map(str, distinct)) if sorts == {"text"} else None
+
+
+def _category(values: Iterable[Any]) -> Category | None:
+    categories = tuple(sorted(set(values)))
+    return Category(categories, other=True) if len(categories) <= MOST_CATEGORIES else None
 
 
 def _number(values: Values, standin: dict[str, Any]) -> Number:

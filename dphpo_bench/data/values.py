@@ -25,12 +25,14 @@ class Values:
         series: the values, of any type that pandas has; a categorical's have the type of its categories.
         missing: True for None, NaN, NA, NaT, what a mask hides, and the empty text; shape (n,).
         index: the caller's names of the rows; None if these are 0 ... n - 1.
+        is_categorical: whether the column was one of pandas' categoricals, or the like of another library.
     """
 
     name: str
     series: pd.Series
     missing: Mask
     index: Any = None
+    is_categorical: bool = False
 
     @classmethod
     def of(cls, name: str, data: Any, index: Any = None) -> "Values":
@@ -44,7 +46,8 @@ class Values:
             series = pd.Series(_plain(data, name)).reset_index(drop=True)
         except (TypeError, ValueError):
             raise TableValueError(_not_a_column(name, data)) from None
-        if isinstance(series.dtype, pd.CategoricalDtype):
+        is_categorical = isinstance(series.dtype, pd.CategoricalDtype)
+        if is_categorical:
             series = series.astype(series.cat.categories.dtype if not series.isna().any() else object)
         missing = series.isna().to_numpy(dtype=bool)
         if is_text(series):
@@ -56,7 +59,7 @@ class Values:
                 missing = missing | [isinstance(value, str) and not value for value in objects]
             if type(np.ma.masked) in kinds:
                 missing = missing | [value is np.ma.masked for value in objects]
-        return cls(name, series, missing if hidden is None else missing | hidden, index)
+        return cls(name, series, missing if hidden is None else missing | hidden, index, is_categorical)
 
     def __len__(self) -> int:
         return len(self.series)

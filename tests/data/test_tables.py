@@ -145,6 +145,11 @@ def test_dates_of_any_type_are_dates(value: Any) -> None:
         assert encode({"a": values}, {"a": DAY})[0].tolist() == [0.5]
 
 
+def test_a_date_that_float32_cannot_hold_is_refused() -> None:
+    with pytest.raises(DataError, match="a to be in the range of float32 after scaling, got '2024-01-02' in row 1"):
+        encode({"a": ["2024-01-01", "2024-01-02"]}, {"a": Date("2024-01-01", 1e-300)})
+
+
 def test_dates_of_arrow_are_dates() -> None:
     for kind in (pa.date32(), pa.timestamp("us"), pa.timestamp("ns")):
         values = pa.array([datetime(2024, 1, 2), None], kind)
@@ -191,7 +196,7 @@ def wrong_tables() -> list[tuple[Any, str]]:
         ),
         (FRAME.assign(age=["1", "2"]), r"age to be a finite number, got '1' in row 0 \(index 'first'\); .*to_numeric"),
         (FRAME.assign(age=[1, np.inf]), r"age to be a finite number, got inf in row 1 \(index 'second'\); mend"),
-        (FRAME.assign(age=[10**400, 1]), "age to be a finite number, got an integer of 1329 bits in row 0"),
+        ({"age": [10**400, 1], "sex": ["f", "m"]}, "age to be a finite number, got an integer of 1329 bits in row 0"),
         (FRAME.assign(age=[1e300, 1]), "age to be in the range of float32 after scaling, got 1e.300 in row 0"),
         (FRAME.assign(age=[1j, 1]), "age to be a finite number, got 1j in row 0 .* real and imaginary part"),
         (
@@ -274,8 +279,11 @@ def test_what_is_no_date_is_refused(value: Any, message: str, form: Callable[[An
         (lambda: Number(True, 1), "typical of Number to be a finite number, .* got True"),
         (lambda: Number("1", 1), "typical of Number to be a finite number, .* got '1'"),
         (lambda: Number(1, 1, logarithmic=1), "logarithmic to be True or False, got 1"),
-        (lambda: Number(1, 1, missing="mean"), "missing of Number to be a finite number, .* got 'mean'"),
-        (lambda: Number(1, 1, missing=float("nan")), "missing of Number to be a finite number, .* got nan"),
+        (lambda: Number(1, 1, missing="mean"), "missing of Number to be a finite number or .typical., .* got 'mean'"),
+        (
+            lambda: Number(1, 1, missing=float("nan")),
+            "missing of Number to be a finite number or .typical., .* got nan",
+        ),
         (lambda: Number(1, 1, logarithmic=True, missing=-1), "missing above -1 of a logarithmic Number, got -1"),
         (lambda: Number(1, 1, indicator=True), 'missing= with indicator=True.*missing="typical"'),
         (lambda: Category("abc"), r"a tuple of categories, got the text 'abc'; write \('abc',\)"),
