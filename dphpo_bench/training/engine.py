@@ -39,7 +39,6 @@ class GradientEngine(ABC):
 
     class_weights: Callable[[Tensors], Tensor] | None = None
     """(targets) → a weight in [0, 1] of each record's clipped gradient and loss, shape (n,); None: 1."""
-
     _rows: int
     """Records in a micro-batch of `_add_clipped`."""
 
@@ -85,8 +84,7 @@ class GradientEngine(ABC):
         """Return the sum of factor(‖m_u‖) · m_u over units, where m_u is the mean gradient of unit u's records.
 
         `inputs` and `targets` are a whole dataset. Means, norms and the sum are in float64. A unit whose mean is not
-        finite adds exactly zero. Memory is bounded however many records a unit has. A unit's class weight is the mean
-        of its records'.
+        finite adds exactly zero. Memory is bounded however many records a unit has. Its class weight is their mean.
         """
         members = [*units.alike()]
         alone = members.pop(0)[0][:, 0] if members and members[0][0].shape[1] == 1 else units.rows[:0]
@@ -99,7 +97,7 @@ class GradientEngine(ABC):
                 for start in range(0, some.shape[1], at_once):  # a unit may be larger than a micro-batch
                     x, y = self._cut(inputs, targets, some[:, start : start + at_once].flatten(), length_)
                     self._add_unit_sums(x, y, counts - start, sums)
-                rule = self._weighed_units(clipping, targets, some, counts)
+                rule = _weighed_units(self.class_weights, clipping, targets, some, counts)
                 add_clipped([s.div_(counts[:, None].to(s)) for s in sums], rule, total)
         return total
 
@@ -177,14 +175,6 @@ class GradientEngine(ABC):
             sizes: number of records of each unit that count, ascending, int64 of shape (units,), on the CPU.
             sums: for each parameter, float64 of shape (units, numel).
         """
-
-    def _weighed_units(self, clipping: Clipping, targets: Tensors, rows: Tensor, sizes: Tensor) -> Clipping:
-        """Return the clipping rule with the mean class weight of units; see `Units.alike` for rows and sizes."""
-        if self.class_weights is None:
-            return clipping
-        weights = self.class_weights(each(lambda tensor: take(tensor, rows.flatten()), targets)).cpu().view_as(rows)
-        counts = torch.arange(rows.shape[1]) < sizes[:, None]
-        return Weighed(clipping, torch.where(counts, weights, 0.0).sum(1) / sizes)
 
     def _units_by_length(
         self, inputs: Tensors, targets: Tensors, members: list[tuple[Tensor, Tensor]]
@@ -311,6 +301,17 @@ def call_with(model: nn.Module, weights: Any, inputs: Tensors) -> Any:
     """Return the model's outputs at other weights, which are a mapping by name, or several."""
     named = isinstance(inputs, Mapping)
     return functional_call(model, weights, () if named else (inputs,), dict(inputs) if named else {})
+
+
+def _weighed_units(
+    class_weights: Callable[[Tensors], Tensor] | None, clipping: Clipping, targets: Tensors, rows: Tensor, sizes: Tensor
+) -> Clipping:
+    """Return the clipping rule with the mean class weight of units; see `Units.alike` for rows and sizes."""
+    if class_weights is None:
+        return clipping
+    weights = class_weights(each(lambda tensor: take(tensor, rows.flatten()), targets)).cpu().view_as(rows)
+    counts = torch.arange(rows.shape[1]) < sizes[:, None]
+    return Weighed(clipping, torch.where(counts, weights, 0.0).sum(1) / sizes)
 
 
 def add_clipped(rows: list[Tensor], clipping: Clipping, total: list[Tensor]) -> None:
