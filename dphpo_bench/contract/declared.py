@@ -93,9 +93,9 @@ def declared_losses(losses: "PerRecord", facts: Declared) -> "PerRecord":
     if facts.target_scale is not None:
         losses = facts.target_scale.losses(losses)
     if facts.class_weights and facts.class_shares:
-        from dphpo_bench.training.rare_classes import weighted
+        from dphpo_bench.training.rare_classes import ClassWeighted
 
-        losses = weighted(losses, facts.class_shares)
+        losses = ClassWeighted(losses, facts.class_shares)
     return losses
 
 

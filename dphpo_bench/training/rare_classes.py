@@ -5,16 +5,19 @@ score of a record is w_c · r with r in [0, 1] and constant w. So it is a functi
 r: one record changes a sum of such scores by at most 1, as it does without weights, and no new theorem is needed. If
 the declared shares are right, the expected score is k · min(s) times the mean over the k classes of their mean r.
 
-A weight is at most 1 because clipping undoes larger ones: a clipped gradient is no longer for a larger loss.
+Weights of losses apply after clipping, which would undo a weight before it: a clipped gradient is no longer for a
+larger loss. The gradient w_c · clip(g) is no longer than clip(g), so the sensitivity of a sum stays that of the rule.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from dphpo_bench.base.tensors import Tensors, single
 from dphpo_bench.training.losses import PerRecord, correct_labels, correct_predictions, logits, matched
 
 if TYPE_CHECKING:
@@ -26,20 +29,27 @@ def class_weights(shares: Sequence[float]) -> tuple[float, ...]:
     return tuple(min(shares) / share for share in shares)
 
 
-def weighted(values: PerRecord, shares: Sequence[float]) -> PerRecord:
-    """Return losses or scores that are multiplied by the weight of the record's class.
+@dataclass(frozen=True)
+class ClassWeighted:
+    """Losses or scores with a weight for each class; engines clip the gradients of losses first and weigh them then.
 
-    Args:
-        values: (outputs, targets) → shape (n,).
+    Attributes:
+        plain: the losses or scores without weights.
         shares: of each class, from public knowledge.
     """
-    weights = class_weights(shares)
 
-    def of_records(outputs: Any, targets: Tensor) -> Tensor:
-        results = values(outputs, targets)
-        return results * torch.tensor(weights, dtype=results.dtype, device=results.device)[targets.long()]
+    plain: PerRecord
+    shares: tuple[float, ...]
 
-    return of_records
+    def __call__(self, outputs: Any, targets: Tensor) -> Tensor:
+        """Return the weighted values, shape (n,)."""
+        values = self.plain(outputs, targets)
+        return values * self.weights(targets).to(values)
+
+    def weights(self, targets: Tensors) -> Tensor:
+        """Return the weight of each record, float64 of shape (n,), in (0, 1]."""
+        classes = single(targets).long()
+        return torch.tensor(class_weights(self.shares), dtype=torch.float64, device=classes.device)[classes]
 
 
 def balanced_right(shares: Sequence[float]) -> PerRecord:
@@ -52,7 +62,7 @@ def balanced_right(shares: Sequence[float]) -> PerRecord:
     def right(outputs: "Tensor | Mapping[str, Tensor]", targets: Tensor) -> Tensor:
         return (correct_labels if _is_margin(outputs, targets) else correct_predictions)(outputs, targets)
 
-    return weighted(right, shares)
+    return ClassWeighted(right, tuple(shares))
 
 
 def balanced_probability(shares: Sequence[float], *, weighted_losses: bool = False) -> PerRecord:
@@ -79,7 +89,7 @@ def balanced_probability(shares: Sequence[float], *, weighted_losses: bool = Fal
         moved = values - torch.tensor(shift, dtype=values.dtype, device=values.device)
         return moved.softmax(1).gather(1, classes[:, None]).squeeze(1)
 
-    return weighted(probability, shares)
+    return ClassWeighted(probability, tuple(shares))
 
 
 def _is_margin(outputs: "Tensor | Mapping[str, Tensor]", targets: Tensor) -> bool:

@@ -15,7 +15,7 @@ from dphpo_bench.contract.task import Kind
 from dphpo_bench.metrics import ACCURACY, BALANCED_ACCURACY, F1, ROC_AUC
 from dphpo_bench.recipes.array_task import ArrayTask
 from dphpo_bench.training.losses import READY, cross_entropy, one_minus_error, squared_error
-from dphpo_bench.training.rare_classes import balanced_probability, balanced_right, weighted
+from dphpo_bench.training.rare_classes import ClassWeighted, balanced_probability, balanced_right
 
 X = np.random.default_rng(0).normal(size=(100, 5))
 RARE = (np.arange(100) % 14 == 0).astype(int)
@@ -62,7 +62,7 @@ def test_scores_of_one_output_follow_the_metric() -> None:
 def test_losses_have_class_weights_on_request_only() -> None:
     assert make(class_shares=SHARES).objective().losses is cross_entropy  # which has a closed form
     task = make(class_shares=SHARES, class_weights="balanced")
-    torch.testing.assert_close(task.losses(OUTPUTS, LABELS), weighted(cross_entropy, SHARES)(OUTPUTS, LABELS))
+    torch.testing.assert_close(task.losses(OUTPUTS, LABELS), ClassWeighted(cross_entropy, SHARES)(OUTPUTS, LABELS))
     own = make(class_shares=SHARES, class_weights="balanced", losses=lambda o, t: 2 * cross_entropy(o, t))
     torch.testing.assert_close(own.losses(OUTPUTS, LABELS), 2 * task.losses(OUTPUTS, LABELS))
 

@@ -1,7 +1,6 @@
 """Weights and scores of rare classes, by declared shares."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -11,11 +10,16 @@ from sklearn.metrics import balanced_accuracy_score
 from torch import Tensor, nn
 
 from dphpo_bench.base.tensors import Records
-from dphpo_bench.training.clipping import Abadi, AutoS
+from dphpo_bench.training.clipping import Abadi, AutoS, Clipping
+from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.evaluation import total_score
 from dphpo_bench.training.gradients import gradient_engine
+from dphpo_bench.training.layerwise import LayerwiseEngine
+from dphpo_bench.training.linear import LinearEngine
 from dphpo_bench.training.losses import PerRecord, cross_entropy
-from dphpo_bench.training.rare_classes import balanced_probability, balanced_right, class_weights, weighted
+from dphpo_bench.training.rare_classes import ClassWeighted, balanced_probability, balanced_right, class_weights
+from dphpo_bench.training.units import Units
+from dphpo_bench.training.vmap import VmapEngine
 
 SHARES = (0.62, 0.31, 0.07)
 SCORES = {
@@ -108,19 +112,64 @@ def test_a_score_of_shares_tells_apart_what_right_answers_do_not() -> None:
     assert float(score(ranks, targets).mean()) > 1.2 * float(score(tells_nothing, targets).mean())
 
 
-@pytest.mark.parametrize("network", [nn.Linear(4, 3), nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))])
+NETWORKS = [nn.Linear(4, 3), nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))]
+GENERATOR = torch.Generator().manual_seed(2)
+INPUTS, TARGETS = torch.randn(12, 4, generator=GENERATOR), torch.arange(12) % 3
+
+
+def gradient_of(network: nn.Module, rows: list[int]) -> Tensor:
+    """The gradient of the mean loss of some records, flat."""
+    loss = cross_entropy(network(INPUTS[rows]), TARGETS[rows]).mean()
+    return torch.cat([part.flatten() for part in torch.autograd.grad(loss, [*network.parameters()])]).double()
+
+
+def engines(network: nn.Module) -> list[GradientEngine]:
+    several = [gradient_engine(network, ClassWeighted(cross_entropy, SHARES), like=like) for like in (RECORDS, None)]
+    other = ClassWeighted(lambda outputs, targets: cross_entropy(outputs, targets), SHARES)
+    return [*several, gradient_engine(network, other, like=RECORDS)]
+
+
+RECORDS = Records(INPUTS, TARGETS)
+WEIGHTS = torch.tensor(class_weights(SHARES), dtype=torch.float64)[TARGETS]
+
+
+@pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("rule", [Abadi(0.5), AutoS()])
-def test_clipped_sums_of_weighted_losses_are_those_of_a_loop(network: nn.Module, rule: Any) -> None:
-    generator = torch.Generator().manual_seed(2)
-    inputs, targets = torch.randn(12, 4, generator=generator), torch.arange(12) % 3
-    loss = weighted(cross_entropy, SHARES)
-    engine = gradient_engine(network, loss, like=Records(inputs, targets))
-    sums = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in network.parameters()]
-    for x, y in zip(inputs, targets, strict=True):
-        scalar = cross_entropy(network(x[None]), y[None])[0] * (0.07 / SHARES[int(y)])
-        gradients = torch.autograd.grad(scalar, [*network.parameters()])
-        norm = torch.cat([gradient.flatten().double() for gradient in gradients]).norm()
-        for sum_, gradient in zip(sums, gradients, strict=True):
-            sum_ += rule.factors(norm[None]) * gradient
-    for mine, expected in zip(engine.clipped_sum(inputs, targets, rule), sums, strict=True):
-        torch.testing.assert_close(mine, expected, rtol=1e-5, atol=1e-6)
+def test_weights_are_those_of_clipped_gradients_in_every_engine(network: nn.Module, rule: Clipping) -> None:
+    clipped = [rule.factors(g.norm()[None]) * g for g in (gradient_of(network, [row]) for row in range(12))]
+    assert all(
+        float((w * g).norm()) <= float(g.norm()) <= rule.sensitivity * (1 + 1e-6)
+        for w, g in zip(WEIGHTS, clipped, strict=True)
+    )
+    expected = sum(w * g for w, g in zip(WEIGHTS, clipped, strict=True))
+    for engine in engines(network):
+        sums = engine.clipped_sum(INPUTS, TARGETS, rule)
+        torch.testing.assert_close(torch.cat([part.flatten() for part in sums]), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_engines_are_the_fast_ones() -> None:
+    linear, network = (engines(network) for network in NETWORKS)
+    assert [type(engine) for engine in linear] == [LinearEngine, LinearEngine, LayerwiseEngine]
+    assert [type(engine) for engine in network] == [LayerwiseEngine, VmapEngine, LayerwiseEngine]
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_losses_have_the_weights_too(network: nn.Module) -> None:
+    weighted = cross_entropy(network(INPUTS), TARGETS) * WEIGHTS.float()
+    direction = [torch.ones_like(parameter) for parameter in network.parameters()]
+    for engine in engines(network):
+        torch.testing.assert_close(engine.losses(INPUTS, TARGETS), weighted)
+        torch.testing.assert_close(engine.losses_along(INPUTS, TARGETS, direction, [0.0, 0.1])[0], weighted)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_unit_has_the_mean_weight_of_its_records(network: nn.Module) -> None:
+    members = [[0], [1, 2, 3], [4, 5, 6, 7, 8], [9, 10], [11]]
+    rule, ids = Abadi(0.3), torch.tensor([unit for unit, rows in enumerate(members) for _ in rows])
+    expected = torch.zeros(sum(p.numel() for p in network.parameters()), dtype=torch.float64)
+    for rows in members:
+        mean = gradient_of(network, rows)
+        expected += WEIGHTS[rows].mean() * rule.factors(mean.norm()[None]) * mean
+    for engine in engines(network):
+        sums = engine.clipped_unit_sum(INPUTS, TARGETS, rule, Units.of(ids))
+        torch.testing.assert_close(torch.cat([part.flatten() for part in sums]), expected, rtol=1e-5, atol=1e-6)
