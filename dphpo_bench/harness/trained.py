@@ -159,6 +159,11 @@ class TrainedModel:
                 "Cannot tell what the outputs of a task of kind 'own' mean; use outputs(data), and compute predictions."
             )
         outputs: Tensor = logits(self.outputs(data)).double()
+        width = 1 if self.kind == "binary" else None if self.classes is None else len(self.classes)
+        if width is not None and outputs[:1].numel() not in (0, width):
+            raise DataError(
+                f"Expected {width} outputs for a record, as the model's classes say, got shape {tuple(outputs.shape)}."
+            )
         if not outputs.isfinite().all():
             row = int((~outputs.isfinite()).nonzero()[0, 0])
             raise DataError(

@@ -287,6 +287,15 @@ def test_metadata_of_strangers_run_nothing(of_table: RunResult, tmp_path: Path, 
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("changes", [{"classes": '["a","b","c"]'}, {"kind": "binary", "classes": '["a","b"]'}])
+def test_classes_that_do_not_fit_the_outputs_are_refused(
+    of_table: RunResult, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    model = bench.load_model(rewritten(of_table, tmp_path, changes))
+    with pytest.raises(bench.errors.DataError, match=r"Expected [13] outputs for a record, .* got shape \(60, 2\)"):
+        model.predict(FRAME)
+
+
 def test_a_file_without_metadata_is_refused(tmp_path: Path) -> None:
     save_file({"weight": torch.zeros(2, 3), "bias": torch.zeros(2)}, tmp_path / "m.safetensors")
     with pytest.raises(bench.errors.DataError, match=r"a model that RunResult\.save wrote"):
