@@ -47,7 +47,7 @@ suppress_warnings = ["myst.header", "toc.not_included"]
 
 default_role = "py:obj"
 add_module_names = False
-autodoc_default_options = {"members": True, "exclude-members": "model_config, model_post_init"}
+autodoc_default_options = {"members": True, "exclude-members": "model_config, model_post_init, set_score_request"}
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"

@@ -29,12 +29,15 @@ from .data.encoding import Columns as Columns
 from .data.encoding import encode as encode
 from .data.schema import schema as schema
 from .data.source import DataSource as DataSource
+from .estimators.private import PrivateClassifier as PrivateClassifier
+from .estimators.private import PrivateRegressor as PrivateRegressor
 from .harness.account_report import AccountReport as AccountReport
 from .harness.account_report import account as account
 from .harness.plan import plan as plan
 from .harness.run import RunResult as RunResult
 from .harness.run import run as run
 from .harness.saving import load_model as load_model
+from .harness.trained import TrainedModel as TrainedModel
 from .privacy.budget import PrivacyBudget as PrivacyBudget
 from .privacy.risk import risk as risk
 from .recipes.array_task import ArrayTask as ArrayTask

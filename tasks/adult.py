@@ -92,6 +92,8 @@ class Adult(DatasetTask):
     datasets = (DATASET,)
     kind = "binary"
     n_classes = None
+    columns = bench.Columns(ENCODING)
+    classes = ("<=50K", ">50K")
 
     @property
     def metrics(self) -> tuple[bench.metrics.Metric, ...]:

@@ -52,6 +52,7 @@ class Readmissions(bench.Task):
     public = True
     models = ("linear", "mlp")
     columns = COLUMNS
+    classes = (False, True)
 
     @property
     def facts(self) -> bench.TaskFacts:

@@ -18,7 +18,7 @@ FLOORS = (
     ("harness",),
     ("audit", "sweep", "testing"),
     ("leaderboard",),
-    ("comparison",),
+    ("comparison", "estimators"),
     ("cli",),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

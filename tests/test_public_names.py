@@ -40,7 +40,7 @@ def test_a_name_has_one_place() -> None:
 def test_importing_the_package_loads_nothing_heavy() -> None:
     code = (
         f"import sys, dphpo_bench; from dphpo_bench import {', '.join(NAMESPACES)}; "
-        "print([name for name in ('torch', 'pandas', 'optuna') if name in sys.modules])"
+        "print([name for name in ('torch', 'pandas', 'optuna', 'sklearn') if name in sys.modules])"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert process.stdout.strip() == "[]"

@@ -109,7 +109,7 @@ def run_command(
     from dphpo_bench.harness.entry import default_seed
     from dphpo_bench.harness.plan_cache import PlanCache
     from dphpo_bench.harness.run import run
-    from dphpo_bench.harness.saving import check_model_path
+    from dphpo_bench.harness.saving import check_model_path, loading_code
 
     made_method, made_task, budget = options.resolve(method, task, model, epsilon, delta, settings, task_file)
     if save_model:
@@ -140,8 +140,8 @@ def run_command(
         show(run_table(result, saved))
         if result.account:
             say(f"Account {result.account.name}: {result.account}")
-        if saved:
-            say(f"In Python: dphpo_bench.load_model({str(saved)!r}, {made_task.name!r})")
+        if saved and result.trained:
+            say(f"In Python: {loading_code(result.trained, saved)}.predict(inputs)")
     if result.record.error:
         complain(f"Run {result.record.status}: {result.record.error}")
     raise typer.Exit(EXIT_CODES[result.record.status])

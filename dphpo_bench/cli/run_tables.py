@@ -10,7 +10,7 @@ from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import count, rounded_down
 from dphpo_bench.cli.output import Columns, facts, table
 from dphpo_bench.cli.risk_text import NOT_WHAT_LEAKS, record_risk, risk_rows
-from dphpo_bench.records.measure import measure_named
+from dphpo_bench.records.measure import measure_named, shown_measure
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -92,6 +92,9 @@ def run_table(result: "RunResult", saved: Path | None = None) -> "Table":
     seed = "no seed" if identity.seed is None else f"seed {identity.seed}"
     measures = ((measure_named(name, identity.facts), value) for name, value in record.metrics.items())
     rows = [(f"test {measure.title}", measure.text(value)) for measure, value in measures]
+    if guess := record.constant_guess:
+        measure = shown_measure(identity.facts, record.metrics)
+        rows.append(("best constant guess", f"{measure.text(guess.value)}: this run is not clearly better"))
     if record.released.get("winner", record) is None:
         rows.append(("trials", "none finished, so that nothing was trained: these are the initial weights"))
     rows += _unit_rows(identity.unit, identity.facts.get("n_records"))

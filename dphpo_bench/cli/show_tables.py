@@ -12,6 +12,7 @@ from dphpo_bench.base.text import count, one_line, rounded_down, value_text
 from dphpo_bench.cli.plots import bar, step_plot
 from dphpo_bench.cli.risk_text import record_risk, risk_rows
 from dphpo_bench.records.choices import chosen, is_number, series, tried
+from dphpo_bench.records.guesses import guess_line
 from dphpo_bench.records.measure import measure_named
 from dphpo_bench.records.record import Privacy, RunRecord
 from dphpo_bench.records.statement import releases
@@ -40,6 +41,7 @@ def _values_of(record: RunRecord) -> dict[str, Any]:
         "status": record.status,
         "error": record.error,
         "metrics": record.metrics,
+        "constant_guess": record.constant_guess and record.constant_guess.model_dump(),
         "chosen": chosen(record.released),
         "paths": {path.name: [list(point) for point in path.points] for path in series(record.released)},
         "tried": tried(record.released),
@@ -64,6 +66,8 @@ def record_lines(record: RunRecord, oracle: RunRecord | None, again: str) -> Ite
         yield one_line(record.error)
     yield ""
     yield from _side_by_side(record, oracle)
+    if line := guess_line(record):
+        yield from wrap(one_line(line, len(line)), width)
     yield from _drawn(record, width)
     if record.privacy:
         yield from _spent(record, record.privacy, width)

@@ -5,8 +5,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dphpo_bench.base.text import compact_json, count, one_line, value_text, varying_names
+from dphpo_bench.base.text import MAX_LINE, compact_json, count, one_line, value_text, varying_names
 from dphpo_bench.cli.output import UNLIMITED_WIDTH, Columns, table
+from dphpo_bench.records.guesses import guesses_line
 from dphpo_bench.records.measure import ACCURACY, Measure, measure_named
 from dphpo_bench.records.reading import Result
 from dphpo_bench.records.record import Identity
@@ -130,6 +131,8 @@ def _closing_lines(results: Sequence[Result]) -> Iterator[str]:
     counts = Counter(result.record.status for result in results)
     statuses = sorted(counts, key=lambda status: (status != "ok", status))
     yield f"{count(len(results), 'record')}: {', '.join(f'{counts[status]:,} {status}' for status in statuses)}."
+    if line := guesses_line(results):
+        yield one_line(line, MAX_LINE * 2)
     failed = [result for result in results if result.record.status != "ok"]
     for result in failed[:MAX_SHOWN]:
         yield one_line(f"{result.path}: {result.record.status}: {result.record.error}")

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.extras import require_extra
 from dphpo_bench.base.progress import NullProgress
-from dphpo_bench.base.text import duration_text, one_line, shown, value_text, varying_names
+from dphpo_bench.base.text import MAX_LINE, duration_text, one_line, shown, value_text, varying_names
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.leaderboard.statistics import metric_mean
 from dphpo_bench.leaderboard.texts import NOTHING, metric_text
 from dphpo_bench.leaderboard.values import Estimate
+from dphpo_bench.records.guesses import guesses_line
 from dphpo_bench.records.measure import Measure, compared_value
 from dphpo_bench.records.reading import Result
 from dphpo_bench.records.record import RunRecord
@@ -190,6 +191,8 @@ class Comparison:
             which = f"run {failed.run}" if failed.seed is None else f"seed {failed.seed}"
             who = f"{failed.method}, ε {failed.epsilon:g}, {which}"
             console.print(Text(one_line(f"{who}: {record.status}: {record.error}")), soft_wrap=True)
+        if unlearned := guesses_line(self.results):
+            console.print(Text(one_line(unlearned, 2 * MAX_LINE)), soft_wrap=True)
         return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
 
     __repr__ = __str__

@@ -203,11 +203,14 @@ PERPLEXITY = Metric("perplexity", False, _perplexity)
 OF_CLASSES = (ACCURACY, BALANCED_ACCURACY, F1, ROC_AUC, CROSS_ENTROPY, PERPLEXITY)
 """Metrics of classes, labels or tokens, which mean nothing for a regression."""
 
+OF_NUMBERS = (R2, MEAN_SQUARED_ERROR)
+"""Metrics of a regression."""
+
 READY: dict[str, tuple[Metric, ...]] = {
     "classification": (ACCURACY, CROSS_ENTROPY),
     "binary": (ACCURACY, CROSS_ENTROPY),
     "multilabel": (ACCURACY, CROSS_ENTROPY),
-    "regression": (R2, MEAN_SQUARED_ERROR),
+    "regression": OF_NUMBERS,
     "tokens": (PERPLEXITY, ACCURACY),
 }
 """Metrics by kind of task."""

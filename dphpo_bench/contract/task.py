@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
@@ -14,9 +14,13 @@ from dphpo_bench.base.tensors import RECORD, Records
 from dphpo_bench.base.text import shown, unknown_name_message
 from dphpo_bench.contract import metrics
 from dphpo_bench.contract import search_space as search
+from dphpo_bench.contract.declared import checked_shares, declared_losses, declared_scores
+from dphpo_bench.contract.inputs import Input as Input
+from dphpo_bench.contract.inputs import inputs_json
 from dphpo_bench.contract.metrics import Metric, ModelMetric
 from dphpo_bench.contract.seals import guarded
 from dphpo_bench.training.optimizer_names import check_optimizer
+from dphpo_bench.training.target_scale import TargetScale
 
 if TYPE_CHECKING:
     import torch
@@ -38,21 +42,6 @@ MAX_DELTA = 1e-3
 
 Kind = Literal["classification", "binary", "multilabel", "regression", "tokens", "own"]
 """Kind of a model's output, with ready-made losses, scores and metrics; "own": none of them."""
-
-
-@dataclass(frozen=True)
-class Input:
-    """Shape and type of an input of a model.
-
-    Attributes:
-        shape: of one record's.
-        dtype: real numbers of any precision, integers, or booleans, as in masks.
-        vocabulary: integers, such as token ids, are from 0 to below this; None: unknown.
-    """
-
-    shape: tuple[int, ...]
-    dtype: Literal["float", "int", "bool"] = "float"
-    vocabulary: int | None = None
 
 
 def default_search_space() -> "dict[str, BaseDistribution]":
@@ -85,6 +74,10 @@ class TaskFacts:
             longer than listing all tasks.
         unit: what is protected as a whole, and counted by N, B and δ: "record", or the name of units that hold several
             records each, such as "patient". See `Records.units`.
+        class_shares: of a classification or a binary task: the share of each class, from public knowledge. With them
+            scores follow a first metric of rare classes; see `contract.declared`.
+        class_weights: "balanced": losses have weights by `class_shares`, 1 for the rarest class; None: no weights.
+        target_scale: of a regression: the constants by which its targets are scaled; see `TargetScale.of`.
     """
 
     task: str
@@ -101,6 +94,9 @@ class TaskFacts:
     loss_bound: float | None = None
     search_space: "Callable[[], dict[str, BaseDistribution]]" = default_search_space
     unit: str = RECORD
+    class_shares: tuple[float, ...] | None = None
+    class_weights: Literal["balanced"] | None = None
+    target_scale: TargetScale | None = None
 
     def __post_init__(self) -> None:
         if self.n_records < 1:
@@ -121,6 +117,8 @@ class TaskFacts:
             raise UnknownNameError(unknown_name_message("kind of task", self.kind, get_args(Kind)))
         if self.kind in ("classification", "multilabel", "tokens") and self.n_classes is None:
             raise InvalidValueError(f"Expected n_classes of a task of kind {self.kind!r}, got none.")
+        object.__setattr__(self, "class_shares", checked_shares(self))
+        object.__setattr__(self, "target_scale", TargetScale.of(self.target_scale, self.kind))
         check_optimizer(self.optimizer)
         for which, name in (("task", self.task), ("model", self.model)):
             if name in (".", "..") or any(mark in name for mark in ("/", "\\", "\0")):  # records are files named so
@@ -147,7 +145,7 @@ class TaskFacts:
             "task": self.task,
             "model": self.model,
             "n_records": int(self.n_records),
-            "inputs": _inputs_json(self.inputs),
+            "inputs": inputs_json(self.inputs),
             "kind": self.kind,
             "n_classes": None if self.n_classes is None else int(self.n_classes),
             "error_bound": None if self.error_bound is None else float(self.error_bound),
@@ -157,7 +155,11 @@ class TaskFacts:
             "learning_rate": float(self.learning_rate),
             "loss_bound": None if self.loss_bound is None else float(self.loss_bound),
             "search_space": {name: json.loads(distribution_to_json(item)) for name, item in space},
-            **({} if self.unit == RECORD else {"unit": self.unit}),  # of older records' identity there is no unit
+            # Of older records' identity there are none of these.
+            **({} if self.unit == RECORD else {"unit": self.unit}),
+            **({} if self.class_shares is None else {"class_shares": list(self.class_shares)}),
+            **({} if self.class_weights is None else {"class_weights": self.class_weights}),
+            **({} if self.target_scale is None else {"target_scale": self.target_scale.to_json()}),
         }
 
     @property
@@ -203,13 +205,6 @@ class TaskFacts:
         return min(float(self.n_records**-1.1), MAX_DELTA)
 
 
-def _inputs_json(inputs: Input | Mapping[str, Input]) -> Any:
-    """Return descriptions of inputs as JSON values."""
-    if isinstance(inputs, Mapping):
-        return {name: _inputs_json(item) for name, item in inputs.items()}
-    return {"shape": [int(size) for size in inputs.shape], "dtype": inputs.dtype, "vocabulary": inputs.vocabulary}
-
-
 class Task(ABC):
     """One learning problem.
 
@@ -227,6 +222,9 @@ class Task(ABC):
             harmless, and only then does a run's identity have the fingerprint of the records.
         columns: how a table became the inputs; None: they are of no table, or the task tells nothing of it.
         fingerprint_is_declared: whether `fingerprint` holds what the curator declares and nothing of the records.
+        classes: what the labels mean, in the order of the model's outputs, or of the labels 0 and 1 of a binary task:
+            predictions of a saved model are these. None: labels are numbers from 0.
+        input_names: of the columns of a table that is the model's input, in their order; None: unknown.
 
     Raises:
         UnknownNameError: if there is no such model.
@@ -240,6 +238,8 @@ class Task(ABC):
     public: bool = False
     columns: "Columns | None" = None
     fingerprint_is_declared: ClassVar[bool] = False
+    classes: "tuple[str | bool | int | float, ...] | None" = None
+    input_names: Sequence[str] | None = None
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -295,12 +295,17 @@ class Task(ABC):
         """Metrics on the test records; a board shows the first. Default: by kind."""
         return metrics.READY.get(self.facts.kind, ())
 
+    @property
+    def target_scale(self) -> TargetScale | None:
+        """The scale of a regression's targets, as the facts declare it: `invert` makes predictions of outputs."""
+        return self.facts.target_scale
+
     def losses(self, outputs: Any, targets: Any) -> "Tensor":
         """Return each record's loss, shape (n,), a function of that record alone. Default: by kind."""
         return self.ready("losses")(outputs, targets)
 
     def scores(self, outputs: Any, targets: Any) -> "Tensor":
-        """Return each record's score in [0, 1], shape (n,), higher being better. Default: by kind.
+        """Return each record's score in [0, 1], shape (n,), higher being better. Default: by kind and first metric.
 
         Searches pay to see scores. NaN counts as 0, and a number outside of [0, 1] as the nearer end.
         """
@@ -319,20 +324,23 @@ class Task(ABC):
         return Objective(self.ready("losses") if is_default else self.losses, self.scores)
 
     def ready(self, which: Literal["losses", "scores"]) -> "PerRecord":
-        """Return the ready-made function of the task's kind.
+        """Return the ready-made function of the task's kind, by what the task declares of its targets.
 
         Raises:
             InvalidValueError: if there is none.
         """
         from dphpo_bench.training.losses import READY, one_minus_error, squared_error
 
-        kind, bound = self.facts.kind, self.facts.error_bound
+        facts, kind, bound = self.facts, self.facts.kind, self.facts.error_bound
+        if kind in READY and which == "losses":
+            return declared_losses(READY[kind].losses, facts)
         if kind in READY:
-            return READY[kind].losses if which == "losses" else READY[kind].scores
+            return declared_scores(facts, next(iter(self.metrics), None)) or READY[kind].scores
         if kind == "regression" and which == "losses":
-            return squared_error
+            return declared_losses(squared_error, facts)
         if kind == "regression" and bound is not None:
-            return one_minus_error(bound)
+            scores = one_minus_error(bound)
+            return scores if facts.target_scale is None else facts.target_scale.scores(scores)
         if kind == "regression":
             raise InvalidValueError(
                 f"Expected an error_bound of task {self.name}, in units of the target, or scores of its own: from that "

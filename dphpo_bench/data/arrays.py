@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import RECORD, Records, Tensors, leaves
 from dphpo_bench.base.text import shown
+from dphpo_bench.data import labels
 
 _PRECISIONS = (torch.float32, torch.float16, torch.bfloat16, torch.bool)
 _TARGET_DIMENSIONS = {
@@ -23,7 +24,9 @@ _TARGET_DIMENSIONS = {
 }
 
 
-def as_records(data: Any, which: str, kind: str, target: str) -> Records:
+def as_records(
+    data: Any, which: str, kind: str, target: str, classes: tuple[labels.Class, ...] | None = None
+) -> Records:
     """Make records of data in any of these forms, in their order; the index of a frame is ignored.
 
     - a pair (inputs, targets), of which each is an array, a frame, a series, or a dictionary of arrays;
@@ -36,6 +39,7 @@ def as_records(data: Any, which: str, kind: str, target: str) -> Records:
         which: names the data in messages.
         kind: of task; see `TaskFacts.kind`.
         target: see above.
+        classes: declared ones of the labels; see `labels.encoded_labels`.
 
     Returns:
         Inputs as bool, int64, float32 or the half precision they have, targets as the kind's losses take them; all in
@@ -44,10 +48,12 @@ def as_records(data: Any, which: str, kind: str, target: str) -> Records:
     Raises:
         InvalidValueError: if the data have none of these forms, or are not finite numbers.
     """
-    if isinstance(data, Dataset):
-        data = _columns(data, which)
-    inputs, targets = _parted(data, which, kind, target)
-    inputs, targets = _each(_tensor, inputs, f"{which} inputs"), _each(_tensor, targets, f"{which} labels")
+    inputs, targets = parted(data, which, kind, target)
+    inputs = _each(_tensor, inputs, f"{which} inputs")
+    if labels.takes(kind):
+        targets = labels.encoded_labels(targets, which, kind, classes)
+    else:
+        targets = _each(_tensor, targets, f"{which} labels")
     sizes = {len(tensor) if tensor.ndim else -1 for part in (inputs, targets) for tensor in leaves(part)}
     rows_only = isinstance(inputs, Tensor) and inputs.ndim < 2
     wrong = isinstance(targets, Tensor) and targets.ndim not in _TARGET_DIMENSIONS.get(kind, (1, 2, 3, 4))
@@ -61,8 +67,22 @@ def as_records(data: Any, which: str, kind: str, target: str) -> Records:
     return Records(_each(_as_input, inputs, which), _as_targets(targets, which, kind))
 
 
-def _parted(data: Any, which: str, kind: str, target: str) -> tuple[Any, Any]:
-    """Return inputs and targets."""
+def as_inputs(data: Any, which: str) -> Tensors:
+    """Make inputs of an array, a tensor or a frame, or of several by name in a dictionary; see `as_records`.
+
+    Raises:
+        InvalidValueError: if they are not finite numbers with a row for each record.
+    """
+    inputs: Tensors = _each(_as_input, _each(_tensor, data, f"{which} inputs"), which)
+    if len({len(tensor) if tensor.ndim else -1 for tensor in leaves(inputs)} - {-1}) != 1:
+        raise InvalidValueError(f"Expected inputs of shape (n, ...), with n rows each, got {_shapes(inputs)}.")
+    return inputs
+
+
+def parted(data: Any, which: str, kind: str, target: str) -> tuple[Any, Any]:
+    """Return inputs and targets as they are, the items of a dataset as columns; see `as_records`."""
+    if isinstance(data, Dataset):
+        data = _columns(data, which)
     if isinstance(data, tuple | list) and len(data) == 2 and not np.isscalar(data[0]):
         return data[0], data[1]
     is_frame = _is_frame(data)
@@ -163,6 +183,8 @@ def _stacked(rows: list[Any], which: str) -> Any:
         if isinstance(rows[0], tuple | list) and len(rows[0]) == 2 and not np.isscalar(rows[0][0]):
             inputs, targets = zip(*rows, strict=True)
             return _stacked(list(inputs), which), _stacked(list(targets), which)
+        if isinstance(rows[0], str | bytes):  # labels
+            return rows
         return torch.stack([torch.as_tensor(row) for row in rows])
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise InvalidValueError(
@@ -225,20 +247,13 @@ def _as_targets(targets: Tensors, which: str, kind: str) -> Tensors:
     if kind == "own":
         real: Tensors = _each(_as_input, targets, which)
         return real
+    if labels.takes(kind):
+        return targets
     if not isinstance(targets, Tensor):
         raise InvalidValueError(f"Expected one tensor of labels in {which}, got several; kind='own' takes them.")
-    if kind in ("classification", "tokens"):
-        if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
-            raise InvalidValueError(
-                f"Expected integer class labels in {which}, got {targets.dtype}; convert them to 0 ... n_classes - 1."
-            )
-        return targets.to(torch.int64, copy=True)
-    targets = targets.to(torch.float32, copy=True)
-    if kind in ("binary", "multilabel") and not ((targets == 0) | (targets == 1)).all():
-        raise InvalidValueError(f"Expected labels of 0 and 1 in {which}, got others.")
-    if not targets.isfinite().all():
-        raise InvalidValueError(f"Expected finite labels in {which}, got NaN or infinity; drop these records.")
-    return targets
+    if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
+        raise InvalidValueError(f"Expected integers as tokens in {which}, got {targets.dtype}; convert them.")
+    return targets.to(torch.int64, copy=True)
 
 
 def _each(function: Callable[[Any, str], Any], values: Any, what: str) -> Any:

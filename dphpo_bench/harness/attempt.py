@@ -114,7 +114,10 @@ def _isolated(outcome: Any, hide: bool) -> Outcome | str:
     except (TypeError, ValueError, RecursionError) as error:
         return f"Expected a dictionary of released values that JSON can hold: {reason_of(error, hide)}."
     if not all(torch.isfinite(parameter).all() for parameter in model.parameters()):
-        return "The trained model has weights that are not finite."
+        return (
+            "The trained model has weights that are not finite: training diverged. Scale inputs and targets to about 1 "
+            "by public constants, or take a smaller learning rate."
+        )
     return Outcome(model, released)
 
 

@@ -27,7 +27,15 @@ from dphpo_bench.privacy.accountants.report import EpsilonReport
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.risk import CERTAIN, Risk, worst
 from dphpo_bench.records.measure import Measure
-from dphpo_bench.records.record import MAX_RECORD_BYTES, CostRecord, Epsilon, Identity, Privacy, RunRecord
+from dphpo_bench.records.record import (
+    MAX_RECORD_BYTES,
+    ConstantGuess,
+    CostRecord,
+    Epsilon,
+    Identity,
+    Privacy,
+    RunRecord,
+)
 from dphpo_bench.records.risks import recorded
 
 if TYPE_CHECKING:
@@ -99,6 +107,7 @@ def record_of(
     metrics: Mapping[str, float],
     seconds: Mapping[str, float],
     setup: Setup,
+    guess: ConstantGuess | None = None,
 ) -> RunRecord:
     """Return the record of a run, or that of a failed run if no record can hold the released values."""
     proven = _risk_of(checked, attempt)
@@ -123,6 +132,7 @@ def record_of(
             cost=CostRecord(**asdict(checked.plan.cost)),
             seconds=dict(seconds),
             peak_memory_bytes=_peak_memory_bytes(),
+            constant_guess=guess if metrics else None,
             environment=_environment(setup),
             created=datetime.now(UTC).replace(microsecond=0),
         )

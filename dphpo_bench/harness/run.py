@@ -5,6 +5,7 @@ the ε of the ledger after the run, and quotes the larger. A run on private reco
 they are read.
 """
 
+import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,13 +42,17 @@ from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.recording import RunFailedError, identity_of, record_of, task_identity, timed
 from dphpo_bench.harness.saving import write_model
 from dphpo_bench.harness.setup import CONDITIONS, SECURE_NOISE, Setup
+from dphpo_bench.harness.trained import TrainedModel
+from dphpo_bench.harness.unlearned import DIVERGED, constant_guess, diverged
 from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.records.record import RunRecord
+from dphpo_bench.records.guesses import guess_line
+from dphpo_bench.records.record import ConstantGuess, RunRecord
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.session import checkpoints
 
 if TYPE_CHECKING:
     import torch
+    from numpy.typing import NDArray
     from torch import nn
 
     from dphpo_bench.harness.cost_cache import CostCache
@@ -61,14 +66,28 @@ class RunResult:
     Attributes:
         record: the record of the run.
         path: where the record lies, or None if none was to be written.
-        model: the trained model, or None if the run failed, unless only its test did: it has been paid for.
+        trained: the trained model with what its predictions need, or None if the run failed, unless only its test did:
+            it has been paid for.
         account: what has been released from these private records so far; None where no account is kept.
     """
 
     record: RunRecord
     path: Path | None
-    model: "nn.Module | None"
+    trained: TrainedModel | None
     account: AccountReport | None = None
+
+    @property
+    def model(self) -> "nn.Module | None":
+        """The trained network, in evaluation mode."""
+        return None if self.trained is None else self.trained.network
+
+    def predict(self, data: Any) -> "NDArray[Any]":
+        """Predict in the labels of the training records; see `TrainedModel.predict`.
+
+        Raises:
+            InvalidValueError: if there is no model.
+        """
+        return self._trained("to predict with").predict(data)
 
     def save(self, path: Path | str) -> Path:
         """Write the trained model to a new file that ends in .safetensors; `load_model` reads it. Returns the path.
@@ -77,9 +96,12 @@ class RunResult:
             InvalidValueError: if there is no model, or the path is unfit.
             DataError: if the disk is full, or the like.
         """
-        if self.model is None:
-            raise InvalidValueError(f"There is no model to save: the run is {self.record.status}.")
-        return write_model(self.model, self.record, Path(path))
+        return write_model(self._trained("to save"), Path(path))
+
+    def _trained(self, purpose: str) -> TrainedModel:
+        if self.trained is None:
+            raise InvalidValueError(f"There is no model {purpose}: the run is {self.record.status}.")
+        return self.trained
 
 
 def run(
@@ -188,10 +210,11 @@ def run(
     identity = told_apart(identity, setup.journal)
     metrics: dict[str, float] = {}
     model: nn.Module | None = None
+    guess: ConstantGuess | None = None
     if attempt.outcome:
         with timed(seconds, "test"), setup.progress.track("Testing", 0):
-            attempt, metrics, model = _measured(attempt, attempt.outcome.model, task, source, setup)
-    record = record_of(checked, identity, attempt, metrics, seconds, setup)
+            attempt, metrics, model, guess = _measured(attempt, attempt.outcome.model, task, source, setup, checked)
+    record = record_of(checked, identity, attempt, metrics, seconds, setup, guess)
     if entry:
         entry.end(attempt, record.status)
     if record.error != attempt.error:  # no record can hold what it released, or not even its ledger
@@ -201,9 +224,11 @@ def run(
         checkpoints.discard(checkpoint)
     setup.journal.discard()
     report = _reported(book, setup.progress) if book else None
+    if line := guess_line(record):
+        warnings.warn(line, stacklevel=3)
     if check and record.status != "ok":
         raise RunFailedError(record, path, model)
-    return RunResult(record, path, model, report)
+    return RunResult(record, path, None if model is None else TrainedModel.of(model, task, record), report)
 
 
 def _reported(book: Account, progress: Progress) -> AccountReport | None:
@@ -268,9 +293,9 @@ def _execute(checked: CheckedPlan, task: Task, train: Records, setup: Setup, ent
 
 
 def _measured(
-    attempt: Attempt, model: "nn.Module", task: Task, source: DataSource, setup: Setup
-) -> "tuple[Attempt, dict[str, float], nn.Module | None]":
-    """Return the attempt, which failed if a metric cannot be computed, the metrics, and the model.
+    attempt: Attempt, model: "nn.Module", task: Task, source: DataSource, setup: Setup, checked: CheckedPlan
+) -> "tuple[Attempt, dict[str, float], nn.Module | None, ConstantGuess | None]":
+    """Return the attempt, which failed if a metric cannot be computed, the metrics, the model, and the constant guess.
 
     The model stays with a failed attempt, unless its code reached for sealed data.
     """
@@ -278,6 +303,8 @@ def _measured(
 
     metrics: dict[str, float] = {}
     complaints: list[str] = []
+    outputs: Any = None
+    guess: ConstantGuess | None = None
     try:
         test = task.load_test(source)
         with sealed() as complaints:  # the model runs, and its code is the method's
@@ -286,17 +313,20 @@ def _measured(
                 outputs = all_outputs(model, test) if about_outputs else None
                 if about_outputs:
                     _check_classes(outputs, task.facts)
+                    outputs = outputs if task.target_scale is None else task.target_scale.invert(outputs)
                 for metric in task.metrics:
                     is_of_model = isinstance(metric, ModelMetric)
                     metrics[metric.name] = metric.of(*((model, test) if is_of_model else (outputs, test.targets)))
+                guess = constant_guess(task, test, outputs, metrics, model, checked)
         if complaints:
             raise SealedDataError(complaints[0])
     except (Exception, SystemExit) as failure:
         reason = reason_of(failure, hide=setup.unseeded)
         if complaints:
-            return attempt.failed(reason), {}, None
-        return replace(attempt, status="failed", error=reason), {}, model
-    return attempt, metrics, model
+            return attempt.failed(reason), {}, None, None
+        reason += f" {DIVERGED[0].upper()}{DIVERGED[1:]}." if diverged(outputs) else ""
+        return replace(attempt, status="failed", error=reason), {}, model, None
+    return attempt, metrics, model, guess
 
 
 def _check_classes(outputs: Any, facts: TaskFacts) -> None:

@@ -12,6 +12,7 @@ from dphpo_bench.base.tensors import Records, call, each
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.metrics import OF_CLASSES, Metric, ModelMetric
 from dphpo_bench.contract.task import Input
+from dphpo_bench.data.labels import Class
 from dphpo_bench.training.losses import IGNORED, logits, tensors_of
 
 if TYPE_CHECKING:
@@ -115,9 +116,25 @@ def _outputs(model: nn.Module, records: Records) -> Any:
         return tensors_of(call(model, zeros))
 
 
-def n_classes_of(outputs: Any, kind: str, expected: int | None) -> int:
-    """Return the number of classes that a model puts out; reject another expected number."""
+def n_classes_of(outputs: Any, kind: str, expected: int | None, classes: tuple[Class, ...] | None = None) -> int | None:
+    """Return the number of classes that a model puts out; reject another expected number, or one of `classes`.
+
+    A binary task has a single output, and no number but an expected one.
+    """
+    if classes is not None and expected not in (None, len(classes)):
+        raise InvalidValueError(
+            f"Expected n_classes={len(classes)}, the number of classes={shown(classes, form=repr)}, got {expected}; "
+            "leave n_classes out."
+        )
     values = logits(outputs)
+    if kind == "binary":
+        if isinstance(values, Tensor) and values.numel() != 1:
+            raise InvalidValueError(
+                f"Expected a model with one output for kind='binary', got shape {tuple(values.shape)}; "
+                "kind='classification' takes an output for each class."
+            )
+        return expected
+    expected = expected if classes is None else len(classes)
     dimensions, least = (3 if kind == "tokens" else 2), (1 if kind == "multilabel" else 2)
     if not isinstance(values, Tensor) or values.ndim != dimensions or values.shape[-1] < least:
         shape = "1, length" if kind == "tokens" else "1"
@@ -130,15 +147,23 @@ def n_classes_of(outputs: Any, kind: str, expected: int | None) -> int:
     return values.shape[-1]
 
 
-def check_labels(records: Records, n_classes: int, which: str) -> None:
-    """Reject labels that are no class."""
+def check_labels(records: Records, kind: str, n_classes: int, which: str) -> None:
+    """Reject labels that are no class; those of tokens may be `IGNORED`."""
     labels = records.named()["targets"]
-    labels = labels[labels != IGNORED]
-    if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < n_classes):
-        raise InvalidValueError(
-            f"Expected {which} labels from 0 to {n_classes - 1}, "
-            f"got {int(labels.min())} to {int(labels.max())}; renumber them, or widen the model."
-        )
+    labels = labels[labels != IGNORED] if kind == "tokens" else labels
+    if not len(labels):
+        return
+    low, high = int(labels.min()), int(labels.max())
+    if low >= 0 and high < n_classes:
+        return
+    way = "renumber them"
+    if kind == "classification" and n_classes == 2 and bool(((labels == low) | (labels == high)).all()) and low < high:
+        way = f"declare what they mean, classes=({low}, {high})"
+    elif kind == "classification" and high - low < n_classes:
+        way = f"declare them, as classes=range({low}, {low + n_classes})"
+    raise InvalidValueError(
+        f"Expected {which} labels from 0 to {n_classes - 1}, got {low} to {high}; {way}, or widen the model."
+    )
 
 
 def inputs_of(records: Records) -> Input | dict[str, Input]:

@@ -7,9 +7,10 @@
 import copy
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +18,14 @@ from torch import Tensor, nn
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import RECORD, Records
 from dphpo_bench.base.text import shown
+from dphpo_bench.contract.declared import advice_on_scores, check_balanced, declared_losses
 from dphpo_bench.contract.metrics import Metric, ModelMetric
 from dphpo_bench.contract.task import Kind, Task, TaskFacts, default_search_space
-from dphpo_bench.data.arrays import as_records, column_names, parted_units, without_column
+from dphpo_bench.data.arrays import as_records, column_names, parted, parted_units, without_column
 from dphpo_bench.data.columns import Column
 from dphpo_bench.data.encoded_tables import encoded_tables
 from dphpo_bench.data.encoding import Columns
+from dphpo_bench.data.labels import Class, declared_classes, implied_classes
 from dphpo_bench.data.seen import declare_private
 from dphpo_bench.recipes.array_checks import (
     accepted,
@@ -39,7 +42,9 @@ from dphpo_bench.recipes.array_checks import (
 )
 from dphpo_bench.training.losses import Objective, PerRecord
 from dphpo_bench.training.own_model import OwnModel
+from dphpo_bench.training.rare_classes import balanced_right
 from dphpo_bench.training.structure import weights_hash
+from dphpo_bench.training.target_scale import TargetScale
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -66,7 +71,8 @@ class ArrayTask(Task):
         kind: what is asked of the model, and with it losses, scores and metrics: "classification", "binary",
             "multilabel", "regression", "tokens", or "own" for what the next three say. See `TaskFacts.kind`.
         losses: (outputs, targets) → each record's loss, a function of that record alone; default: by kind.
-        scores: (outputs, targets) → each record's score in [0, 1], which searches pay to see; default: by kind.
+        scores: (outputs, targets) → each record's score in [0, 1], which searches pay to see; default: by kind, and
+            with `class_shares` by the first metric. "balanced": right answers, weighted by `class_shares`.
         metrics: what is measured on the test records; the first is what tables show. Default: by kind.
         columns: how each column of a table becomes inputs, by name. `train` and `test` are then tables, or pairs of a
             table and labels, as `Columns.encode` takes them.
@@ -74,8 +80,17 @@ class ArrayTask(Task):
         unit: whose records they are, where one person has several, so that persons and not single records are
             protected: the name of a column of `train`, which is then no input, or a vector of ids, one for each record.
             Default: each record is protected by itself.
+        classes: the labels' meaning, in the order of the model's outputs, such as ("no", "yes"): then labels may be
+            texts, booleans, any numbers, or rows with one 1 each. Of "multilabel", the names of the labels. They are
+            never learned from the labels. Default: labels count from 0; those of type bool are False and True.
         n_classes: number of classes; default: what the model puts out for an input of zeros.
+        class_shares: the share of each class, from public knowledge, such as (0.93, 0.07): scores then follow a first
+            metric that counts rare classes, `BALANCED_ACCURACY`, `F1` or `ROC_AUC`.
+        class_weights: "balanced" weighs losses by `class_shares`: 1 for the rarest class, less for the others.
         error_bound: of a regression: the error that is as bad as any larger one, from public knowledge.
+        target_scale: of a regression: (typical, spread) of the targets or a `bench.Number`, from public knowledge; a
+            list with an entry for each value, if a target has several. The network learns (y − typical) / spread; all
+            else is in the units of y, and `task.target_scale.invert(outputs)` makes predictions of outputs.
         batch_size: expected batch size; default: `default_batch_size`.
         epochs: passes over the data in expectation. Few epochs need less noise per step, many learn more.
         optimizer: name of a `torch.optim` class.
@@ -106,13 +121,17 @@ class ArrayTask(Task):
         *,
         kind: Kind = "classification",
         losses: PerRecord | None = None,
-        scores: PerRecord | None = None,
+        scores: PerRecord | Literal["balanced"] | None = None,
         metrics: Sequence[Metric | ModelMetric] = (),
         columns: Mapping[str, Column | None] | None = None,
         target: str = "labels",
         unit: Any = None,
+        classes: Sequence[Class] | None = None,
         n_classes: int | None = None,
+        class_shares: Sequence[float] | None = None,
+        class_weights: Literal["balanced"] | None = None,
         error_bound: float | None = None,
+        target_scale: Any = None,
         batch_size: int | None = None,
         epochs: float = 30,
         optimizer: str = "AdamW",
@@ -158,20 +177,27 @@ class ArrayTask(Task):
             train, units, unit_name = parted_units(train, unit, target)
             test = without_column(test, unit)[0] if isinstance(unit, str) else test
         check_columns(column_names(train, target), column_names(test, target))
-        train = as_records(train, "train", kind, target)
-        test = train.rows(slice(0)) if test is None else as_records(test, "test", kind, target)
+        self.input_names = column_names(train, target)
+        train = parted(train, "train", kind, target)
+        self.classes = implied_classes(train[1], kind) if classes is None else declared_classes(classes, kind)
+        train = as_records(train, "train", kind, target, self.classes)
+        test = train.rows(slice(0)) if test is None else as_records(test, "test", kind, target, self.classes)
         if inputs_of(test) != inputs_of(train):
             raise InvalidValueError(
                 f"Expected test inputs of shape {shapes_of(train)} as in train, got {shapes_of(test)}."
             )
         self._train, outputs = accepted(example, train)
         self._test = test if self._train is train else as_real(test)
-        if kind in ("classification", "tokens", "multilabel"):
-            n_classes = n_classes_of(outputs, kind, n_classes)
+        if kind not in ("regression", "own"):
+            n_classes = n_classes_of(outputs, kind, n_classes, self.classes)
         if kind in ("classification", "tokens"):
             for records, which in ((self._train, "train"), (self._test, "test")):
-                check_labels(records, n_classes or 0, which)
+                check_labels(records, kind, n_classes or 0, which)
         self._train = replace(self._train, units=units)
+        scale = TargetScale.of(target_scale)
+        if scale is not None and kind == "regression":
+            for records, which in ((self._train, "train"), (self._test, "test")):
+                scale.check(records.named()["targets"], which)
         n = self._train.n_units
         space = None if search_space is None else checked_space(search_space, n)
         self._facts = TaskFacts(
@@ -188,7 +214,11 @@ class ArrayTask(Task):
             learning_rate=learning_rate,
             search_space=default_search_space if space is None else lambda: dict(space or {}),
             unit=unit_name,
+            class_shares=class_shares,  # type: ignore[arg-type]  # checked there
+            class_weights=class_weights,
+            target_scale=scale,
         )
+        check_balanced(scores, class_shares)
         with torch.random.fork_rng(devices=[]):
             OwnModel(self.build_model, self._train, self.objective()).check(scores=self._scores is not None)
 
@@ -208,16 +238,24 @@ class ArrayTask(Task):
 
     def scores(self, outputs: Any, targets: Any) -> Tensor:
         """Return each record's score."""
-        return (self._scores or self.ready("scores"))(outputs, targets)
+        scores = self._scores or self.ready("scores")
+        if scores == "balanced":
+            scores = balanced_right(self._facts.class_shares or ())
+        elif self._scores is not None and self.target_scale is not None:
+            scores = self.target_scale.scores(scores)
+        return scores(outputs, targets)
 
     def check_scores(self) -> None:
-        """See `Task.check_scores`."""
+        """See `Task.check_scores`; advise, where runs would be compared by another measure than the first metric."""
         if self._scores is None:
             self.ready("scores")
+            if advice := advice_on_scores(self.name, self._facts, next(iter(self.metrics), None)):
+                warnings.warn(advice, stacklevel=3)
 
     def objective(self) -> Objective:
         """Return losses and scores."""
-        return Objective(self._losses or self.ready("losses"), self.scores)
+        losses = declared_losses(self._losses, self._facts) if self._losses else self.ready("losses")
+        return Objective(losses, self.scores)
 
     def load_train(self, source: "DataSource") -> Records:
         """Return the private training records."""
@@ -243,11 +281,12 @@ class ArrayTask(Task):
         return model
 
     def fingerprint(self, source: "DataSource") -> str:
-        """Hash `version`, the tensors' names and types, the number of test records, the columns; not the records."""
+        """Hash `version`, the tensors' names and types, the number of test records, columns, classes; no record."""
         del source
         types = {name: str(tensor.dtype) for name, tensor in self._train.named().items()}
-        columns = [] if self.columns is None else [self.columns.to_json()]
-        declared = [self.name, self._version, types, len(self._test), *columns]
+        declared = [self.name, self._version, types, len(self._test)]
+        declared += [] if self.columns is None else [self.columns.to_json()]
+        declared += [] if self.classes is None else [self.classes]  # another order is another meaning
         return hashlib.sha256(json.dumps(declared).encode()).hexdigest()
 
     def model_fingerprint(self) -> str:

@@ -60,6 +60,7 @@ COLUMNS: Mapping[str, Column] = {
     "data_fingerprint": Column("string", "record.identity.data_fingerprint"),
     "error": Column("string", "record.error"),
     "path": Column("string", "path"),
+    "constant_guess": Column("float64", "record.constant_guess.value"),
 }
 """All columns, in the order of exports."""
 

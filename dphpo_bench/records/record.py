@@ -33,6 +33,7 @@ IDENTITY_VERSION: Final = 2
 """Part of every key, hence of every published record's name."""
 
 MAX_RECORD_BYTES = 4 * 2**20
+MAX_WHY = 2000  # characters of reasons
 
 Status = Literal["ok", "failed", "over_budget", "unverified"]
 Name = Annotated[str, Field(min_length=1, max_length=100)]
@@ -190,6 +191,18 @@ class Audit(_Part):
         return {name: value for name, value in values.items() if value is not None and value is not False}
 
 
+class ConstantGuess(_Part):
+    """The best constant guess on the test records, of a run that is no better.
+
+    Attributes:
+        value: the first metric of that guess.
+        why: why the run may have learned nothing.
+    """
+
+    value: Annotated[float, Field(allow_inf_nan=False)]
+    why: Annotated[str, Field(max_length=MAX_WHY)]
+
+
 class RunRecord(_Part):
     """One run of one method on one task.
 
@@ -200,6 +213,8 @@ class RunRecord(_Part):
         privacy: None for a run that failed before its privacy was known, for example because its process was killed.
         cost: None if there was no plan.
         audit: None if nobody attacked the run.
+        constant_guess: of a run whose first metric is no better than that of the best constant guess; None of others,
+            and of older records, which do not say.
     """
 
     schema_version: Literal[2, 3] = SCHEMA_VERSION
@@ -213,6 +228,7 @@ class RunRecord(_Part):
     seconds: dict[str, NonNegative]
     peak_memory_bytes: Count | None
     audit: Audit | None = None
+    constant_guess: ConstantGuess | None = None
     environment: dict[str, str]
     created: AwareDatetime
 
@@ -227,6 +243,13 @@ class RunRecord(_Part):
         elif not self.error:
             raise ValueError(f"a run of status {self.status!r} says why in 'error'")
         return self
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = write(self)
+        if self.constant_guess is None:  # older versions read such a record, as long as it has no new name
+            values.pop("constant_guess", None)
+        return values
 
     def to_json(self) -> str:
         """Return the record as text, the same for the same record."""

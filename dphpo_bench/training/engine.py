@@ -14,7 +14,7 @@ from torch.func import functional_call
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, call, converted, each, gathered, length, take
-from dphpo_bench.training.clipping import Clipping
+from dphpo_bench.training.clipping import Clipping, Weighed
 from dphpo_bench.training.evaluation import only_reads, rows_at_once
 from dphpo_bench.training.lengths import by_length, cut, lengths_at, says_lengths
 from dphpo_bench.training.losses import PerRecord, check_one_each
@@ -37,6 +37,8 @@ class GradientEngine(ABC):
             the records of a batch.
     """
 
+    class_weights: Callable[[Tensors], Tensor] | None = None
+    """(targets) → a weight in [0, 1] of each record's clipped gradient and loss, shape (n,); None: 1."""
     _rows: int
     """Records in a micro-batch of `_add_clipped`."""
 
@@ -71,14 +73,18 @@ class GradientEngine(ABC):
         self._refuse_mixing()
         total = [torch.zeros(p.shape, dtype=torch.float64, device=p.device) for p in self.parameters]
         for _, x, y in self._pieces(inputs, targets, indices, rows_at_once(self.model, self._rows), overwrite=True):
-            self._add_clipped(x, y, clipping, total)
+            self._add_clipped(x, y, self.weighed(clipping, y), total)
         return total
+
+    def weighed(self, clipping: Clipping, targets: Tensors) -> Clipping:
+        """Return the clipping rule with the class weights of a micro-batch."""
+        return clipping if self.class_weights is None else Weighed(clipping, self.class_weights(targets))
 
     def clipped_unit_sum(self, inputs: Tensors, targets: Tensors, clipping: Clipping, units: Units) -> list[Tensor]:
         """Return the sum of factor(‖m_u‖) · m_u over units, where m_u is the mean gradient of unit u's records.
 
         `inputs` and `targets` are a whole dataset. Means, norms and the sum are in float64. A unit whose mean is not
-        finite adds exactly zero. Memory is bounded however many records a unit has.
+        finite adds exactly zero. Memory is bounded however many records a unit has. Its class weight is their mean.
         """
         members = [*units.alike()]
         alone = members.pop(0)[0][:, 0] if members and members[0][0].shape[1] == 1 else units.rows[:0]
@@ -91,7 +97,8 @@ class GradientEngine(ABC):
                 for start in range(0, some.shape[1], at_once):  # a unit may be larger than a micro-batch
                     x, y = self._cut(inputs, targets, some[:, start : start + at_once].flatten(), length_)
                     self._add_unit_sums(x, y, counts - start, sums)
-                add_clipped([s.div_(counts[:, None].to(s)) for s in sums], clipping, total)
+                rule = _weighed_units(self.class_weights, clipping, targets, some, counts)
+                add_clipped([s.div_(counts[:, None].to(s)) for s in sums], rule, total)
         return total
 
     def losses(self, inputs: Tensors, targets: Tensors, indices: Tensor | None = None) -> Tensor:
@@ -226,7 +233,7 @@ class GradientEngine(ABC):
     def _per_sample_loss(self, inputs: Tensors, targets: Tensors) -> Tensor:
         losses = self.loss(call(self.model, inputs), targets)
         check_one_each(losses, length(inputs), "loss")
-        return losses
+        return losses if self.class_weights is None else losses * self.class_weights(targets).to(losses)
 
     def _fast_layout(self, images: Tensors) -> Tensors:
         """Return images with channels last in memory, if the model can take them.
@@ -294,6 +301,17 @@ def call_with(model: nn.Module, weights: Any, inputs: Tensors) -> Any:
     """Return the model's outputs at other weights, which are a mapping by name, or several."""
     named = isinstance(inputs, Mapping)
     return functional_call(model, weights, () if named else (inputs,), dict(inputs) if named else {})
+
+
+def _weighed_units(
+    class_weights: Callable[[Tensors], Tensor] | None, clipping: Clipping, targets: Tensors, rows: Tensor, sizes: Tensor
+) -> Clipping:
+    """Return the clipping rule with the mean class weight of units; see `Units.alike` for rows and sizes."""
+    if class_weights is None:
+        return clipping
+    weights = class_weights(each(lambda tensor: take(tensor, rows.flatten()), targets)).cpu().view_as(rows)
+    counts = torch.arange(rows.shape[1]) < sizes[:, None]
+    return Weighed(clipping, torch.where(counts, weights, 0.0).sum(1) / sizes)
 
 
 def add_clipped(rows: list[Tensor], clipping: Clipping, total: list[Tensor]) -> None:

@@ -16,6 +16,7 @@ from dphpo_bench.training.layerwise import LayerwiseEngine, layerwise_pays
 from dphpo_bench.training.linear import LinearEngine, linear_layer
 from dphpo_bench.training.losses import PerRecord, cross_entropy
 from dphpo_bench.training.model_checks import made_up, perturbed
+from dphpo_bench.training.rare_classes import ClassWeighted
 from dphpo_bench.training.vmap import VmapEngine
 
 _TOLERANCE = 1e-3
@@ -28,11 +29,15 @@ def gradient_engine(
 
     Args:
         model: trained as its parameters say.
-        loss: per sample: (outputs, targets) → shape (n,).
+        loss: per sample: (outputs, targets) → shape (n,). Of a `ClassWeighted` loss gradients are weighed once clipped.
         like: records for their names, shapes, types and device; their values are not used. Without, or if gradients
             layer by layer are wrong on made-up inputs, the engine takes each record alone.
         named: whether inputs or targets come by name; then there is no closed form.
     """
+    if isinstance(loss, ClassWeighted):
+        engine = gradient_engine(model, loss.plain, like=like, named=named)
+        engine.class_weights = loss.weights
+        return engine
     if can_be_closed(model, loss, named or (like is not None and like.are_named)):
         return LinearEngine(model)
     if like is not None and layerwise_pays(model) and _is_right_layer_by_layer(model, loss, like):

@@ -87,7 +87,9 @@ class LinearEngine(GradientEngine):
                 # Where h is 0 the slope must not matter, even if it is not finite.
                 moved = torch.where(h[:, None, None] == 0, logits, logits - h[:, None, None] * slopes)
                 target = self._gather(targets, rows).expand(len(h), 1, -1)
-                curve.append(moved.logsumexp(1) - moved.gather(1, target).squeeze(1))
+                losses = moved.logsumexp(1) - moved.gather(1, target).squeeze(1)
+                weights = None if self.class_weights is None else self.class_weights(target[0, 0]).to(losses)
+                curve.append(losses if weights is None else losses * weights)
         n = len(targets) if indices is None else len(indices)
         return torch.cat(curve, dim=1) if curve else h.new_empty(len(h), n)
 
@@ -191,7 +193,7 @@ def clipped_sums(
             x, y = reader._flat(inputs, rows), reader._gather(targets, rows)
             norms = row_norms(x) if known is None else take(known, rows)
             residuals = _residuals(_logits(x, weights, biases).view(trials, -1, len(x)), y)
-            x, residuals = _clip(x, residuals, norms, layers[0], clippings)
+            x, residuals = _clip(x, residuals, norms, layers[0], [reader.weighed(rule, y) for rule in clippings])
             add_product(weight_sums, residuals.flatten(0, 1), x)
             bias_sums += residuals.sum(2).flatten()
     gradients = []

@@ -57,6 +57,13 @@ def test_a_transformer_with_lora(printed: Any) -> None:
     assert percent(text) > 80
 
 
+def test_an_estimator(printed: Any) -> None:
+    text = printed("estimator.py")
+    assert text.startswith("ε = 3.00, accuracy ")
+    assert percent(text.splitlines()[0]) > 75
+    assert text.endswith("hyfreedp ('no', 'yes')\n")
+
+
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     package = EXAMPLES / "new_method"
@@ -89,6 +96,7 @@ def test_its_contract(installed: str) -> None:
 def test_all_examples_are_run_here() -> None:
     assert sorted(path.name for path in EXAMPLES.iterdir() if not path.name.startswith("__")) == [
         "README.md",
+        "estimator.py",
         "lora_text.py",
         "new_method",
         "own_network.py",

@@ -1,5 +1,6 @@
 """Trained models as files, and back."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +25,20 @@ def result(plain_run: Any, fixed_noise: Any) -> Any:
 def test_a_model_goes_to_a_file_and_back(result: Any, tmp_path: Path, tiny_task: TinyTask) -> None:
     path = result.save(tmp_path / "new" / "model.safetensors")
     state = torch.random.get_rng_state()
-    model = bench.load_model(path, tiny_task)
+    loaded, alone = bench.load_model(path, tiny_task), bench.load_model(path)
     assert torch.equal(torch.random.get_rng_state(), state)
     test = tiny_task.load_test(DataSource.resolve())
-    with torch.no_grad():
-        assert torch.equal(model(test.inputs), result.model(test.inputs))
-        accuracy = (model(test.inputs).argmax(1) == test.targets).double().mean()
-    assert accuracy.item() == pytest.approx(result.record.metrics["accuracy"])
-    assert not model.training
+    for model in (loaded, alone):
+        assert torch.equal(model.outputs(test.inputs), result.trained.outputs(test.inputs))
+        assert not model.network.training
+        assert model.epsilon == result.record.privacy.epsilon
+    accuracy = (loaded.predict(test) == test.targets.numpy()).mean()
+    assert accuracy == pytest.approx(result.record.metrics["accuracy"])
 
     # The same without this package.
     network = nn.Linear(5, 3)
     network.load_state_dict(load_file(path))
-    assert torch.equal(network.weight, model.weight)  # type: ignore[arg-type]
+    assert torch.equal(network.weight, alone.network.weight)  # type: ignore[arg-type]
     with safe_open(path, framework="pt") as file:
         told = file.metadata()
     assert (told["method"], told["task"], told["model"]) == ("fixed_noise", "tiny", "linear")
@@ -53,7 +55,7 @@ def test_weights_that_layers_share_are_written_for_both(result: Any, tmp_path: P
             self.register_buffer("kept", torch.ones(4, dtype=torch.bfloat16)[::2])
 
     model = Tied()
-    path = RunResult(result.record, None, model).save(tmp_path / "tied.safetensors")
+    path = RunResult(result.record, None, replace(result.trained, network=model)).save(tmp_path / "tied.safetensors")
     other = Tied()
     other.load_state_dict(load_file(path))
     assert torch.equal(other.second.weight, model.first.weight)

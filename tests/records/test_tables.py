@@ -139,7 +139,7 @@ FIXED = [
     *("key", "method", "parameters", "task", "model", "epsilon_target", "delta", "seed", "status", "epsilon"),
     *("accountant", "epsilon_recomputed", "epsilon_planned", "tuning_share", "end_to_end_private", "runs", "steps"),
     *("examples", "seconds", "peak_memory_bytes", "created", "method_version", "task_version"),
-    *("facts", "model_fingerprint", "data_fingerprint", "error", "path"),
+    *("facts", "model_fingerprint", "data_fingerprint", "error", "path", "constant_guess"),
 ]
 
 
@@ -147,6 +147,7 @@ def test_a_row_holds_what_the_record_says() -> None:
     record = make_record(parameters={"b": [1, None], "a": "é"}, metrics={"accuracy": 0.75, "cross_entropy": 1.5})
     row = results.frame(loose(record)).iloc[0].to_dict()
     assert pd.isna(row.pop("error"))
+    assert pd.isna(row.pop("constant_guess"))
     assert row == {
         "key": record.identity.key,
         "method": "dp_sgd",

@@ -1,0 +1,147 @@
+"""The declared scale of a regression's targets: a network learns numbers of about 1."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.text import shown
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dphpo_bench.training.losses import PerRecord
+
+RULE = (
+    "Expected target_scale to be (typical, spread) with a spread above 0, a bench.Number without missing values, or a "
+    "list of these with an entry for each value of a target"
+)
+
+
+@dataclass(frozen=True)
+class TargetScale:
+    """Targets as (value − typical) / spread, by constants from public knowledge.
+
+    Losses are those of scaled targets. Scores, metrics, predictions and `error_bound` are in the caller's units.
+
+    Attributes:
+        typical: of each value of a target, or a single number for all of them.
+        spread: how far typical values lie apart; as many.
+        logarithmic: whether the logarithm log(1 + value) is taken first; as many.
+
+    Raises:
+        InvalidValueError: if a number is not finite, or a spread is not positive.
+    """
+
+    typical: tuple[float, ...]
+    spread: tuple[float, ...]
+    logarithmic: tuple[bool, ...]
+
+    def __post_init__(self) -> None:
+        sizes = {len(self.typical), len(self.spread), len(self.logarithmic)}
+        finite = all(math.isfinite(value) for value in (*self.typical, *self.spread))
+        if len(sizes) > 1 or 0 in sizes or not finite or min(self.spread) <= 0:
+            raise InvalidValueError(f"{RULE}, got typical={self.typical} and spread={self.spread}.")
+
+    @classmethod
+    def of(cls, declared: Any, kind: str = "regression") -> "TargetScale | None":
+        """Return the scale of a pair (typical, spread), a `Number`, or a list with either for each value of a target.
+
+        Raises:
+            InvalidValueError: if it is none of these, or the kind of task is no regression.
+        """
+        if declared is not None and kind != "regression":
+            raise InvalidValueError(f"Expected target_scale of a regression, got kind={kind!r}.")
+        if declared is None or isinstance(declared, cls):
+            return declared
+        several = isinstance(declared, Sequence) and not isinstance(declared, str) and not _is_pair(declared)
+        parts = [_part(part, declared) for part in (declared if several else [declared])]
+        if not parts:
+            raise InvalidValueError(f"{RULE}, got {shown(declared, form=repr)}.")
+        typical, spread, logarithmic = zip(*parts, strict=True)
+        return cls(typical, spread, logarithmic)
+
+    def apply(self, targets: "Tensor") -> "Tensor":
+        """Return targets in the units that the network learns, in their shape (n,) or (n, values).
+
+        Raises:
+            InvalidValueError: if a target has another number of values.
+        """
+        import torch
+
+        typical, spread, logarithmic = self._constants(targets)
+        return (torch.where(logarithmic, targets.log1p(), targets) - typical) / spread
+
+    def invert(self, outputs: Any) -> Any:
+        """Return a network's outputs in the caller's units; of several by name, the "logits"."""
+        import torch
+
+        if isinstance(outputs, Mapping):
+            return {**outputs, "logits": self.invert(outputs["logits"])}
+        typical, spread, logarithmic = self._constants(outputs)
+        values = outputs * spread + typical
+        return torch.where(logarithmic, values.expm1(), values)
+
+    def losses(self, losses: "PerRecord") -> "PerRecord":
+        """Return losses of scaled targets."""
+        return lambda outputs, targets: losses(outputs, self.apply(targets))
+
+    def scores(self, scores: "PerRecord") -> "PerRecord":
+        """Return scores of outputs in the caller's units."""
+        return lambda outputs, targets: scores(self.invert(outputs), targets)
+
+    def check(self, targets: "Tensor", which: str) -> None:
+        """Reject targets that have no place on the scale.
+
+        Raises:
+            InvalidValueError: if they have another number of values, or no logarithm.
+        """
+        if not bool(self.apply(targets).isfinite().all()):
+            raise InvalidValueError(
+                f"Expected labels of {which} above -1, of which target_scale takes log(1 + label), got others. Leave "
+                "out logarithmic."
+            )
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return the constants as JSON values: part of a run's identity."""
+        parts = zip(self.typical, self.spread, self.logarithmic, strict=True)
+        return [
+            {"typical": typical, "spread": spread, **({"logarithmic": True} if logarithmic else {})}
+            for typical, spread, logarithmic in parts
+        ]
+
+    def _constants(self, like: "Tensor") -> "tuple[Tensor, Tensor, Tensor]":
+        import torch
+
+        if len(self.typical) > 1 and (like.ndim < 2 or like.shape[-1] != len(self.typical)):
+            raise InvalidValueError(
+                f"Expected targets of shape (n, {len(self.typical)}), as target_scale has {len(self.typical)} entries, "
+                f"got {tuple(like.shape)}."
+            )
+        shape = () if len(self.typical) == 1 else (len(self.typical),)
+        columns = (self.typical, self.spread, self.logarithmic)
+        dtypes = (like.dtype, like.dtype, torch.bool)
+        typical, spread, logarithmic = (
+            torch.tensor(values, dtype=dtype, device=like.device).reshape(shape)
+            for values, dtype in zip(columns, dtypes, strict=True)
+        )
+        return typical, spread, logarithmic
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_pair(declared: Any) -> bool:
+    return len(declared) == 2 and all(map(_is_number, declared))
+
+
+def _part(part: Any, declared: Any) -> tuple[float, float, bool]:
+    """Return typical value, spread and whether logarithms are taken, of an entry of what was declared."""
+    if isinstance(part, Sequence) and not isinstance(part, str) and _is_pair(part):
+        return float(part[0]), float(part[1]), False
+    typical, spread = getattr(part, "typical", None), getattr(part, "spread", None)
+    if not (_is_number(typical) and _is_number(spread)) or getattr(part, "missing", None) is not None:
+        raise InvalidValueError(f"{RULE}, got {shown(declared, form=repr)}.")
+    return float(typical), float(spread), bool(getattr(part, "logarithmic", False))  # type: ignore[arg-type]

@@ -1,0 +1,229 @@
+"""Estimators with scikit-learn's conventions: its own checks, and what privacy adds to them."""
+
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from torch import nn
+
+import dphpo_bench as bench
+from dphpo_bench.base.errors import DataError, InvalidValueError
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(80, 3))
+Y = np.where(X[:, 0] > 0, "yes", "no")
+FAST: dict[str, Any] = {
+    "epsilon": 8,
+    "delta": 1e-3,
+    "method": "dp_sgd",
+    "epochs": 5,
+    "optimizer": "SGD",
+    "learning_rate": 1.0,
+    "seed": 0,
+    "device": "cpu",
+}
+PRIVATE = {**FAST, "classes": ("no", "yes"), "seed": None}
+
+_OTHERS = "Classes are declared, since y is private: other labels are refused."
+_ALL = "Outputs are of all declared classes, since y is private: not of those that it happens to have."
+EXPECTED = {
+    "check_dtype_object": _OTHERS,
+    "check_classifiers_classes": _OTHERS,
+    "check_classifiers_train": _ALL,
+}
+"""Checks of scikit-learn that privacy forbids to pass, by name, of a classifier with declared classes."""
+
+
+def expected_failures(estimator: Any) -> dict[str, str]:
+    return EXPECTED if getattr(estimator, "classes", None) else {}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@parametrize_with_checks(
+    [
+        bench.PrivateClassifier(**FAST, public=True),
+        bench.PrivateClassifier(**FAST, classes=(0, 1, 2)),
+        bench.PrivateRegressor(**FAST, target_scale=(0, 1)),
+    ],
+    expected_failed_checks=expected_failures,
+    xfail_strict=True,
+)
+def test_checks_of_scikit_learn(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [
+        bench.PrivateClassifier(epsilon=8, delta=1e-3, seed=0, public=True),
+        bench.PrivateRegressor(epsilon=8, delta=1e-3, seed=0, public=True),
+    ]
+)
+def test_checks_of_scikit_learn_with_a_method_that_tunes(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+def classifier(**changes: Any) -> bench.PrivateClassifier:
+    return bench.PrivateClassifier(**{**FAST, "public": True, **changes})
+
+
+def test_a_fit_is_a_run(tmp_path: Path) -> None:
+    model = classifier().fit(X, Y)
+    assert model.predict(X[:3]).tolist() == model.trained_.predict(X[:3]).tolist()
+    assert model.score(X, Y) > 0.9
+    assert model.classes_.tolist() == ["no", "yes"]
+    assert (model.record_.identity.method, model.record_.identity.task) == ("dp_sgd", "estimator")
+    assert model.epsilon_ == model.record_.privacy.epsilon <= 8
+    assert np.array_equal(model.predict_proba(X), classifier().fit(X, Y).predict_proba(X))
+    assert np.array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X), model.predict_proba(X))
+    back = bench.load_model(model.save(tmp_path / "m.safetensors"))
+    assert np.array_equal(back.predict_proba(X), model.predict_proba(X))
+    assert classifier(delta=None).fit(X, Y).record_.identity.delta == pytest.approx(1e-3)  # the most that boards take
+
+
+@pytest.mark.parametrize(
+    ("changes", "y", "message"),
+    [
+        ({"epsilon": None}, Y, "Expected epsilon=, such as epsilon=3"),
+        ({"public": False}, Y, r"Expected classes=, such as classes=\(\"no\", \"yes\"\), of private records"),
+        ({"classes": ("no", "maybe")}, Y, "to be one of classes=.*, got 'yes' in row"),
+        ({"classes": "no"}, Y, "in the order of the outputs"),
+        ({}, np.zeros(80), "Expected at least two classes in y, got 1 class"),
+        ({"network": "deep"}, Y, r"Expected network to be \"linear\", widths of hidden layers"),
+        ({"network": (0,)}, Y, "Expected a whole width in network from 1 to"),
+        ({"network": nn.Linear(3, 5)}, Y, "Expected a model with n_classes=2 outputs, got 5"),
+        ({"network": nn.Linear(4, 2)}, Y, "does not accept inputs of shape"),
+        ({"unit": "patient"}, Y, "Expected a frame with the column unit='patient', got none"),
+        ({"method": "none"}, Y, "Unknown method 'none'"),
+        ({"columns": {"a": 3}}, Y, "Expected column a to be a Number"),
+    ],
+)
+def test_mistakes_get_one_clear_line(changes: dict[str, Any], y: Any, message: str) -> None:
+    with pytest.raises(bench.errors.DphpoBenchError, match=message) as caught:
+        classifier(**changes).fit(X, y)
+    assert "\n" not in str(caught.value)
+
+
+def test_classes_of_private_records_are_declared_or_booleans() -> None:
+    with pytest.warns(UserWarning, match="no account counts this run"):
+        model = classifier(public=False, seed=None).fit(X, Y == "yes")
+    assert model.classes_.tolist() == [False, True]
+    assert model.predict(X).dtype == bool
+    with pytest.warns(UserWarning, match="no account counts this run"):
+        model = bench.PrivateClassifier(**PRIVATE | {"classes": ("yes", "no", "?")}).fit(X, Y)
+    assert model.classes_.tolist() == ["?", "no", "yes"]  # as scikit-learn has them
+    assert model.predict_proba(X).shape == (80, 3)
+    assert model.score(X, Y) > 0.8
+
+
+@pytest.mark.parametrize(
+    ("network", "layers"),
+    [
+        ("linear", ["Linear"]),
+        ((), ["Linear"]),
+        ([8, 4], ["Linear", "Tanh", "Linear", "Tanh", "Linear"]),
+        (nn.Sequential(nn.Linear(3, 2), nn.Identity()), ["Linear", "Identity"]),
+        (lambda: nn.Linear(3, 2), ["Linear"]),
+    ],
+)
+def test_networks(network: Any, layers: list[str]) -> None:
+    trained = classifier(network=network).fit(X, Y).trained_.network
+    assert [type(layer).__name__ for layer in trained.modules() if type(layer) is not nn.Sequential] == layers
+
+
+def test_a_table_is_encoded_inside() -> None:
+    frame = pandas.DataFrame({"x": X[:, 0], "job": np.where(X[:, 1] > 0, "cook", "clerk")})
+    frame.loc[::9, "x"] = np.nan
+    columns = bench.Columns({"x": bench.Number(0, 1, missing="typical"), "job": bench.Category(("cook", "clerk"))})
+    model = classifier(columns=columns).fit(frame, Y)
+    assert model.score(frame[["job", "x"]], Y) > 0.8
+    assert (model.n_features_in_, model.feature_names_in_.tolist()) == (2, ["x", "job"])
+    assert model.trained_.columns == columns
+    assert clone(model).get_params()["columns"] == columns
+    with pytest.raises(DataError, match="lacks job"):
+        model.predict(frame[["x"]])
+
+
+def test_persons_are_protected_with_all_their_records() -> None:
+    frame = pandas.DataFrame(X, columns=list("abc")).assign(patient=np.arange(80) // 2)
+    model = classifier(unit="patient").fit(frame, Y)
+    facts = model.record_.identity.facts
+    assert (facts["n_records"], facts["unit"], model.n_features_in_) == (40, "patient", 3)
+    assert np.array_equal(model.predict_proba(frame), model.predict_proba(frame.drop(columns="patient")))
+
+
+def test_an_account_counts_each_fit(tmp_path: Path) -> None:
+    model = bench.PrivateClassifier(**PRIVATE, results_dir=tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(X, Y)
+    once = bench.account(tmp_path)
+    with pytest.warns(UserWarning, match="Fit 2 of this estimator and its clones on private records"):
+        clone(model).fit(X, Y)
+    assert len(list(tmp_path.rglob("*.json"))) == 2
+    assert str(bench.account(tmp_path)) != str(once)
+    with (
+        pytest.warns(UserWarning, match="Fit 3 of this"),
+        pytest.raises(DataError, match="Give the task another version, or name another folder"),
+    ):
+        model.fit(X + 1, Y)  # other records under one name, as folds of a cross-validation are
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_search_over_private_records_warns() -> None:
+    model = bench.PrivateClassifier(**PRIVATE)
+    with pytest.warns(UserWarning, match="GridSearchCV or cross_val_score rests on scores that no ε covers"):
+        cross_val_score(model, X, Y, cv=2)
+    with pytest.warns(UserWarning, match="Fit 5 of this"):
+        GridSearchCV(bench.PrivateClassifier(**PRIVATE), {"learning_rate": [0.1, 1.0]}, cv=2).fit(X, Y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cross_val_score(classifier(), X, Y, cv=2)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_regressor_predicts_in_the_units_of_its_targets(tmp_path: Path) -> None:
+    inputs = np.tile(X, (20, 1))
+    prices = 3e5 + 1e5 * inputs[:, 0]
+    declared = bench.PrivateRegressor(**FAST, target_scale=(3e5, 1e5)).fit(inputs, prices)
+    learned = bench.PrivateRegressor(**FAST, public=True).fit(inputs, prices)
+    for model in (declared, learned):
+        assert model.score(inputs, prices) > 0.7
+        assert model.predict(X).shape == (80,)
+    back = bench.load_model(declared.save(tmp_path / "m.safetensors"))
+    assert np.array_equal(back.predict(X), declared.predict(X))
+    assert declared.record_.identity.facts["error_bound"] == 2e5
+    with pytest.raises(InvalidValueError, match=r"Expected target_scale=\(typical, spread\) of private records"):
+        bench.PrivateRegressor(**FAST).fit(inputs, prices)
+    with pytest.raises(InvalidValueError, match="Expected target_scale to be"):
+        bench.PrivateRegressor(**FAST, target_scale=3e5).fit(inputs, prices)
+
+
+def test_in_a_pipeline() -> None:
+    pipeline = make_pipeline(FunctionTransformer(lambda values: values / 2), classifier(network=(8,)))
+    assert pipeline.fit(X, Y).score(X, Y) > 0.9
+    assert pipeline[-1].get_params()["network"] == (8,)
+
+
+def test_without_a_seed_no_two_fits_are_the_same() -> None:
+    """So scikit-learn's checks that compare two fits are for seeded estimators."""
+    first, second = (classifier(seed=None).fit(X, Y).predict_proba(X) for _ in range(2))
+    assert not np.array_equal(first, second)
+
+
+def test_an_unfitted_estimator_says_so() -> None:
+    from sklearn.exceptions import NotFittedError
+
+    with pytest.raises(NotFittedError):
+        classifier().predict(X)
+    with pytest.raises(InvalidValueError, match="Expected epsilon="):
+        bench.PrivateClassifier().fit(X, Y)
