@@ -4,7 +4,6 @@
 >>> task = ArrayTask("fraud", (X, y), nn.Linear(30, 2), batch_size=4096, epochs=20)  # doctest: +SKIP
 """
 
-import copy
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +32,7 @@ from dphpo_bench.recipes.array_checks import (
     reset,
     shapes_of,
 )
+from dphpo_bench.training.functional import copied
 from dphpo_bench.training.losses import Objective, PerRecord
 from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.structure import weights_hash
@@ -139,7 +139,7 @@ class ArrayTask(Task):
                     "another ended. Pass the module itself, which is copied."
                 )
         if isinstance(model, nn.Module):
-            self._model = copy.deepcopy(model)
+            self._model = copied(model)
         units, unit_name = None, RECORD
         if unit is not None:
             train, units, unit_name = parted_units(train, unit, target)
@@ -222,7 +222,7 @@ class ArrayTask(Task):
         Raises:
             InvalidValueError: if the function returns something else, or a layer cannot draw its weights anew.
         """
-        model = copy.deepcopy(self._model) if isinstance(self._model, nn.Module) else self._model()
+        model = copied(self._model) if isinstance(self._model, nn.Module) else self._model()
         if not isinstance(model, nn.Module):
             raise InvalidValueError(f"Expected model to be or to return a torch.nn.Module, got {type(model).__name__}.")
         if isinstance(self._model, nn.Module) and not self._pretrained:

@@ -4,13 +4,12 @@ Micro-batches bound memory. No result depends on how a batch is cut, beyond roun
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, call, converted, each, gathered, length, take
@@ -288,12 +287,6 @@ class RowMemory:
         if isinstance(rows, slice) or dtype != tensor.dtype or tensor.device != memory.device:
             return memory.copy_(take(tensor, rows))
         return torch.index_select(tensor, 0, rows.to(tensor.device), out=memory)
-
-
-def call_with(model: nn.Module, weights: Any, inputs: Tensors) -> Any:
-    """Return the model's outputs at other weights, which are a mapping by name, or several."""
-    named = isinstance(inputs, Mapping)
-    return functional_call(model, weights, () if named else (inputs,), dict(inputs) if named else {})
 
 
 def add_clipped(rows: list[Tensor], clipping: Clipping, total: list[Tensor]) -> None:

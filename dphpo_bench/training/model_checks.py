@@ -4,7 +4,6 @@ Clipping bounds what a record does to its own gradient, loss or prediction. If a
 no engine knows by name, one record counts in all the others' results.
 """
 
-import copy
 from collections.abc import Callable
 
 import torch
@@ -17,6 +16,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records, Tensors, call, converted, each, leaves, take
 from dphpo_bench.training.evaluation import evaluating
+from dphpo_bench.training.functional import copied
 from dphpo_bench.training.lengths import refuse_wrong_lengths
 from dphpo_bench.training.linear import linear_layer
 from dphpo_bench.training.losses import PerRecord, check_one_each, tensors_of
@@ -95,7 +95,7 @@ def refuse_mixing(model: nn.Module, inputs: Tensors) -> None:
 def perturbed(model: nn.Module) -> nn.Module:
     """Return a copy of a model with other weights."""
     generator = torch.Generator().manual_seed(0)
-    probe = copy.deepcopy(model)
+    probe = copied(model)
     with torch.no_grad():
         for parameter in probe.parameters():
             noise = torch.randn(parameter.shape, generator=generator).to(parameter)
