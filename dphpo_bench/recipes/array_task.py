@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.tensors import RECORD, Records
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.metrics import Metric, ModelMetric
@@ -128,7 +128,9 @@ class ArrayTask(Task):
         with torch.random.fork_rng(devices=[]):
             try:
                 example = self.build_model()
-            except TypeError as error:
+            except DphpoBenchError:
+                raise
+            except Exception as error:  # whatever a function or a layer raises
                 raise InvalidValueError(
                     f"Cannot make a model of {shown(model)}: {shown(error, 200)}. Pass a module, or a function without "
                     "parameters that makes one."

@@ -47,7 +47,12 @@ class GradientEngine(ABC):
             raise InvalidValueError("Expected a model with at least one parameter that requires a gradient.")
         for name, parameter in model.named_parameters():
             if parameter.dtype not in (torch.float32, torch.float64):
-                raise InvalidValueError(f"Expected float32 or float64 parameters, got {parameter.dtype} in {name!r}.")
+                way = "Convert the model by model.float()"
+                if parameter.is_complex():
+                    way = "Train its real and its imaginary part as two parameters"
+                raise InvalidValueError(
+                    f"Expected float32 or float64 parameters, got {parameter.dtype} in {name!r}. {way}."
+                )
         self._device = self.parameters[0].device
         self._dtype = self.parameters[0].dtype
         self._norm_layers = [

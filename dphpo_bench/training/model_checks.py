@@ -21,6 +21,7 @@ from dphpo_bench.training.lengths import refuse_wrong_lengths
 from dphpo_bench.training.linear import linear_layer
 from dphpo_bench.training.losses import PerRecord, check_one_each, tensors_of
 from dphpo_bench.training.randomness import global_randomness
+from dphpo_bench.training.structure import content
 
 # Records differ in size, so that statistics of a batch differ from those of a record.
 _SCALES = (0.1, 3.0, 1.0, 0.3, 10.0, 0.0)
@@ -66,7 +67,9 @@ def refuse_watchers(model: nn.Module | None = None) -> None:
     ]
     for name, hook in hooks:
         if (getattr(getattr(hook, "func", hook), "__module__", None) or "").partition(".")[0] != "torch":
-            raise InvalidValueError(f"Expected a model without hooks, which would see the records; {name} has one.")
+            raise InvalidValueError(
+                f"Expected a model without hooks, which would see the records; {name} has one. Remove it."
+            )
 
 
 def refuse_mixing(model: nn.Module, inputs: Tensors) -> None:
@@ -122,9 +125,9 @@ def refuse_mixing_values(values: PerRecord, what: str, model: nn.Module, records
         return torch.randn(tensor.shape, generator=generator).to(tensor)
 
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with evaluating(model):
+            outputs = each(random, tensors_of(call(model, made_up(model, records.inputs))))
         try:
-            with evaluating(model):
-                outputs = each(random, tensors_of(call(model, made_up(model, records.inputs))))
             targets = each(lambda tensor: converted(zeros_and_ones(tensor), like.device, like.dtype), records.targets)
 
             def of(rows: list[int]) -> Tensor:
@@ -197,10 +200,12 @@ def _compare(model: nn.Module, inputs: Tensors) -> bool:
     together = outputs(everyone)
     before = _state(model)
     again = [tensor.flip(0) for tensor in outputs(everyone[::-1])]
-    if _state(model) != before:
-        raise InvalidValueError(
-            "Expected a model that keeps nothing of what it sees; a buffer or an attribute changes when it is used."
-        )
+    for (name, now), (_, value) in zip(_state(model), before, strict=False):
+        if now != value:
+            raise InvalidValueError(
+                f"Expected a model that keeps nothing of what it sees; {name!r} changes when it is used. Leave it out, "
+                "or set it once, before training."
+            )
     seen = any(bool(tensor.isfinite().any()) for tensor in together)
     if any(map(_differ, together, outputs(everyone), together)):
         _compare_at_one_seed(model, outputs, len(everyone))
@@ -209,6 +214,7 @@ def _compare(model: nn.Module, inputs: Tensors) -> bool:
     if any(map(_differ, together, again, alone)):
         raise InvalidValueError(
             "Expected a model that treats each record alone; its outputs for a record depend on the others of a batch."
+            f"{_suspects(model)}"
         )
     return seen
 
@@ -233,8 +239,17 @@ def _compare_at_one_seed(model: nn.Module, outputs: Callable[[list[int]], list[T
         if any(_differ(a[others], b[others], a[others]) for a, b in zip(together, exchanged, strict=True)):
             raise InvalidValueError(
                 "Expected a model that treats each record alone; its outputs for a record depend on the others of a "
-                "batch, or on how many random numbers were drawn for them: dropout needs tensors of one shape."
+                f"batch, or on how many random numbers were drawn for them: dropout needs tensors of one shape."
+                f"{_suspects(model)}"
             )
+
+
+def _suspects(model: nn.Module) -> str:
+    """Return a sentence about a layer that takes records in dimension 1, if there is one."""
+    for name, layer in model.named_modules():
+        if getattr(layer, "batch_first", True) is False:
+            return f" Build {name or 'the model'!r} ({type(layer).__name__}) with batch_first=True."
+    return ""
 
 
 def _differ(together: Tensor, again: Tensor, alone: Tensor) -> bool:
@@ -253,11 +268,12 @@ def _unlike_numbers(tensor: Tensor) -> Tensor:
 
 
 def _state(model: nn.Module) -> list[tuple[str, object]]:
-    """Return the values of buffers, and identities and lengths of attributes."""
-    state: list[tuple[str, object]] = [(name, buffer.flatten().tolist()) for name, buffer in model.named_buffers()]
+    """Return the contents of buffers and other tensors; of other attributes identities and lengths."""
+    state: list[tuple[str, object]] = [(name, content(buffer)) for name, buffer in model.named_buffers()]
     for name, module in model.named_modules():
         for key, value in vars(module).items():
             if not key.startswith("_") and key != "training":
                 length = len(value) if isinstance(value, list | dict | set) else -1
-                state.append((f"{name}.{key}", (id(value), length)))
+                seen = content(value) if isinstance(value, Tensor) else (id(value), length)
+                state.append((f"{name}.{key}".lstrip("."), seen))
     return state
