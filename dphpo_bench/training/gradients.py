@@ -38,6 +38,7 @@ def gradient_engine(
             vmap fails on these inputs.
         named: whether inputs or targets come by name; then there is no closed form.
     """
+    model = getattr(model, "_orig_mod", model)  # a compiled module would be compiled anew for the hooks of each pass
     if can_be_closed(model, loss, named or (like is not None and like.are_named)):
         return LinearEngine(model)
     if like is None:
