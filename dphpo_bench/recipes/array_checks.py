@@ -99,7 +99,7 @@ def accepted(model: nn.Module, records: Records) -> tuple[Records, Any]:
     shapes = {name: (1, *part.shape[1:]) for name, part in parts.items()} if isinstance(parts, Mapping) else None
     what = shapes or (1, *records.named()["inputs"].shape[1:])
     failure = failures[is_about_types(failures[0])]
-    raise InvalidValueError(f"The model does not accept inputs of shape {what}, {described(failure, parts)}") from None
+    raise InvalidValueError(f"The model does not accept inputs of shape {what}{described(failure, parts)}") from None
 
 
 def as_real(records: Records) -> Records:

@@ -27,7 +27,7 @@ def tried(inputs: Tensors) -> Iterator[None]:
     except Exception as error:  # whatever a model raises
         shapes = ", ".join(str((1, *tensor.shape[1:])) for tensor in leaves(inputs))
         raise InvalidValueError(
-            f"The model fails on made-up records of shape {shapes} {described(error, inputs)}"
+            f"The model fails on made-up records of shape {shapes}{described(error, inputs)}"
         ) from None
 
 
@@ -36,8 +36,8 @@ def described(error: Exception, inputs: Tensors) -> str:
     modules = _modules(error)
     layer = modules[-1] if modules else None
     name = next((name for name, module in modules[0].named_modules() if module is layer), "") if modules else ""
-    place = f"in {name!r} ({type(layer).__name__})" if name else f"in {type(layer).__name__}" if layer else "by itself"
-    text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    place = f" in {name!r} ({type(layer).__name__})" if name else f" in {type(layer).__name__}" if layer else ""
+    text = next((line for line in str(error).splitlines() if line.strip()), "no text")
     kind = "" if isinstance(error, RuntimeError | ValueError) else f"{type(error).__name__}: "
     hint = _hint_at_layout(modules, inputs)
     if not hint and is_about_types(error):

@@ -10,16 +10,16 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
-from dphpo_bench.base.tensors import Records, Tensors, call, converted, each, leaves, length, take
+from dphpo_bench.base.tensors import Records, Tensors, call, converted, each, length, take
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.functional import copied
 from dphpo_bench.training.layerwise import LayerwiseEngine, layerwise_pays
 from dphpo_bench.training.linear import LinearEngine, linear_layer
 from dphpo_bench.training.loop import LoopEngine
-from dphpo_bench.training.losses import PerRecord, cross_entropy, tensors_of
+from dphpo_bench.training.losses import PerRecord, cross_entropy
 from dphpo_bench.training.model_checks import made_up, perturbed
-from dphpo_bench.training.row_draws import RowDraws
+from dphpo_bench.training.row_draws import RowDraws, draws
 from dphpo_bench.training.vmap import VmapEngine
 
 _TOLERANCE = 1e-3
@@ -63,11 +63,12 @@ def _is_right_layer_by_layer(model: nn.Module, loss: PerRecord, like: Records) -
     inputs, targets = _made_up(probe, like)
     try:
         with torch.random.fork_rng(devices=[]):
-            engine, draws = LayerwiseEngine(probe, loss), RowDraws(next(probe.parameters()).device)
-            with draws if _draws(probe, inputs) else nullcontext():
-                together = [_in_pieces(engine, inputs, targets, draws) for _ in range(2)]
-                _in_pieces(engine, *_rows(inputs, targets, slice(length(inputs) - 1)), draws)
-                expected = _one_by_one(probe, loss, inputs, targets, draws)
+            device = next(probe.parameters()).device
+            engine, mode = LayerwiseEngine(probe, loss), RowDraws(device)
+            with mode if draws(lambda: call(probe, each(Tensor.clone, inputs)), device) else nullcontext():
+                together = [_in_pieces(engine, inputs, targets, mode) for _ in range(2)]
+                _in_pieces(engine, *_rows(inputs, targets, slice(length(inputs) - 1)), mode)
+                expected = _one_by_one(probe, loss, inputs, targets, mode)
     except Exception:  # whatever a model raises at a pass that is not its own
         return False
     size = torch.cat([part.flatten() for part in expected]).norm()
@@ -99,19 +100,12 @@ def _made_up(model: nn.Module, like: Records) -> tuple[Tensors, Tensors]:
     )
 
 
-def _draws(model: nn.Module, inputs: Tensors) -> bool:
-    """Return whether a model draws random numbers of torch, or any: whether two passes differ."""
-    with torch.no_grad():
-        passes = [leaves(tensors_of(call(model, each(Tensor.clone, inputs)))) for _ in range(2)]
-    return not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(*passes, strict=True))
-
-
-def _in_pieces(engine: LayerwiseEngine, inputs: Tensors, targets: Tensors, draws: RowDraws) -> list[Tensor]:
-    """Return the engine's sum of gradients clipped by AUTO-S, telling `draws` the place of each micro-batch."""
+def _in_pieces(engine: LayerwiseEngine, inputs: Tensors, targets: Tensors, mode: RowDraws) -> list[Tensor]:
+    """Return the engine's sum of gradients clipped by AUTO-S, telling the mode the numbers of its records."""
     total: list[Tensor] = []
     for row in range(0, length(inputs), rows := engine.rows(inputs, targets)):
         x, y = _rows(inputs, targets, slice(row, row + rows))
-        draws.first, draws.n = row, length(x)
+        mode.records = range(row, row + length(x))
         sums = engine.clipped_sum(x, y, AutoS())
         total = [a + b for a, b in zip(total, sums, strict=True)] if total else sums
     return total
@@ -122,12 +116,12 @@ def _rows(inputs: Tensors, targets: Tensors, rows: slice) -> tuple[Tensors, Tens
     return x, y
 
 
-def _one_by_one(model: nn.Module, loss: PerRecord, inputs: Tensors, targets: Tensors, draws: RowDraws) -> list[Tensor]:
+def _one_by_one(model: nn.Module, loss: PerRecord, inputs: Tensors, targets: Tensors, mode: RowDraws) -> list[Tensor]:
     """Return the sum of gradients clipped by AUTO-S, from a backward pass for each record."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     total = [torch.zeros_like(parameter, dtype=torch.float64, requires_grad=False) for parameter in parameters]
     for row in range(length(inputs)):
-        draws.first, draws.n = row, 1
+        mode.records = [row]
         x, y = _rows(inputs, targets, slice(row, row + 1))
         losses = loss(call(model, x), y)
         gradients = torch.autograd.grad(losses.sum(), parameters, allow_unused=True, materialize_grads=True)

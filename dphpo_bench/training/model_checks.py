@@ -4,7 +4,7 @@ Clipping bounds what a record does to its own gradient, loss or prediction. If a
 no engine knows by name, one record counts in all the others' results.
 """
 
-from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from dphpo_bench.training.functional import copied
 from dphpo_bench.training.lengths import refuse_wrong_lengths
 from dphpo_bench.training.linear import linear_layer
 from dphpo_bench.training.losses import PerRecord, check_one_each, tensors_of
-from dphpo_bench.training.randomness import global_randomness
+from dphpo_bench.training.row_draws import RowDraws, draws
 from dphpo_bench.training.structure import content
 
 # Records differ in size, so that statistics of a batch differ from those of a record.
@@ -76,8 +76,8 @@ def refuse_mixing(model: nn.Module, inputs: Tensors) -> None:
     """Reject a model that mixes the records of a batch, keeps some of them, or says wrong lengths.
 
     Checked is a copy with perturbed weights, since initial weights of zero would hide much, on made-up inputs, in the
-    model's mode and in that of evaluation. If the model draws random numbers, one record is exchanged at a fixed seed:
-    the outputs of all others must stay. Of `inputs` only names, the shape of a record, type and device are used.
+    model's mode and in that of evaluation. What a record draws by chance is the same in all passes; see `RowDraws`. Of
+    `inputs` only names, the shape of a record, type and device are used.
     """
     if linear_layer(model) is not None:
         return
@@ -187,9 +187,11 @@ def zeros_and_ones(tensor: Tensor, generator: torch.Generator | None = None) -> 
 
 def _compare(model: nn.Module, inputs: Tensors) -> bool:
     """Reject a model that mixes or keeps these inputs; return whether some of its outputs are finite."""
+    device = next(model.parameters()).device
+    mode = RowDraws(device)
 
     def outputs(rows: list[int]) -> list[Tensor]:
-        some = torch.tensor(rows)
+        mode.records, some = rows, torch.tensor(rows)
         tensors = leaves(tensors_of(call(model, each(lambda tensor: take(tensor, some), inputs))))
         if any(tensor.ndim == 0 or len(tensor) != len(rows) for tensor in tensors):
             shapes = [tuple(tensor.shape) for tensor in tensors]
@@ -197,51 +199,28 @@ def _compare(model: nn.Module, inputs: Tensors) -> bool:
         return tensors
 
     everyone = list(range(len(_SCALES)))
-    together = outputs(everyone)
-    before = _state(model)
-    again = [tensor.flip(0) for tensor in outputs(everyone[::-1])]
-    for (name, now), (_, value) in zip(_state(model), before, strict=False):
-        if now != value:
+    with mode if draws(lambda: outputs(everyone), device) else nullcontext():
+        together = outputs(everyone)
+        before = _state(model)
+        again = [tensor.flip(0) for tensor in outputs(everyone[::-1])]
+        for (name, now), (_, value) in zip(_state(model), before, strict=False):
+            if now != value:
+                raise InvalidValueError(
+                    f"Expected a model that keeps nothing of what it sees; {name!r} changes when it is used. Leave it "
+                    "out, or set it once, before training."
+                )
+        if any(map(_differ, together, outputs(everyone), together)):
             raise InvalidValueError(
-                f"Expected a model that keeps nothing of what it sees; {name!r} changes when it is used. Leave it out, "
-                "or set it once, before training."
+                "Expected a model that draws its random numbers from torch's global generator, as dropout does: "
+                "whether it treats each record alone could not be seen."
             )
-    seen = any(bool(tensor.isfinite().any()) for tensor in together)
-    if any(map(_differ, together, outputs(everyone), together)):
-        _compare_at_one_seed(model, outputs, len(everyone))
-        return seen
-    alone = [torch.cat(rows) for rows in zip(*(outputs([row]) for row in everyone), strict=True)]
+        alone = [torch.cat(rows) for rows in zip(*(outputs([row]) for row in everyone), strict=True)]
     if any(map(_differ, together, again, alone)):
         raise InvalidValueError(
             "Expected a model that treats each record alone; its outputs for a record depend on the others of a batch."
             f"{_suspects(model)}"
         )
-    return seen
-
-
-def _compare_at_one_seed(model: nn.Module, outputs: Callable[[list[int]], list[Tensor]], count: int) -> None:
-    """Reject a model that draws random numbers and mixes records: exchange a record and compare all others."""
-
-    def drawn(rows: list[int]) -> list[Tensor]:
-        with global_randomness(0, next(model.parameters()).device):
-            return outputs(rows)
-
-    everyone = list(range(count))
-    together = drawn(everyone)
-    if any(map(_differ, together, drawn(everyone), together)):
-        raise InvalidValueError(
-            "Expected a model that draws its random numbers from torch's global generator, as dropout does: whether it "
-            "treats each record alone could not be seen."
-        )
-    for row in everyone:
-        others = [other for other in everyone if other != row]
-        exchanged = drawn([(row + 1) % count if other == row else other for other in everyone])
-        if any(_differ(a[others], b[others], a[others]) for a, b in zip(together, exchanged, strict=True)):
-            raise InvalidValueError(
-                "Expected a model that treats each record alone; its outputs for a record depend on the others of a "
-                f"batch, or on how many random numbers were drawn for them: dropout needs tensors of one shape."
-                f"{_suspects(model)}"
-            )
+    return any(bool(tensor.isfinite().any()) for tensor in together)
 
 
 def _suspects(model: nn.Module) -> str:

@@ -94,14 +94,20 @@ class OwnModel:
         """Reject, by made-up records, a model or losses that no private training can use; and scores, on request.
 
         Raises:
-            InvalidValueError: as in `engine` and `scored`, or if no loss is finite.
+            InvalidValueError: as in `engine` and `scored`, or if no loss is finite, or no gradient differs from 0.
         """
         engine, inputs = self.engine(self.model), made_up(self.model, self._records.inputs)
+        targets = each(zeros_and_ones, self._records.targets)
         with tried(self._records.inputs):
-            losses = engine.losses(inputs, each(zeros_and_ones, self._records.targets))
+            losses, sums = engine.losses(inputs, targets), engine.clipped_sum(inputs, targets, AutoS())
         if not losses.isfinite().any():
             raise InvalidValueError(
                 "Expected losses that are finite, got none on made-up records. Correct the model or the losses."
+            )
+        if not any(bool(part.any()) for part in sums):
+            raise InvalidValueError(
+                "Expected losses that depend on the weights that are trained, got gradients of 0 on made-up records. "
+                "Does the model detach() its outputs, or round them?"
             )
         if scores:
             self.scored(self.model)

@@ -260,6 +260,11 @@ REFUSED: dict[str, tuple[str, Callable[[], Any], str]] = {
         lambda: Calls(lambda m, x: m.b(m.a(x).view(16, -1)), a=nn.Linear(12, 10), b=nn.Linear(10, 3)),
         "in Calls: shape .* takes any number of records",
     ),
+    "detached": (
+        "numbers",
+        lambda: Calls(lambda m, x: m.a(x).detach(), a=nn.Linear(12, 3)),
+        r"gradients of 0 .* detach\(\) its outputs",
+    ),
     "squeezed": (
         "numbers",
         lambda: Calls(lambda m, x: m.b(m.a(x).squeeze()), a=nn.Linear(12, 10), b=nn.Linear(10, 3)),
@@ -354,6 +359,38 @@ def test_others_are_refused_in_a_line_that_helps(name: str, form: str) -> None:
     assert re.search(message, text), text
     assert len(text.splitlines()) == 1
     assert len(text) < 400
+
+
+class DropsRecords(nn.Module):
+    """Stochastic depth: a branch is left out for some records, or for all."""
+
+    def __init__(self, for_all: bool) -> None:
+        super().__init__()
+        self.for_all, self.branch = for_all, nn.Linear(12, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return x + self.branch(x)
+        if self.for_all:
+            return x + self.branch(x) if torch.rand(()) < 0.5 else x
+        return x + self.branch(x) * x.new_empty(len(x), 1).bernoulli_(0.5)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: DropsRecords(for_all=False),
+        lambda: DropsRecords(for_all=True),
+        nn.RReLU,
+        nn.AlphaDropout,
+        lambda: Calls(lambda m, x: x + 0.1 * torch.randn_like(x) if m.training else x),
+        lambda: Calls(lambda m, x: functional.gumbel_softmax(x) if m.training else x),
+    ],
+)
+def test_layers_that_draw_go_layer_by_layer(layer: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    task = task_of("numbers", lambda: nn.Sequential(nn.Linear(12, 12), layer(), nn.Linear(12, CLASSES)))
+    assert isinstance(engine_of(task)[0], LayerwiseEngine)
 
 
 def test_a_layer_with_dropout_goes_layer_by_layer_and_draws_for_each_record() -> None:

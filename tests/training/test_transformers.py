@@ -181,13 +181,12 @@ def test_draws_of_a_record_are_the_same_alone_and_among_others() -> None:
     dropout, hidden = nn.Dropout(0.5), torch.ones(6, 40, 3)
     draws = RowDraws(torch.device("cpu"))
     with draws:
-        draws.n = 6
+        draws.records = range(6)
         together = dropout(hidden)
         heads = dropout(hidden.flatten(0, 1)).view_as(hidden)
         shared = torch.rand(())
-        draws.n = 1
         for row in range(6):
-            draws.first = row
+            draws.records = [row]
             assert torch.equal(dropout(hidden[row : row + 1])[0], together[row])
             assert torch.equal(dropout(hidden[row]), heads[row])
             assert torch.rand(()) == shared
