@@ -43,9 +43,13 @@ def gradient_engine(
         return LinearEngine(model)
     if like is None:
         return VmapEngine(model, loss)
-    if layerwise_pays(model) and _is_right_layer_by_layer(model, loss, like):
-        return LayerwiseEngine(model, loss)
-    return VmapEngine(model, loss) if _runs_by_vmap(model, loss, like) else LoopEngine(model, loss)
+    pays = layerwise_pays(model)
+    engine = _layerwise_engine(model, loss, like) if pays else None
+    if engine is None and _runs_by_vmap(model, loss, like):
+        return VmapEngine(model, loss)
+    if engine is None and not pays:
+        engine = _layerwise_engine(model, loss, like)
+    return engine or LoopEngine(model, loss)
 
 
 def can_be_closed(model: nn.Module, loss: PerRecord, named: bool) -> bool:
@@ -53,7 +57,19 @@ def can_be_closed(model: nn.Module, loss: PerRecord, named: bool) -> bool:
     return loss is cross_entropy and not named and linear_layer(model) is not None
 
 
-def _is_right_layer_by_layer(model: nn.Module, loss: PerRecord, like: Records) -> bool:
+def _layerwise_engine(model: nn.Module, loss: PerRecord, like: Records) -> LayerwiseEngine | None:
+    """Return an engine that is right for the model; None if there is none."""
+    return next(
+        (
+            LayerwiseEngine(model, loss, repeats=repeats)
+            for repeats in (True, False)
+            if _is_right_layer_by_layer(model, loss, like, repeats)
+        ),
+        None,
+    )
+
+
+def _is_right_layer_by_layer(model: nn.Module, loss: PerRecord, like: Records, repeats: bool) -> bool:
     """Return whether sums layer by layer are those of a backward pass for each of some made-up records.
 
     Six and five records are tried: a tensor that has six rows by chance has not five. What a record draws by chance is
@@ -64,7 +80,7 @@ def _is_right_layer_by_layer(model: nn.Module, loss: PerRecord, like: Records) -
     try:
         with torch.random.fork_rng(devices=[]):
             device = next(probe.parameters()).device
-            engine, mode = LayerwiseEngine(probe, loss), RowDraws(device)
+            engine, mode = LayerwiseEngine(probe, loss, repeats=repeats), RowDraws(device)
             with mode if draws(lambda: call(probe, each(Tensor.clone, inputs)), device) else nullcontext():
                 together = [_in_pieces(engine, inputs, targets, mode) for _ in range(2)]
                 _in_pieces(engine, *_rows(inputs, targets, slice(length(inputs) - 1)), mode)

@@ -49,10 +49,17 @@ class LayerwiseEngine(GradientEngine):
     """Per-sample gradients layer by layer. See `GradientEngine`.
 
     A module with parameters of its own and without a rule is differentiated by vmap, with all that is inside of it.
+
+    Args:
+        model: see `GradientEngine`.
+        loss: see `GradientEngine`.
+        repeats: whether what a layer computes for all records at once gets a row for each, so that its gradients are
+            known. Without, it has no gradients, as where adapters compute a norm that they detach.
     """
 
-    def __init__(self, model: nn.Module, loss: PerRecord) -> None:
+    def __init__(self, model: nn.Module, loss: PerRecord, *, repeats: bool = True) -> None:
         super().__init__(model, loss)
+        self._repeats = repeats
         self._rows, self._unmeasured = 1, True
         self._sites = sites(model)
         self._calls = _Calls()
@@ -120,7 +127,7 @@ class LayerwiseEngine(GradientEngine):
         self._arena.clear()
         self._calls.begin()
         weights = {name: tensor.detach() for name, tensor in self.model.named_parameters()}
-        one_pass = _Pass(length(inputs), [[] for _ in self.parameters], self._arena, self._calls)
+        one_pass = _Pass(length(inputs), [[] for _ in self.parameters], self._arena, self._calls, self._repeats)
         counting = one_pass.measured() if self._unmeasured else nullcontext()
         with torch.enable_grad():
             with self._attached(lambda site: partial(one_pass.note, site)), counting:
@@ -191,6 +198,7 @@ class _Pass:
         gradients: by parameter, a part for each use.
         arena: memory for the gradients.
         calls: of the layers.
+        repeats: see `LayerwiseEngine`.
         starts: where the backward pass has to arrive.
         waiting: bytes that wait for the backward pass, by their place in memory.
     """
@@ -199,6 +207,7 @@ class _Pass:
     gradients: list[list[Gradients]]
     arena: Arena
     calls: _Calls
+    repeats: bool
     starts: list[Tensor] = field(default_factory=list)
     waiting: dict[int, int] = field(default_factory=dict)
 
@@ -209,6 +218,8 @@ class _Pass:
         if not isinstance(outputs, Tensor) or not outputs.dim():
             raise InvalidValueError(f"Expected a tensor with one output for each record of {type(module).__name__}.")
         rows_each = self.calls.rows_each(module, self.n, outputs)
+        if rows_each < 1 and not self.repeats:
+            return outputs
         if rows_each < 1:
             outputs, *arguments = (
                 self._repeated(value, rows_each == 0) for value in (outputs, *args, *kwargs.values())

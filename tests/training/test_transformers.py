@@ -174,7 +174,9 @@ def test_adapters(name: str, dora: bool) -> None:
             if parameter.requires_grad:  # B begins with zeros
                 parameter.add_(torch.randn(parameter.shape), alpha=0.1)
     assert sum(parameter.requires_grad for parameter in model.parameters()) >= 2
-    check(gradient_engine(model.eval(), like=records), model, records)
+    engine = gradient_engine(model.eval(), like=records)
+    assert isinstance(engine, LayerwiseEngine)
+    check(engine, model, records)
 
 
 def test_draws_of_a_record_are_the_same_alone_and_among_others() -> None:
