@@ -13,6 +13,7 @@ from dphpo_bench.base.text import shown
 from dphpo_bench.contract.metrics import OF_CLASSES, Metric, ModelMetric
 from dphpo_bench.contract.task import Input
 from dphpo_bench.data.labels import Class
+from dphpo_bench.training.failures import described, is_about_types
 from dphpo_bench.training.losses import IGNORED, logits, tensors_of
 
 if TYPE_CHECKING:
@@ -72,8 +73,8 @@ def reset(model: nn.Module) -> None:
     for name, layer in model.named_modules():
         if next(layer.parameters(recurse=False), None) is None and next(layer.buffers(recurse=False), None) is None:
             continue
-        reset = getattr(layer, "reset_parameters", None)
-        if reset is None:
+        reset = None if layer._forward_pre_hooks else getattr(layer, "reset_parameters", None)
+        if reset is None:  # of a layer whose hook makes its weights, it would draw others
             raise InvalidValueError(
                 f"Expected layers with reset_parameters, so that initial weights follow a run's seed; "
                 f"{name or 'the model'} ({type(layer).__name__}) has none. Pass a function that makes the model, or "
@@ -87,16 +88,19 @@ def accepted(model: nn.Module, records: Records) -> tuple[Records, Any]:
 
     Integers are token ids for a model that takes them, and numbers for others.
     """
-    failures = []
-    for tried in (records, as_real(records)):
+    failures: list[Exception] = []
+    for some in (records, as_real(records)):
         try:
-            return tried, _outputs(model, tried)
-        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-            failures.append(str(error).partition("\n")[0])
+            return some, _outputs(model, some)
+        except InvalidValueError:
+            raise
+        except Exception as error:  # whatever a model raises
+            failures.append(error)
     parts = records.inputs
     shapes = {name: (1, *part.shape[1:]) for name, part in parts.items()} if isinstance(parts, Mapping) else None
     what = shapes or (1, *records.named()["inputs"].shape[1:])
-    raise InvalidValueError(f"The model does not accept inputs of shape {what}: {failures[0]}")
+    failure = failures[is_about_types(failures[0])]
+    raise InvalidValueError(f"The model does not accept inputs of shape {what}{described(failure, parts)}") from None
 
 
 def as_real(records: Records) -> Records:

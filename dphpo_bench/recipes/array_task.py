@@ -4,7 +4,6 @@
 >>> task = ArrayTask("fraud", (X, y), nn.Linear(30, 2), batch_size=4096, epochs=20)  # doctest: +SKIP
 """
 
-import copy
 import hashlib
 import json
 import warnings
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.tensors import RECORD, Records
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.declared import advice_on_scores, check_balanced, declared_losses
@@ -40,6 +39,7 @@ from dphpo_bench.recipes.array_checks import (
     reset,
     shapes_of,
 )
+from dphpo_bench.training.functional import copied
 from dphpo_bench.training.losses import Objective, PerRecord
 from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.rare_classes import balanced_right
@@ -155,7 +155,9 @@ class ArrayTask(Task):
         with torch.random.fork_rng(devices=[]):
             try:
                 example = self.build_model()
-            except TypeError as error:
+            except DphpoBenchError:
+                raise
+            except Exception as error:  # whatever a function or a layer raises
                 raise InvalidValueError(
                     f"Cannot make a model of {shown(model)}: {shown(error, 200)}. Pass a module, or a function without "
                     "parameters that makes one."
@@ -166,7 +168,7 @@ class ArrayTask(Task):
                     "another ended. Pass the module itself, which is copied."
                 )
         if isinstance(model, nn.Module):
-            self._model = copy.deepcopy(model)
+            self._model = copied(model)
         if not public:
             declare_private(train)
         if columns is not None:
@@ -273,7 +275,7 @@ class ArrayTask(Task):
         Raises:
             InvalidValueError: if the function returns something else, or a layer cannot draw its weights anew.
         """
-        model = copy.deepcopy(self._model) if isinstance(self._model, nn.Module) else self._model()
+        model = copied(self._model) if isinstance(self._model, nn.Module) else self._model()
         if not isinstance(model, nn.Module):
             raise InvalidValueError(f"Expected model to be or to return a torch.nn.Module, got {type(model).__name__}.")
         if isinstance(self._model, nn.Module) and not self._pretrained:

@@ -5,13 +5,13 @@ Continuing one trial rather than another is then a choice made from what was rel
 (docs/accounting.md, kinds of batches). A step that the plan does not hold is refused by the ledger.
 """
 
-import copy
 from typing import TYPE_CHECKING
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.recipes.dp_sgd import DpSgd, trainable
 from dphpo_bench.session.session import Session
 from dphpo_bench.training.clipping import parse_clipping
+from dphpo_bench.training.functional import copied
 
 if TYPE_CHECKING:
     from torch import nn
@@ -63,6 +63,6 @@ class Training:
 
     def model(self) -> "nn.Module":
         """Return a copy of the model with the average of the weights so far."""
-        model = copy.deepcopy(self._model)
+        model = copied(self._model)
         self._average.copy_to(trainable(model))
         return model

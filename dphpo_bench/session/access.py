@@ -283,7 +283,10 @@ class Access(Unique):
             self.ledger.fail("The run was interrupted while private records were in use.")
             raise
         # Not raised above: an error's context leads to the frames, and these to the records.
-        raise self.failure(f"The model raised {kind} on private records; its text may quote them and is not shown.")
+        raise self.failure(
+            f"The model raised {kind} on private records; its text may quote them and is not shown. It worked on some "
+            "that were made up: try it on others, of the sizes and the values that yours may have."
+        )
 
     def failure(self, message: str) -> ModelFailedError:
         """End the run after a model has raised an exception on private records, and return the error to raise."""

@@ -93,14 +93,16 @@ class TaskContract(DependenceContract):
         import torch
 
         from dphpo_bench.training.clipping import Abadi
+        from dphpo_bench.training.failures import tried
         from dphpo_bench.training.gradients import gradient_engine
 
         with other_global_randomness(0):
             model = task.build_model()
             few = self._few(task)
             try:
-                engine = gradient_engine(model, task.objective().losses, named=few.are_named)
-                total = engine.clipped_sum(few.inputs, few.targets, Abadi(0.5))
+                with tried(few.inputs):
+                    engine = gradient_engine(model, task.objective().losses, like=few)
+                    total = engine.clipped_sum(few.inputs, few.targets, Abadi(0.5))
             except InvalidValueError as error:
                 raise ContractError(f"The model cannot be trained privately: {error}") from None
         norm = float(torch.cat([part.flatten() for part in total]).double().norm())

@@ -4,13 +4,12 @@ Micro-batches bound memory. No result depends on how a batch is cut, beyond roun
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, call, converted, each, gathered, length, take
@@ -50,7 +49,12 @@ class GradientEngine(ABC):
             raise InvalidValueError("Expected a model with at least one parameter that requires a gradient.")
         for name, parameter in model.named_parameters():
             if parameter.dtype not in (torch.float32, torch.float64):
-                raise InvalidValueError(f"Expected float32 or float64 parameters, got {parameter.dtype} in {name!r}.")
+                way = "Convert the model by model.float()"
+                if parameter.is_complex():
+                    way = "Train its real and its imaginary part as two parameters"
+                raise InvalidValueError(
+                    f"Expected float32 or float64 parameters, got {parameter.dtype} in {name!r}. {way}."
+                )
         self._device = self.parameters[0].device
         self._dtype = self.parameters[0].dtype
         self._norm_layers = [
@@ -295,12 +299,6 @@ class RowMemory:
         if isinstance(rows, slice) or dtype != tensor.dtype or tensor.device != memory.device:
             return memory.copy_(take(tensor, rows))
         return torch.index_select(tensor, 0, rows.to(tensor.device), out=memory)
-
-
-def call_with(model: nn.Module, weights: Any, inputs: Tensors) -> Any:
-    """Return the model's outputs at other weights, which are a mapping by name, or several."""
-    named = isinstance(inputs, Mapping)
-    return functional_call(model, weights, () if named else (inputs,), dict(inputs) if named else {})
 
 
 def _weighed_units(

@@ -197,6 +197,15 @@ def _linear(layer: nn.Linear, inputs: Tensor, gradients: Tensor, arena: Arena) -
     return {"weight": lambda: Dense(arena.product(g.mT, x).flatten(1)), "bias": lambda: Dense(g.sum(1))}
 
 
+def _transposed_linear(layer: nn.Module, inputs: Tensor, gradients: Tensor, arena: Arena) -> ByName:
+    """Return gradients for a weight of shape (d_in, d_out)."""
+    del layer
+    if inputs.dim() == 2:
+        return {"weight": lambda: Outer(inputs, gradients), "bias": lambda: Dense(gradients)}
+    x, g = inputs.flatten(1, -2), gradients.flatten(1, -2)
+    return {"weight": lambda: Dense(arena.product(x.mT, g).flatten(1)), "bias": lambda: Dense(g.sum(1))}
+
+
 def _conv2d(layer: nn.Conv2d, inputs: Tensor, gradients: Tensor, arena: Arena) -> ByName:
     def weight() -> Gradients:
         patches = _patches(layer, inputs, gradients.shape[2:])
@@ -274,15 +283,19 @@ _RULES: Mapping[type[nn.Module], Rule] = MappingProxyType(
         nn.Embedding: _embedding,
     }
 )
+_RULES_OF_OTHERS: Mapping[str, Rule] = MappingProxyType({"transformers.pytorch_utils.Conv1D": _transposed_linear})
 
 
 def rule_for(layer: nn.Module) -> Rule | None:
-    """Return the layer's rule; None if there is none for its class or its settings."""
+    """Return the layer's rule; None if there is none for its class or its settings, or if hooks make its weights."""
     if isinstance(layer, nn.Conv2d) and (layer.padding_mode != "zeros" or isinstance(layer.padding, str)):
         return None
     if isinstance(layer, nn.Embedding) and (layer.max_norm is not None or layer.scale_grad_by_freq or layer.sparse):
         return None
-    return None if "forward" in vars(layer) else _RULES.get(type(layer))
+    if layer._forward_pre_hooks or "forward" in vars(layer):
+        return None
+    kind = type(layer)
+    return _RULES.get(kind) or _RULES_OF_OTHERS.get(f"{kind.__module__}.{kind.__qualname__}")
 
 
 def _in_huge_pages(numbers: int, like: Tensor) -> Tensor:

@@ -4,7 +4,8 @@ A step costs hardly more than one without privacy, since no gradient of a batch 
 must not mix: `gradient_engine` compares this engine with passes of single records.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,12 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Tensors, length
+from dphpo_bench.base.tensors import Tensors, call, each, length
 from dphpo_bench.training.clipping import Clipping
-from dphpo_bench.training.engine import GradientEngine, call_with
+from dphpo_bench.training.engine import GradientEngine
+from dphpo_bench.training.evaluation import rows_at_once
+from dphpo_bench.training.functional import call_module, call_with
 from dphpo_bench.training.layers import Arena, ByName, Dense, Gradients, Rule, rule_for
 from dphpo_bench.training.losses import PerRecord, check_one_each
 from dphpo_bench.training.norms import row_norms
@@ -46,12 +49,20 @@ class LayerwiseEngine(GradientEngine):
     """Per-sample gradients layer by layer. See `GradientEngine`.
 
     A module with parameters of its own and without a rule is differentiated by vmap, with all that is inside of it.
+
+    Args:
+        model: see `GradientEngine`.
+        loss: see `GradientEngine`.
+        repeats: whether what a layer computes for all records at once gets a row for each, so that its gradients are
+            known. Without, it has no gradients, as where adapters compute a norm that they detach.
     """
 
-    def __init__(self, model: nn.Module, loss: PerRecord) -> None:
+    def __init__(self, model: nn.Module, loss: PerRecord, *, repeats: bool = True) -> None:
         super().__init__(model, loss)
+        self._repeats = repeats
         self._rows, self._unmeasured = 1, True
         self._sites = sites(model)
+        self._calls = _Calls()
         self._arena = Arena()
 
     def clipped_sum(
@@ -59,7 +70,7 @@ class LayerwiseEngine(GradientEngine):
     ) -> list[Tensor]:
         """See `GradientEngine.clipped_sum`."""
         for rows in self._micro_batches(inputs, indices, 1) if self._unmeasured else ():
-            self._gradients(self._gather(inputs, rows, copy=True), self._gather(targets, rows, copy=True))
+            self._measure(self._gather(inputs, rows), self._gather(targets, rows))
             break
         return super().clipped_sum(inputs, targets, clipping, indices)
 
@@ -92,31 +103,90 @@ class LayerwiseEngine(GradientEngine):
 
     def _gradients(self, inputs: Tensors, targets: Tensors) -> list[list[Gradients]]:
         """Return the records' gradients with respect to each parameter, a part for each use of it."""
+        self.rows(inputs, targets)
+        return self._pass(inputs, targets).gradients
+
+    def rows(self, inputs: Tensors, targets: Tensors) -> int:
+        """Return the number of records in a micro-batch, from the memory that one such record takes."""
+        if self._unmeasured:
+            self._measure(*(each(lambda tensor: tensor[:1], part) for part in (inputs, targets)))
+        return self._rows
+
+    def _measure(self, inputs: Tensors, targets: Tensors) -> None:
+        """Measure the memory that a record takes, and see which layers compute something for all records at once."""
+        self._calls = _Calls()
+        for n in range(1, 1 + rows_at_once(self.model, 2)):
+            self._calls.begin()
+            with torch.no_grad(), self._attached(lambda _: self._calls.see, with_kwargs=False):
+                call(self.model, each(lambda tensor: torch.cat([tensor] * n), inputs))  # noqa: B023 - used at once
+        one_pass = self._pass(*(each(Tensor.clone, part) for part in (inputs, targets)))
+        self._rows = per_sample_rows(one_pass.bytes_beside(self.model.parameters()), self._device)
+        self._unmeasured = False
+
+    def _pass(self, inputs: Tensors, targets: Tensors) -> "_Pass":
         self._arena.clear()
+        self._calls.begin()
         weights = {name: tensor.detach() for name, tensor in self.model.named_parameters()}
-        one_pass = _Pass(length(inputs), [[] for _ in self.parameters], self._arena)
+        one_pass = _Pass(length(inputs), [[] for _ in self.parameters], self._arena, self._calls, self._repeats)
+        counting = one_pass.measured() if self._unmeasured else nullcontext()
         with torch.enable_grad():
-            with self._attached(one_pass), one_pass.measured() if self._unmeasured else nullcontext():
+            with self._attached(lambda site: partial(one_pass.note, site)), counting:
                 losses = self.loss(call_with(self.model, weights, self._fast_layout(inputs)), targets)
             check_one_each(losses, length(inputs), "loss")
             if one_pass.starts and losses.requires_grad:
                 torch.autograd.grad(losses.sum(), one_pass.starts, allow_unused=True)
-        if self._unmeasured:
-            self._rows = per_sample_rows(one_pass.bytes_beside(weights.values()) / length(inputs), self._device)
-            self._unmeasured = False
-        return one_pass.gradients
+        return one_pass
 
     @contextmanager
-    def _attached(self, one_pass: "_Pass") -> Iterator[None]:
-        """Let the layers take part in a pass."""
-        handles = [
-            site.module.register_forward_hook(partial(one_pass.note, site), with_kwargs=True) for site in self._sites
-        ]
+    def _attached(self, hook_of: Callable[["_Site"], Any], with_kwargs: bool = True) -> Iterator[None]:
+        """Let the layers take part in a pass, by a forward hook each."""
+        handles = [site.module.register_forward_hook(hook_of(site), with_kwargs=with_kwargs) for site in self._sites]
         try:
             yield
         finally:
             for handle in handles:
                 handle.remove()
+
+
+class _Calls:
+    """Calls of layers and their rows: some for each record, or for all records at once, as embeddings of positions.
+
+    A shape does not say which: a table of as many rows as there are records looks like records. So a pass of one record
+    and a pass of two are seen first. What all records share has as many rows in both.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: Counter[int] = Counter()
+        self._seen: dict[tuple[int, int], list[tuple[int, int]]] = {}
+
+    def begin(self) -> None:
+        """Begin a pass."""
+        self._numbers.clear()
+
+    def see(self, module: nn.Module, args: object, outputs: object) -> None:
+        """Note a call's rows and dimensions, as a forward hook."""
+        del args
+        if isinstance(outputs, Tensor) and outputs.dim():
+            self._seen.setdefault(self._next(module), []).append((len(outputs), outputs.dim()))
+
+    def rows_each(self, module: nn.Module, n: int, outputs: Tensor) -> int:
+        """Return how many rows of the next call's outputs are of each record.
+
+        If all records share them: 0 if they are a row in the place of the records', -1 if there is no such place.
+        """
+        seen = self._seen.get(self._next(module), [])
+        (alone, dimensions), (pair, _) = seen if len(seen) == 2 else [(1, 0), (2, 0)]
+        rows, rest = divmod(len(outputs), n)
+        # What follows an embedding that was repeated for each record has a row, or a dimension, for records, too.
+        if n > 1 and alone == pair and dimensions == outputs.dim() and (alone > 1 or len(outputs) == 1):
+            return 0 if alone == 1 else -1
+        if n > 1 and (rest or (rows != 1 and not 1 < alone < pair == 2 * alone)):
+            raise InvalidValueError(f"Expected outputs of {type(module).__name__} for each record, or for all of them.")
+        return rows
+
+    def _next(self, module: nn.Module) -> tuple[int, int]:
+        self._numbers[id(module)] += 1
+        return id(module), self._numbers[id(module)]
 
 
 @dataclass(frozen=True)
@@ -127,6 +197,8 @@ class _Pass:
         n: number of records.
         gradients: by parameter, a part for each use.
         arena: memory for the gradients.
+        calls: of the layers.
+        repeats: see `LayerwiseEngine`.
         starts: where the backward pass has to arrive.
         waiting: bytes that wait for the backward pass, by their place in memory.
     """
@@ -134,6 +206,8 @@ class _Pass:
     n: int
     gradients: list[list[Gradients]]
     arena: Arena
+    calls: _Calls
+    repeats: bool
     starts: list[Tensor] = field(default_factory=list)
     waiting: dict[int, int] = field(default_factory=dict)
 
@@ -141,8 +215,16 @@ class _Pass:
         self, site: _Site, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Any
     ) -> Tensor:
         """Take part in the pass, as a forward hook of the module at a site."""
-        if not isinstance(outputs, Tensor) or len(outputs) != self.n:
-            raise InvalidValueError(f"Expected one output for each record of {type(module).__name__}.")
+        if not isinstance(outputs, Tensor) or not outputs.dim():
+            raise InvalidValueError(f"Expected a tensor with one output for each record of {type(module).__name__}.")
+        rows_each = self.calls.rows_each(module, self.n, outputs)
+        if rows_each < 1 and not self.repeats:
+            return outputs
+        if rows_each < 1:
+            outputs, *arguments = (
+                self._repeated(value, rows_each == 0) for value in (outputs, *args, *kwargs.values())
+            )
+            args, kwargs = tuple(arguments[: len(args)]), dict(zip(kwargs, arguments[len(args) :], strict=True))
         if not outputs.requires_grad:
             # Not `requires_grad_`: a layer that follows may work in place.
             self.starts.append(torch.zeros((), dtype=outputs.dtype, device=outputs.device, requires_grad=True))
@@ -157,9 +239,10 @@ class _Pass:
                 if versions != [tensor._version for tensor in inputs]:
                     raise InvalidValueError(f"The inputs of {type(module).__name__} were changed in place.")
                 if site.rule is None:
-                    by_name = _by_vmap(site, args, kwargs, gradients)
-                elif len(inputs) == len(args) + len(kwargs) == 1 and len(inputs[0]) == self.n:
-                    by_name = site.rule(module, inputs[0].detach(), gradients, self.arena)
+                    by_name = _by_vmap(site, args, kwargs, gradients, max(1, rows_each))
+                elif len(inputs) == len(args) + len(kwargs) == 1 and len(inputs[0]) == len(gradients):
+                    x, g = (_by_record(t, self.n) if rows_each > 1 else t for t in (inputs[0].detach(), gradients))
+                    by_name = site.rule(module, x, g, self.arena)
                 else:
                     raise InvalidValueError(f"Expected one input for each record of {type(module).__name__}.")
                 for name, place in site.trained.items():
@@ -168,6 +251,12 @@ class _Pass:
         noted: Tensor = outputs
         noted.register_hook(after_backward)  # type: ignore[no-untyped-call]
         return noted
+
+    def _repeated(self, value: Any, has_place: bool) -> Any:
+        """Return a tensor that all records share with a row for each."""
+        if not isinstance(value, Tensor) or not value.dim():
+            return value
+        return value.expand(self.n, *value.shape[1:] if has_place else value.shape)
 
     def measured(self) -> saved_tensors_hooks:
         """Count the tensors that autograd keeps."""
@@ -208,33 +297,40 @@ def layerwise_pays(model: nn.Module) -> bool:
     return sum(trained[place].numel() for place in ruled) >= _SHARE * sum(parameter.numel() for parameter in trained)
 
 
-def _by_vmap(site: _Site, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: Tensor) -> ByName:
-    """Return gradients of any module that computes from tensors with a row for each record."""
+def _by_record(rows: Tensor, n: int) -> Tensor:
+    """Return rows with a dimension for n records before that for the rows of each."""
+    return rows.reshape(n, -1, *rows.shape[1:])
+
+
+def _by_vmap(site: _Site, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: Tensor, rows_each: int) -> ByName:
+    """Return gradients of any module that computes from tensors with as many rows for each record."""
     arguments = [*args, *kwargs.values()]
-    dims = (None, None, 0, *_mapped(arguments, len(gradients)))
+    mapped = _mapped(arguments, len(gradients))
+    n = len(gradients) // rows_each
+    records = [value if dim is None else _by_record(value, n) for value, dim in zip(arguments, mapped, strict=True)]
     weights = {name: weight.detach() for name, weight in site.module.named_parameters()}
     constants = {name: weights.pop(name) for name in list(weights) if name not in site.trained}
     constants.update(site.module.named_buffers())
 
     def product(weights: dict[str, Tensor], constants: dict[str, Tensor], gradient: Tensor, *record: Any) -> Tensor:
-        rows = [value if dim is None else value[None] for value, dim in zip(record, dims[3:], strict=True)]
-        positional, by_name = tuple(rows[: len(args)]), dict(zip(kwargs, rows[len(args) :], strict=True))
-        outputs: Tensor = functional_call(site.module, (weights, constants), positional, by_name)
-        return (outputs[0] * gradient).sum()
+        positional, by_name = tuple(record[: len(args)]), dict(zip(kwargs, record[len(args) :], strict=True))
+        outputs: Tensor = call_module(site.module, {**weights, **constants}, positional, by_name)
+        return (outputs.reshape(gradient.shape) * gradient).sum()
 
-    by_name = vmap(grad(product), dims)(weights, constants, gradients, *arguments)
+    of_records = vmap(grad(product), (None, None, 0, *mapped))
+    by_name = of_records(weights, constants, _by_record(gradients, n), *records)
     return {name: partial(Dense, rows.flatten(1)) for name, rows in by_name.items()}
 
 
 def _mapped(arguments: list[Any], n: int) -> tuple[int | None, ...]:
-    """Return 0 for arguments with a row for each record, which are all tensors but numbers; None for others.
+    """Return 0 for arguments with n rows, which are all tensors but numbers; None for others.
 
     Reject tables: a table of eight rows would look like eight records.
     """
     tensors = [argument for argument in arguments if isinstance(argument, Tensor) and argument.dim()]
     tables = [tuple(tensor.shape) for tensor in tensors if len(tensor) != n]
     if tables:
-        raise InvalidValueError(f"Expected arguments with a row for each of {n} records, got one of shape {tables[0]}.")
+        raise InvalidValueError(f"Expected arguments with {n} rows, as the outputs have, got one of shape {tables[0]}.")
     return tuple(0 if isinstance(argument, Tensor) and argument.dim() else None for argument in arguments)
 
 

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import plain
+from dphpo_bench.base.text import shown
 
 PerRecord = Callable[[Any, Any], Tensor]
 """(outputs, targets) → one number for each record, shape (n,)."""
@@ -36,7 +37,16 @@ class Objective:
 
 
 def logits(outputs: Tensor | Mapping[str, Tensor]) -> Tensor:
-    """Return the outputs as a single tensor."""
+    """Return the outputs as a single tensor.
+
+    Raises:
+        InvalidValueError: if there are several, and none is called "logits".
+    """
+    if isinstance(outputs, Mapping) and "logits" not in outputs:
+        raise InvalidValueError(
+            f"Expected a model whose outputs are a tensor, or one of them called 'logits'; got "
+            f"{shown(', '.join(outputs) or 'none')}. Return the logits."
+        )
     return outputs["logits"] if isinstance(outputs, Mapping) else outputs
 
 
@@ -57,10 +67,16 @@ def tensors_of(outputs: Any) -> Any:
     """Return a model's outputs that are tensors, without the None of optional outputs.
 
     Raises:
-        InvalidValueError: if an output is of a subclass of tensors, whose code would see the targets.
+        InvalidValueError: if an output is of a subclass of tensors, whose code would see the targets, or if outputs are
+            no tensor and have no names.
     """
     if isinstance(outputs, Tensor):
         return plain(outputs)
+    if not isinstance(outputs, Mapping):
+        raise InvalidValueError(
+            f"Expected a model whose outputs are a tensor, or several by name, got {type(outputs).__name__}. Return "
+            "the tensor of logits."
+        )
     return {name: plain(value) for name, value in outputs.items() if isinstance(value, Tensor)}
 
 

@@ -4,8 +4,7 @@ Clipping bounds what a record does to its own gradient, loss or prediction. If a
 no engine knows by name, one record counts in all the others' results.
 """
 
-import copy
-from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +16,12 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records, Tensors, call, converted, each, leaves, take
 from dphpo_bench.training.evaluation import evaluating
+from dphpo_bench.training.functional import copied
 from dphpo_bench.training.lengths import refuse_wrong_lengths
 from dphpo_bench.training.linear import linear_layer
 from dphpo_bench.training.losses import PerRecord, check_one_each, tensors_of
-from dphpo_bench.training.randomness import global_randomness
+from dphpo_bench.training.row_draws import RowDraws, draws
+from dphpo_bench.training.structure import content
 
 # Records differ in size, so that statistics of a batch differ from those of a record.
 _SCALES = (0.1, 3.0, 1.0, 0.3, 10.0, 0.0)
@@ -66,15 +67,17 @@ def refuse_watchers(model: nn.Module | None = None) -> None:
     ]
     for name, hook in hooks:
         if (getattr(getattr(hook, "func", hook), "__module__", None) or "").partition(".")[0] != "torch":
-            raise InvalidValueError(f"Expected a model without hooks, which would see the records; {name} has one.")
+            raise InvalidValueError(
+                f"Expected a model without hooks, which would see the records; {name} has one. Remove it."
+            )
 
 
 def refuse_mixing(model: nn.Module, inputs: Tensors) -> None:
     """Reject a model that mixes the records of a batch, keeps some of them, or says wrong lengths.
 
     Checked is a copy with perturbed weights, since initial weights of zero would hide much, on made-up inputs, in the
-    model's mode and in that of evaluation. If the model draws random numbers, one record is exchanged at a fixed seed:
-    the outputs of all others must stay. Of `inputs` only names, the shape of a record, type and device are used.
+    model's mode and in that of evaluation. What a record draws by chance is the same in all passes; see `RowDraws`. Of
+    `inputs` only names, the shape of a record, type and device are used.
     """
     if linear_layer(model) is not None:
         return
@@ -95,7 +98,7 @@ def refuse_mixing(model: nn.Module, inputs: Tensors) -> None:
 def perturbed(model: nn.Module) -> nn.Module:
     """Return a copy of a model with other weights."""
     generator = torch.Generator().manual_seed(0)
-    probe = copy.deepcopy(model)
+    probe = copied(model)
     with torch.no_grad():
         for parameter in probe.parameters():
             noise = torch.randn(parameter.shape, generator=generator).to(parameter)
@@ -122,9 +125,9 @@ def refuse_mixing_values(values: PerRecord, what: str, model: nn.Module, records
         return torch.randn(tensor.shape, generator=generator).to(tensor)
 
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with evaluating(model):
+            outputs = each(random, tensors_of(call(model, made_up(model, records.inputs))))
         try:
-            with evaluating(model):
-                outputs = each(random, tensors_of(call(model, made_up(model, records.inputs))))
             targets = each(lambda tensor: converted(zeros_and_ones(tensor), like.device, like.dtype), records.targets)
 
             def of(rows: list[int]) -> Tensor:
@@ -184,9 +187,11 @@ def zeros_and_ones(tensor: Tensor, generator: torch.Generator | None = None) -> 
 
 def _compare(model: nn.Module, inputs: Tensors) -> bool:
     """Reject a model that mixes or keeps these inputs; return whether some of its outputs are finite."""
+    device = next(model.parameters()).device
+    mode = RowDraws(device)
 
     def outputs(rows: list[int]) -> list[Tensor]:
-        some = torch.tensor(rows)
+        mode.records, some = rows, torch.tensor(rows)
         tensors = leaves(tensors_of(call(model, each(lambda tensor: take(tensor, some), inputs))))
         if any(tensor.ndim == 0 or len(tensor) != len(rows) for tensor in tensors):
             shapes = [tuple(tensor.shape) for tensor in tensors]
@@ -194,47 +199,36 @@ def _compare(model: nn.Module, inputs: Tensors) -> bool:
         return tensors
 
     everyone = list(range(len(_SCALES)))
-    together = outputs(everyone)
-    before = _state(model)
-    again = [tensor.flip(0) for tensor in outputs(everyone[::-1])]
-    if _state(model) != before:
-        raise InvalidValueError(
-            "Expected a model that keeps nothing of what it sees; a buffer or an attribute changes when it is used."
-        )
-    seen = any(bool(tensor.isfinite().any()) for tensor in together)
-    if any(map(_differ, together, outputs(everyone), together)):
-        _compare_at_one_seed(model, outputs, len(everyone))
-        return seen
-    alone = [torch.cat(rows) for rows in zip(*(outputs([row]) for row in everyone), strict=True)]
+    with mode if draws(lambda: outputs(everyone), device) else nullcontext():
+        together = outputs(everyone)
+        before = _state(model)
+        again = [tensor.flip(0) for tensor in outputs(everyone[::-1])]
+        for (name, now), (_, value) in zip(_state(model), before, strict=False):
+            if now != value:
+                raise InvalidValueError(
+                    f"Expected a model that keeps nothing of what it sees; {name!r} changes when it is used. Leave it "
+                    "out, or set it once, before training."
+                )
+        if any(map(_differ, together, outputs(everyone), together)):
+            raise InvalidValueError(
+                "Expected a model that draws its random numbers from torch's global generator, as dropout does: "
+                "whether it treats each record alone could not be seen."
+            )
+        alone = [torch.cat(rows) for rows in zip(*(outputs([row]) for row in everyone), strict=True)]
     if any(map(_differ, together, again, alone)):
         raise InvalidValueError(
             "Expected a model that treats each record alone; its outputs for a record depend on the others of a batch."
+            f"{_suspects(model)}"
         )
-    return seen
+    return any(bool(tensor.isfinite().any()) for tensor in together)
 
 
-def _compare_at_one_seed(model: nn.Module, outputs: Callable[[list[int]], list[Tensor]], count: int) -> None:
-    """Reject a model that draws random numbers and mixes records: exchange a record and compare all others."""
-
-    def drawn(rows: list[int]) -> list[Tensor]:
-        with global_randomness(0, next(model.parameters()).device):
-            return outputs(rows)
-
-    everyone = list(range(count))
-    together = drawn(everyone)
-    if any(map(_differ, together, drawn(everyone), together)):
-        raise InvalidValueError(
-            "Expected a model that draws its random numbers from torch's global generator, as dropout does: whether it "
-            "treats each record alone could not be seen."
-        )
-    for row in everyone:
-        others = [other for other in everyone if other != row]
-        exchanged = drawn([(row + 1) % count if other == row else other for other in everyone])
-        if any(_differ(a[others], b[others], a[others]) for a, b in zip(together, exchanged, strict=True)):
-            raise InvalidValueError(
-                "Expected a model that treats each record alone; its outputs for a record depend on the others of a "
-                "batch, or on how many random numbers were drawn for them: dropout needs tensors of one shape."
-            )
+def _suspects(model: nn.Module) -> str:
+    """Return a sentence about a layer that takes records in dimension 1, if there is one."""
+    for name, layer in model.named_modules():
+        if getattr(layer, "batch_first", True) is False:
+            return f" Build {name or 'the model'!r} ({type(layer).__name__}) with batch_first=True."
+    return ""
 
 
 def _differ(together: Tensor, again: Tensor, alone: Tensor) -> bool:
@@ -253,11 +247,12 @@ def _unlike_numbers(tensor: Tensor) -> Tensor:
 
 
 def _state(model: nn.Module) -> list[tuple[str, object]]:
-    """Return the values of buffers, and identities and lengths of attributes."""
-    state: list[tuple[str, object]] = [(name, buffer.flatten().tolist()) for name, buffer in model.named_buffers()]
+    """Return the contents of buffers and other tensors; of other attributes identities and lengths."""
+    state: list[tuple[str, object]] = [(name, content(buffer)) for name, buffer in model.named_buffers()]
     for name, module in model.named_modules():
         for key, value in vars(module).items():
             if not key.startswith("_") and key != "training":
                 length = len(value) if isinstance(value, list | dict | set) else -1
-                state.append((f"{name}.{key}", (id(value), length)))
+                seen = content(value) if isinstance(value, Tensor) else (id(value), length)
+                state.append((f"{name}.{key}".lstrip("."), seen))
     return state

@@ -16,6 +16,7 @@ from dphpo_bench.base.tensors import Records, each, length, plain
 from dphpo_bench.base.text import shown
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.engine import GradientEngine
+from dphpo_bench.training.failures import tried
 from dphpo_bench.training.gradients import can_be_closed, gradient_engine
 from dphpo_bench.training.losses import Objective
 from dphpo_bench.training.model_checks import (
@@ -26,6 +27,7 @@ from dphpo_bench.training.model_checks import (
     zeros_and_ones,
 )
 from dphpo_bench.training.structure import content, named_tensors
+from dphpo_bench.training.unfit import refuse_unfit
 
 _MOST_ENGINES = 4
 
@@ -36,6 +38,7 @@ class OwnModel:
     def __init__(self, build: Callable[[], nn.Module], records: Records, objective: Objective) -> None:
         refuse_watchers()  # also of what is built
         self.model = build()
+        refuse_unfit(self.model)
         self._initial = [parameter.detach().clone() for parameter in self.model.parameters()]
         self._records = records
         self._objective = objective
@@ -74,7 +77,7 @@ class OwnModel:
         if kind not in self._engines:
             losses, records = self._objective.losses, self._records
             # A model that does not work at all fails here, where an exception reveals nothing of the private records.
-            with self._initial_weights(), torch.random.fork_rng(devices=[]):
+            with tried(records.inputs), self._initial_weights(), torch.random.fork_rng(devices=[]):
                 refuse_mixing_values(losses, "loss", self.model, records)
                 engine = gradient_engine(self.model, losses, like=records)
                 inputs = made_up(self.model, records.inputs)
@@ -91,12 +94,20 @@ class OwnModel:
         """Reject, by made-up records, a model or losses that no private training can use; and scores, on request.
 
         Raises:
-            InvalidValueError: as in `engine` and `scored`, or if no loss is finite.
+            InvalidValueError: as in `engine` and `scored`, or if no loss is finite, or no gradient differs from 0.
         """
         engine, inputs = self.engine(self.model), made_up(self.model, self._records.inputs)
-        if not engine.losses(inputs, each(zeros_and_ones, self._records.targets)).isfinite().any():
+        targets = each(zeros_and_ones, self._records.targets)
+        with tried(self._records.inputs):
+            losses, sums = engine.losses(inputs, targets), engine.clipped_sum(inputs, targets, AutoS())
+        if not losses.isfinite().any():
             raise InvalidValueError(
                 "Expected losses that are finite, got none on made-up records. Correct the model or the losses."
+            )
+        if not any(bool(part.any()) for part in sums):
+            raise InvalidValueError(
+                "Expected losses that depend on the weights that are trained, got gradients of 0 on made-up records. "
+                "Does the model detach() its outputs, or round them?"
             )
         if scores:
             self.scored(self.model)
@@ -115,7 +126,7 @@ class OwnModel:
 
     def _check(self) -> None:
         if (state := self._state()) not in self._checked:
-            with self._initial_weights():
+            with tried(self._records.inputs), self._initial_weights():
                 refuse_mixing(self.model, self._records.inputs)
             self._checked.add(state)
 

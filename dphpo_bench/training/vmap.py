@@ -9,7 +9,8 @@ from torch.func import grad, vmap
 
 from dphpo_bench.base.tensors import Tensors, each
 from dphpo_bench.training.clipping import Clipping
-from dphpo_bench.training.engine import GradientEngine, add_clipped, call_with
+from dphpo_bench.training.engine import GradientEngine, add_clipped
+from dphpo_bench.training.functional import call_with
 from dphpo_bench.training.losses import PerRecord, check_one_each
 from dphpo_bench.training.norms import add_by_unit
 
@@ -55,7 +56,7 @@ class VmapEngine(GradientEngine):
         self, weights: dict[str, Tensor], constants: dict[str, Tensor], record: Tensors, target: Tensors
     ) -> Tensor:
         inputs, targets = (each(lambda tensor: tensor[None], tensors) for tensors in (record, target))
-        losses = self.loss(call_with(self.model, (weights, constants), inputs), targets)
+        losses = self.loss(call_with(self.model, {**weights, **constants}, inputs), targets)
         check_one_each(losses, 1, "loss")
         return losses.squeeze(0)
 

@@ -1,0 +1,66 @@
+"""Models at other weights, and copies of models.
+
+Torch's own functions fail, or leave a model with wrong weights, where a module is used twice or a hook makes a weight.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from dphpo_bench.base.tensors import Tensors
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def call_with(model: nn.Module, weights: Mapping[str, Tensor], inputs: Tensors) -> Any:
+    """Return the model's outputs at other weights, by the name that a parameter or buffer has first."""
+    named = isinstance(inputs, Mapping)
+    return call_module(model, weights, () if named else (inputs,), dict(inputs) if named else {})
+
+
+def call_module(
+    module: nn.Module, weights: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Return a module's outputs for any arguments at other weights; see `call_with`."""
+    with _attributes_restored(module):
+        return functional_call(module, _at_every_place(module, weights), args, dict(kwargs), tie_weights=False)
+
+
+def copied(model: Model) -> Model:
+    """Return a copy of a model. Weights that a hook has computed are copied as numbers."""
+    computed = {id(t): t.detach().clone() for m in model.modules() for t in _attributes(m).values() if not t.is_leaf}
+    return copy.deepcopy(model, computed)
+
+
+def _at_every_place(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights by all places where the module holds them.
+
+    A module that is used twice is a single place. With two names for it, torch would put back the new weights.
+    """
+    tensors = dict([*module.named_buffers(), *module.named_parameters()])
+    new = {id(tensors[name]): weight for name, weight in weights.items()}
+    return {
+        f"{prefix}.{name}" if prefix else name: new[id(tensor)]
+        for prefix, part in module.named_modules()
+        for name, tensor in (*part._parameters.items(), *part._buffers.items())
+        if id(tensor) in new
+    }
+
+
+@contextmanager
+def _attributes_restored(module: nn.Module) -> Iterator[None]:
+    """Put back what hooks before a module's forward compute from other weights, as `weight_norm` does."""
+    before = [(part, _attributes(part)) for part in module.modules() if part._forward_pre_hooks]
+    try:
+        yield
+    finally:
+        for part, attributes in before:
+            vars(part).update(attributes)
+
+
+def _attributes(module: nn.Module) -> dict[str, Tensor]:
+    return {name: value for name, value in vars(module).items() if isinstance(value, Tensor)}

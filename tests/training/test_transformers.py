@@ -1,0 +1,276 @@
+"""Networks of transformers, all weights trained, with masks: gradients are those of a pass for each record."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dphpo_bench.base.tensors import Records, call
+from dphpo_bench.training.clipping import Abadi, AutoS
+from dphpo_bench.training.gradients import gradient_engine
+from dphpo_bench.training.layerwise import LayerwiseEngine
+from dphpo_bench.training.loop import LoopEngine
+from dphpo_bench.training.losses import cross_entropy
+from dphpo_bench.training.row_draws import RowDraws
+from dphpo_bench.training.vmap import VmapEngine
+from tests.training.models import flat, relative_error
+
+transformers = pytest.importorskip("transformers")
+
+N, LENGTH, WORDS, CLASSES = 7, 10, 30, 3
+SIZES = {
+    "vocab_size": WORDS,
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 12,
+    "max_position_embeddings": 16,
+    "num_labels": CLASSES,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+OF_ITS_OWN: dict[str, dict[str, Any]] = {
+    "Bert": {},
+    "DistilBert": {"dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 12},
+    "Albert": {"embedding_size": 6},
+    "Electra": {"embedding_size": 6},
+    "Roberta": {"type_vocab_size": 1},
+    "GPT2": {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 16},
+    "OPT": {"ffn_dim": 12, "word_embed_proj_dim": 8},
+    "Llama": {"num_key_value_heads": 1},
+    "DebertaV2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 4},
+}
+BY_VMAP = ("DebertaV2",)  # its table of relative positions is used beside its layer
+
+
+def classifier(name: str, attention: str = "sdpa") -> nn.Module:
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**{**SIZES, **OF_ITS_OWN[name]})
+    config._attn_implementation = "eager" if name in BY_VMAP else attention
+    model: nn.Module = getattr(transformers, f"{name}ForSequenceClassification")(config)
+    return model
+
+
+class Wrapped(nn.Module):
+    """A network as people wrap one: ids only, and a mask of their own."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, ids: Tensor) -> Tensor:
+        logits: Tensor = self.network(input_ids=ids, attention_mask=(ids != 0).long()).logits
+        return logits
+
+
+def texts() -> Records:
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(3, WORDS, (N, LENGTH), generator=generator)
+    mask = (torch.arange(LENGTH) < torch.randint(2, LENGTH + 1, (N, 1), generator=generator)).long()
+    targets = torch.randint(0, CLASSES, (N,), generator=generator)
+    return Records({"input_ids": ids * mask, "attention_mask": mask}, targets)
+
+
+def by_loop(model: nn.Module, records: Records, bound: float) -> list[Tensor]:
+    model = copy.deepcopy(model).double()
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    total = [torch.zeros_like(parameter, requires_grad=False) for parameter in parameters]
+    for row in range(len(records)):
+        some = records.rows(slice(row, row + 1)).to(torch.device("cpu"), torch.float64)
+        loss = cross_entropy(call(model, some.inputs), some.named()["targets"])
+        gradients = torch.autograd.grad(loss.sum(), parameters, allow_unused=True, materialize_grads=True)
+        factor = min(1.0, bound / float(flat(list(gradients)).norm()))
+        total = [sum_ + factor * gradient for sum_, gradient in zip(total, gradients, strict=True)]
+    return total
+
+
+def check(engine: Any, model: nn.Module, records: Records) -> None:
+    expected = by_loop(model, records, 0.1)
+    for rows in (slice(0, N), slice(2, 3), slice(1, 3)):  # a row of three is for all, whatever the number of records
+        some = records.rows(rows)
+        actual = engine.clipped_sum(some.inputs, some.targets, Abadi(0.1))
+        assert relative_error(actual, expected if len(some) == N else by_loop(model, some, 0.1)) < 1e-5
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", OF_ITS_OWN)
+def test_every_engine_agrees_with_a_loop(name: str, attention: str) -> None:
+    model, records = classifier(name, attention).eval(), texts()
+    chosen = gradient_engine(model, like=records)
+    assert type(chosen) is (VmapEngine if name in BY_VMAP else LayerwiseEngine)
+    check(chosen, model, records)
+    check(LoopEngine(model, cross_entropy), model, records)
+
+
+@pytest.mark.parametrize("name", ["Bert", "GPT2"])
+def test_in_float64_they_agree_to_rounding(name: str) -> None:
+    model, records = classifier(name).eval().double(), texts()
+    actual = LayerwiseEngine(model, cross_entropy).clipped_sum(records.inputs, records.targets, Abadi(0.1))
+    assert relative_error(actual, by_loop(model, records, 0.1)) < 1e-12
+
+
+@pytest.mark.parametrize("name", [name for name in OF_ITS_OWN if name not in BY_VMAP])
+def test_dropout_changes_no_engine(name: str) -> None:
+    model, records = classifier(name).train(), texts()
+    assert isinstance(gradient_engine(model, like=records), LayerwiseEngine)
+
+
+def test_a_wrapped_network_and_units() -> None:
+    records = texts()
+    ids = records.named()["inputs.input_ids"]
+    model = Wrapped(classifier("Bert")).eval()
+    wrapped = Records(ids, records.targets)
+    engine = gradient_engine(model, like=wrapped)
+    assert isinstance(engine, LayerwiseEngine)
+    check(engine, model, wrapped)
+
+
+def test_pictures() -> None:
+    torch.manual_seed(0)
+    sizes = {name: SIZES[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_labels")}
+    config = transformers.ViTConfig(**sizes, intermediate_size=12, image_size=8, patch_size=4)
+    model = transformers.ViTForImageClassification(config).eval()
+    records = Records({"pixel_values": torch.randn(N, 3, 8, 8)}, texts().targets)
+    check(gradient_engine(model, like=records), model, records)
+    check(VmapEngine(model, cross_entropy), model, records)
+
+
+class T5Mean(nn.Module):
+    """The encoder of T5, whose bias of attention all records share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        config = transformers.T5Config(
+            vocab_size=WORDS, d_model=8, d_kv=4, d_ff=12, num_layers=2, num_heads=2, dropout_rate=0.1
+        )
+        self.encoder, self.head = transformers.T5EncoderModel(config), nn.Linear(8, CLASSES)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        hidden = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        weights = attention_mask[..., None] / attention_mask.sum(1)[:, None, None].clamp(min=1)
+        outputs: Tensor = self.head((hidden * weights).sum(1))
+        return outputs
+
+
+def test_the_encoder_of_t5() -> None:
+    torch.manual_seed(0)
+    model, records = T5Mean().eval(), texts()
+    check(gradient_engine(model, like=records), model, records)
+
+
+@pytest.mark.parametrize("dora", [False, True])
+@pytest.mark.parametrize("name", ["Bert", "GPT2", "Llama"])
+def test_adapters(name: str, dora: bool) -> None:
+    peft = pytest.importorskip("peft")
+    modules = {"Bert": ["query", "value"], "GPT2": ["c_attn"], "Llama": ["q_proj", "v_proj"]}[name]
+    model, records = classifier(name), texts()
+    settings = peft.LoraConfig(r=2, target_modules=modules, use_dora=dora, fan_in_fan_out=name == "GPT2")
+    peft.inject_adapter_in_model(settings, model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:  # B begins with zeros
+                parameter.add_(torch.randn(parameter.shape), alpha=0.1)
+    assert sum(parameter.requires_grad for parameter in model.parameters()) >= 2
+    engine = gradient_engine(model.eval(), like=records)
+    assert isinstance(engine, LayerwiseEngine)
+    check(engine, model, records)
+
+
+def test_draws_of_a_record_are_the_same_alone_and_among_others() -> None:
+    dropout, hidden = nn.Dropout(0.5), torch.ones(6, 40, 3)
+    draws = RowDraws(torch.device("cpu"))
+    with draws:
+        draws.records = range(6)
+        together = dropout(hidden)
+        heads = dropout(hidden.flatten(0, 1)).view_as(hidden)
+        shared = torch.rand(())
+        for row in range(6):
+            draws.records = [row]
+            assert torch.equal(dropout(hidden[row : row + 1])[0], together[row])
+            assert torch.equal(dropout(hidden[row]), heads[row])
+            assert torch.rand(()) == shared
+    assert not torch.equal(together[0], together[1])
+
+
+def test_a_table_of_positions_may_have_as_many_rows_as_there_are_records() -> None:
+    """Of shape (length, d), without a dimension for records."""
+
+    class Positions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.norm, self.head = nn.Embedding(LENGTH, 6), nn.LayerNorm(6), nn.Linear(6, CLASSES)
+            self.words = nn.Embedding(WORDS, 6)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            positions = self.norm(self.table(torch.arange(ids.shape[1])))
+            outputs: Tensor = self.head(torch.tanh(self.words(ids) + positions).mean(1))
+            return outputs
+
+    torch.manual_seed(0)
+    model = Positions()
+    like = Records(torch.randint(0, WORDS, (4, LENGTH)), torch.zeros(4, dtype=torch.int64))
+    engine = gradient_engine(model, like=like)
+    assert isinstance(engine, LayerwiseEngine)
+    for length in (LENGTH, 5, 1):
+        for n in (1, 2, 5, LENGTH):
+            records = Records(torch.randint(0, WORDS, (n, length)), torch.randint(0, CLASSES, (n,)))
+            actual = engine.clipped_sum(records.inputs, records.targets, Abadi(0.1))
+            assert relative_error(actual, by_loop(model, records, 0.1)) < 1e-5
+
+
+def test_rows_of_a_record_may_be_flattened() -> None:
+    class Flattened(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.inner, self.norm = nn.Embedding(WORDS, 6), nn.Linear(6, 6), nn.LayerNorm(6)
+            self.scale, self.head = Scale(), nn.Linear(6, CLASSES)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            hidden = self.scale(self.norm(self.inner(self.words(ids).flatten(0, 1)).tanh()))
+            outputs: Tensor = self.head(hidden.view(*ids.shape, -1).mean(1))
+            return outputs
+
+    torch.manual_seed(0)
+    model = Flattened()
+    records = Records(torch.randint(0, WORDS, (N, LENGTH)), torch.randint(0, CLASSES, (N,)))
+    engine = gradient_engine(model, like=records)
+    assert isinstance(engine, LayerwiseEngine)
+    check(engine, model, records)
+
+
+class Scale(nn.Module):
+    """A layer without a rule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(0.5, 2, 6))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden * self.weight
+
+
+def test_code_that_looks_at_values_goes_by_a_loop() -> None:
+    """Most weights are in a layer without a rule, and vmap does not run `item()`."""
+
+    class Looks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.head = nn.Parameter(torch.randn(6, 40)), nn.Linear(40, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            scale = 1 if float(x.abs().max()) > 0 else 2
+            outputs: Tensor = self.head(torch.tanh(scale * x @ self.weight))
+            return outputs
+
+    torch.manual_seed(0)
+    model, records = Looks(), Records(torch.randn(N, 6), torch.randint(0, CLASSES, (N,)))
+    engine = gradient_engine(model, like=records)
+    assert type(engine) is LoopEngine
+    check(engine, model, records)
+    assert relative_error(
+        engine.clipped_sum(records.inputs, records.targets, AutoS(), torch.tensor([3, 3])),
+        [2 * part for part in engine.clipped_sum(records.inputs, records.targets, AutoS(), torch.tensor([3]))],
+    ) < 1e-12  # fmt: skip
