@@ -1,4 +1,4 @@
-"""A recurrent network for texts, trained from nothing."""
+"""A recurrent network for texts, on frozen embeddings of words."""
 
 import torch
 from torch import Tensor, nn
@@ -9,21 +9,22 @@ from dphpo_bench.training.lengths import last_place
 
 
 class GruClassifier(nn.Module):
-    """An embedding of tokens, a GRU, and a linear layer that starts from zero on the state after the last token.
+    """A frozen embedding of tokens, a GRU, and a linear layer that starts from zero on the state after the last token.
 
     Source of the GRU: Cho et al., "Learning phrase representations using RNN encoder-decoder for statistical machine
     translation", EMNLP 2014.
 
     Args:
-        vocabulary: number of tokens.
-        size: of an embedding and of the state.
+        table: embeddings, shape (vocabulary, width). They are not trained: most of their rows no record has, and noise
+            would be added to all.
+        size: of the state.
         n_classes: number of outputs.
     """
 
-    def __init__(self, vocabulary: int, size: int, n_classes: int) -> None:
+    def __init__(self, table: Tensor, size: int, n_classes: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocabulary, size, padding_idx=PADDING)
-        self.gru = nn.GRU(size, size, batch_first=True)
+        self.embedding = nn.Embedding.from_pretrained(table)
+        self.gru = nn.GRU(table.shape[1], size, batch_first=True)
         self.head = zero_linear(size, n_classes)
 
     def lengths_of(self, inputs: Tensor) -> Tensor:

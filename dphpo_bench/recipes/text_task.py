@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.recipes.fine_tuning import Which
 
-FINE_TUNED: "dict[str, Which]" = {**ROBERTAS, "bitfit": "bitfit", "lora": "lora"}
-"""The models that fine-tune an encoder, and what of it they train."""
+FINE_TUNED: "dict[str, Which]" = {**ROBERTAS, "bitfit": "bitfit", "lora": "lora", "gru": "all"}
+"""The models that are more than a linear layer, and what they train: "gru" all but the embeddings that it reads."""
 
 
 class TextTask(DatasetTask):
@@ -33,7 +33,7 @@ class TextTask(DatasetTask):
     them among its `models`: "roberta", "roberta_bitfit" and "roberta_lora", a RoBERTa of which all weights, the biases,
     or matrices added to queries and values are trained; and for single texts "bitfit" and "lora", which fine-tune the
     encoder's next block on what the layers below put out; the mean of the tokens goes through it, to a linear layer.
-    "gru" is a recurrent network that is trained from nothing, on tokens of a public vocabulary.
+    "gru" is a recurrent network on the frozen embeddings with which a pretrained encoder begins.
 
     A pair has four times the features: those of either text, the absolute values of their differences, and their
     products. Source: Conneau et al., "Supervised learning of universal sentence representations from natural language
@@ -51,7 +51,7 @@ class TextTask(DatasetTask):
         roberta: what a RoBERTa is like, and how long its texts are.
         roberta_schedule: of the three models that are one.
         gru_tokens: what the recurrent network reads.
-        gru_size: of an embedding and of the network's state.
+        gru_size: of the network's state.
         gru_schedule: of the recurrent network.
     """
 
@@ -67,7 +67,7 @@ class TextTask(DatasetTask):
     roberta_schedule: ClassVar[Schedule] = Schedule(batch_size=1000, epochs=3)
     gru_tokens: ClassVar[WordPieces] = WordPieces()
     gru_size: ClassVar[int] = 64
-    gru_schedule: ClassVar[Schedule] = Schedule(batch_size=2048, epochs=10)
+    gru_schedule: ClassVar[Schedule] = Schedule(batch_size=2048, epochs=2, learning_rate=1e-2)
 
     @property
     def pretrained_models(self) -> tuple[Weights, ...]:
@@ -92,16 +92,14 @@ class TextTask(DatasetTask):
             DataError: if pretrained weights are not where the task was prepared from; without that, where the
                 environment says.
         """
-        if self._is_gru:
-            from dphpo_bench.recipes.recurrent_network import GruClassifier
-
-            return GruClassifier(self.gru_tokens.vocabulary, self.gru_size, self.n_classes)
         if not self._tuning:
             from dphpo_bench.recipes.networks import zero_linear
 
             return zero_linear(math.prod(self._setup.input.shape), self.n_classes)
         if self._is_roberta:
             return self.roberta.classifier(self.n_classes, self._tuning, self._prepared_from)
+        if self._is_gru:
+            return self._gru(self.gru_tokens.embeddings(self._prepared_from))
         return self._with_head(self.tuned_features.block_above(self._prepared_from), self._tuning)
 
     def _structure(self, which: "Which") -> "torch.nn.Module":
@@ -110,7 +108,14 @@ class TextTask(DatasetTask):
         if self._is_roberta:
             return self.roberta.structure(self.n_classes, which)
         with torch.device("meta"):
+            if self._is_gru:
+                return self._gru(torch.empty(self.gru_tokens.vocabulary, self.gru_tokens.size))
             return self._with_head(self.tuned_features.block_structure(), which)
+
+    def _gru(self, table: "torch.Tensor") -> "torch.nn.Module":
+        from dphpo_bench.recipes.recurrent_network import GruClassifier
+
+        return GruClassifier(table, self.gru_size, self.n_classes)
 
     def _with_head(self, block: "torch.nn.Module", which: "Which") -> "torch.nn.Module":
         from dphpo_bench.recipes.pooling_block import PoolingBlock

@@ -139,7 +139,7 @@ def read_by_a_gru(table: Table, weights: Weights) -> TextTask:
         models = ("linear", "gru")
         datasets = (table,)
         n_classes = 2
-        gru_tokens = WordPieces(LONGEST, 4 + len(WORDS), weights)
+        gru_tokens = WordPieces(LONGEST, 4 + len(WORDS), SIZE, weights)
         gru_size = 8
         gru_schedule = replace(TextTask.gru_schedule, batch_size=20, epochs=2)
 
@@ -322,6 +322,17 @@ class TestGru:
         contract.test_model_treats_each_record_alone(task)
         record = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0, source=mirror).record
         assert record.status == "ok", record.error
+        assert task.model_fingerprint() == structure_hash(task.build_model())
+
+    def test_embeddings_are_the_published_and_stay(self, task: TextTask, encoder: Path) -> None:
+        from transformers import BertModel
+
+        table = task.build_model().embedding.weight
+        published_table = BertModel.from_pretrained(encoder).embeddings.word_embeddings.weight.detach()
+        torch.testing.assert_close(table, torch.nn.functional.layer_norm(published_table, (SIZE,)))
+        assert not table.requires_grad
+        with pytest.raises(DataError, match="Expected embeddings of shape"):
+            replace(task.gru_tokens, size=SIZE + 1).embeddings()
 
     def test_gradients_of_records_are_those_of_a_loop(self, task: TextTask, mirror: bench.DataSource) -> None:
         records, losses = task.load_train(mirror).rows(slice(0, 6)), task.objective().losses
