@@ -23,7 +23,7 @@ class GruClassifier(nn.Module):
 
     def __init__(self, table: Tensor, size: int, n_classes: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding.from_pretrained(table)
+        self.embedding = nn.Embedding.from_pretrained(table)  # type: ignore[no-untyped-call]
         self.gru = nn.GRU(table.shape[1], size, batch_first=True)
         self.head = zero_linear(size, n_classes)
 

@@ -61,6 +61,7 @@ _SEQUENCES: Mapping[Any, Step] = MappingProxyType(
 _CELLS: Mapping[Any, Step] = MappingProxyType(
     {torch.rnn_tanh_cell: _tanh, torch.rnn_relu_cell: _relu, torch.gru_cell: _gru, torch.lstm_cell: _lstm}
 )
+_TO_PYTHON = (Tensor.tolist, Tensor.item)
 _LAYERS = (nn.RNN, nn.GRU, nn.LSTM, nn.RNNCell, nn.GRUCell, nn.LSTMCell)
 
 
@@ -109,7 +110,19 @@ class _BySteps(TorchFunctionMode):
             return self._pack(*args)
         if func is torch._pad_packed_sequence and self._for_vmap:
             return self._pad(*args)
+        if func in _TO_PYTHON and self._for_vmap:
+            return self._number(func, *args)
         return func(*args, **(kwargs or {}))
+
+    def _number(self, function: Any, *args: Any) -> Any:
+        """Return Python numbers of a tensor; reject those of records, which vmap cannot tell apart."""
+        try:
+            return function(*args)
+        except RuntimeError:
+            raise InvalidValueError(
+                f"Expected a recurrent model that makes no Python numbers of its inputs; it calls {function.__name__}. "
+                "Give lengths to pack_padded_sequence as a tensor, lengths.cpu()."
+            ) from None
 
     def _cell(
         self, step: Step, inputs: Tensor, state: Any, w_in: Tensor, w_past: Tensor,

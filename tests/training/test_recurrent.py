@@ -289,6 +289,18 @@ def test_packed_sequences(kind: str, last: bool, settings: dict[str, Any]) -> No
     assert_right(model, ids, targets, "vmap")
 
 
+def test_lengths_as_a_list_are_refused_with_what_works() -> None:
+    def forward(model: Calls, ids: Tensor) -> Tensor:
+        assert torch.tensor([2]).tolist() == [2]  # of no record
+        lengths = (ids != 0).sum(1).clamp(min=1).tolist()
+        packed = pack_padded_sequence(model.table(ids), lengths, batch_first=True, enforce_sorted=False)
+        return model.head(model.rnn(packed)[1][-1])
+
+    model, ids = texts(forward), torch.randint(1, 10, (N, LENGTH))
+    with pytest.raises(InvalidValueError, match=r"calls tolist\. .* lengths\.cpu\(\)"):
+        engine_by("vmap", model).clipped_sum(ids, torch.arange(N), AutoS())
+
+
 def test_micro_batches_of_long_sequences_fit_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     model, targets = Sequences(nn.GRU(WIDTH, SIZE, batch_first=True)), torch.zeros(600, dtype=torch.int64)
