@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.data.weights import Weights
-from dphpo_bench.recipes.tokenizing import load_tokenizer, require_transformers
+from dphpo_bench.recipes.tokenizing import load_tokenizer, padded_ids, require_transformers
 
 if TYPE_CHECKING:
     import torch
@@ -23,8 +23,6 @@ LEARNING_RATES = {"roberta": 5e-4, "roberta_bitfit": 5e-3, "roberta_lora": 1e-3}
 """For AdamW, as published: Li et al., "Large language models can be strong differentially private learners", ICLR
 2022; for biases Bu et al., "Differentially private bias-term fine-tuning of foundation models", ICML 2024; for LoRA Yu
 et al. 2022. None was tuned here."""
-
-_TEXTS_PER_BLOCK = 2048
 
 ROBERTA = Weights(
     name="roberta-base",
@@ -94,20 +92,10 @@ class Roberta:
             DataError: if the weights cannot be had; see `weights_folder`.
             InvalidValueError: if the tokeniser has another vocabulary.
         """
-        import torch
-
         from dphpo_bench.recipes.roberta_network import PADDING
 
         tokenizer = load_tokenizer(self.weights, self.vocabulary, source)
-        tokenizer.enable_truncation(self.longest)  # the longest first
-        for start in range(0, len(rows), _TEXTS_PER_BLOCK):
-            # One at a time: a batch starts threads of the tokeniser's own, which complains when the process forks.
-            few = [
-                tokenizer.encode(row[0], row[1] if len(row) == 2 else None).ids
-                for row in rows[start : start + _TEXTS_PER_BLOCK]
-            ]
-            padded = [ids + (self.longest - len(ids)) * [PADDING] for ids in few]
-            yield torch.tensor(padded, dtype=torch.int32)
+        yield from padded_ids(tokenizer, rows, self.longest, PADDING, marks=True)
 
     def classifier(self, n_classes: int, which: "Which", source: DataSource | None = None) -> "RobertaClassifier":
         """Build the network with published weights, and a head drawn from torch's global generator.

@@ -13,6 +13,7 @@ from dphpo_bench.recipes.dataset_task import DatasetTask, Schedule, Setup
 from dphpo_bench.recipes.features import CachedFeatures, Extract
 from dphpo_bench.recipes.roberta import LEARNING_RATES, ROBERTAS, Roberta
 from dphpo_bench.recipes.text_features import TextFeatures
+from dphpo_bench.recipes.word_pieces import WordPieces
 
 if TYPE_CHECKING:
     import torch
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.recipes.fine_tuning import Which
 
-FINE_TUNED: "dict[str, Which]" = {**ROBERTAS, "bitfit": "bitfit", "lora": "lora"}
-"""The models that fine-tune an encoder, and what of it they train."""
+FINE_TUNED: "dict[str, Which]" = {**ROBERTAS, "bitfit": "bitfit", "lora": "lora", "gru": "all"}
+"""The models that are more than a linear layer, and what they train: "gru" all but the embeddings that it reads."""
 
 
 class TextTask(DatasetTask):
@@ -32,6 +33,7 @@ class TextTask(DatasetTask):
     them among its `models`: "roberta", "roberta_bitfit" and "roberta_lora", a RoBERTa of which all weights, the biases,
     or matrices added to queries and values are trained; and for single texts "bitfit" and "lora", which fine-tune the
     encoder's next block on what the layers below put out; the mean of the tokens goes through it, to a linear layer.
+    "gru" is a recurrent network on the frozen embeddings with which a pretrained encoder begins.
 
     A pair has four times the features: those of either text, the absolute values of their differences, and their
     products. Source: Conneau et al., "Supervised learning of universal sentence representations from natural language
@@ -48,6 +50,9 @@ class TextTask(DatasetTask):
         tuned_schedule: of the models that fine-tune it.
         roberta: what a RoBERTa is like, and how long its texts are.
         roberta_schedule: of the three models that are one.
+        gru_tokens: what the recurrent network reads.
+        gru_size: of the network's state.
+        gru_schedule: of the recurrent network.
     """
 
     models: ClassVar[tuple[str, ...]] = ("linear",)
@@ -60,6 +65,9 @@ class TextTask(DatasetTask):
     tuned_schedule: ClassVar[Schedule] = Schedule(batch_size=2048, epochs=2)
     roberta: ClassVar[Roberta] = Roberta()
     roberta_schedule: ClassVar[Schedule] = Schedule(batch_size=1000, epochs=3)
+    gru_tokens: ClassVar[WordPieces] = WordPieces()
+    gru_size: ClassVar[int] = 64
+    gru_schedule: ClassVar[Schedule] = Schedule(batch_size=2048, epochs=2, learning_rate=1e-2)
 
     @property
     def pretrained_models(self) -> tuple[Weights, ...]:
@@ -78,7 +86,7 @@ class TextTask(DatasetTask):
         self._prepared_from = source.silent
 
     def build_model(self) -> "torch.nn.Module":
-        """Build the linear layer, of zeros; the pretrained block with one on top; or a RoBERTa with a head.
+        """Build the linear layer, of zeros; the pretrained block with one on top; a RoBERTa with a head; or the GRU.
 
         Raises:
             DataError: if pretrained weights are not where the task was prepared from; without that, where the
@@ -90,6 +98,8 @@ class TextTask(DatasetTask):
             return zero_linear(math.prod(self._setup.input.shape), self.n_classes)
         if self._is_roberta:
             return self.roberta.classifier(self.n_classes, self._tuning, self._prepared_from)
+        if self._is_gru:
+            return self._gru(self.gru_tokens.embeddings(self._prepared_from))
         return self._with_head(self.tuned_features.block_above(self._prepared_from), self._tuning)
 
     def _structure(self, which: "Which") -> "torch.nn.Module":
@@ -98,7 +108,14 @@ class TextTask(DatasetTask):
         if self._is_roberta:
             return self.roberta.structure(self.n_classes, which)
         with torch.device("meta"):
+            if self._is_gru:
+                return self._gru(torch.empty(self.gru_tokens.vocabulary, self.gru_tokens.size))
             return self._with_head(self.tuned_features.block_structure(), which)
+
+    def _gru(self, table: "torch.Tensor") -> "torch.nn.Module":
+        from dphpo_bench.recipes.recurrent_network import GruClassifier
+
+        return GruClassifier(table, self.gru_size, self.n_classes)
 
     def _with_head(self, block: "torch.nn.Module", which: "Which") -> "torch.nn.Module":
         from dphpo_bench.recipes.pooling_block import PoolingBlock
@@ -110,10 +127,17 @@ class TextTask(DatasetTask):
         return self.model_name in ROBERTAS
 
     @property
-    def _encoder(self) -> Roberta | TextFeatures:
-        if self._is_roberta:
-            return self.roberta
-        return self.tuned_features if self._tuning else self.features
+    def _is_gru(self) -> bool:
+        return self.model_name == "gru"
+
+    @property
+    def _tokens(self) -> Roberta | WordPieces | None:
+        """The tokeniser of a model that takes token ids."""
+        return self.roberta if self._is_roberta else self.gru_tokens if self._is_gru else None
+
+    @property
+    def _encoder(self) -> Roberta | TextFeatures | WordPieces:
+        return self._tokens or (self.tuned_features if self._tuning else self.features)
 
     @property
     def _texts(self) -> int:
@@ -122,10 +146,11 @@ class TextTask(DatasetTask):
 
     @property
     def _setup(self) -> Setup:
-        if self._is_roberta:
-            tokens = Input((self.roberta.longest,), "int", self.roberta.vocabulary)
-            schedule = replace(self.roberta_schedule, learning_rate=LEARNING_RATES[self.model_name])
-            return Setup(tokens, self.roberta.key, schedule)
+        if tokens := self._tokens:
+            schedule = self.gru_schedule
+            if self._is_roberta:
+                schedule = replace(self.roberta_schedule, learning_rate=LEARNING_RATES[self.model_name])
+            return Setup(Input((tokens.longest,), "int", tokens.vocabulary), tokens.key, schedule)
         if self._tuning:
             block = self.tuned_features
             return Setup(Input((block.longest, block.size)), {**block.key, "of": "each token"}, self.tuned_schedule)
@@ -134,7 +159,7 @@ class TextTask(DatasetTask):
 
     def _features(self, source: "DataSource") -> CachedFeatures:
         size = math.prod(self._setup.input.shape)
-        if self._is_roberta:
+        if self._tokens:
             return CachedFeatures(source, self.dataset, self._setup.key, size, "int32", "Tokenising")
         return CachedFeatures(source, self.dataset, self._setup.key, size)
 
@@ -153,8 +178,8 @@ class TextTask(DatasetTask):
 
         def extract(some: "Sequence[Row]") -> "Iterator[torch.Tensor]":
             texts = [tuple(map(str, row[:-1])) for row in some]
-            if self._is_roberta:
-                yield from self.roberta.token_ids(texts, source)
+            if self._tokens:
+                yield from self._tokens.token_ids(texts, source)
                 return
             if self._tuning:
                 yield from self.tuned_features.tokens([text for text, *_ in texts], source)

@@ -40,9 +40,9 @@ def gradient_engine(
         named: whether inputs or targets come by name; then there is no closed form.
     """
     if isinstance(loss, ClassWeighted):
-        engine = gradient_engine(model, loss.plain, like=like, named=named)
-        engine.class_weights = loss.weights
-        return engine
+        weighted = gradient_engine(model, loss.plain, like=like, named=named)
+        weighted.class_weights = loss.weights
+        return weighted
     model = getattr(model, "_orig_mod", model)  # a compiled module would be compiled anew for the hooks of each pass
     if can_be_closed(model, loss, named or (like is not None and like.are_named)):
         return LinearEngine(model)

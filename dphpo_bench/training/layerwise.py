@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import grad, vmap
+from torch.nn import functional
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, call, each, length
@@ -25,9 +26,12 @@ from dphpo_bench.training.functional import call_module, call_with
 from dphpo_bench.training.layers import Arena, ByName, Dense, Gradients, Rule, rule_for
 from dphpo_bench.training.losses import PerRecord, check_one_each
 from dphpo_bench.training.norms import row_norms
-from dphpo_bench.training.vmap import per_sample_rows
+from dphpo_bench.training.recurrent import Affine, by_steps, is_recurrent
+from dphpo_bench.training.vmap import EFFICIENT_ROWS, per_sample_rows
 
 _SHARE = 0.9
+_RECURRENT_ROWS = 256
+"""A step of a sequence starts a dozen small operations, each of which takes longer than a few records do."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +41,14 @@ class _Site:
     Attributes:
         module: of the engine's model.
         rule: None if there is none for the module.
+        recurrent: True for a recurrent layer: its products with weights take part in a pass, not its outputs.
         trained: names of trained parameters in the module → their places in `GradientEngine.parameters`.
     """
 
     module: nn.Module
     rule: Rule | None
     trained: Mapping[str, int]
+    recurrent: bool = False
 
 
 class LayerwiseEngine(GradientEngine):
@@ -120,29 +126,51 @@ class LayerwiseEngine(GradientEngine):
             with torch.no_grad(), self._attached(lambda _: self._calls.see, with_kwargs=False):
                 call(self.model, each(lambda tensor: torch.cat([tensor] * n), inputs))  # noqa: B023 - used at once
         one_pass = self._pass(*(each(Tensor.clone, part) for part in (inputs, targets)))
-        self._rows = per_sample_rows(one_pass.bytes_beside(self.model.parameters()), self._device)
+        rows = _RECURRENT_ROWS if one_pass.products else EFFICIENT_ROWS
+        self._rows = per_sample_rows(one_pass.bytes_beside(self.model.parameters()), self._device, rows)
         self._unmeasured = False
 
     def _pass(self, inputs: Tensors, targets: Tensors) -> "_Pass":
         self._arena.clear()
         self._calls.begin()
         weights = {name: tensor.detach() for name, tensor in self.model.named_parameters()}
-        one_pass = _Pass(length(inputs), [[] for _ in self.parameters], self._arena, self._calls, self._repeats)
+        one_pass = _Pass(
+            length(inputs),
+            [[] for _ in self.parameters],
+            self._arena,
+            self._calls,
+            self._repeats,
+            self._products(weights),
+        )
         counting = one_pass.measured() if self._unmeasured else nullcontext()
         with torch.enable_grad():
-            with self._attached(lambda site: partial(one_pass.note, site)), counting:
+            with self._attached(lambda site: partial(one_pass.note, site), one_pass.product), counting:
                 losses = self.loss(call_with(self.model, weights, self._fast_layout(inputs)), targets)
             check_one_each(losses, length(inputs), "loss")
-            if one_pass.starts and losses.requires_grad:
-                torch.autograd.grad(losses.sum(), one_pass.starts, allow_unused=True)
+            ends = [use.outputs for use in one_pass.uses] + one_pass.starts
+            if losses.requires_grad and ends:
+                one_pass.add_uses(torch.autograd.grad(losses.sum(), ends, allow_unused=True))
         return one_pass
 
+    def _products(self, weights: Mapping[str, Tensor]) -> dict[int, int]:
+        """Return places of the recurrent layers' trained parameters, by the identity of the tensors in their stead."""
+        places = {place for site in self._sites if site.recurrent for place in site.trained.values()}
+        names = [name for name, parameter in self.model.named_parameters() if parameter.requires_grad]
+        return {id(weights[names[place]]): place for place in places}
+
     @contextmanager
-    def _attached(self, hook_of: Callable[["_Site"], Any], with_kwargs: bool = True) -> Iterator[None]:
-        """Let the layers take part in a pass, by a forward hook each."""
-        handles = [site.module.register_forward_hook(hook_of(site), with_kwargs=with_kwargs) for site in self._sites]
+    def _attached(
+        self, hook_of: Callable[["_Site"], Any], affine: Affine | None = None, with_kwargs: bool = True
+    ) -> Iterator[None]:
+        """Let the layers take part in a pass, by a forward hook each, and recurrent ones by their products."""
+        handles = [
+            site.module.register_forward_hook(hook_of(site), with_kwargs=with_kwargs)
+            for site in self._sites
+            if not site.recurrent
+        ]
         try:
-            yield
+            with by_steps(self.model, affine):
+                yield
         finally:
             for handle in handles:
                 handle.remove()
@@ -190,6 +218,23 @@ class _Calls:
 
 
 @dataclass(frozen=True)
+class _Use:
+    """A product with a weight in a recurrent layer.
+
+    Attributes:
+        place: of the weight and of the bias; None if it is not trained.
+        inputs: shape (length · n, d_in).
+        outputs: shape (length · n, d_out).
+        version: of the inputs, which must not change before the backward pass has ended.
+    """
+
+    place: tuple[int | None, int | None]
+    inputs: Tensor
+    outputs: Tensor
+    version: int
+
+
+@dataclass(frozen=True)
 class _Pass:
     """One forward and one backward pass.
 
@@ -199,6 +244,8 @@ class _Pass:
         arena: memory for the gradients.
         calls: of the layers.
         repeats: see `LayerwiseEngine`.
+        products: places of parameters of recurrent layers, by the identity of the tensors in their stead.
+        uses: products with them.
         starts: where the backward pass has to arrive.
         waiting: bytes that wait for the backward pass, by their place in memory.
     """
@@ -208,6 +255,8 @@ class _Pass:
     arena: Arena
     calls: _Calls
     repeats: bool
+    products: Mapping[int, int]
+    uses: list[_Use] = field(default_factory=list)
     starts: list[Tensor] = field(default_factory=list)
     waiting: dict[int, int] = field(default_factory=dict)
 
@@ -258,6 +307,36 @@ class _Pass:
             return value
         return value.expand(self.n, *value.shape[1:] if has_place else value.shape)
 
+    def product(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return a product in a recurrent layer, and note it if its weight or bias is trained; see `Affine`."""
+        place = self.products.get(id(weight)), self.products.get(id(bias))
+        if place == (None, None):
+            return functional.linear(inputs, weight, bias)
+        if inputs.shape[-2] != self.n:
+            raise InvalidValueError(f"Expected {self.n} sequences, one for each record, got {inputs.shape[-2]}.")
+        rows = inputs.flatten(0, -2)
+        start = (rows.new_zeros(len(weight)) if bias is None else bias.detach()).requires_grad_()
+        outputs = torch.addmm(start, rows, weight.t())
+        self.uses.append(_Use(place, self._count(rows).detach(), self._count(outputs), rows._version))
+        return outputs.view(*inputs.shape[:-1], -1)
+
+    def add_uses(self, gradients: Iterable[Tensor | None]) -> None:
+        """Add the records' gradients in recurrent layers, from those of the outputs of `uses`; None: no effect."""
+        by_place: dict[tuple[int | None, int | None], list[tuple[Tensor, Tensor]]] = {}
+        for use, gradient in zip(self.uses, gradients, strict=False):
+            if use.inputs._version != use.version:
+                raise InvalidValueError("The inputs of a recurrent layer were changed in place.")
+            if gradient is not None:
+                pair = gradient.view(-1, self.n, gradient.shape[1]), use.inputs.view(-1, self.n, use.inputs.shape[1])
+                by_place.setdefault(use.place, []).append(pair)
+        for (weight, bias), pairs in by_place.items():
+            outputs, inputs = (parts[0] if len(parts) == 1 else torch.cat(parts) for parts in zip(*pairs, strict=True))
+            if weight is not None:
+                product = self.arena.product(outputs.permute(1, 2, 0), inputs.transpose(0, 1))
+                self.gradients[weight].append(Dense(product.flatten(1)))
+            if bias is not None:
+                self.gradients[bias].append(Dense(outputs.sum(0)))
+
     def measured(self) -> saved_tensors_hooks:
         """Count the tensors that autograd keeps."""
         return saved_tensors_hooks(self._count, lambda tensor: tensor)
@@ -285,7 +364,8 @@ def sites(model: nn.Module) -> list[_Site]:
                 yield from below(child)
             return
         named = module.named_parameters(recurse=rule is None)
-        yield _Site(module, rule, {name: places[id(p)] for name, p in named if p.requires_grad})
+        trained = {name: places[id(p)] for name, p in named if p.requires_grad}
+        yield _Site(module, rule, trained, is_recurrent(module))
 
     return list({id(site.module): site for site in below(model)}.values())
 
@@ -293,7 +373,7 @@ def sites(model: nn.Module) -> list[_Site]:
 def layerwise_pays(model: nn.Module) -> bool:
     """Return whether layers with a rule hold 90 % of the trained parameters."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    ruled = {place for site in sites(model) if site.rule for place in site.trained.values()}
+    ruled = {place for site in sites(model) if site.rule or site.recurrent for place in site.trained.values()}
     return sum(trained[place].numel() for place in ruled) >= _SHARE * sum(parameter.numel() for parameter in trained)
 
 
@@ -318,7 +398,8 @@ def _by_vmap(site: _Site, args: tuple[Any, ...], kwargs: dict[str, Any], gradien
         return (outputs.reshape(gradient.shape) * gradient).sum()
 
     of_records = vmap(grad(product), (None, None, 0, *mapped))
-    by_name = of_records(weights, constants, _by_record(gradients, n), *records)
+    with by_steps(site.module):
+        by_name = of_records(weights, constants, _by_record(gradients, n), *records)
     return {name: partial(Dense, rows.flatten(1)) for name, rows in by_name.items()}
 
 

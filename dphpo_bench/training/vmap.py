@@ -13,6 +13,7 @@ from dphpo_bench.training.engine import GradientEngine, add_clipped
 from dphpo_bench.training.functional import call_with
 from dphpo_bench.training.losses import PerRecord, check_one_each
 from dphpo_bench.training.norms import add_by_unit
+from dphpo_bench.training.recurrent import by_steps
 
 MEMORY_BYTES = 2**30
 """Limit of a micro-batch's memory on a CPU, unless one record needs more: per-sample gradients, and layer by layer
@@ -20,7 +21,7 @@ also tensors that wait for the backward pass."""
 
 _CACHE_BYTES = 2**24
 _GPU_MEMORY_BYTES = 2**32
-_EFFICIENT_ROWS = 32
+EFFICIENT_ROWS = 32
 
 
 class VmapEngine(GradientEngine):
@@ -49,7 +50,8 @@ class VmapEngine(GradientEngine):
         weights = {name: p.detach() for name, p in zip(self._names, self.parameters, strict=True)}
         constants = {name: t.detach() for name, t in self.model.named_parameters() if not t.requires_grad}
         constants.update(self.model.named_buffers())
-        gradients = self._per_sample(weights, constants, inputs, targets)
+        with by_steps(self.model):
+            gradients = self._per_sample(weights, constants, inputs, targets)
         return [gradients[name].detach().flatten(1) for name in self._names]
 
     def _loss_of_one(
@@ -61,12 +63,12 @@ class VmapEngine(GradientEngine):
         return losses.squeeze(0)
 
 
-def per_sample_rows(size: float, device: torch.device) -> int:
+def per_sample_rows(size: float, device: torch.device, efficient: int = EFFICIENT_ROWS) -> int:
     """Return the number of records of `size` bytes in a micro-batch.
 
-    On a CPU as many as fit in cache, at least 32 to keep the products efficient, if they fit in `MEMORY_BYTES`.
+    On a CPU as many as fit in cache, at least as many as keep the products efficient, if they fit in `MEMORY_BYTES`.
     """
     if device.type != "cpu":
         return max(1, min(int(_GPU_MEMORY_BYTES / size), 4096))
     cached = min(int(_CACHE_BYTES / size), 1024)
-    return max(1, cached, min(_EFFICIENT_ROWS, int(MEMORY_BYTES / size)))
+    return max(1, cached, min(efficient, int(MEMORY_BYTES / size)))

@@ -190,6 +190,35 @@ def test_backends(benchmark, threads, name):
         assert ratios["layerwise"] <= 2 * MOST[name]
 
 
+class LastState(nn.Module):
+    """Words, a recurrent layer, and a linear one on its last output."""
+
+    def __init__(self, recurrent: nn.Module) -> None:
+        super().__init__()
+        self.words, self.recurrent, self.head = nn.Embedding(1000, 64), recurrent, nn.Linear(64, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.recurrent(self.words(inputs))[0][:, -1])
+        return logits
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])
+def test_recurrent_layers(benchmark, threads, kind):
+    """On one thread of a quiet machine a private step should cost less than 3 times the step without privacy."""
+    torch.manual_seed(0)
+    model, inputs = LastState(kind(64, 64, batch_first=True)), torch.randint(0, 1000, (256, 64))
+    targets, parameters = torch.randint(0, 2, (256,)), list(model.parameters())
+    runs: dict[str, Callable[[], object]] = {
+        "without privacy": lambda: torch.autograd.grad(functional.cross_entropy(model(inputs), targets), parameters)
+    }
+    for backend in BACKENDS:
+        engine = engine_by(backend, model)
+        runs[backend] = lambda engine=engine: engine.clipped_sum(inputs, targets, AutoS())  # type: ignore[misc]
+    ratios = record(benchmark, interleaved(runs, 7), "without privacy")
+    if threads == 1:
+        assert ratios["layerwise"] <= 6
+
+
 @pytest.mark.parametrize("records_each", [2, 5, 30])
 @pytest.mark.parametrize("kind", ["linear", "perceptron, layerwise", "network, layerwise", "network, vmap"])
 def test_step_by_unit(benchmark, threads, kind, records_each):

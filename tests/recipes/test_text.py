@@ -14,11 +14,14 @@ import dphpo_bench as bench
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.data.datasets import Split, Table
 from dphpo_bench.data.rows import Row, content_hash, row_digest
+from dphpo_bench.data.weights import Weights
 from dphpo_bench.recipes.text_features import TextFeatures
 from dphpo_bench.recipes.text_task import TextTask
+from dphpo_bench.recipes.word_pieces import PADDING, WordPieces
 from dphpo_bench.testing import TaskContract
 from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.gradients import gradient_engine
+from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.structure import structure_hash
 from tests.recipes.published import loop, published, shaken
 from tests.training.models import flat
@@ -127,6 +130,20 @@ def tuned_on(table: Table, route: TextFeatures, model: str) -> TextTask:
         tuned_schedule = replace(TextTask.tuned_schedule, batch_size=20)
 
     return Reviews(model)
+
+
+def read_by_a_gru(table: Table, weights: Weights) -> TextTask:
+    class Reviews(TextTask):
+        name = "reviews"
+        summary = "A small dataset."
+        models = ("linear", "gru")
+        datasets = (table,)
+        n_classes = 2
+        gru_tokens = WordPieces(LONGEST, 4 + len(WORDS), SIZE, weights)
+        gru_size = 8
+        gru_schedule = replace(TextTask.gru_schedule, batch_size=20, epochs=2)
+
+    return Reviews("gru")
 
 
 def put_out(model: Any, text: str, layer: int) -> torch.Tensor:
@@ -269,3 +286,59 @@ class TestTask:
         found = flat(gradient_engine(network, losses).clipped_sum(records.inputs, records.targets, Abadi(0.1))).float()
         wanted = loop(network, records, losses, Abadi(0.1))
         assert float((found - wanted).norm() / wanted.norm()) < 1e-5
+
+
+class TestGru:
+    @pytest.fixture
+    def task(self, encoder: Path, here: None) -> TextTask:
+        return read_by_a_gru(dataset(), published("tiny", encoder, FILES))
+
+    def test_texts_become_tokens_of_a_public_vocabulary(self, task: TextTask, mirror: bench.DataSource) -> None:
+        records = task.load_train(mirror)
+        assert records.inputs.dtype == torch.int32
+        for (text, label), tokens, target in zip(
+            sorted(TRAIN, key=row_digest), records.inputs.tolist(), records.targets.tolist(), strict=True
+        ):
+            ids = [4 + WORDS.index(word) for word in str(text).split()]
+            assert tokens == ids + (LONGEST - len(ids)) * [PADDING]
+            assert target == label
+
+    def test_the_state_after_the_last_token_counts(self, task: TextTask) -> None:
+        torch.manual_seed(0)
+        network = shaken(task.build_model())
+        words, padding = torch.tensor([[5, 9, 4]]), torch.full((1, 7), PADDING)
+        logits = network(torch.cat([words, padding], 1))
+        torch.testing.assert_close(logits, network(words))
+        torch.testing.assert_close(logits, network.head(network.gru(network.embedding(words))[1][-1]))
+        assert network.lengths_of(torch.cat([padding, padding])).tolist() == [0, 0]
+        assert network(padding).isfinite().all()
+
+    def test_what_holds_for_every_task(self, task: TextTask, mirror: bench.DataSource) -> None:
+        contract = TaskContract()
+        contract.test_facts_are_public(task)
+        contract.test_model_gives_one_output_per_class(task)
+        contract.test_initial_weights_follow_the_seed(task)
+        contract.test_losses_and_scores_are_of_one_record_each(task)
+        contract.test_model_treats_each_record_alone(task)
+        record = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0, source=mirror).record
+        assert record.status == "ok", record.error
+        assert task.model_fingerprint() == structure_hash(task.build_model())
+
+    def test_embeddings_are_the_published_and_stay(self, task: TextTask, encoder: Path) -> None:
+        from transformers import BertModel
+
+        table = task.build_model().embedding.weight
+        published_table = BertModel.from_pretrained(encoder).embeddings.word_embeddings.weight.detach()
+        torch.testing.assert_close(table, torch.nn.functional.layer_norm(published_table, (SIZE,)))
+        assert not table.requires_grad
+        with pytest.raises(DataError, match="Expected embeddings of shape"):
+            replace(task.gru_tokens, size=SIZE + 1).embeddings()
+
+    def test_gradients_of_records_are_those_of_a_loop(self, task: TextTask, mirror: bench.DataSource) -> None:
+        records, losses = task.load_train(mirror).rows(slice(0, 6)), task.objective().losses
+        network = shaken(task.build_model())
+        engine = gradient_engine(network, losses, like=records)
+        assert isinstance(engine, LayerwiseEngine)
+        actual = flat(engine.clipped_sum(records.inputs, records.targets, Abadi(0.1))).float()
+        expected = loop(network, records, losses, Abadi(0.1))
+        assert float((actual - expected).norm() / expected.norm()) < 1e-5

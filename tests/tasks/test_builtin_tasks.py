@@ -47,7 +47,7 @@ GLUE = (Mnli, Qnli, Qqp)
 OF_THE_HUB = (Cifar100, Food101, Gtsrb, *GLUE, Svhn)  # most mirrors lack them
 WITH_DATA = (Adult, *IMAGE_TASKS, Sst2, *OF_THE_HUB)
 # Tried on tiny networks in tests/recipes: the real ones need gigabytes, or weights that no package has.
-FINE_TUNED = ("bitfit", "lora", "vit", "vit_bitfit", "vit_lora", *ROBERTAS)
+FINE_TUNED = ("bitfit", "lora", "gru", "vit", "vit_bitfit", "vit_lora", *ROBERTAS)
 
 NEED_NO_DATA = (
     "test_declarations",

@@ -20,12 +20,14 @@ from dphpo_bench.recipes.gpt2 import Gpt2
 from dphpo_bench.recipes.language_models import CausalModel, PublishedCausalModel
 from dphpo_bench.recipes.picture_features import PictureFeatures
 from dphpo_bench.recipes.pooling_block import PoolingBlock
+from dphpo_bench.recipes.recurrent_network import GruClassifier
 from dphpo_bench.recipes.roberta import Roberta
 from dphpo_bench.recipes.roberta_network import RobertaClassifier
 from dphpo_bench.recipes.scattering import ScatteringFeatures
 from dphpo_bench.recipes.text_features import TextFeatures
 from dphpo_bench.recipes.vision_networks import PictureClassifier
 from dphpo_bench.recipes.vision_transformers import VisionTransformer
+from dphpo_bench.recipes.word_pieces import WordPieces
 
 FROZEN: dict[str, Any] = json.loads(Path(__file__).with_name("fingerprints.json").read_text())
 TASKS = {
@@ -39,12 +41,13 @@ PLACES = {
     "dphpo_bench.recipes.language_models.PublishedCausalModel": PublishedCausalModel,
     "dphpo_bench.recipes.vision_networks.PictureClassifier": PictureClassifier,
     "dphpo_bench.recipes.pooling_block.PoolingBlock": PoolingBlock,
+    "dphpo_bench.recipes.recurrent_network.GruClassifier": GruClassifier,
     "dphpo_bench.recipes.roberta_network.RobertaClassifier": RobertaClassifier,
 }
 ROUTES = (
     *(ScatteringFeatures(), ScatteringFeatures(symmetric=True), ScatteringFeatures(normalisation="group_norm")),
     *(PictureFeatures(), PictureFeatures(side=224), TextFeatures(), TextFeatures(longest=48)),
-    *(VisionTransformer(), Roberta(), Roberta(longest=64), Gpt2()),
+    *(VisionTransformer(), Roberta(), Roberta(longest=64), Gpt2(), WordPieces()),
 )
 
 
@@ -58,6 +61,8 @@ def names_of_own_classes(task: Task) -> list[str]:
     elif task.model_name in ("bitfit", "lora"):
         with torch.device("meta"):
             model = task._with_head(task.tuned_features.block_structure(), "bitfit")  # type: ignore[attr-defined]
+    elif task.model_name == "gru":
+        model = task._structure("all")  # type: ignore[attr-defined]
     elif task.model_name.startswith("gpt2"):
         model = task.gpt2.structure("all")  # type: ignore[attr-defined]
     else:

@@ -1,0 +1,224 @@
+"""Recurrent layers step by step, for gradients of each record.
+
+torch computes a sequence by one kernel, whose gradient is that of a whole batch; vmap takes most of these kernels not
+at all. Here each step is a few plain operations, so that every product with a weight can be differentiated by record.
+Equations: the documentation of `torch.nn.RNN`, `GRU` and `LSTM`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from dphpo_bench.base.errors import InvalidValueError
+
+State = tuple[Tensor, ...]
+"""Hidden state, shape (n, hidden size), and that of the cell, if it has one."""
+
+Step = Callable[[Tensor, Tensor, State], State]
+"""(gates from the inputs, gates from the hidden state, the state before) → the state."""
+
+
+class Affine(Protocol):
+    """A product with a weight, plus a bias: `torch.nn.functional.linear`, or a function that notes what it sees."""
+
+    def __call__(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return outputs, shape (..., d_out), of inputs, shape (..., n, d_in)."""
+
+
+def _tanh(inputs: Tensor, past: Tensor, state: State) -> State:
+    del state
+    return ((inputs + past).tanh(),)
+
+
+def _relu(inputs: Tensor, past: Tensor, state: State) -> State:
+    del state
+    return ((inputs + past).relu(),)
+
+
+def _gru(inputs: Tensor, past: Tensor, state: State) -> State:
+    size = state[0].shape[-1]
+    (gates, new), (past_gates, past_new) = (torch.split(part, [2 * size, size], -1) for part in (inputs, past))
+    reset, update = (gates + past_gates).sigmoid().chunk(2, -1)
+    new = torch.addcmul(new, reset, past_new).tanh()
+    return (torch.lerp(new, state[0], update),)
+
+
+def _lstm(inputs: Tensor, past: Tensor, state: State) -> State:
+    entry, forget, new, output = (inputs + past).chunk(4, -1)
+    cell = torch.addcmul(forget.sigmoid() * state[1], entry.sigmoid(), new.tanh())
+    return output.sigmoid() * cell.tanh(), cell
+
+
+_SEQUENCES: Mapping[Any, Step] = MappingProxyType(
+    {torch.rnn_tanh: _tanh, torch.rnn_relu: _relu, torch.gru: _gru, torch.lstm: _lstm}
+)
+_CELLS: Mapping[Any, Step] = MappingProxyType(
+    {torch.rnn_tanh_cell: _tanh, torch.rnn_relu_cell: _relu, torch.gru_cell: _gru, torch.lstm_cell: _lstm}
+)
+_TO_PYTHON = (Tensor.tolist, Tensor.item)
+_LAYERS = (nn.RNN, nn.GRU, nn.LSTM, nn.RNNCell, nn.GRUCell, nn.LSTMCell)
+
+
+def is_recurrent(layer: nn.Module) -> bool:
+    """Return whether a layer is one of torch's recurrent ones, unchanged."""
+    return type(layer) in _LAYERS and "forward" not in vars(layer)
+
+
+def by_steps(model: nn.Module, affine: Affine | None = None) -> AbstractContextManager[object]:
+    """Return a context in which the model's recurrent layers run step by step; of other models an empty one.
+
+    Args:
+        model: whatever uses torch's recurrent layers, packed sequences included.
+        affine: notes products with weights; packed sequences are refused. None: nothing does, as is right for vmap.
+    """
+    some = any(isinstance(module, nn.RNNBase | nn.RNNCellBase) for module in model.modules())
+    return _BySteps(affine) if some else nullcontext()
+
+
+class _BySteps(TorchFunctionMode):
+    """Replaces torch's kernels for recurrent layers while the context is active.
+
+    Lengths of packed sequences say how much memory these take, which vmap cannot know. Here a packed sequence is as
+    long as the padded one was, and the state does not change after its end.
+    """
+
+    def __init__(self, affine: Affine | None) -> None:
+        super().__init__()
+        self._affine = affine or functional.linear
+        self._for_vmap = affine is None
+        self._packed: dict[int, tuple[Tensor, Tensor]] = {}  # lengths, by the identity of the batch sizes
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run a function of torch, or the steps in place of a kernel."""
+        del types
+        if func in _SEQUENCES:
+            if not isinstance(args[3], bool):
+                return self._packed_sequence(_SEQUENCES[func], *args)
+            *settings, batch_first = args
+            return self._sequence(_SEQUENCES[func], *settings, batch_first=batch_first)
+        if func in _CELLS:
+            return self._cell(_CELLS[func], *args)
+        if func is torch._pack_padded_sequence and self._for_vmap:
+            return self._pack(*args)
+        if func is torch._pad_packed_sequence and self._for_vmap:
+            return self._pad(*args)
+        if func in _TO_PYTHON and self._for_vmap:
+            return self._number(func, *args)
+        return func(*args, **(kwargs or {}))
+
+    def _number(self, function: Any, *args: Any) -> Any:
+        """Return Python numbers of a tensor; reject those of records, which vmap cannot tell apart."""
+        try:
+            return function(*args)
+        except RuntimeError:
+            raise InvalidValueError(
+                f"Expected a recurrent model that makes no Python numbers of its inputs; it calls {function.__name__}. "
+                "Give lengths to pack_padded_sequence as a tensor, lengths.cpu()."
+            ) from None
+
+    def _cell(
+        self, step: Step, inputs: Tensor, state: Any, w_in: Tensor, w_past: Tensor,
+        b_in: Tensor | None = None, b_past: Tensor | None = None,
+    ) -> Any:  # fmt: skip
+        before = (state,) if isinstance(state, Tensor) else tuple(state)
+        after = step(self._affine(inputs, w_in, b_in), self._affine(before[0], w_past, b_past), before)
+        return after[0] if isinstance(state, Tensor) else after
+
+    def _pack(self, inputs: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
+        x = inputs.transpose(0, 1) if batch_first else inputs
+        sizes = torch.full((len(x),), x.shape[1])
+        self._packed[id(sizes)] = sizes, lengths
+        return x.flatten(0, 1), sizes
+
+    def _pad(
+        self, data: Tensor, sizes: Tensor, batch_first: bool, value: float, total: int
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        x = data.view(len(sizes), -1, data.shape[-1])
+        x = torch.where(self._is_inside(sizes, x), x, value)
+        x = functional.pad(x, (0, 0, 0, 0, 0, total - len(x)), value=value)
+        return x.transpose(0, 1) if batch_first else x, self._packed[id(sizes)][1]
+
+    def _is_inside(self, sizes: Tensor, x: Tensor) -> Tensor:
+        """Return where a packed sequence has not ended, shape (length, n, 1)."""
+        lengths = self._packed[id(sizes)][1].to(x.device)
+        return (torch.arange(len(sizes), device=x.device)[:, None] < lengths)[..., None]
+
+    def _packed_sequence(self, step: Step, data: Tensor, sizes: Tensor, *settings: Any) -> tuple[Tensor, ...]:
+        if id(sizes) not in self._packed:
+            raise InvalidValueError("Expected sequences that pack_padded_sequence packs in the model, got others.")
+        x = data.view(len(sizes), -1, data.shape[-1])
+        inside: Sequence[Tensor] = self._is_inside(sizes, x).unbind(0)
+        output, *ends = self._sequence(step, x, *settings, inside=inside)
+        return output.flatten(0, 1), *ends
+
+    def _sequence(
+        self, step: Step, inputs: Tensor, state: Any, weights: Sequence[Tensor], biases: bool, layers: int,
+        dropout: float, train: bool, bidirectional: bool, *, batch_first: bool = False,
+        inside: Sequence[Tensor] | None = None,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        x = inputs.transpose(0, 1) if batch_first else inputs
+        states = (state,) if isinstance(state, Tensor) else tuple(state)
+        directions = 2 if bidirectional else 1
+        count = len(weights) // (layers * directions)
+        ends: list[State] = []
+        for layer in range(layers):
+            if layer and train and dropout:
+                x = functional.dropout(x, dropout)
+            outputs = []
+            for direction in range(directions):
+                place = layer * directions + direction
+                some, before = weights[place * count :][:count], tuple(part[place] for part in states)
+                output, after = self._layer(step, x, before, some, biases, inside, -1 if direction else 1)
+                outputs.append(output)
+                ends.append(after)
+            x = torch.cat(outputs, -1) if bidirectional else outputs[0]
+        return (x.transpose(0, 1) if batch_first else x, *(torch.stack(part) for part in zip(*ends, strict=True)))
+
+    def _layer(
+        self, step: Step, x: Tensor, state: State, weights: Sequence[Tensor], biases: bool,
+        inside: Sequence[Tensor] | None, order: int,
+    ) -> tuple[Tensor, State]:  # fmt: skip
+        """Return the outputs of one layer in one direction, shape (length, n, size), and its last state."""
+        w_in, w_past, *others = weights
+        b_in, b_past = others[:2] if biases else (None, None)
+        projection = others[2:] if biases else others
+        gates, inside = self._affine(x, w_in, b_in).unbind(0)[::order], inside and inside[::order]
+
+        def run(state: State, product: Callable[[int, Tensor], Tensor]) -> tuple[list[Tensor], State]:
+            outputs = []
+            for time, inputs in enumerate(gates):
+                after = step(inputs, product(time, state[0]), state)
+                if projection:
+                    after = (self._affine(after[0], projection[0], None), *after[1:])
+                if inside:
+                    after = tuple(torch.where(inside[time], new, old) for new, old in zip(after, state, strict=True))
+                outputs.append(after[0])
+                state = after
+            return outputs, state
+
+        if self._for_vmap:
+            outputs, state = run(state, _in_one_product(run, state, w_past, b_past))
+        else:
+            outputs, state = run(state, lambda _, past: self._affine(past, w_past, b_past))
+        return torch.stack(outputs[::order]), state
+
+
+def _in_one_product(run: Any, state: State, weight: Tensor, bias: Tensor | None) -> Callable[[int, Tensor], Tensor]:
+    """Return products of hidden states with a weight, whose gradient takes one product for all steps.
+
+    By vmap a gradient for each step, added up, would take twice the time of a run that finds the states first.
+    """
+    with torch.no_grad():
+        outputs, _ = run(state, lambda _, past: functional.linear(past, weight, bias))
+    at_once = functional.linear(torch.stack([state[0], *outputs[:-1]]).detach(), weight, bias)
+    zeros = (at_once - at_once.detach()).unbind(0)
+    weight, bias = weight.detach(), None if bias is None else bias.detach()
+    return lambda time, past: functional.linear(past, weight, bias) + zeros[time]

@@ -1,0 +1,313 @@
+"""Recurrent layers by every engine, against one backward pass of torch's kernels for each record."""
+
+import copy
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.tensors import Records
+from dphpo_bench.training import vmap
+from dphpo_bench.training.clipping import Abadi, AutoS, AutoV
+from dphpo_bench.training.gradients import gradient_engine
+from dphpo_bench.training.layerwise import LayerwiseEngine
+from dphpo_bench.training.model_checks import refuse_mixing
+from dphpo_bench.training.vmap import VmapEngine
+from tests.training.models import BACKENDS, brute_force, engine_by, flat, relative_error
+
+N, LENGTH, WIDTH, SIZE = 5, 6, 4, 3
+KINDS: dict[str, Callable[..., nn.Module]] = {
+    "tanh": nn.RNN,
+    "relu": lambda *sizes, **settings: nn.RNN(*sizes, nonlinearity="relu", **settings),
+    "GRU": nn.GRU,
+    "LSTM": nn.LSTM,
+    "LSTM with projections": lambda *sizes, **settings: nn.LSTM(*sizes, proj_size=2, **settings),
+}
+
+
+class Sequences(nn.Module):
+    """A recurrent layer, then a linear one on its outputs or its last hidden state."""
+
+    def __init__(self, rnn: Any, last: bool = False, state: bool = False) -> None:
+        super().__init__()
+        self.rnn, self.last, self.state = rnn, last, state
+        size = rnn.proj_size or rnn.hidden_size
+        self.head = nn.Linear(size * (2 if rnn.bidirectional and not last else 1), 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rnn, state = self.rnn, None
+        if self.state:
+            heads, n = rnn.num_layers * (2 if rnn.bidirectional else 1), len(x)
+            before = [x.mean((1, 2)).expand(heads, size, n).mT for size in (rnn.proj_size or SIZE, rnn.hidden_size)]
+            state = tuple(before) if isinstance(rnn, nn.LSTM) else before[0]
+        outputs, states = rnn(x if rnn.batch_first else x.transpose(0, 1), state)
+        hidden = states[0] if isinstance(states, tuple) else states
+        if self.last:
+            return self.head(hidden[-1])
+        return self.head((outputs if rnn.batch_first else outputs.transpose(0, 1)).square().mean(1))
+
+
+def sequences() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    scale = 10 ** torch.linspace(-1, 0.5, N)[:, None, None]
+    return scale * torch.randn(N, LENGTH, WIDTH, generator=generator), torch.randint(0, 5, (N,), generator=generator)
+
+
+def assert_right(model: nn.Module, inputs: Tensor, targets: Tensor, *backends: str) -> None:
+    exact = copy.deepcopy(model).double()
+    numbers = inputs.double() if inputs.is_floating_point() else inputs
+    for backend, rows, clipping in product(backends or BACKENDS, (None, 2), (Abadi(1e-2), AutoV())):
+        expected, _ = brute_force(exact, numbers, targets, clipping)
+        engine = engine_by(backend, model, rows)
+        for _ in range(2):  # the second time in the memory of the first
+            assert relative_error(engine.clipped_sum(inputs, targets, clipping), expected) < 1e-5
+        again = engine_by(backend, exact, rows).clipped_sum(numbers, targets, clipping)
+        assert relative_error(again, expected) < 1e-12
+
+
+SETTINGS: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"num_layers": 1}, "outputs"),
+    ({"num_layers": 1, "batch_first": False, "bias": False}, "last state"),
+    ({"num_layers": 2, "bidirectional": True}, "a state given"),
+    ({"num_layers": 2, "bidirectional": True, "batch_first": False}, "outputs"),
+    ({"num_layers": 2, "bidirectional": True, "bias": False}, "last state"),
+    ({"num_layers": 3, "batch_first": False}, "a state given"),
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("settings", "use"), SETTINGS, ids=str)
+def test_layers_agree_with_a_loop(kind: str, settings: dict[str, Any], use: str) -> None:
+    torch.manual_seed(0)
+    rnn = KINDS[kind](WIDTH, SIZE, **{"batch_first": True, **settings})
+    model = Sequences(rnn, last=use == "last state", state=use == "a state given")
+    inputs, targets = sequences()
+    assert isinstance(gradient_engine(model, like=Records(inputs, targets)), LayerwiseEngine)
+    expected, _ = brute_force(copy.deepcopy(model).double(), inputs.double(), targets, AutoS())
+    for backend, rows in product(BACKENDS, (None, 2)):
+        actual = engine_by(backend, model, rows).clipped_sum(inputs, targets, AutoS())
+        assert relative_error(actual, expected) < 1e-5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_clipping_in_either_precision(kind: str) -> None:
+    torch.manual_seed(0)
+    assert_right(Sequences(KINDS[kind](WIDTH, SIZE, 2, batch_first=True, bidirectional=True)), *sequences())
+
+
+class Cells(nn.Module):
+    """A cell, step by step, of which every other output counts."""
+
+    def __init__(self, cell: nn.RNNCellBase) -> None:
+        super().__init__()
+        self.cell, self.head = cell, nn.Linear(SIZE, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state: Any = None
+        outputs = []
+        for inputs in x.unbind(1):
+            state = self.cell(inputs, state)
+            outputs.append(state[0] if isinstance(state, tuple) else state)
+        return self.head(torch.stack(outputs[::2], 1).square().mean(1))
+
+
+class Calls(nn.Module):
+    """A network whose forward pass is a function of its layers and its inputs."""
+
+    def __init__(self, forward: Callable[..., Tensor], **layers: nn.Module | nn.Parameter) -> None:
+        super().__init__()
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+        self._call = forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._call(self, x)
+
+
+def attended(model: Calls, ids: Tensor) -> Tensor:
+    outputs, _ = model.rnn(model.table(ids))
+    weights = model.scores(outputs).softmax(1)
+    return model.head((weights * outputs).sum(1))
+
+
+def twice(model: Calls, ids: Tensor) -> Tensor:
+    first, _ = model.rnn(model.table(ids))
+    second, _ = model.rnn(first.flip(1))
+    return model.head(second[:, 1:-2].mean(1))  # so that some steps have no effect
+
+
+def in_place(model: Calls, ids: Tensor) -> Tensor:
+    outputs, hidden = model.rnn(model.table(ids))
+    return model.head(outputs.mul_(2).mean(1) + hidden.mul_(3)[-1])
+
+
+def learned_state(model: Calls, ids: Tensor) -> Tensor:
+    return model.head(model.rnn(model.table(ids), model.start.expand(1, len(ids), WIDTH).contiguous())[0].mean(1))
+
+
+def of_parts(model: Calls, ids: Tensor) -> Tensor:
+    """Sequences of sequences: the first recurrence has more sequences than there are records."""
+    parts = model.table(ids).unflatten(1, (2, -1)).flatten(0, 1)
+    return model.head(model.other(model.rnn(parts)[1][-1].view(len(ids), 2, -1))[0][:, -1])
+
+
+def texts(forward: Callable[..., Tensor], **layers: nn.Module | nn.Parameter) -> nn.Module:
+    return Calls(
+        forward, table=nn.Embedding(10, WIDTH), rnn=nn.GRU(WIDTH, WIDTH, batch_first=True), head=nn.Linear(WIDTH, 5),
+        **layers,
+    )  # fmt: skip
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "RNNCell": lambda: Cells(nn.RNNCell(WIDTH, SIZE, nonlinearity="relu")),
+    "GRUCell": lambda: Cells(nn.GRUCell(WIDTH, SIZE)),
+    "LSTMCell": lambda: Cells(nn.LSTMCell(WIDTH, SIZE, bias=False)),
+    "attention": lambda: texts(attended, scores=nn.Linear(WIDTH, 1)),
+    "twice": lambda: texts(twice),
+    "in place": lambda: texts(in_place),
+    "nested": lambda: nn.Sequential(Sequences(nn.GRU(WIDTH, SIZE, batch_first=True)), nn.Tanh(), nn.Linear(5, 5)),
+    "a state that is learned": lambda: texts(learned_state, start=nn.Parameter(torch.randn(1, 1, WIDTH))),
+    "sequences of sequences": lambda: texts(of_parts, other=nn.RNN(WIDTH, WIDTH, batch_first=True)),
+}
+
+
+def built(name: str) -> tuple[nn.Module, Tensor, Tensor]:
+    torch.manual_seed(0)
+    model = MODELS[name]()
+    inputs, targets = sequences()
+    takes_words = any(isinstance(module, nn.Embedding) for module in model.modules())
+    return model, torch.randint(0, 10, (N, LENGTH)) if takes_words else inputs, targets
+
+
+BY_RECORD = ("a state that is learned", "sequences of sequences")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_of_recurrent_layers(name: str) -> None:
+    model, inputs, targets = built(name)
+    engine = gradient_engine(model, like=Records(inputs, targets))
+    assert type(engine) is (VmapEngine if name in BY_RECORD else LayerwiseEngine)
+    assert_right(model, inputs, targets, *(("vmap",) if name in BY_RECORD else ()))
+
+
+@pytest.mark.parametrize(
+    "trained", [("head",), ("rnn.bias",), ("rnn.weight_hh", "table"), ("rnn.weight_ih", "rnn.bias_hh")]
+)
+def test_some_parameters_are_frozen(trained: tuple[str, ...]) -> None:
+    model, inputs, targets = built("attention")
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.startswith(trained))
+    assert_right(model, inputs, targets)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_part_that_is_differentiated_as_a_whole_may_have_recurrent_layers(kind: str) -> None:
+    torch.manual_seed(0)
+    inner = Calls(
+        lambda m, x: m.rnn(x + m.shift)[0].mean(1),
+        shift=nn.Parameter(torch.ones(LENGTH, WIDTH)), rnn=KINDS[kind](WIDTH, SIZE, batch_first=True),
+    )  # fmt: skip
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), inner, nn.Linear(2 if "proj" in kind else SIZE, 5))
+    assert_right(model, *sequences())
+
+
+def test_a_layer_whose_inputs_change_in_place_is_not_taken_layer_by_layer() -> None:
+    torch.manual_seed(0)
+
+    def forward(model: Calls, ids: Tensor) -> Tensor:
+        words = model.table(ids) * 1.0
+        outputs, _ = model.rnn(words.detach())
+        words.detach().mul_(2)
+        return model.head(outputs[:, -1])
+
+    model, ids = texts(forward), torch.randint(0, 10, (N, LENGTH))
+    with pytest.raises(InvalidValueError, match="changed in place"):
+        engine_by("layerwise", model).clipped_sum(ids, torch.zeros(N, dtype=torch.int64), AutoS())
+
+
+def test_records_along_the_second_dimension_of_time_first_inputs_are_refused() -> None:
+    """`x[:, 0]` of a layer that takes time first mixes the records of a batch."""
+    model = nn.Sequential(Sequences(nn.GRU(WIDTH, SIZE, batch_first=True)))
+    model[0].rnn.batch_first = False
+    model[0].forward = lambda x: model[0].head(model[0].rnn(x)[0][:, 0])  # type: ignore[method-assign]
+    with pytest.raises(InvalidValueError, match="treats each record alone"):
+        refuse_mixing(model, sequences()[0])
+
+
+@pytest.mark.parametrize("kind", ["GRU", "LSTM with projections"])
+def test_dropout_between_layers(kind: str) -> None:
+    torch.manual_seed(0)
+    inputs, targets = sequences()
+    model = Sequences(KINDS[kind](WIDTH, 8, 2, batch_first=True, dropout=1.0))
+    assert_right(model, inputs, targets)  # a mask of zeros is the same for all
+    model.rnn.dropout = 0.5
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name == "rnn.weight_ih_l1")  # which meets what is masked
+    same, target = inputs[:1].expand(8, -1, -1), targets[:1].expand(8)
+    total = flat(engine_by("vmap", model).clipped_sum(same, target, Abadi(1e-6))).norm()
+    assert 1e-6 < total < 8e-6 * 0.99  # each record has a mask of its own
+    model.requires_grad_(True).eval()
+    assert_right(model, inputs, targets, "vmap")
+
+
+class Packed(nn.Module):
+    """Texts that end where zeros begin, as a packed sequence."""
+
+    def __init__(self, rnn: Any, last: bool) -> None:
+        super().__init__()
+        self.table, self.rnn, self.last = nn.Embedding(10, WIDTH), rnn, last
+        size = (rnn.proj_size or rnn.hidden_size) * (2 if rnn.bidirectional else 1)
+        self.head = nn.Linear(size, 5)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        lengths, first = (ids != 0).sum(1).clamp(min=1), self.rnn.batch_first
+        words = self.table(ids) if first else self.table(ids).transpose(0, 1)
+        packed = pack_padded_sequence(words, lengths.cpu(), batch_first=first, enforce_sorted=False)
+        outputs, states = self.rnn(packed)
+        if self.last:
+            hidden = states[0] if isinstance(states, tuple) else states
+            return self.head(hidden[-2:].transpose(0, 1).flatten(1) if self.rnn.bidirectional else hidden[-1])
+        padded, sizes = pad_packed_sequence(outputs, batch_first=True, total_length=LENGTH + 2)
+        return self.head(padded.sum(1) / sizes[:, None])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("settings", [{}, {"bidirectional": True, "batch_first": True, "num_layers": 2}], ids=str)
+def test_packed_sequences(kind: str, last: bool, settings: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model = Packed(KINDS[kind](WIDTH, SIZE, **settings), last)
+    ids = torch.randint(1, 10, (N, LENGTH)) * (torch.arange(LENGTH) < torch.tensor([[3], [6], [1], [4], [3]]))
+    targets = torch.arange(N)
+    refuse_mixing(model, ids)
+    assert isinstance(gradient_engine(model, like=Records(ids, targets)), VmapEngine)
+    assert_right(model, ids, targets, "vmap")
+
+
+def test_lengths_as_a_list_are_refused_with_what_works() -> None:
+    def forward(model: Calls, ids: Tensor) -> Tensor:
+        assert torch.tensor([2]).tolist() == [2]  # of no record
+        lengths = (ids != 0).sum(1).clamp(min=1).tolist()
+        packed = pack_padded_sequence(model.table(ids), lengths, batch_first=True, enforce_sorted=False)
+        return model.head(model.rnn(packed)[1][-1])
+
+    model, ids = texts(forward), torch.randint(1, 10, (N, LENGTH))
+    with pytest.raises(InvalidValueError, match=r"calls tolist\. .* lengths\.cpu\(\)"):
+        engine_by("vmap", model).clipped_sum(ids, torch.arange(N), AutoS())
+
+
+def test_micro_batches_of_long_sequences_fit_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model, targets = Sequences(nn.GRU(WIDTH, SIZE, batch_first=True)), torch.zeros(600, dtype=torch.int64)
+    rows = []
+    for length, limit in ((LENGTH, 2**30), (500, 2**30), (500, 2**24)):
+        monkeypatch.setattr(vmap, "MEMORY_BYTES", limit)
+        engine = LayerwiseEngine(model, nn.CrossEntropyLoss(reduction="none"))
+        engine.clipped_sum(torch.randn(600, length, WIDTH), targets, AutoS())
+        rows.append(engine._rows)
+    assert rows[0] >= rows[1] == 256 > rows[2] > 1
