@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dphpo_bench.data.datasets import Dataset
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.data.weights import Weights
+    from dphpo_bench.training.augmentation import Augmentation
     from dphpo_bench.training.losses import Objective, PerRecord
 
 MAX_STEPS = 10**9
@@ -225,6 +226,8 @@ class Task(ABC):
         public: whether anybody may have the training records. Only then is a run's seed, which tells its noise,
             harmless, and only then does a run's identity have the fingerprint of the records.
         fingerprint_is_declared: whether `fingerprint` holds what the curator declares and nothing of the records.
+        augment: a random transform of which each step draws variants of its records: a part of a run's identity. Only
+            gradients see variants; losses, scores and metrics see the records themselves. None: there is none.
 
     Raises:
         UnknownNameError: if there is no such model.
@@ -237,6 +240,7 @@ class Task(ABC):
     datasets: "ClassVar[tuple[Dataset, ...]]" = ()
     public: bool = False
     fingerprint_is_declared: ClassVar[bool] = False
+    augment: "Augmentation | None" = None
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)

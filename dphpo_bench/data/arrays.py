@@ -14,6 +14,9 @@ from dphpo_bench.base.tensors import RECORD, Records, Tensors, leaves
 from dphpo_bench.base.text import shown
 
 _PRECISIONS = (torch.float32, torch.float16, torch.bfloat16, torch.bool)
+_REREAD = 64
+"""Number of items of a Dataset that are read twice: a coin for each would fall alike with probability 2^-64."""
+
 _TARGET_DIMENSIONS = {
     "classification": (1,),
     "binary": (1,),
@@ -153,7 +156,26 @@ def _columns(dataset: "Dataset[Any]", which: str) -> Any:
     size = len(dataset) if hasattr(dataset, "__len__") else 0
     if size == 0:
         raise InvalidValueError(f"Expected a Dataset with a length and at least one record as {which}.")
-    return _stacked([dataset[index] for index in range(size)], which)
+    rows = _stacked([dataset[index] for index in range(size)], which)
+    again = [index % size for index in range(0, max(size, _REREAD), max(1, size // _REREAD))]
+    reread = _stacked([dataset[index] for index in again], which)
+    if any(not _equal(part[again], other) for part, other in zip(_parts(rows), _parts(reread), strict=True)):
+        raise InvalidValueError(
+            f"Expected a Dataset whose items stay, but two reads of items of {which} differ: what it draws at random "
+            "would be drawn once and frozen. Take the random transform out of it, and pass it as "
+            "augment=Augmentation(transform, copies), which draws anew in each step."
+        )
+    return rows
+
+
+def _parts(rows: Any) -> list[Tensor]:
+    """Return the tensors of a tensor, or of tuples and dictionaries of some."""
+    parts = rows.values() if isinstance(rows, Mapping) else rows if isinstance(rows, tuple) else None
+    return [rows] if parts is None else [tensor for part in parts for tensor in _parts(part)]
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and bool(((a == b) | (a != a) & (b != b)).all())
 
 
 def _stacked(rows: list[Any], which: str) -> Any:

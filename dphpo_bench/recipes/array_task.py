@@ -33,6 +33,7 @@ from dphpo_bench.recipes.array_checks import (
     reset,
     shapes_of,
 )
+from dphpo_bench.training.augmentation import Augmentation, Transform, augmentation_of
 from dphpo_bench.training.losses import Objective, PerRecord
 from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.structure import weights_hash
@@ -68,6 +69,9 @@ class ArrayTask(Task):
         unit: whose records they are, where one person has several, so that persons and not single records are
             protected: the name of a column of `train`, which is then no input, or a vector of ids, one for each record.
             Default: each record is protected by itself.
+        augment: a random transform of inputs, or an `Augmentation` of a transform and a number of copies. Each step
+            draws variants of its records, and averages a record's gradients before it clips them. Losses and scores are
+            of the records themselves.
         n_classes: number of classes; default: what the model puts out for an input of zeros.
         error_bound: of a regression: the error that is as bad as any larger one, from public knowledge.
         batch_size: expected batch size; default: `default_batch_size`.
@@ -103,6 +107,7 @@ class ArrayTask(Task):
         metrics: Sequence[Metric | ModelMetric] = (),
         target: str = "labels",
         unit: Any = None,
+        augment: Augmentation | Transform | None = None,
         n_classes: int | None = None,
         error_bound: float | None = None,
         batch_size: int | None = None,
@@ -117,6 +122,7 @@ class ArrayTask(Task):
         super().__init__()
         self.name = name
         self.public = public
+        self.augment = augmentation_of(augment)
         self._version = version
         self._model, self._pretrained = model, pretrained
         self._losses, self._scores, self._metrics = losses, scores, checked_metrics(metrics, kind)
@@ -176,6 +182,8 @@ class ArrayTask(Task):
             search_space=default_search_space if space is None else lambda: dict(space or {}),
             unit=unit_name,
         )
+        if self.augment:
+            self.augment.check(self._train.inputs)
         with torch.random.fork_rng(devices=[]):
             OwnModel(self.build_model, self._train, self.objective()).check(scores=self._scores is not None)
 
