@@ -1,6 +1,8 @@
 """Records from tensors, arrays, pandas' frames and series, dictionaries of these, and torch's datasets."""
 
+import copy
 from collections.abc import Callable, Mapping
+from functools import partial
 from numbers import Number
 from typing import Any
 
@@ -12,6 +14,7 @@ from torch.utils.data import Dataset
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import RECORD, Records, Tensors, leaves
 from dphpo_bench.base.text import shown
+from dphpo_bench.data.numeric import as_tensor, in_pandas, place_of
 
 _PRECISIONS = (torch.float32, torch.float16, torch.bfloat16, torch.bool)
 _REREAD = 64
@@ -50,7 +53,8 @@ def as_records(data: Any, which: str, kind: str, target: str) -> Records:
     if isinstance(data, Dataset):
         data = _columns(data, which)
     inputs, targets = _parted(data, which, kind, target)
-    inputs, targets = _each(_tensor, inputs, f"{which} inputs"), _each(_tensor, targets, f"{which} labels")
+    names = column_names(inputs, target)
+    inputs, targets = _each(as_tensor, inputs, f"{which} inputs"), _each(as_tensor, targets, f"{which} labels")
     sizes = {len(tensor) if tensor.ndim else -1 for part in (inputs, targets) for tensor in leaves(part)}
     rows_only = isinstance(inputs, Tensor) and inputs.ndim < 2
     wrong = isinstance(targets, Tensor) and targets.ndim not in _TARGET_DIMENSIONS.get(kind, (1, 2, 3, 4))
@@ -61,13 +65,14 @@ def as_records(data: Any, which: str, kind: str, target: str) -> Records:
         )
     if not sizes.pop():
         raise InvalidValueError(f"Expected at least one record in {which}, got none.")
-    return Records(_each(_as_input, inputs, which), _as_targets(targets, which, kind))
+    return Records(_each(partial(_as_input, names=names), inputs, which), _as_targets(targets, which, kind))
 
 
 def _parted(data: Any, which: str, kind: str, target: str) -> tuple[Any, Any]:
     """Return inputs and targets."""
     if isinstance(data, tuple | list) and len(data) == 2 and not np.isscalar(data[0]):
         return data[0], data[1]
+    data = in_pandas(data)
     is_frame = _is_frame(data)
     if is_frame or isinstance(data, Mapping):
         if target not in data:
@@ -85,15 +90,16 @@ def _parted(data: Any, which: str, kind: str, target: str) -> tuple[Any, Any]:
 
 
 def _is_frame(data: Any) -> bool:
-    return hasattr(data, "columns") and hasattr(data, "drop")
+    return hasattr(data, "columns") and hasattr(data, "iloc")
 
 
 def column_names(data: Any, target: str) -> list[str] | None:
     """Return the names of a frame's columns of inputs, in their order; None where the inputs are no frame."""
-    inputs = data[0] if isinstance(data, tuple | list) and len(data) == 2 else data
+    inputs = in_pandas(data[0] if isinstance(data, tuple | list) and len(data) == 2 else data)
     if not _is_frame(inputs):
         return None
-    return [str(name) for name in inputs.columns if inputs is not data or name != target]
+    is_pair = isinstance(data, tuple | list)
+    return [str(name) for name in inputs.columns if is_pair or name != target]
 
 
 def without_column(data: Any, name: str) -> tuple[Any, Any]:
@@ -101,6 +107,7 @@ def without_column(data: Any, name: str) -> tuple[Any, Any]:
     if isinstance(data, tuple | list) and len(data) == 2:
         inputs, column = without_column(data[0], name)
         return (data if column is None else (inputs, data[1])), column
+    data = in_pandas(data)
     if _is_frame(data) and name in data.columns:
         return data.drop(columns=name), data[name]
     if isinstance(data, Mapping) and name in data:
@@ -156,26 +163,29 @@ def _columns(dataset: "Dataset[Any]", which: str) -> Any:
     size = len(dataset) if hasattr(dataset, "__len__") else 0
     if size == 0:
         raise InvalidValueError(f"Expected a Dataset with a length and at least one record as {which}.")
-    rows = _stacked([dataset[index] for index in range(size)], which)
-    again = [index % size for index in range(0, max(size, _REREAD), max(1, size // _REREAD))]
-    reread = _stacked([dataset[index] for index in again], which)
-    if any(not _equal(part[again], other) for part, other in zip(_parts(rows), _parts(reread), strict=True)):
+    places = [number * size // _REREAD if size > _REREAD else number % size for number in range(_REREAD)]
+    before = [copy.deepcopy(dataset[place]) for place in places]
+    rows = [dataset[index] for index in range(size)]
+    if not all(_same(item, rows[place]) for item, place in zip(before, places, strict=True)):
         raise InvalidValueError(
             f"Expected a Dataset whose items stay, but two reads of items of {which} differ: what it draws at random "
             "would be drawn once and frozen. Take the random transform out of it, and pass it as "
             "augment=Augmentation(transform, copies), which draws anew in each step."
         )
-    return rows
+    return _stacked(rows, which)
 
 
-def _parts(rows: Any) -> list[Tensor]:
-    """Return the tensors of a tensor, or of tuples and dictionaries of some."""
-    parts = rows.values() if isinstance(rows, Mapping) else rows if isinstance(rows, tuple) else None
-    return [rows] if parts is None else [tensor for part in parts for tensor in _parts(part)]
-
-
-def _equal(a: Tensor, b: Tensor) -> bool:
-    return a.dtype == b.dtype and bool(((a == b) | (a != a) & (b != b)).all())
+def _same(a: Any, b: Any) -> bool:
+    """Return whether two reads of an item are equal, NaN included."""
+    if isinstance(a, Mapping):
+        return a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
+    if isinstance(a, tuple | list):
+        return len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, Tensor) or hasattr(a, "__array__"):
+        first, second = (part if isinstance(part, Tensor) else np.asarray(part) for part in (a, b))
+        equal: Any = (first == second) | (first != first) & (second != second) if first.shape == second.shape else None
+        return equal is not None and bool(equal.all())
+    return bool(a == b or (a != a and b != b))
 
 
 def _stacked(rows: list[Any], which: str) -> Any:
@@ -185,61 +195,24 @@ def _stacked(rows: list[Any], which: str) -> Any:
         if isinstance(rows[0], tuple | list) and len(rows[0]) == 2 and not np.isscalar(rows[0][0]):
             inputs, targets = zip(*rows, strict=True)
             return _stacked(list(inputs), which), _stacked(list(targets), which)
-        return torch.stack([torch.as_tensor(row) for row in rows])
+        return torch.stack([torch.as_tensor(row) if np.isscalar(row) else as_tensor(row, which) for row in rows])
+    except InvalidValueError:
+        raise
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise InvalidValueError(
             f"Expected {which} to hold (input, label) pairs with inputs of one shape: {str(error).splitlines()[0]}"
         ) from error
 
 
-def _tensor(data: Any, what: str) -> Tensor:
-    values = data
-    try:
-        if hasattr(data, "to_numpy"):  # pandas; columns of several types are objects
-            values = data.to_numpy()
-            values = values.astype(float) if values.dtype == object else values
-        if isinstance(values, np.ndarray) and not values.flags.writeable:  # as pandas gives them out
-            values = values.copy()
-        return torch.as_tensor(values).detach().cpu()
-    except (TypeError, ValueError, RuntimeError):  # its text quotes a record
-        other, empty = _columns_without_numbers(data), _columns_with_gaps(data)
-        if hasattr(data, "toarray"):
-            raise InvalidValueError(f"Expected {what} to be dense, got a sparse matrix; use its toarray().") from None
-        if empty and not other:
-            raise InvalidValueError(
-                f"Expected numbers in all of {what}, got missing ones in the columns {shown(', '.join(empty))}; "
-                "impute or drop them."
-            ) from None
-        where = f", which the columns {shown(', '.join(other))} do not have" if other else ""
-        raise InvalidValueError(
-            f"Expected {what} to be numbers in an array or tensor{where}. "
-            "dphpo_bench.data.encoding.encode makes numbers of texts and categories."
-        ) from None
-
-
-def _columns_without_numbers(frame: Any) -> list[str]:
-    """Return the names of a frame's columns of other types; none for anything else."""
-    if not hasattr(frame, "select_dtypes"):
-        return []
-    return [str(name) for name in frame.select_dtypes(exclude=["number", "bool"]).columns]
-
-
-def _columns_with_gaps(frame: Any) -> list[str]:
-    """Return the names of a frame's columns with missing values, or of a series with some; none for anything else."""
-    if not hasattr(frame, "isna"):
-        return []
-    frame = frame if hasattr(frame, "columns") else frame.to_frame()
-    return [str(name) for name, gaps in frame.isna().any().items() if gaps]
-
-
-def _as_input(tensor: Tensor, which: str) -> Tensor:
+def _as_input(tensor: Tensor, which: str, names: list[str] | None = None) -> Tensor:
     if tensor.is_complex():
         raise InvalidValueError(f"Expected real inputs in {which}, got complex ones; give their parts as two columns.")
     if not tensor.is_floating_point() and tensor.dtype != torch.bool:
         return tensor.to(torch.int64, copy=True)
     tensor = tensor.to(tensor.dtype if tensor.dtype in _PRECISIONS else torch.float32, copy=True)
-    if not tensor.isfinite().all():
-        raise InvalidValueError(f"Expected finite inputs in {which}, got NaN or infinity; impute or drop them.")
+    if not (finite := tensor.isfinite()).all():
+        got = f"{float(tensor[~finite][0])} in {place_of(~finite, names)}"
+        raise InvalidValueError(f"Expected finite inputs in {which}, got {got}; impute or drop them.")
     return tensor
 
 
