@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from dphpo_bench.base.checks import typed
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, PlanOverBudgetError, SealedDataError
 from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import shown
@@ -54,6 +55,7 @@ class CheckedPlan:
         return risk(self.plan.event, self.plan.budget.delta) if self.end_to_end_private else CERTAIN
 
 
+@typed
 def plan(
     method: str | Method, task: str | Task, budget: PrivacyBudget, *, plans: "PlanCache | None" = None
 ) -> CheckedPlan:

@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from annotated_types import Interval
+
+from dphpo_bench.base.checks import ranged, typed
 from dphpo_bench.base.errors import (
     AccountError,
     DataError,
@@ -22,6 +25,7 @@ from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import Progress
 from dphpo_bench.base.tensors import RECORD, Records
 from dphpo_bench.base.terminal import TerminalProgress
+from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.metrics import ModelMetric
 from dphpo_bench.contract.registry import method_of, task_of
@@ -82,6 +86,7 @@ class RunResult:
         return write_model(self.model, self.record, Path(path))
 
 
+@typed
 def run(
     method: str | Method,
     task: str | Task,
@@ -130,6 +135,7 @@ def run(
         RunFailedError: if the run failed, went over its budget or could not be verified; its record is written before.
         DphpoBenchError: if the plan, the data or the results folder make a run impossible.
     """
+    seed = None if seed is None else int(ranged("seed", seed, int, Interval(ge=0)))
     setup = Setup(seed, secure_noise, progress=progress or TerminalProgress())
     method, task = method_of(method), task_of(task)
     if seed is not None:
@@ -319,16 +325,18 @@ def resolve_device(device: "str | torch.device") -> str:
     """
     import torch
 
-    if device == "auto":
+    if isinstance(device, str) and device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         # Numbered, so that it stays the same one if the current device changes.
         resolved = torch.zeros(1, device=device).device
-    except (NotImplementedError, RuntimeError, AssertionError) as error:
+    except (NotImplementedError, RuntimeError, AssertionError, TypeError) as error:
         # Of a name that it does not know torch lists all that it does, most of which no run can use.
-        unknown = "device type at start of device string" in str(error)
+        unknown = isinstance(error, TypeError) or "device type at start of device string" in str(error)
         reason = "runs need cpu, cuda or cuda with a number" if unknown else str(error).splitlines()[0]
-        raise InvalidValueError(f"Cannot use device {str(device)!r}: {reason}. Try --device cpu.") from None
+        raise InvalidValueError(
+            f"Cannot use device {shown(str(device), form=repr)}: {reason}. Try --device cpu."
+        ) from None
     if resolved.type not in ("cpu", "cuda"):
         raise InvalidValueError(f"Cannot use device {str(device)!r}: runs need cpu or cuda. Try --device cpu.")
     return str(resolved)

@@ -5,6 +5,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dphpo_bench.base.checks import typed
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.files import write_aside, write_whole
 from dphpo_bench.base.text import shown
@@ -68,6 +69,7 @@ def write_model(model: "nn.Module", record: RunRecord, path: Path) -> Path:
     raise DataError(f"{reason} It was kept at {aside}.")
 
 
+@typed
 def load_model(path: Path | str, task: str | Task) -> "nn.Module":
     """Load the trained network that `RunResult.save` or `run --save-model` wrote.
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from dphpo_bench.base.checks import typed
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import RECORD, Records
 from dphpo_bench.base.text import shown
@@ -94,6 +95,7 @@ class ArrayTask(Task):
     summary = "Your own data and model."
     fingerprint_is_declared = True
 
+    @typed
     def __init__(
         self,
         name: str,

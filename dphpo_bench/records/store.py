@@ -7,18 +7,21 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from dphpo_bench.base.checks import typed
 from dphpo_bench.base.errors import OtherRunError, RecordError
 from dphpo_bench.base.files import read_whole, write_aside, write_whole
 from dphpo_bench.base.text import shown
 from dphpo_bench.records.record import MAX_RECORD_BYTES, SCHEMA_VERSION, Identity, RunRecord
 
 
-def read_record(path: Path) -> RunRecord:
+@typed
+def read_record(path: Path | str) -> RunRecord:
     """Read and validate a record.
 
     Raises:
         RecordError: if the file is missing, too large, or not a valid record.
     """
+    path = Path(path)
     try:
         data = read_whole(path, MAX_RECORD_BYTES)
     except OSError as error:
