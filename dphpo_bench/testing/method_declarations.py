@@ -106,7 +106,7 @@ def _private_names(cls: type) -> list[str]:
     """
     try:
         path = inspect.getsourcefile(cls) or ""
-        tree = ast.parse(Path(path).read_text(encoding="utf-8"))
+        tree = ast.parse(Path(path).read_bytes())
     except (OSError, TypeError, SyntaxError):
         return []
     return [
