@@ -50,7 +50,7 @@ def text_of(data: bytes) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ValueError(
-            f"its encoding is not UTF-8 (byte 0x{data[error.start]:02x} in line {line}), but perhaps Latin-1 or cp1252; "
+            f"its encoding is not UTF-8 (byte 0x{data[error.start]:02x} in line {line}), but perhaps Latin-1: "
             "save it as UTF-8"
         ) from None
 
