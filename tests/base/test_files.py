@@ -1,7 +1,9 @@
 """Files that other programs wrote: marks of byte order, and other encodings."""
 
 import codecs
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,3 +55,13 @@ def test_a_task_file_in_another_encoding_is_a_line(tmp_path: Path, monkeypatch: 
     ) as refusal:
         import_file(tmp_path / "latin_file.py")
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "read", [bench.read_record, load_suite, bench.account, lambda path: bench.load_model(path, "digits")]
+)
+def test_a_path_of_windows_is_shown_as_it_is(read: Callable[[Any], Any]) -> None:
+    path = r"C:\Users\new\table.toml"
+    with pytest.raises(bench.errors.DphpoBenchError) as refusal:
+        read(path)
+    assert path in str(refusal.value)
