@@ -31,6 +31,7 @@ from dphpo_bench.recipes.array_checks import (
     default_batch_size,
     inputs_of,
     n_classes_of,
+    refuse_lazy,
     reset,
     shapes_of,
 )
@@ -235,6 +236,7 @@ class ArrayTask(Task):
         model = copy.deepcopy(self._model) if isinstance(self._model, nn.Module) else self._model()
         if not isinstance(model, nn.Module):
             raise InvalidValueError(f"Expected model to be or to return a torch.nn.Module, got {type(model).__name__}.")
+        refuse_lazy(model)
         if isinstance(self._model, nn.Module) and not self._pretrained:
             reset(model)
         return model
