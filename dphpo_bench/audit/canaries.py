@@ -15,6 +15,7 @@ from torch.nn import functional
 from dphpo_bench.base.errors import AuditError
 from dphpo_bench.base.tensors import Records, single
 from dphpo_bench.contract.task import Input, Task, TaskFacts
+from dphpo_bench.training.augmentation import Augmentation, augmentation_of
 from dphpo_bench.training.evaluation import all_outputs
 from dphpo_bench.training.linear import linear_layer
 from dphpo_bench.training.randomness import Streams
@@ -161,6 +162,8 @@ class _TaggedTask(Task):
         self._task = task
         self._tags = tags
         self._inputs, self._n_classes = classified(task)
+        if augmentation := augmentation_of(task.augment):
+            self.augment = replace(augmentation, transform=_BesideTags(augmentation, self._inputs.shape, tags))
 
     @property
     def facts(self) -> TaskFacts:
@@ -193,6 +196,20 @@ class _TaggedTask(Task):
 
     def data_fingerprint(self, source: "DataSource") -> str:
         return self._task.data_fingerprint(source)
+
+
+@dataclass(frozen=True)
+class _BesideTags:
+    """An augmentation of inputs that are flat and followed by tags, which stay."""
+
+    augmentation: Augmentation
+    shape: tuple[int, ...]
+    tags: int
+
+    def __call__(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
+        """Return a variant of each record."""
+        variants = single(self.augmentation(inputs[:, : -self.tags].reshape(-1, *self.shape), generator))
+        return torch.cat([variants.flatten(1), inputs[:, -self.tags :]], dim=1)
 
 
 class _Tagged(nn.Module):

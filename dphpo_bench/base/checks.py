@@ -1,13 +1,24 @@
 """Check numbers and names from outside, and turn them into the types that everything else relies on."""
 
+import builtins
+import dataclasses
+import inspect
 import math
 import operator
-from typing import Any
+import os
+from collections.abc import Callable, Mapping
+from functools import cache, wraps
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 from annotated_types import Interval
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 MAX_NAME = 64
 
@@ -111,3 +122,104 @@ def short_text(name: str, value: Any) -> str:
             f"Expected {name} to be a text of 1 to {MAX_NAME} printable characters, got {shown(value, form=repr)}."
         )
     return str.__str__(value)  # a subclass could claim to equal another
+
+
+def typed(function: Callable[P, R]) -> Callable[P, R]:
+    """Check a public function's arguments by its annotations, before it runs; reject others in a line.
+
+    Numbers of NumPy and torch become Python's. Arguments that may be of several classes are left to the function.
+    """
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        bound = signature.bind(*args, **kwargs)
+        rules = _rules(function)
+        for name, value in bound.arguments.items():
+            if name in rules:
+                bound.arguments[name] = _taken(name, value, rules[name])
+        return function(*bound.args, **bound.kwargs)
+
+    return checked
+
+
+class _Unknown(dict[str, Any]):
+    """Names of an annotation; those for type checkers only mean anything."""
+
+    def __missing__(self, name: str) -> Any:
+        return vars(builtins).get(name, Any)
+
+
+@cache
+def _rules(function: Callable[..., Any]) -> dict[str, tuple[Any, ...]]:
+    """Return by argument the types that it may have, where these can be checked."""
+    names = _Unknown(getattr(function, "__globals__", {}))
+    rules = {}
+    for name, hint in function.__annotations__.items():
+        try:
+            kind = eval(hint, {}, names) if isinstance(hint, str) else hint
+        except (AttributeError, TypeError):
+            continue
+        several = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+        if name != "return" and all(_is_simple(part, len({*several} - {NoneType})) for part in several):
+            rules[name] = several
+    return rules
+
+
+def _is_simple(kind: Any, alternatives: int) -> bool:
+    if kind in _WORDS or get_origin(kind) in (Literal, Mapping):
+        return True
+    return get_origin(kind) is Callable or (isinstance(kind, type) and kind is not Any and alternatives == 1)
+
+
+def _taken(name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
+    for kind in kinds:
+        fits, exact = _as_kind(kind, value)
+        if fits:
+            return exact
+    words = " or ".join(_words(kind) for kind in kinds)
+    way = f"; write {value.__name__!r}" if str in kinds and isinstance(value, type) else ""
+    raise InvalidValueError(f"Expected {name} to be {words}, got {quoted(value)}{way}.")
+
+
+def _as_kind(kind: Any, value: Any) -> tuple[bool, Any]:
+    """Return whether a value is of a kind, and the value as Python's type of it."""
+    if kind is NoneType:
+        return value is None, value
+    if kind is bool:
+        flag = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
+        return isinstance(flag, bool), flag
+    if kind is int:
+        whole = exact_int(value)
+        return whole is not None, whole
+    if kind is float:
+        real = None if isinstance(value, type) or getattr(value, "ndim", None) else _finite(value)
+        return real is not None, value if type(value) is int else real
+    if kind is Path:
+        return isinstance(value, os.PathLike), value
+    if get_origin(kind) is Literal:
+        return isinstance(value, str) and value in get_args(kind), value
+    base = get_origin(kind) or kind
+    return callable(value) if base is Callable else isinstance(value, base), value
+
+
+def _words(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return ", ".join(map(repr, get_args(kind)))
+    base = get_origin(kind) or kind
+    fields = (
+        f"({', '.join(field.name for field in dataclasses.fields(base))})" if dataclasses.is_dataclass(base) else ""
+    )
+    return _WORDS.get(base, f"a {getattr(base, '__name__', base)}{fields}")
+
+
+_WORDS: dict[Any, str] = {
+    NoneType: "None",
+    bool: "True or False",
+    int: "a whole number",
+    float: "a finite number",
+    str: "a text",
+    Path: "a path",
+    Mapping: "a dictionary",
+    Callable: "a function",
+}

@@ -1,5 +1,6 @@
 """Read and write files as a whole or not at all."""
 
+import codecs
 import errno
 import os
 import stat
@@ -36,6 +37,22 @@ def read_whole(path: Path, limit: int) -> bytes:
             return file.read(limit + 1)
     finally:
         os.close(descriptor)
+
+
+def text_of(data: bytes) -> str:
+    """Return a file's text in UTF-8, with a byte order mark or without, or in UTF-16 with one, as Windows writes it.
+
+    Raises:
+        ValueError: if it is in another encoding; the text names the byte and its line.
+    """
+    try:
+        return data.decode("utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"its encoding is not UTF-8 (byte 0x{data[error.start]:02x} in line {line}), but perhaps Latin-1: "
+            "save it as UTF-8"
+        ) from None
 
 
 def write_whole(path: Path, content: str | bytes | Iterable[Buffer], mode: int = 0o666) -> Path:

@@ -1,7 +1,7 @@
 """Report progress of long work; the caller decides how to show it."""
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from dphpo_bench.base.meter import Meter
 
@@ -12,6 +12,7 @@ class Advance(Protocol):
     def __call__(self, amount: int = 1) -> None: ...
 
 
+@runtime_checkable
 class Progress(Protocol):
     """Receiver of reports on long work."""
 

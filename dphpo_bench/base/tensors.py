@@ -87,9 +87,14 @@ class Records:
         units = None if self.units is None else function(self.units)
         return Records(each(function, self.inputs), each(function, self.targets), units=units)
 
-    def rows(self, rows: "slice | Tensor") -> "Records":
-        """Return some of the records: a slice, or indices of int64."""
-        return self.each(lambda tensor: take(tensor, rows))
+    def rows(self, rows: Any) -> "Records":
+        """Return some of the records: a slice, whole numbers from 0, or a mask with a boolean for each record.
+
+        Raises:
+            InvalidValueError: if the rows are none of these.
+        """
+        some = rows if isinstance(rows, slice) else _indices(rows, len(self))
+        return self.each(lambda tensor: take(tensor, some))
 
     def copied(self) -> "Self":
         """Copy the records, for whoever may write to them."""
@@ -108,6 +113,25 @@ class Records:
     def to(self, device: "torch.device", dtype: "torch.dtype") -> "Records":
         """Move the records to a device; floating-point numbers become `dtype`, integers keep their type."""
         return self.each(lambda tensor: converted(tensor, device, dtype))
+
+
+def _indices(rows: Any, n: int) -> "Tensor":
+    """Return rows as indices of int64."""
+    import torch
+
+    try:
+        indices = torch.as_tensor(rows)
+    except (TypeError, ValueError, RuntimeError):
+        indices = torch.empty(0, 0)
+    if indices.dtype == torch.bool and indices.shape == (n,):
+        return indices.nonzero()[:, 0]
+    is_whole = not (indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool)
+    if indices.ndim == 1 and (not len(indices) or (is_whole and int(indices.min()) >= 0 and int(indices.max()) < n)):
+        return indices.long()
+    got = f"{indices.dtype} of shape {tuple(indices.shape)}" if indices.numel() else f"a {type(rows).__name__}"
+    raise InvalidValueError(
+        f"Expected rows as a slice, as whole numbers from 0 to {n - 1}, or as a mask of shape ({n},), got {got}."
+    )
 
 
 def _distinct(units: "Tensor") -> "Tensor":

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
+from dphpo_bench.base.encodings import encodable
 from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import Advance, NullProgress, Progress
 from dphpo_bench.base.text import duration_text
@@ -174,5 +175,5 @@ def _nothing(amount: int = 1) -> None:
 def _write(line: str) -> None:
     """Write a line to the log. A log that is closed or full ends no run, whose budget is spent by then."""
     with suppress(OSError):
-        sys.stderr.write(line + "\n")
+        sys.stderr.write(encodable(line + "\n", getattr(sys.stderr, "encoding", None)))
         sys.stderr.flush()

@@ -16,7 +16,7 @@ _LONG_INTEGER_BITS = 1000
 
 def unknown_name_message(kind: str, name: str, available: Iterable[str]) -> str:
     """Return one line that names the unknown name, its kind, such as "task", a close name, and the names that exist."""
-    names = sorted(available)
+    names, name = sorted(available), str(name)  # a stranger's name may be anything
     close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
     if not close:
         close = [candidate for candidate in names if candidate.startswith(name.lower())][:1]

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from dphpo_bench.base.encodings import write_replacements
 from dphpo_bench.base.errors import DphpoBenchError
 from dphpo_bench.base.text import plainly
 from dphpo_bench.cli import options
@@ -27,7 +28,7 @@ from dphpo_bench.cli.explain import explain_command
 from dphpo_bench.cli.leaderboard import app as leaderboard_app
 from dphpo_bench.cli.listing import data_command, list_command
 from dphpo_bench.cli.new import app as new_app
-from dphpo_bench.cli.output import complain, say, show, show_json
+from dphpo_bench.cli.output import complain, say, say_json, show, show_json
 from dphpo_bench.cli.results import results_command
 from dphpo_bench.cli.show import show_command
 from dphpo_bench.cli.statement import statement_command
@@ -135,7 +136,7 @@ def run_command(
     )
     saved = result.save(save_model) if save_model and result.model is not None else None
     if as_json:
-        sys.stdout.write(result.record.to_json())
+        say_json(result.record.to_json())
     else:
         show(run_table(result, saved))
         if result.account:
@@ -215,6 +216,7 @@ _prepare(app)
 def main() -> None:
     """Run the command line; errors become one line and an exit code."""
     warnings.showwarning = _show_warning
+    write_replacements(sys.stdout, sys.stderr)
     try:
         code = app(prog_name="dphpo-bench", standalone_mode=False)
         sys.stdout.flush()  # a full disk shows here, rather than when nobody can say so

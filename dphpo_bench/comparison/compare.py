@@ -4,10 +4,11 @@
 >>> print(table)  # doctest: +SKIP
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dphpo_bench.base.checks import exact_int, number, positive, typed, whole
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.comparison.result import Comparison
@@ -28,8 +29,10 @@ from dphpo_bench.sweep.resources import Resources
 from dphpo_bench.sweep.running import executor_for, run_cells
 
 SEEDS = (0, 1, 2)
+MAX_THREADS = 4096
 
 
+@typed
 def compare(
     methods: Sequence[str | Method],
     task: str | Task,
@@ -86,13 +89,13 @@ def compare(
     chosen = [method_of(method) for method in _several(methods, "methods", "hyfreedp")]
     task = task_of(task)
     delta = task.facts.default_delta if delta is None else delta
-    budgets = [PrivacyBudget(float(epsilon), delta) for epsilon in _several(epsilons, "epsilons", 3)]
+    budgets = [PrivacyBudget(positive("epsilon", epsilon), delta) for epsilon in _several(epsilons, "epsilons", 3)]
     runs = [_checked_seed(seed) for seed in _several(SEEDS if seeds is None else seeds, "seeds", 0)]
     if seeds is not None:
         warn_of_seeds(task, f"the comparison seeds its runs with {shown(runs)}")
     source = source or DataSource.resolve()
     of_task = task_identity(task, task.facts, source)
-    resources = Resources(threads=threads, gpus=gpus)
+    resources = Resources(threads=whole("threads", threads, low=1, high=MAX_THREADS), gpus=number("gpus", gpus, low=0))
     first = [
         Cell(method, task, budget, identity_of(method, of_task, budget, runs[0]), resources)
         for budget in budgets
@@ -118,7 +121,7 @@ def compare(
 
 
 def _several(values: Any, name: str, example: object) -> list[Any]:
-    if isinstance(values, str | Method) or not isinstance(values, Iterable):
+    if isinstance(values, str | bytes | Mapping | Method) or not isinstance(values, Iterable):
         raise InvalidValueError(f"Expected {name} as a list, such as {[example]}, got {shown(values, form=repr)}.")
     listed = list(values)
     if not listed:
@@ -127,6 +130,7 @@ def _several(values: Any, name: str, example: object) -> list[Any]:
 
 
 def _checked_seed(seed: Any) -> int:
-    if not (isinstance(seed, int) and seed >= 0):
+    exact = exact_int(seed)
+    if exact is None or exact < 0:
         raise InvalidValueError(f"Expected seeds to be integers >= 0, got {shown(seed, form=repr)}.")
-    return int(seed)
+    return exact

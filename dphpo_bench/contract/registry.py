@@ -13,6 +13,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
+from dphpo_bench.base.checks import typed
 from dphpo_bench.base.errors import InvalidValueError, RegistryError, SealedDataError, UnknownNameError
 from dphpo_bench.base.text import plainly, shown, unknown_name_message
 from dphpo_bench.contract.method import Method
@@ -53,6 +54,7 @@ def is_registered(cls: type) -> bool:
     return any(entry.cls is cls for group in (methods(), tasks()) for entry in group.values())
 
 
+@typed
 def make_method(name: str, overrides: Mapping[str, Any] | None = None) -> Method:
     """Make the method of this name with some parameters replaced.
 
@@ -108,6 +110,7 @@ def task_of(task: str | Task) -> Task:
     return make_task(task) if isinstance(task, str) else task
 
 
+@typed
 def make_task(name: str, model: str | None = None) -> Task:
     """Make the task of this name with this model.
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from dphpo_bench.data.encoding import Columns
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.data.weights import Weights
+    from dphpo_bench.training.augmentation import Augmentation
     from dphpo_bench.training.losses import Objective, PerRecord
 
 MAX_STEPS = 10**9
@@ -225,6 +226,8 @@ class Task(ABC):
         classes: what the labels mean, in the order of the model's outputs, or of the labels 0 and 1 of a binary task:
             predictions of a saved model are these. None: labels are numbers from 0.
         input_names: of the columns of a table that is the model's input, in their order; None: unknown.
+        augment: a random transform of which each step draws variants of its records: a part of a run's identity. Only
+            gradients see variants; losses, scores and metrics see the records themselves. None: there is none.
 
     Raises:
         UnknownNameError: if there is no such model.
@@ -240,6 +243,7 @@ class Task(ABC):
     fingerprint_is_declared: ClassVar[bool] = False
     classes: "tuple[str | bool | int | float, ...] | None" = None
     input_names: Sequence[str] | None = None
+    augment: "Augmentation | None" = None
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)

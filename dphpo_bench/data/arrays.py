@@ -1,6 +1,8 @@
 """Records from tensors, arrays, pandas' frames and series, dictionaries of these, and torch's datasets."""
 
+import copy
 from collections.abc import Callable, Mapping
+from functools import partial
 from numbers import Number
 from typing import Any
 
@@ -13,8 +15,12 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import RECORD, Records, Tensors, leaves
 from dphpo_bench.base.text import shown
 from dphpo_bench.data import labels
+from dphpo_bench.data.numeric import as_tensor, in_pandas, place_of
 
 _PRECISIONS = (torch.float32, torch.float16, torch.bfloat16, torch.bool)
+_REREAD = 64
+"""Number of items of a Dataset that are read twice: a coin for each would fall alike with probability 2^-64."""
+
 _TARGET_DIMENSIONS = {
     "classification": (1,),
     "binary": (1,),
@@ -49,11 +55,12 @@ def as_records(
         InvalidValueError: if the data have none of these forms, or are not finite numbers.
     """
     inputs, targets = parted(data, which, kind, target)
-    inputs = _each(_tensor, inputs, f"{which} inputs")
+    names = column_names(inputs, target)
+    inputs = _each(as_tensor, inputs, f"{which} inputs")
     if labels.takes(kind):
         targets = labels.encoded_labels(targets, which, kind, classes)
     else:
-        targets = _each(_tensor, targets, f"{which} labels")
+        targets = _each(as_tensor, targets, f"{which} labels")
     sizes = {len(tensor) if tensor.ndim else -1 for part in (inputs, targets) for tensor in leaves(part)}
     rows_only = isinstance(inputs, Tensor) and inputs.ndim < 2
     wrong = isinstance(targets, Tensor) and targets.ndim not in _TARGET_DIMENSIONS.get(kind, (1, 2, 3, 4))
@@ -64,7 +71,7 @@ def as_records(
         )
     if not sizes.pop():
         raise InvalidValueError(f"Expected at least one record in {which}, got none.")
-    return Records(_each(_as_input, inputs, which), _as_targets(targets, which, kind))
+    return Records(_each(partial(_as_input, names=names), inputs, which), _as_targets(targets, which, kind))
 
 
 def as_inputs(data: Any, which: str) -> Tensors:
@@ -73,7 +80,7 @@ def as_inputs(data: Any, which: str) -> Tensors:
     Raises:
         InvalidValueError: if they are not finite numbers with a row for each record.
     """
-    inputs: Tensors = _each(_as_input, _each(_tensor, data, f"{which} inputs"), which)
+    inputs: Tensors = _each(_as_input, _each(as_tensor, data, f"{which} inputs"), which)
     if len({len(tensor) if tensor.ndim else -1 for tensor in leaves(inputs)} - {-1}) != 1:
         raise InvalidValueError(f"Expected inputs of shape (n, ...), with n rows each, got {_shapes(inputs)}.")
     return inputs
@@ -85,6 +92,7 @@ def parted(data: Any, which: str, kind: str, target: str) -> tuple[Any, Any]:
         data = _columns(data, which)
     if isinstance(data, tuple | list) and len(data) == 2 and not np.isscalar(data[0]):
         return data[0], data[1]
+    data = in_pandas(data)
     is_frame = _is_frame(data)
     if is_frame or isinstance(data, Mapping):
         if target not in data:
@@ -102,15 +110,16 @@ def parted(data: Any, which: str, kind: str, target: str) -> tuple[Any, Any]:
 
 
 def _is_frame(data: Any) -> bool:
-    return hasattr(data, "columns") and hasattr(data, "drop")
+    return hasattr(data, "columns") and hasattr(data, "iloc")
 
 
 def column_names(data: Any, target: str) -> list[str] | None:
     """Return the names of a frame's columns of inputs, in their order; None where the inputs are no frame."""
-    inputs = data[0] if isinstance(data, tuple | list) and len(data) == 2 else data
+    inputs = in_pandas(data[0] if isinstance(data, tuple | list) and len(data) == 2 else data)
     if not _is_frame(inputs):
         return None
-    return [str(name) for name in inputs.columns if inputs is not data or name != target]
+    is_pair = isinstance(data, tuple | list)
+    return [str(name) for name in inputs.columns if is_pair or name != target]
 
 
 def without_column(data: Any, name: str) -> tuple[Any, Any]:
@@ -118,6 +127,7 @@ def without_column(data: Any, name: str) -> tuple[Any, Any]:
     if isinstance(data, tuple | list) and len(data) == 2:
         inputs, column = without_column(data[0], name)
         return (data if column is None else (inputs, data[1])), column
+    data = in_pandas(data)
     if _is_frame(data) and name in data.columns:
         return data.drop(columns=name), data[name]
     if isinstance(data, Mapping) and name in data:
@@ -173,7 +183,29 @@ def _columns(dataset: "Dataset[Any]", which: str) -> Any:
     size = len(dataset) if hasattr(dataset, "__len__") else 0
     if size == 0:
         raise InvalidValueError(f"Expected a Dataset with a length and at least one record as {which}.")
-    return _stacked([dataset[index] for index in range(size)], which)
+    places = [number * size // _REREAD if size > _REREAD else number % size for number in range(_REREAD)]
+    before = [copy.deepcopy(dataset[place]) for place in places]
+    rows = [dataset[index] for index in range(size)]
+    if not all(_same(item, rows[place]) for item, place in zip(before, places, strict=True)):
+        raise InvalidValueError(
+            f"Expected a Dataset whose items stay, but two reads of items of {which} differ: what it draws at random "
+            "would be drawn once and frozen. Take the random transform out of it, and pass it as "
+            "augment=Augmentation(transform, copies), which draws anew in each step."
+        )
+    return _stacked(rows, which)
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Return whether two reads of an item are equal, NaN included."""
+    if isinstance(a, Mapping):
+        return a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
+    if isinstance(a, tuple | list):
+        return len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, Tensor) or hasattr(a, "__array__"):
+        first, second = (part if isinstance(part, Tensor) else np.asarray(part) for part in (a, b))
+        equal: Any = (first == second) | (first != first) & (second != second) if first.shape == second.shape else None
+        return equal is not None and bool(equal.all())
+    return bool(a == b or (a != a and b != b))
 
 
 def _stacked(rows: list[Any], which: str) -> Any:
@@ -185,61 +217,24 @@ def _stacked(rows: list[Any], which: str) -> Any:
             return _stacked(list(inputs), which), _stacked(list(targets), which)
         if isinstance(rows[0], str | bytes):  # labels
             return rows
-        return torch.stack([torch.as_tensor(row) for row in rows])
+        return torch.stack([torch.as_tensor(row) if np.isscalar(row) else as_tensor(row, which) for row in rows])
+    except InvalidValueError:
+        raise
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise InvalidValueError(
             f"Expected {which} to hold (input, label) pairs with inputs of one shape: {str(error).splitlines()[0]}"
         ) from error
 
 
-def _tensor(data: Any, what: str) -> Tensor:
-    values = data
-    try:
-        if hasattr(data, "to_numpy"):  # pandas; columns of several types are objects
-            values = data.to_numpy()
-            values = values.astype(float) if values.dtype == object else values
-        if isinstance(values, np.ndarray) and not values.flags.writeable:  # as pandas gives them out
-            values = values.copy()
-        return torch.as_tensor(values).detach().cpu()
-    except (TypeError, ValueError, RuntimeError):  # its text quotes a record
-        other, empty = _columns_without_numbers(data), _columns_with_gaps(data)
-        if hasattr(data, "toarray"):
-            raise InvalidValueError(f"Expected {what} to be dense, got a sparse matrix; use its toarray().") from None
-        if empty and not other:
-            raise InvalidValueError(
-                f"Expected numbers in all of {what}, got missing ones in the columns {shown(', '.join(empty))}; "
-                "impute or drop them."
-            ) from None
-        where = f", which the columns {shown(', '.join(other))} do not have" if other else ""
-        raise InvalidValueError(
-            f"Expected {what} to be numbers in an array or tensor{where}. "
-            "Declare the columns, such as columns={'city': Category(('Bern', 'Rome'))}, which makes numbers of them."
-        ) from None
-
-
-def _columns_without_numbers(frame: Any) -> list[str]:
-    """Return the names of a frame's columns of other types; none for anything else."""
-    if not hasattr(frame, "select_dtypes"):
-        return []
-    return [str(name) for name in frame.select_dtypes(exclude=["number", "bool"]).columns]
-
-
-def _columns_with_gaps(frame: Any) -> list[str]:
-    """Return the names of a frame's columns with missing values, or of a series with some; none for anything else."""
-    if not hasattr(frame, "isna"):
-        return []
-    frame = frame if hasattr(frame, "columns") else frame.to_frame()
-    return [str(name) for name, gaps in frame.isna().any().items() if gaps]
-
-
-def _as_input(tensor: Tensor, which: str) -> Tensor:
+def _as_input(tensor: Tensor, which: str, names: list[str] | None = None) -> Tensor:
     if tensor.is_complex():
         raise InvalidValueError(f"Expected real inputs in {which}, got complex ones; give their parts as two columns.")
     if not tensor.is_floating_point() and tensor.dtype != torch.bool:
         return tensor.to(torch.int64, copy=True)
     tensor = tensor.to(tensor.dtype if tensor.dtype in _PRECISIONS else torch.float32, copy=True)
-    if not tensor.isfinite().all():
-        raise InvalidValueError(f"Expected finite inputs in {which}, got NaN or infinity; impute or drop them.")
+    if not (finite := tensor.isfinite()).all():
+        got = f"{float(tensor[~finite][0])} in {place_of(~finite, names)}"
+        raise InvalidValueError(f"Expected finite inputs in {which}, got {got}; impute or drop them.")
     return tensor
 
 

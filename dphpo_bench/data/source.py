@@ -9,6 +9,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dphpo_bench.base.checks import typed
 from dphpo_bench.base.errors import DataError
 from dphpo_bench.base.progress import NullProgress, Progress
 from dphpo_bench.base.terminal import TerminalProgress
@@ -29,7 +30,13 @@ class DataSource:
     cache_dir: Path
     progress: Progress
 
+    def __post_init__(self) -> None:
+        data_dir, cache_dir, _ = _checked(self.data_dir, self.cache_dir, self.progress)
+        object.__setattr__(self, "data_dir", None if data_dir is None else Path(data_dir))
+        object.__setattr__(self, "cache_dir", Path(cache_dir))
+
     @classmethod
+    @typed
     def resolve(
         cls,
         data_dir: str | Path | None = None,
@@ -125,3 +132,11 @@ class DataSource:
         hashes = split.sha256 or tuple(map(sha256_of_file, self.files(dataset, split)))
         parts = [*hashes, dataset.form] if dataset.form else hashes
         return parts[0] if len(parts) == 1 else hashlib.sha256(" ".join(parts).encode()).hexdigest()
+
+
+@typed
+def _checked(
+    data_dir: Path | str | None, cache_dir: Path | str, progress: Progress
+) -> tuple[Path | str | None, Path | str, Progress]:
+    """Return the fields of a source; reject other types."""
+    return data_dir, cache_dir, progress

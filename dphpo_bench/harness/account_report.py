@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dphpo_bench.base.checks import typed
 from dphpo_bench.base.errors import AccountError, DphpoBenchError, InvalidValueError, RecordError, UnsupportedEventError
 from dphpo_bench.base.text import count, rounded_up, shown
 from dphpo_bench.contract.registry import tasks
@@ -134,6 +135,7 @@ class AccountReport:
         }
 
 
+@typed
 def account(folder: Path | str, name: str = DEFAULT) -> AccountReport:
     """Return what has been released from the private records whose runs have their results in a folder.
 

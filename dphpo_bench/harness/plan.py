@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from dphpo_bench.base.checks import typed
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, PlanOverBudgetError, SealedDataError
 from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import shown
@@ -60,6 +61,7 @@ class CheckedPlan:
         return _quoted(event, self.plan, self.costs)
 
 
+@typed
 def plan(
     method: str | Method,
     task: str | Task,

@@ -37,6 +37,7 @@ from dphpo_bench.records.record import (
     RunRecord,
 )
 from dphpo_bench.records.risks import recorded
+from dphpo_bench.training.augmentation import augmentation_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -53,6 +54,8 @@ def task_identity(task: Task, facts: TaskFacts, source: DataSource) -> dict[str,
             {"name": model.name, "has_seen_records": model.has_seen_any(task.datasets)}
             for model in task.pretrained_models
         ]
+    if augmentation := augmentation_of(task.augment):
+        public["augmentation"] = augmentation.to_json()
     if not task.public:  # where it is absent, they are
         public["public"] = False
     try:

@@ -11,6 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from annotated_types import Interval
+
+from dphpo_bench.base.checks import ranged, typed
 from dphpo_bench.base.errors import (
     AccountError,
     DataError,
@@ -23,6 +26,7 @@ from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import Progress
 from dphpo_bench.base.tensors import RECORD, Records
 from dphpo_bench.base.terminal import TerminalProgress
+from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.metrics import ModelMetric
 from dphpo_bench.contract.registry import method_of, task_of
@@ -104,6 +108,7 @@ class RunResult:
         return self.trained
 
 
+@typed
 def run(
     method: str | Method,
     task: str | Task,
@@ -154,6 +159,7 @@ def run(
         RunFailedError: if the run failed, went over its budget or could not be verified; its record is written before.
         DphpoBenchError: if the plan, the data or the results folder make a run impossible.
     """
+    seed = None if seed is None else int(ranged("seed", seed, int, Interval(ge=0)))
     setup = Setup(seed, secure_noise, progress=progress or TerminalProgress())
     method, task = method_of(method), task_of(task)
     if seed is not None:
@@ -345,14 +351,14 @@ def resolve_device(device: "str | torch.device") -> str:
     """Return the torch device of this name, with its number; "auto" is the first CUDA device if there is one."""
     import torch
 
-    if device == "auto":
+    if isinstance(device, str) and device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     reason = "runs need cpu, cuda or cuda with a number"
     try:
         if torch.device(device).type in ("cpu", "cuda"):
             # Numbered, so that it stays the same one if the current device changes.
             return str(torch.zeros(1, device=device).device)
-    except (NotImplementedError, RuntimeError, AssertionError) as error:
-        if "device type at start of device string" not in str(error):
+    except (NotImplementedError, RuntimeError, AssertionError, TypeError) as error:
+        if not isinstance(error, TypeError) and "device type at start of device string" not in str(error):
             reason = str(error).splitlines()[0]
-    raise InvalidValueError(f"Cannot use device {str(device)!r}: {reason}. Try --device cpu.")
+    raise InvalidValueError(f"Cannot use device {shown(str(device), form=repr)}: {reason}. Try --device cpu.")

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from dphpo_bench.base.checks import typed
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.files import write_aside, write_whole
 from dphpo_bench.base.text import compact_json, shown
@@ -66,6 +67,7 @@ def loading_code(trained: TrainedModel, path: Path | str) -> str:
     return f"dphpo_bench.load_model({str(path)!r}, model=...)"  # a module of the network's class
 
 
+@typed
 def load_model(
     path: Path | str,
     task: str | Task | None = None,

@@ -21,6 +21,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.files import text_of
 from dphpo_bench.base.text import one_line, shown
 from dphpo_bench.leaderboard.values import Finding
 
@@ -59,7 +60,7 @@ class _File(BaseModel):
 
 def read_written(path: Path) -> list[Written]:
     try:
-        return _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8"))).finding
+        return _File.model_validate(tomllib.loads(text_of(path.read_bytes()))).finding
     except FileNotFoundError:
         return []
     except OSError as error:

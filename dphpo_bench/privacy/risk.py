@@ -13,7 +13,7 @@ import numpy as np
 from dp_accounting import dp_event
 from dp_accounting.dp_event import DpEvent
 
-from dphpo_bench.base.checks import inside
+from dphpo_bench.base.checks import inside, typed
 from dphpo_bench.privacy import event_rules
 from dphpo_bench.privacy.accountants import report
 from dphpo_bench.privacy.accountants.refusals import RefusedError
@@ -47,6 +47,7 @@ CERTAIN = Risk(1.0, 1.0, 1.0, math.inf, 0.0)
 """Nothing is kept secret, or nobody can say: ε is infinite."""
 
 
+@typed
 def risk(event: DpEvent, delta: float) -> Risk:
     """Bound what an attack on one record can achieve.
 

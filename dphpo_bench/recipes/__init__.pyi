@@ -9,10 +9,13 @@ from .image_task import ImageTask as ImageTask
 from .optimizer_run import OptimizerRun as OptimizerRun
 from .optimizing import UpdateRule as UpdateRule
 from .optimizing import WeightAverage as WeightAverage
+from .parts import Augmentation as Augmentation
 from .parts import Images as Images
 from .parts import Input as Input
 from .parts import Split as Split
 from .parts import Table as Table
+from .picture_transforms import RandomFlip as RandomFlip
+from .picture_transforms import RandomShift as RandomShift
 from .probed_training import LEARNING_RATES as LEARNING_RATES
 from .probed_training import ProbedTraining as ProbedTraining
 from .probed_training import ProbingRule as ProbingRule

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from dphpo_bench.base.checks import typed
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.tensors import RECORD, Records
 from dphpo_bench.base.text import shown
@@ -36,9 +37,11 @@ from dphpo_bench.recipes.array_checks import (
     default_batch_size,
     inputs_of,
     n_classes_of,
+    refuse_lazy,
     reset,
     shapes_of,
 )
+from dphpo_bench.training.augmentation import Augmentation, Transform, augmentation_of
 from dphpo_bench.training.functional import copied
 from dphpo_bench.training.losses import Objective, PerRecord
 from dphpo_bench.training.own_model import OwnModel
@@ -83,6 +86,9 @@ class ArrayTask(Task):
         classes: the labels' meaning, in the order of the model's outputs, such as ("no", "yes"): then labels may be
             texts, booleans, any numbers, or rows with one 1 each. Of "multilabel", the names of the labels. They are
             never learned from the labels. Default: labels count from 0; those of type bool are False and True.
+        augment: a random transform of inputs, or an `Augmentation` of a transform and a number of copies. Each step
+            draws variants of its records, and averages a record's gradients before it clips them. Losses and scores are
+            of the records themselves.
         n_classes: number of classes; default: what the model puts out for an input of zeros.
         class_shares: the share of each class, from public knowledge, such as (0.93, 0.07): scores then follow a first
             metric that counts rare classes, `BALANCED_ACCURACY`, `F1` or `ROC_AUC`.
@@ -112,6 +118,7 @@ class ArrayTask(Task):
     summary = "Your own data and model."
     fingerprint_is_declared = True
 
+    @typed
     def __init__(
         self,
         name: str,
@@ -127,6 +134,7 @@ class ArrayTask(Task):
         target: str = "labels",
         unit: Any = None,
         classes: Sequence[Class] | None = None,
+        augment: Augmentation | Transform | None = None,
         n_classes: int | None = None,
         class_shares: Sequence[float] | None = None,
         class_weights: Literal["balanced"] | None = None,
@@ -144,6 +152,7 @@ class ArrayTask(Task):
         super().__init__()
         self.name = name
         self.public = public
+        self.augment = augmentation_of(augment)
         self._version = version
         self._model, self._pretrained = model, pretrained
         self._losses, self._scores, self._metrics = losses, scores, checked_metrics(metrics, kind)
@@ -221,6 +230,8 @@ class ArrayTask(Task):
             target_scale=scale,
         )
         check_balanced(scores, class_shares)
+        if self.augment:
+            self.augment.check(self._train.inputs)
         with torch.random.fork_rng(devices=[]):
             OwnModel(self.build_model, self._train, self.objective()).check(scores=self._scores is not None)
 
@@ -278,6 +289,7 @@ class ArrayTask(Task):
         model = copied(self._model) if isinstance(self._model, nn.Module) else self._model()
         if not isinstance(model, nn.Module):
             raise InvalidValueError(f"Expected model to be or to return a torch.nn.Module, got {type(model).__name__}.")
+        refuse_lazy(model)
         if isinstance(self._model, nn.Module) and not self._pretrained:
             reset(model)
         return model

@@ -4,3 +4,4 @@ from dphpo_bench.contract.task import Input as Input
 from dphpo_bench.data.datasets import Images as Images
 from dphpo_bench.data.datasets import Split as Split
 from dphpo_bench.data.datasets import Table as Table
+from dphpo_bench.training.augmentation import Augmentation as Augmentation

@@ -7,18 +7,21 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from dphpo_bench.base.checks import typed
 from dphpo_bench.base.errors import OtherRunError, RecordError
-from dphpo_bench.base.files import read_whole, write_aside, write_whole
+from dphpo_bench.base.files import read_whole, text_of, write_aside, write_whole
 from dphpo_bench.base.text import shown
 from dphpo_bench.records.record import MAX_RECORD_BYTES, SCHEMA_VERSION, Identity, RunRecord
 
 
-def read_record(path: Path) -> RunRecord:
+@typed
+def read_record(path: Path | str) -> RunRecord:
     """Read and validate a record.
 
     Raises:
         RecordError: if the file is missing, too large, or not a valid record.
     """
+    path = Path(path)
     try:
         data = read_whole(path, MAX_RECORD_BYTES)
     except OSError as error:
@@ -31,13 +34,17 @@ def read_record(path: Path) -> RunRecord:
     if len(data) > MAX_RECORD_BYTES:
         raise RecordError(f"The record {path} is larger than {MAX_RECORD_BYTES} bytes.")
     try:
-        json.loads(data, object_pairs_hook=_named_once)  # else readers would see different values
+        text = text_of(data)
+        json.loads(text, object_pairs_hook=_named_once)  # else readers would see different values
     except _TwiceError as error:
         raise RecordError(f"{path} is not a valid record: it has {shown(error)} twice.") from None
-    except (ValueError, RecursionError):
+    except RecursionError:
         pass  # told below, with the place
+    except ValueError as error:
+        if not isinstance(error, json.JSONDecodeError):
+            raise RecordError(f"{path} is not a valid record: {shown(error, 200)}.") from None
     try:
-        return RunRecord.model_validate_json(data)
+        return RunRecord.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         if first["loc"] == ("schema_version",):

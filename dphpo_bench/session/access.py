@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 
@@ -297,6 +297,18 @@ class Access(Unique):
 def draw_uniform(generator: "AnyGenerator") -> float:
     """Return a uniform number in [0, 1)."""
     return uniform(1, generator).item()
+
+
+def generator_of_variants(access: Access) -> torch.Generator:
+    """Return the random stream of augmentations, at its present position.
+
+    It is never a cryptographic generator: transforms take torch's only, and nothing that they draw is released. The
+    run's secret fills its whole state.
+    """
+    key = access.streams.name("variants")
+    if key not in access.begun:
+        access.begun[key] = access.streams.generator("variants", device=access.raw.device)
+    return cast(torch.Generator, access.begun[key])
 
 
 def as_before(access: Access, release: "list[Tensor]") -> "list[Tensor]":

@@ -12,7 +12,7 @@ from dphpo_bench.base.tensors import plain, single
 from dphpo_bench.privacy import events
 from dphpo_bench.privacy.events import gaussian, repeat
 from dphpo_bench.privacy.ledger import Ledger
-from dphpo_bench.session.access import Access
+from dphpo_bench.session.access import Access, generator_of_variants
 from dphpo_bench.session.held_clipping import CountingRule, HeldRule
 from dphpo_bench.session.unique import Unique
 
@@ -99,12 +99,10 @@ class Batch(Unique):
             return self._noisy_mean(engine.model, total, rule, noise_multiplier), share
 
     def _clipped_sum(self, engine: "GradientEngine", held: HeldRule) -> "list[Tensor]":
-        train = self._access.raw.train
-        rows, units = self._access.raw.members(self._indices)
+        raw = self._access.raw
+        variants = generator_of_variants(self._access) if raw.augmentation else None
         self._access.meter.advance(self._expected_size)
-        if units is not None:
-            return self._access.compute(lambda: engine.clipped_unit_sum(train.inputs, train.targets, held, units))
-        return self._access.compute(lambda: engine.clipped_sum(train.inputs, train.targets, held, indices=rows))
+        return self._access.compute(lambda: raw.clipped_sum(engine, held, self._indices, variants))
 
     def _noisy_mean(
         self, model: "nn.Module", total: "Sequence[Tensor]", held: HeldRule, noise_multiplier: float

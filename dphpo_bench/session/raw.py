@@ -9,6 +9,7 @@ import torch
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Task
+from dphpo_bench.training.augmentation import augmentation_of, augmented_sum
 from dphpo_bench.training.evaluation import total_score
 from dphpo_bench.training.linear import StackedLinear
 from dphpo_bench.training.own_model import OwnModel
@@ -18,6 +19,8 @@ from dphpo_bench.training.units import Units
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from dphpo_bench.training.clipping import Clipping
+    from dphpo_bench.training.engine import GradientEngine
     from dphpo_bench.training.losses import Objective
 
 
@@ -33,6 +36,7 @@ class RawRecords:
 
     Raises:
         DataError: if the records have no units though the task names some, or the other way round.
+        InvalidValueError: if the task's augmentation does not treat each record alone.
     """
 
     def __init__(self, task: Task, train: Records, device: "torch.device | str") -> None:
@@ -42,6 +46,9 @@ class RawRecords:
         self.train = train
         self._units = None if train.units is None else Units.of(train.units.cpu())
         self.device = torch.device(device)
+        self.augmentation = augmentation_of(task.augment)
+        if self.augmentation:
+            self.augmentation.check(train.inputs, self.device)
         self._dtype = torch.get_default_dtype()  # of the run, whatever its method sets later
         self._task = task
         self._lent: list[Records] = []
@@ -59,6 +66,24 @@ class RawRecords:
             return numbers, None
         units = self._units if numbers is None else self._units.some(numbers)
         return units.rows, units
+
+    def clipped_sum(
+        self,
+        engine: "GradientEngine",
+        clipping: "Clipping",
+        numbers: "Tensor | None",
+        generator: "torch.Generator | None",
+    ) -> "list[Tensor]":
+        """Return the sum of clipped gradients of these units; `generator` draws the variants of an augmentation."""
+        rows, units = self.members(numbers)
+        if self.augmentation and generator:
+            if units is None:
+                rows = torch.arange(len(self.train)) if rows is None else rows
+                units = Units(rows, torch.ones_like(rows))
+            return augmented_sum(engine, self.train, clipping, units, self.augmentation, generator)
+        if units is not None:
+            return engine.clipped_unit_sum(self.train.inputs, self.train.targets, clipping, units)
+        return engine.clipped_sum(self.train.inputs, self.train.targets, clipping, indices=rows)
 
     def build_model(self, seed: int) -> "nn.Module":
         """Return the task's model with the initial weights of this seed."""
@@ -78,8 +103,8 @@ class RawRecords:
 
     @property
     def has_closed_form(self) -> bool:
-        """True if gradients have a closed form, so that full batches share a product; never with units."""
-        return self._units is None and self.own_model().has_closed_form
+        """True if gradients have a closed form, so that full batches share a product; never for means of several."""
+        return self._units is None and self.augmentation is None and self.own_model().has_closed_form
 
     def stacked(self, models: "Sequence[nn.Module]") -> StackedLinear | None:
         """Return a stack of linear models at these weights; None if they cannot be stacked."""

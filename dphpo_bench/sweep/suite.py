@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
-from dphpo_bench.base.files import read_whole
+from dphpo_bench.base.files import read_whole, text_of
 from dphpo_bench.base.text import shown, unknown_name_message
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.registry import make_method, make_task
@@ -145,7 +145,7 @@ def load_suite(path: Path, make_task: TaskMaker = make_task) -> Suite:
     if len(data) > MAX_SUITE_BYTES:
         raise InvalidValueError(f"The suite {path} is larger than {MAX_SUITE_BYTES} bytes.")
     try:
-        values = tomllib.loads(data.decode())
+        values = tomllib.loads(text_of(data))
     except (ValueError, RecursionError) as error:
         raise InvalidValueError(f"{path} is not TOML: {shown(error, 300)}.") from None
     try:

@@ -105,7 +105,7 @@ def _private_names(cls: type) -> list[str]:
     """Return where a class's module uses names of others with an underscore; torch's fused operations have one, too."""
     try:
         path = inspect.getsourcefile(cls) or ""
-        tree = ast.parse(Path(path).read_text(encoding="utf-8"))
+        tree = ast.parse(Path(path).read_bytes())
     except (OSError, TypeError, SyntaxError):
         return []
     return [

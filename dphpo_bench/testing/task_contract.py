@@ -13,6 +13,7 @@ from dphpo_bench.testing.expectations import ContractError, expect
 from dphpo_bench.testing.records_contract import ALONE, RECORDS, named
 from dphpo_bench.testing.runs import DELTA, EPSILON, other_global_randomness, recorded
 from dphpo_bench.testing.small_tasks import Excerpt
+from dphpo_bench.training.augmentation import augmentation_of
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,16 @@ class TaskContract(DependenceContract):
                 f"{error} No clipping bounds the influence of one record then. Replace BatchNorm by GroupNorm, and "
                 "anything else that mixes records."
             ) from None
+
+    def test_augmentation_treats_each_record_alone(self, task: Task) -> None:
+        """A transform of the inputs, if the task declares some, keeps their form and combines no two records."""
+        augmentation = augmentation_of(task.augment)
+        if augmentation is None:
+            return
+        try:
+            augmentation.check(self._few(task).inputs)
+        except InvalidValueError as error:
+            raise ContractError(f"{error} No clipping bounds the influence of one record then.") from None
 
     def test_private_run_works(self, task: Task) -> None:
         """A few steps of DP-SGD on the first records end with a model within the budget."""

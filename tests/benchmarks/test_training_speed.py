@@ -9,15 +9,18 @@ operations tenfold.
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dphpo_bench.recipes import networks
+from dphpo_bench.base.tensors import Records
+from dphpo_bench.recipes import RandomFlip, RandomShift, networks
 from dphpo_bench.training import engine as any_engine
 from dphpo_bench.training import linear as closed_form
+from dphpo_bench.training.augmentation import Augmentation, augmented_sum
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.units import Units
 from tests.training.models import BACKENDS, engine_by, linear, pictures, tanh_cnn
@@ -241,3 +244,25 @@ def test_step_by_unit(benchmark, threads, kind, records_each):
     ratios = record(benchmark, interleaved(runs), "by record")
     if threads == 1:
         assert ratios["by unit"] <= 100
+
+
+@pytest.mark.parametrize("build", ["network", "linear"])
+def test_variants_of_an_augmentation(benchmark, threads, build):
+    """A step with K variants of each record, over a step without any: about K for a network."""
+    inputs, targets = pictures(256)
+    records = Records(inputs, targets)
+    rows = torch.arange(len(inputs))
+    units = Units(rows, torch.ones_like(rows))
+    model = tanh_cnn() if build == "network" else nn.Sequential(nn.Flatten(), linear(784, 10))
+    engine = engine_by("layerwise" if build == "network" else "linear", model)
+    generator = torch.Generator().manual_seed(0)
+
+    def step(copies: int) -> None:
+        augmentation = Augmentation((RandomShift(4), RandomFlip()), copies)
+        augmented_sum(engine, records, AutoS(), units, augmentation, generator)
+
+    runs: dict[str, Callable[[], object]] = {"none": lambda: engine.clipped_sum(inputs, targets, AutoS(), rows)}
+    runs |= {f"{copies} variants": partial(step, copies) for copies in (1, 4, 16)}
+    ratios = record(benchmark, interleaved(runs, rounds=5), "none")
+    if threads == 1 and build == "network":
+        assert ratios["16 variants"] < 16 * 4

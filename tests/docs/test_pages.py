@@ -48,6 +48,12 @@ def test_the_result_in_the_readme_is_the_record_on_the_board() -> None:
     assert missing == [], "The README should show:\n" + "\n".join(expected)
 
 
+def test_records_in_the_pages_are_those_that_the_commands_write() -> None:
+    (written,) = set(re.findall(r"results/digits/hyfreedp/\w+\.json", README))
+    shown = {name for path in PAGES for name in re.findall(r" results/digits/hyfreedp/\w+\.json", path.read_text())}
+    assert shown == {f" {written}"}
+
+
 @pytest.mark.parametrize("path", PAGES, ids=[path.name for path in PAGES])
 def test_every_command_shown_exists_with_its_options(path: Path) -> None:
     """Also every method, task and suite of the README, which is to be typed as it stands."""

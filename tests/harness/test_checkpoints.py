@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import dphpo_bench as bench
 from dphpo_bench.harness import plan_cache
@@ -25,12 +25,12 @@ SINGLE_RUNS = (
 )
 
 
-def toy(shift: float = 0.0, public: bool = True) -> bench.ArrayTask:
+def toy(shift: float = 0.0, public: bool = True, **options: Any) -> bench.ArrayTask:
     inputs = torch.randn(240, 5, generator=torch.Generator().manual_seed(0)) + shift
     labels = (inputs[:, 0] > shift).long()
     network = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2))
     records, test = (inputs[:192], labels[:192]), (inputs[192:], labels[192:])
-    return bench.ArrayTask("toy", records, network, test, public=public, batch_size=32, epochs=4)
+    return bench.ArrayTask("toy", records, network, test, public=public, batch_size=32, epochs=4, **options)
 
 
 def run(folder: Path, method: str | bench.Method, task: bench.ArrayTask | None = None, **options: Any) -> Any:
@@ -79,6 +79,18 @@ def test_a_killed_run_ends_with_the_record_and_model_of_one_that_was_not(
     path.with_name(f".{path.name}.0123456789ab.tmp").write_bytes(b"of a kill while it was written")
     assert bits(run(tmp_path / "killed", method)) == whole
     assert list((tmp_path / "killed/.unfinished").iterdir()) == []
+
+
+def test_variants_of_an_augmentation_go_on_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def noisy(inputs: Tensor, generator: torch.Generator) -> Tensor:
+        inputs += torch.randn(inputs.shape, generator=generator)
+        return nn.functional.dropout(inputs, 0.2)  # from torch's own generator
+
+    task = toy(augment=bench.recipes.Augmentation(noisy, copies=3))
+    whole = bits(run(tmp_path / "whole", "dp_sgd", task, checkpoint_every=None))
+    killed_at(12, monkeypatch, tmp_path / "killed", "dp_sgd", task)
+    assert bits(run(tmp_path / "killed", "dp_sgd", task)) == whole
+    assert bits(run(tmp_path / "plain", "dp_sgd"))[1] != whole[1]
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,11 @@ def test_fingerprint_tells_nothing_about_the_records() -> None:
         ({"train": (np.where(X > 2, np.nan, X), Y)}, "Expected finite inputs in train"),
         ({"test": (X[:, :4], Y)}, r"Expected test inputs of shape \(n, 5\)"),
         ({"model": nn.Linear(4, 3)}, r"The model does not accept inputs of shape \(1, 5\)"),
+        (
+            {"model": nn.LazyLinear(3)},
+            "known sizes, got LazyLinear with weight.* State the size, or call the module once",
+        ),
+        ({"model": lambda: nn.Sequential(nn.LazyLinear(3))}, "known sizes, got LazyLinear with 0.weight"),
         ({"model": lambda: 3}, "Expected model to be or to return a torch.nn.Module, got int"),
         ({"model": functools.cache(lambda: nn.Linear(5, 3))}, "make a new module at each call, got the same one twice"),
         ({"name": "a/b"}, "task's name without separators of paths"),

@@ -86,6 +86,7 @@ TASKS: list[tuple[str, Any, str]] = [
     ("initial_weights_follow_the_seed", T.WeightsAtRandom, "At one seed the initial weights differ"),
     ("model_can_be_trained_privately", T.BatchNorm, "cannot be trained privately"),
     ("model_treats_each_record_alone", T.Centres, "depend on the others of a batch"),
+    ("augmentation_treats_each_record_alone", T.MixesVariants, "combine no two records.* No clipping bounds"),
     ("losses_and_scores_are_of_one_record_each", T.LossesMix, "loss to depend on that record alone.* Nothing bounds"),
     ("losses_and_scores_are_of_one_record_each", T.ScoresMix, "score to depend on that record alone"),
     ("losses_and_scores_are_of_one_record_each", T.OneLossForAll, "Expected one loss for each record"),
@@ -170,7 +171,7 @@ class TestCheck:
         assert (code, err) == (0, "")
         assert lines[0].startswith("task wrong (linear): tests.security.wrong.tasks:FromATable")
         assert all(line.startswith("  ✓ ") for line in lines[1:-1])
-        assert lines[-1].startswith("All 17 tests pass (1 plug-in")
+        assert lines[-1].startswith("All 18 tests pass (1 plug-in")
 
     def test_what_could_not_be_checked_is_said(self, main: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         checked = [check.Checked("a", "A.", None, 0.0), check.Checked(NO_TABLE, "B.", None, 0.0, "no table")]

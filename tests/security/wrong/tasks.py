@@ -158,6 +158,17 @@ class BatchNorm(Sound):
         return nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 3))
 
 
+def mixed(inputs: Any, generator: Any) -> Any:
+    """Mean of each record and a random other one, as in mixup."""
+    import torch
+
+    return (inputs + inputs[torch.randperm(len(inputs), generator=generator)]) / 2
+
+
+class MixesVariants(Sound):
+    augment = bench.recipes.Augmentation(mixed, copies=2)
+
+
 class Centres(Sound):
     def build_model(self) -> Any:
         from torch import nn

@@ -1,0 +1,233 @@
+"""Augmentation with multiplicity: the copies of a record count as one.
+
+Each step draws K random variants of every record of its batch, and averages their gradients before it clips them. So a
+record still adds one clipped vector, and the account stays as it was (docs/accounting.md, augmentation).
+
+Source: De et al., "Unlocking high-accuracy differentially private image classification through scale", 2022, section 3.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, is_dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from dphpo_bench.base.checks import whole
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.tensors import Records, Tensors, each, gathered, leaves, length
+from dphpo_bench.base.text import shown
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from dphpo_bench.training.clipping import Clipping
+    from dphpo_bench.training.engine import GradientEngine
+    from dphpo_bench.training.units import Units
+
+Transform = Callable[[Any, "torch.Generator"], Any]
+"""(inputs of n records, a generator) → inputs of the same shape and type; each record by itself."""
+
+MAX_COPIES = 1024
+_PIECE_NUMBERS = 2**24
+_FACTORS = (1e3, -1e3, 0.0, float("nan"))
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """A random transform of inputs, and how many variants of a record each step draws.
+
+    Attributes:
+        transform: takes the inputs of n records, a tensor or several by name, and a `torch.Generator` on their device.
+            It returns inputs of the same shape and type, which may be those that it got. It treats each record alone,
+            and all alike wherever they stand in the batch. It draws from the generator, or from torch's global one, and
+            how much it draws depends on the number of records only.
+            Several transforms, as a tuple, follow one another.
+        copies: number K of variants. A step takes about K times as long. De et al. take 16.
+
+    Raises:
+        InvalidValueError: if a transform is no function, or `copies` no whole number from 1 to 1024.
+    """
+
+    transform: Transform | tuple[Transform, ...]
+    copies: int = 16
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "copies", whole("copies", self.copies, low=1, high=MAX_COPIES))
+        if not self.transforms or not all(map(callable, self.transforms)):
+            raise InvalidValueError(
+                "Expected the transform of an augmentation to be a function (inputs, generator) → inputs, or a tuple "
+                f"of such functions, got {shown(self.transform, form=repr)}."
+            )
+
+    @property
+    def transforms(self) -> tuple[Transform, ...]:
+        """The transforms, in their order."""
+        return tuple(self.transform) if isinstance(self.transform, tuple | list) else (self.transform,)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return names of the transforms and the number of copies: part of a run's identity."""
+        return {"transform": [_named(transform) for transform in self.transforms], "copies": self.copies}
+
+    def __call__(self, inputs: Tensors, generator: "torch.Generator") -> Tensors:
+        """Return one variant of each record; the transforms may write to the inputs.
+
+        Raises:
+            InvalidValueError: if a transform changes names, shapes, types or the device.
+        """
+        expected = _described(inputs)
+        for transform in self.transforms:
+            inputs = transform(inputs, generator)
+            if _described(inputs) != expected:
+                raise InvalidValueError(
+                    f"Expected the transform {_named(transform)} of augment= to return inputs as it got them, "
+                    f"{shown(expected, 200)}, got {shown(_described(inputs), 200)}."
+                )
+        return inputs
+
+    def check(self, inputs: Tensors, device: "torch.device | str" = "cpu") -> None:
+        """Reject transforms that fail, mix records, keep something of them, or draw from elsewhere.
+
+        They are tried on made-up records. At one seed, one of them is exchanged, and all others must stay. Of `inputs`
+        only names, the shape of a record and its type are used.
+
+        Raises:
+            InvalidValueError: if they do one of these, or return inputs of another shape or type.
+        """
+        import torch
+
+        from dphpo_bench.training.randomness import global_randomness
+
+        made_up = _made_up(inputs, device)
+        count = length(made_up)
+
+        def drawn(seed: int, row: int | None = None, factor: float = 1.0) -> "list[Tensor]":
+            some = each(torch.Tensor.clone, made_up)
+            for tensor in leaves(some) if row is not None else ():
+                tensor[row] = tensor[row] * factor if tensor.is_floating_point() else tensor[row] ^ 1
+            with torch.no_grad(), global_randomness(seed, device):
+                return leaves(self(some, torch.Generator(device).manual_seed(seed)))
+
+        try:
+            for seed, factor in enumerate(_FACTORS):
+                expected = drawn(seed)
+                if not all(map(_alike, expected, drawn(seed))):
+                    raise InvalidValueError(
+                        "Expected a transform that draws all its random numbers from the generator that it gets, or "
+                        "from torch's; at one state of these it gives other variants. A run could not be repeated."
+                    )
+                for row in range(count):
+                    exchanged = drawn(seed, row, factor)
+                    rest = [place for place in range(count) if place != row]
+                    if any(not _alike(a[rest], b[rest]) for a, b in zip(expected, exchanged, strict=True)):
+                        raise InvalidValueError(
+                            "Expected a transform that treats each record alone and draws as much for every one; a "
+                            "record's variant changes with the others of a batch. Take no statistics of the batch, "
+                            "combine no two records, and draw from the generator that the transform gets."
+                        )
+                if not all(map(_alike, expected, drawn(seed))):
+                    raise InvalidValueError(
+                        "Expected a transform that keeps nothing of what it sees; after other records it gives other "
+                        "variants at one state of the generator."
+                    )
+        except InvalidValueError:
+            raise
+        except Exception as error:
+            reason = shown(str(error).strip().partition("\n")[0] or type(error).__name__, 200)
+            raise InvalidValueError(
+                f"The transform of augment= fails on made-up records, {shown(_described(made_up), 200)}: {reason}. "
+                "It gets (inputs, generator) and returns inputs."
+            ) from None
+
+
+def augmentation_of(augment: "Augmentation | Transform | None") -> Augmentation | None:
+    """Return an augmentation; a bare transform gets the usual number of copies."""
+    return augment if augment is None or isinstance(augment, Augmentation) else Augmentation(augment)
+
+
+def augmented_sum(
+    engine: "GradientEngine",
+    records: Records,
+    clipping: "Clipping",
+    units: "Units",
+    augmentation: Augmentation,
+    generator: "torch.Generator",
+) -> "list[Tensor]":
+    """Return the sum of clipped mean gradients over units, the mean being over all variants of a unit's records.
+
+    The draws do not depend on how an engine cuts a batch. The variants of one unit are in memory together.
+
+    Args:
+        engine: of the model; see `GradientEngine.clipped_unit_sum`.
+        records: a whole dataset.
+        clipping: bounds a unit's mean.
+        units: of the batch. Without units of several records, each record is one.
+        augmentation: the transform, and the number of variants.
+        generator: on the device of the model.
+    """
+    import torch
+
+    from dphpo_bench.training.units import Units
+
+    like, copies = engine.parameters[0], augmentation.copies
+    total = [torch.zeros(part.shape, dtype=torch.float64, device=part.device) for part in engine.parameters]
+    for some in _pieces(units, copies * sum(tensor[:1].numel() for tensor in leaves(records.inputs))):
+        rows = some.rows.repeat_interleave(copies)
+        take = partial(gathered, rows=rows, device=like.device, dtype=like.dtype)
+        with torch.no_grad():
+            inputs = augmentation(each(take, records.inputs), generator)
+        variants = Units(torch.arange(len(rows)), some.sizes * copies)
+        torch._foreach_add_(total, engine.clipped_unit_sum(inputs, each(take, records.targets), clipping, variants))
+    return total
+
+
+def _pieces(units: "Units", numbers: int) -> "Iterator[Units]":
+    """Yield units in pieces of about `_PIECE_NUMBERS`, at so many a record, or of a single unit."""
+    import torch
+
+    ends = units.sizes.cumsum(0) * max(1, numbers)
+    _, counts = torch.unique_consecutive(ends.sub(1) // _PIECE_NUMBERS, return_counts=True)
+    for places in torch.split(torch.arange(len(units)), counts.tolist()) if len(units) else ():
+        yield units.some(places)
+
+
+def _made_up(inputs: Tensors, device: "torch.device | str") -> Tensors:
+    """Return six made-up records of several sizes."""
+    import torch
+
+    generator = torch.Generator().manual_seed(1)
+    sizes = torch.logspace(-1, 1, 6)
+
+    def numbers(tensor: "Tensor") -> "Tensor":
+        shape = (len(sizes), *tensor.shape[1:])
+        if not tensor.is_floating_point():
+            return torch.randint(2, shape, generator=generator).to(device, tensor.dtype)
+        return (sizes.view(-1, *[1] * (tensor.ndim - 1)) * torch.randn(shape, generator=generator)).to(device)
+
+    return each(numbers, inputs)
+
+
+def _alike(a: "Tensor", b: "Tensor") -> bool:
+    import torch
+
+    return bool(torch.allclose(a.double(), b.double(), rtol=1e-6, atol=1e-9, equal_nan=True))
+
+
+def _described(inputs: Any) -> str:
+    """Describe names, shapes, types and the device of tensors."""
+    from collections.abc import Mapping
+
+    import torch
+
+    if isinstance(inputs, Mapping):
+        return ", ".join(f"{name} {_described(part)}" for name, part in inputs.items())
+    if not isinstance(inputs, torch.Tensor):
+        return f"a {type(inputs).__name__}"
+    return f"shape {tuple(inputs.shape)} of {str(inputs.dtype).removeprefix('torch.')} on {inputs.device.type}"
+
+
+def _named(transform: Any) -> str:
+    """Return a text that tells transforms apart: parameters of a dataclass, else where the function is defined."""
+    if is_dataclass(transform):
+        return shown(transform, 200, form=repr)
+    whose = transform if hasattr(transform, "__qualname__") else type(transform)
+    return shown(f"{whose.__module__}.{whose.__qualname__}", 200)

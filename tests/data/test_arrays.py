@@ -1,0 +1,302 @@
+"""Numbers in every form that people have them in: taken with their values, or refused in a line."""
+
+import re
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import scipy.sparse
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import dphpo_bench as bench
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.tensors import leaves
+from dphpo_bench.data.arrays import as_records
+from dphpo_bench.data.numeric import as_tensor
+
+N = 12
+X = np.arange(N * 3, dtype=np.float64).reshape(N, 3) / 4 - 2  # exact in float16
+Y = np.arange(N) % 2
+SOURCE = bench.DataSource.resolve("unused", "unused")
+
+
+def as_memory_map(folder: Path) -> Any:
+    np.save(folder / "x.npy", X)
+    return np.load(folder / "x.npy", mmap_mode="r")
+
+
+def read_only() -> Any:
+    array = X.copy()
+    array.flags.writeable = False
+    return array
+
+
+FORMS: dict[str, Any] = {
+    "reversed": X[::-1].copy()[::-1],
+    "columns reversed": X[:, ::-1].copy()[:, ::-1],
+    "every second row": np.repeat(X, 2, axis=0)[::2],
+    "transposed": np.asfortranarray(X),
+    "broadcast": np.broadcast_to(X, X.shape),
+    "big-endian": X.astype(">f8"),
+    "big-endian float32": X.astype(">f4"),
+    "longdouble": X.astype(np.longdouble),
+    "float16": X.astype(np.float16),
+    "read-only": read_only(),
+    "mask that hides nothing": np.ma.masked_invalid(X),
+    "objects": X.astype(object),
+    "objects of several types": np.array([[Decimal(str(a)), Fraction(b), float(c)] for a, b, c in X], dtype=object),
+    "list": X.tolist(),
+    "list of tuples": [tuple(row) for row in X],
+    "list of arrays": list(X),
+    "list of reversed arrays": [row[::-1].copy()[::-1] for row in X],
+    "list of tensors": list(torch.tensor(X)),
+    "tuple of tensors": tuple(torch.tensor(X)),
+    "list of lists of tensors": [[torch.tensor(value) for value in row] for row in X],
+    "list of tensors of two types": [
+        torch.tensor(row, dtype=torch.float32 if i else torch.float64) for i, row in enumerate(X)
+    ],
+    "list of series": [pd.Series(row) for row in X],
+    "tensor with strides": torch.tensor(X).t().contiguous().t(),
+    "tensor with a gradient": torch.tensor(X, requires_grad=True),
+    "expanded tensor": torch.tensor(X).expand(N, 3),
+    "parameter": nn.Parameter(torch.tensor(X)),
+    "negated view": torch.complex(torch.tensor(X), torch.tensor(-X)).conj().imag,
+    "frame": pd.DataFrame(X),
+    "frame in float32": pd.DataFrame(X, dtype="float32"),
+    "frame, nullable": pd.DataFrame(X).astype("Float64"),
+    "frame, Arrow": pd.DataFrame(X).convert_dtypes(dtype_backend="pyarrow"),
+    "frame of objects": pd.DataFrame(X).astype(object),
+    "frame of several types": pd.DataFrame(X).astype({0: "Float64", 1: "float32", 2: "double[pyarrow]"}),
+    "frame with a category of numbers": pd.DataFrame(X).astype({1: "category"}),
+    "frame with another index": pd.DataFrame(X, index=range(N, 0, -1)),
+    "sparse columns": pd.DataFrame(X).astype(pd.SparseDtype("float64", 0.0)),
+    "Arrow table": pa.table({str(i): X[:, i] for i in range(3)}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_of_real_inputs(form: str) -> None:
+    records = as_records((FORMS[form], Y), "train", "classification", "labels")
+    assert isinstance(records.inputs, Tensor)
+    assert records.inputs.dtype == (torch.float16 if form == "float16" else torch.float32)
+    assert torch.equal(records.inputs.double(), torch.tensor(X))
+
+
+def test_a_memory_map(tmp_path: Path) -> None:
+    records = as_records((as_memory_map(tmp_path), Y), "train", "classification", "labels")
+    assert torch.equal(leaves(records.inputs)[0].double(), torch.tensor(X))
+
+
+WHOLE = np.arange(N)
+INTEGERS: dict[str, Any] = {
+    **{str(dtype): WHOLE.astype(dtype) for dtype in ("i1", "u1", ">i2", "u2", "<u4", ">i4", "u8", ">u8", "i8")},
+    "reversed": WHOLE[::-1].copy()[::-1],
+    "torch.uint16": torch.tensor(WHOLE).to(torch.uint16),
+    "torch.uint64": torch.tensor(WHOLE).to(torch.uint64),
+    "list": WHOLE.tolist(),
+    "list of NumPy's": list(WHOLE),
+    "list of tensors": list(torch.tensor(WHOLE)),
+    "objects": WHOLE.astype(object),
+    "series": pd.Series(WHOLE),
+    "Int64": pd.Series(WHOLE, dtype="Int64"),
+    "UInt8": pd.Series(WHOLE, dtype="UInt8"),
+    "Arrow": pd.Series(WHOLE, dtype="int32[pyarrow]"),
+    "category": pd.Series(WHOLE).astype("category"),
+    "pandas' array": pd.array(WHOLE, dtype="Int64"),
+    "index": pd.RangeIndex(N),
+    "Arrow array": pa.array(WHOLE),
+    "Arrow chunks": pa.chunked_array([WHOLE[:5], WHOLE[5:]]),
+    "range": range(N),
+}
+
+
+@pytest.mark.parametrize("form", INTEGERS)
+def test_forms_of_integers(form: str) -> None:
+    found = as_tensor(INTEGERS[form], "numbers").long()
+    assert torch.equal(found, torch.arange(N))
+    records = as_records((X, INTEGERS[form]), "train", "classification", "labels")
+    assert torch.equal(leaves(records.targets)[0], torch.arange(N))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        Y == 1,
+        (Y == 1).tolist(),
+        (Y == 1).astype(object),
+        pd.Series(Y == 1, dtype="boolean"),
+        pd.Series(Y == 1, dtype="bool[pyarrow]"),
+        torch.tensor(Y == 1),
+    ],
+)
+def test_forms_of_booleans(flags: Any) -> None:
+    assert as_tensor(flags, "flags").dtype == torch.bool
+    assert torch.equal(as_tensor(flags, "flags"), torch.tensor(Y == 1))
+
+
+def test_integers_stay_exact_up_to_the_largest() -> None:
+    large = 2**63 - 1
+    forms = (
+        [large, 1],
+        np.array([large, 1], dtype="u8"),
+        np.array([large, 1], object),
+        pd.Series([large, 1], dtype="UInt64"),
+    )
+    for form in forms:
+        assert as_tensor(form, "ids").tolist() == [large, 1]
+
+
+def test_a_column_of_vectors() -> None:
+    frame = pd.Series(list(X))
+    assert torch.equal(as_tensor(frame, "inputs").double(), torch.tensor(X))
+
+
+HIDDEN = np.ma.masked_array(X, mask=X < 0)
+LARGE = np.array([[1, 2], [3, 2**63 + 5]], dtype=np.uint64)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (HIDDEN, r"hidden values.*filled\(value\)"),
+        ([*HIDDEN], r"hidden values.*filled\(value\)"),
+        (np.ma.masked_array(Y, mask=Y > 0), "hidden values"),
+        (LARGE, "below 2.63, got a larger one in row 1, column 1"),
+        (torch.tensor([1, -5]).view(torch.uint64), "below 2.63, got a larger one in row 1;"),
+        (LARGE.astype(object), "below 2.63, got a larger one in row 1, column 1"),
+        (LARGE.tolist(), "below 2.63, got a larger one in row 1, column 1"),
+        ([2**70, 1], "below 2.63, got a larger one in row 0"),
+        ([-(2**70)], "below 2.63"),
+        (pd.DataFrame(LARGE, columns=["a", "hash"]), "got a larger one in row 1, column 'hash'"),
+        (torch.tensor(X).to_sparse(), r"to be dense, got a sparse tensor; use its to_dense\(\)"),
+        (lambda: torch.tensor(X).to_sparse_csr(), "to be dense"),
+        (scipy.sparse.csr_matrix(X), r"to be dense, got a sparse matrix; use its toarray\(\)"),
+        (scipy.sparse.coo_array(X), "to be dense"),
+        ([scipy.sparse.csr_array(X)], "to be dense"),
+        (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "nested"),
+        (torch.empty(3, device="meta"), "without values"),
+        (lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8), r"dequantize\(\)"),
+        (lambda: torch.masked.masked_tensor(torch.ones(2), torch.tensor([True, False])), "hidden values"),
+        ([[1, 2], [3]], r"one shape for all records, got \(1,\), \(2,\); pad or cut"),
+        ([torch.ones(2), torch.ones(3)], "one shape for all records"),
+        ([np.ones(2), np.ones(3)], "one shape for all records"),
+        ([["a", "b"]], "got a str in row 0, column 0"),
+        ([[1, "2"]], "got a str in row 0, column 1"),
+        (np.array([["1", "2"]]), "to be numbers"),
+        (np.array([1, "x"], dtype=object), "got a str in row 1"),
+        (np.array([1, {}], dtype=object), "got a dict in row 1"),
+        ([[1, None]], "got a missing one in row 0, column 1; impute or drop"),
+        (np.array(["2020-01-01"], dtype="M8[D]"), "to be numbers.*datetime64"),
+        (np.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8")]), "with fields a, b; pass a dictionary"),
+        (pd.Series([1, None], dtype="Int64"), "missing ones in row 1; impute"),
+        (pd.Series([True, None], dtype="boolean"), "missing ones in row 1"),
+        (pd.DataFrame({"a": [1, 2], "b": pd.array([None, 2], dtype="Int64")}), "missing ones in the columns b"),
+        (
+            pd.DataFrame({"a": [1, 2], "b": pd.array([None, 2], dtype="int64[pyarrow]")}),
+            "missing ones in the columns b",
+        ),
+        (pd.DataFrame({"a": [1, 2], "b": ["x", "y"]}), "which the columns b do not have"),
+        (pd.DataFrame({"a": pd.to_datetime(["2020-01-01"])}), "which the columns a do not have. They hold datetime64"),
+        (pd.DataFrame({"a": pd.to_timedelta(["1 day"])}), "which the columns a do not have. They hold timedelta64"),
+        (pd.DataFrame({"a": pd.Categorical(["x"])}), "which the columns a do not have"),
+        (pd.DataFrame({"a": pd.array(["x"], dtype="string[pyarrow]")}), "which the columns a do not have"),
+        (pd.DataFrame({"a": [1, "x"]}), "got a str in row 1, column 'a'|the columns a"),
+        ("text", "to be numbers.*got a str"),
+        (3, "to be numbers.*got a int"),
+        (object(), "to be numbers.*got a object"),
+        ({1, 2}, "to be numbers.*got a set"),
+        ((row for row in X), "to be numbers.*got a generator"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")  # torch's, of types that it may change
+def test_what_would_change_silently_is_refused_in_a_line(data: Any, message: str) -> None:
+    data = data() if callable(data) else data
+    with pytest.raises(InvalidValueError, match=message) as refusal:
+        as_tensor(data, "train inputs")
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_named_by_its_place(value: float) -> None:
+    wrong = X.copy()
+    wrong[7, 2] = value
+    forms = (wrong, wrong.astype(np.longdouble), wrong.tolist(), torch.tensor(wrong).half())
+    for form in forms:
+        with pytest.raises(InvalidValueError, match=f"got {value} in row 7, column 2; impute or drop"):
+            as_records((form, Y), "train", "classification", "labels")
+    frame = pd.DataFrame(wrong, columns=["a", "b", "age"])
+    with pytest.raises(InvalidValueError, match=f"got {value} in row 7, column 'age'"):
+        as_records((frame, Y), "train", "classification", "labels")
+    with pytest.raises(InvalidValueError, match=f"got {value} in row 7, column 'age'"):
+        as_records(frame.assign(labels=Y), "test", "classification", "labels")
+    with pytest.raises(InvalidValueError, match=re.escape(f"in test 'age', got {value} in row 7;")):
+        as_records({"a": X, "age": wrong[:, 2], "labels": Y}, "test", "classification", "labels")
+    pictures = wrong.reshape(N, 1, 3, 1)
+    with pytest.raises(InvalidValueError, match=re.escape(f"got {value} in row 7, place (0, 2, 0)")):
+        as_records((pictures, Y), "train", "classification", "labels")
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0, 3)])
+def test_no_rows_or_no_columns(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidValueError, match=r"Expected train inputs of shape \(n, ...\)|at least one record"):
+        as_records((np.zeros(shape), np.zeros(shape[:1], int)), "train", "classification", "labels")
+
+
+def test_a_number_that_float32_cannot_hold_is_refused() -> None:
+    with pytest.raises(InvalidValueError, match="got inf in row 0, column 1"):
+        as_records((np.array([[1.0, 1e300]]), np.array([0])), "train", "classification", "labels")
+
+
+@pytest.mark.parametrize("unit", [None, "person"])
+def test_a_table_of_arrow(unit: str | None) -> None:
+    table = pa.table({**{name: X[:, i] for i, name in enumerate("abc")}, "labels": Y, "person": np.arange(N) // 2})
+    table = table if unit else table.drop_columns(["person"])
+    task = bench.ArrayTask("mine", table, nn.Linear(3, 2), table, unit=unit, batch_size=2)
+    train = task.load_train(SOURCE)
+    assert torch.equal(leaves(train.inputs)[0].double(), torch.tensor(X))
+    assert (train.units is None) == (unit is None)
+
+
+def holders() -> dict[str, Any]:
+    """Data in several forms, each with memory that its caller could write to."""
+    x, y, ids = X.astype(np.float32), Y.copy(), np.arange(N) // 2
+    tensors = torch.tensor(x), torch.tensor(y)
+    frame = pd.DataFrame(x, columns=list("abc"), copy=False).assign(labels=y)
+    return {
+        "arrays": ((x, y), [x, y, ids]),
+        "tensors": (tensors, [*tensors, ids]),
+        "list of tensors": (([*tensors[0]], tensors[1]), [*tensors, ids]),
+        "dictionary": ({"inputs": x, "labels": y}, [x, y, ids]),
+        "frame": (frame, [x, y, frame, ids]),
+        "a frame and a series": ((frame[list("abc")], frame["labels"]), [x, y, frame, ids]),
+        "Dataset": (TensorDataset(*tensors), [*tensors, ids]),
+        "half precision": ((tensors[0].half(), tensors[1]), [*tensors, ids]),
+    }
+
+
+@pytest.mark.parametrize("form", holders())
+def test_what_the_caller_does_later_changes_nothing(form: str) -> None:
+    data, held = holders()[form]
+    weights = nn.Linear(3, 2)
+    task = bench.ArrayTask("mine", data, weights, data, unit=held[-1], pretrained=True, batch_size=2)
+    before = [
+        part.clone() for split in (task.load_train(SOURCE), task.load_test(SOURCE)) for part in split.named().values()
+    ]
+    for memory in held:
+        if isinstance(memory, pd.DataFrame):
+            memory.iloc[:] = 1
+        else:
+            memory[:] = 1
+    sources = data if isinstance(data, tuple) else ()
+    for part in sources:
+        if isinstance(part, Tensor):
+            part.fill_(1)
+    after = [part for split in (task.load_train(SOURCE), task.load_test(SOURCE)) for part in split.named().values()]
+    assert all(map(torch.equal, before, after))
