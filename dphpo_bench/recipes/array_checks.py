@@ -1,13 +1,13 @@
 """Checks of the arrays and the model that an `ArrayTask` gets."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.tensors import Records, call, each
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.metrics import OF_CLASSES, Metric, ModelMetric
@@ -18,6 +18,26 @@ from dphpo_bench.training.losses import IGNORED, logits, tensors_of
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
+
+
+def example_of(build: Callable[[], nn.Module], model: Any) -> nn.Module:
+    """Return a model that an `ArrayTask` builds; reject a function that fails, or returns one module twice."""
+    with torch.random.fork_rng(devices=[]):
+        try:
+            example = build()
+        except DphpoBenchError:
+            raise
+        except Exception as error:  # whatever a function or a layer raises
+            raise InvalidValueError(
+                f"Cannot make a model of {shown(model)}: {shown(error, 200)}. Pass a module, or a function without "
+                "parameters that makes one."
+            ) from error
+        if build() is example:
+            raise InvalidValueError(
+                "Expected model to make a new module at each call, got the same one twice: a run would start where "
+                "another ended. Pass the module itself, which is copied."
+            )
+    return example
 
 
 def checked_metrics(metrics: Any, kind: str) -> tuple[Metric | ModelMetric, ...]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.checks import typed
-from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import RECORD, Records
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.declared import advice_on_scores, check_balanced, declared_losses
@@ -35,6 +35,7 @@ from dphpo_bench.recipes.array_checks import (
     checked_metrics,
     checked_space,
     default_batch_size,
+    example_of,
     inputs_of,
     n_classes_of,
     refuse_lazy,
@@ -92,7 +93,8 @@ class ArrayTask(Task):
         n_classes: number of classes; default: what the model puts out for an input of zeros.
         class_shares: the share of each class, from public knowledge, such as (0.93, 0.07): scores then follow a first
             metric that counts rare classes, `BALANCED_ACCURACY`, `F1` or `ROC_AUC`.
-        class_weights: "balanced" weighs losses by `class_shares`: 1 for the rarest class, less for the others.
+        class_weights: "balanced" weighs each record's clipped gradient by `class_shares`: 1 for the rarest class, less
+            for the others.
         error_bound: of a regression: the error that is as bad as any larger one, from public knowledge.
         target_scale: of a regression: (typical, spread) of the targets or a `bench.Number`, from public knowledge; a
             list with an entry for each value, if a target has several. The network learns (y − typical) / spread; all
@@ -161,21 +163,7 @@ class ArrayTask(Task):
                 f"Expected model to be a torch.nn.Module or a function that makes one, got {shown(model, form=repr)}. "
                 "The data come before it: ArrayTask(name, (inputs, labels), model)."
             )
-        with torch.random.fork_rng(devices=[]):
-            try:
-                example = self.build_model()
-            except DphpoBenchError:
-                raise
-            except Exception as error:  # whatever a function or a layer raises
-                raise InvalidValueError(
-                    f"Cannot make a model of {shown(model)}: {shown(error, 200)}. Pass a module, or a function without "
-                    "parameters that makes one."
-                ) from error
-            if self.build_model() is example:
-                raise InvalidValueError(
-                    "Expected model to make a new module at each call, got the same one twice: a run would start where "
-                    "another ended. Pass the module itself, which is copied."
-                )
+        example = example_of(self.build_model, model)
         if isinstance(model, nn.Module):
             self._model = copied(model)
         if not public:

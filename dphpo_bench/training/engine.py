@@ -64,7 +64,7 @@ class GradientEngine(ABC):
         ]
         self._channels_last: bool | None = None
         self._memory = RowMemory()
-        self._refuse_mixing()
+        _refuse_statistics(self._norm_layers)
 
     def clipped_sum(
         self, inputs: Tensors, targets: Tensors, clipping: Clipping, indices: Tensor | None = None
@@ -74,7 +74,7 @@ class GradientEngine(ABC):
         The sum is in float64: in less, one record would move the rounding of all others by more than its clipped
         gradient. A record whose gradient is not finite adds exactly zero.
         """
-        self._refuse_mixing()
+        _refuse_statistics(self._norm_layers)
         total = [torch.zeros(p.shape, dtype=torch.float64, device=p.device) for p in self.parameters]
         for _, x, y in self._pieces(inputs, targets, indices, rows_at_once(self.model, self._rows), overwrite=True):
             self._add_clipped(x, y, self.weighed(clipping, y), total)
@@ -144,7 +144,7 @@ class GradientEngine(ABC):
         self, moves: Sequence[Callable[[], None] | None], inputs: Tensors, targets: Tensors, indices: Tensor | None
     ) -> list[Tensor]:
         """Return each record's loss at several weights, set by functions; None leaves the weights as they are."""
-        self._refuse_mixing()
+        _refuse_statistics(self._norm_layers)
         losses: list[list[Tensor]] = [[] for _ in moves]
         order: list[Tensor] = []
         with torch.no_grad():
@@ -267,17 +267,6 @@ class GradientEngine(ABC):
         if shapes != expected:
             raise InvalidValueError(f"Expected a direction of shapes {expected}, got {shapes}.")
 
-    def _refuse_mixing(self) -> None:
-        for name, layer in self._norm_layers:
-            is_instance_norm = isinstance(layer, nn.modules.instancenorm._InstanceNorm)
-            learns_statistics = layer.training and layer.track_running_stats
-            mixes = not is_instance_norm and (layer.training or layer.running_mean is None)
-            if mixes or learns_statistics:
-                raise InvalidValueError(
-                    f"Expected layers that treat each record alone; {name!r} ({type(layer).__name__}) "
-                    "computes statistics of the batch. Replace it with GroupNorm, or freeze it with eval()."
-                )
-
 
 class RowMemory:
     """Memory for rows of a dataset, which the next rows overwrite.
@@ -299,6 +288,19 @@ class RowMemory:
         if isinstance(rows, slice) or dtype != tensor.dtype or tensor.device != memory.device:
             return memory.copy_(take(tensor, rows))
         return torch.index_select(tensor, 0, rows.to(tensor.device), out=memory)
+
+
+def _refuse_statistics(norm_layers: Sequence[tuple[str, nn.modules.batchnorm._NormBase]]) -> None:
+    """Reject layers that compute statistics of a batch, by their names."""
+    for name, layer in norm_layers:
+        is_instance_norm = isinstance(layer, nn.modules.instancenorm._InstanceNorm)
+        learns_statistics = layer.training and layer.track_running_stats
+        mixes = not is_instance_norm and (layer.training or layer.running_mean is None)
+        if mixes or learns_statistics:
+            raise InvalidValueError(
+                f"Expected layers that treat each record alone; {name!r} ({type(layer).__name__}) "
+                "computes statistics of the batch. Replace it with GroupNorm, or freeze it with eval()."
+            )
 
 
 def _weighed_units(

@@ -4,7 +4,6 @@ A step costs hardly more than one without privacy, since no gradient of a batch 
 must not mix: `gradient_engine` compares this engine with passes of single records.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.evaluation import rows_at_once
 from dphpo_bench.training.functional import call_module, call_with
+from dphpo_bench.training.layer_calls import Calls
 from dphpo_bench.training.layers import Arena, ByName, Dense, Gradients, Rule, rule_for
 from dphpo_bench.training.losses import PerRecord, check_one_each
 from dphpo_bench.training.norms import row_norms
@@ -68,7 +68,7 @@ class LayerwiseEngine(GradientEngine):
         self._repeats = repeats
         self._rows, self._unmeasured = 1, True
         self._sites = sites(model)
-        self._calls = _Calls()
+        self._calls = Calls()
         self._arena = Arena()
 
     def clipped_sum(
@@ -120,7 +120,7 @@ class LayerwiseEngine(GradientEngine):
 
     def _measure(self, inputs: Tensors, targets: Tensors) -> None:
         """Measure the memory that a record takes, and see which layers compute something for all records at once."""
-        self._calls = _Calls()
+        self._calls = Calls()
         for n in range(1, 1 + rows_at_once(self.model, 2)):
             self._calls.begin()
             with torch.no_grad(), self._attached(lambda _: self._calls.see, with_kwargs=False):
@@ -176,47 +176,6 @@ class LayerwiseEngine(GradientEngine):
                 handle.remove()
 
 
-class _Calls:
-    """Calls of layers and their rows: some for each record, or for all records at once, as embeddings of positions.
-
-    A shape does not say which: a table of as many rows as there are records looks like records. So a pass of one record
-    and a pass of two are seen first. What all records share has as many rows in both.
-    """
-
-    def __init__(self) -> None:
-        self._numbers: Counter[int] = Counter()
-        self._seen: dict[tuple[int, int], list[tuple[int, int]]] = {}
-
-    def begin(self) -> None:
-        """Begin a pass."""
-        self._numbers.clear()
-
-    def see(self, module: nn.Module, args: object, outputs: object) -> None:
-        """Note a call's rows and dimensions, as a forward hook."""
-        del args
-        if isinstance(outputs, Tensor) and outputs.dim():
-            self._seen.setdefault(self._next(module), []).append((len(outputs), outputs.dim()))
-
-    def rows_each(self, module: nn.Module, n: int, outputs: Tensor) -> int:
-        """Return how many rows of the next call's outputs are of each record.
-
-        If all records share them: 0 if they are a row in the place of the records', -1 if there is no such place.
-        """
-        seen = self._seen.get(self._next(module), [])
-        (alone, dimensions), (pair, _) = seen if len(seen) == 2 else [(1, 0), (2, 0)]
-        rows, rest = divmod(len(outputs), n)
-        # What follows an embedding that was repeated for each record has a row, or a dimension, for records, too.
-        if n > 1 and alone == pair and dimensions == outputs.dim() and (alone > 1 or len(outputs) == 1):
-            return 0 if alone == 1 else -1
-        if n > 1 and (rest or (rows != 1 and not 1 < alone < pair == 2 * alone)):
-            raise InvalidValueError(f"Expected outputs of {type(module).__name__} for each record, or for all of them.")
-        return rows
-
-    def _next(self, module: nn.Module) -> tuple[int, int]:
-        self._numbers[id(module)] += 1
-        return id(module), self._numbers[id(module)]
-
-
 @dataclass(frozen=True)
 class _Use:
     """A product with a weight in a recurrent layer.
@@ -253,7 +212,7 @@ class _Pass:
     n: int
     gradients: list[list[Gradients]]
     arena: Arena
-    calls: _Calls
+    calls: Calls
     repeats: bool
     products: Mapping[int, int]
     uses: list[_Use] = field(default_factory=list)
