@@ -56,7 +56,7 @@ class Number:
         _check_indicator(self)
 
     def __repr__(self) -> str:
-        return _code(self, "typical", "spread", "logarithmic")
+        return _code(self, "typical", "spread")
 
     @property
     def size(self) -> int:

@@ -1,6 +1,9 @@
 """The tutorial is a script that runs, and prints what it says."""
 
 import re
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,12 @@ def plans(text: str) -> dict[str, list[float]]:
     return {name: [float(number) for number in numbers] for name, *numbers in rows}
 
 
+def printed_by(code: str) -> str:
+    """The output that the page shows for the block with this code."""
+    (text,) = (text for block, text in BLOCKS if code in block)
+    return text
+
+
 def means(table: str) -> dict[str, float]:
     """Means by method, as a comparison prints them."""
     rows = re.findall(r"^ *(\w+)(?:, not private)? +([\d.]+)(?: ±.*)? +\d.*$", table, flags=re.MULTILINE)
@@ -47,7 +56,12 @@ def test_the_tutorial_runs(folder: Path, capfd: pytest.CaptureFixture[str]) -> N
     assert set(found) == set(shown) == set(names["methods"])
     assert max(found["recommended"], found["mechanic"]) > 85  # the larger class is 77 %
     assert names["result"].record.privacy.epsilon <= 1
-    assert (folder / "model.safetensors").is_file()
+    assert str(names["columns"]) == textwrap.dedent(printed_by("print(columns)")).partition("\n\n")[0].strip()
+    assert set(names["model"].predict(names["new"])) <= {"malignant", "benign"}
+
+    # The last block is a program of its own.
+    done = subprocess.run([sys.executable, "-c", BLOCKS[-1][0]], capture_output=True, text=True, check=True)
+    assert done.stdout.split("] ")[0] == str(names["model"].predict(names["new"])[:4]).rstrip("]")
 
 
 @pytest.mark.slow
