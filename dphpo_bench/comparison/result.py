@@ -78,11 +78,11 @@ class Plot:
             InvalidValueError: if the name does not end in .svg, or the file cannot be written.
         """
         if Path(path).suffix != ".svg":
-            raise InvalidValueError(f"Expected a file that ends in .svg, got {shown(path)}.")
+            raise InvalidValueError(f"Expected a file that ends in .svg, got {shown(path, 300)}.")
         try:
             Path(path).write_text(self.svg, encoding="utf-8")
         except OSError as error:
-            raise InvalidValueError(f"Cannot write {shown(path)}: {error.strerror}.") from None
+            raise InvalidValueError(f"Cannot write {shown(path, 300)}: {error.strerror}.") from None
 
 
 @dataclass(frozen=True, repr=False)

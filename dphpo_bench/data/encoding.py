@@ -138,7 +138,7 @@ class Columns(Mapping[str, Column | None]):
             return write_whole(Path(path), text)
         except (OSError, TypeError, ValueError) as error:  # the last two: no path
             reason = getattr(error, "strerror", None) or error
-            raise DataError(f"Cannot write the columns {shown(path)}: {shown(reason)}.") from None
+            raise DataError(f"Cannot write the columns {shown(path, 300)}: {shown(reason)}.") from None
 
     @classmethod
     def read(cls, path: str | Path) -> "Columns":
@@ -151,13 +151,13 @@ class Columns(Mapping[str, Column | None]):
             content = read_whole(Path(path), _MAX_BYTES)
         except (OSError, TypeError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise DataError(f"Cannot read the columns {shown(path)}: {shown(reason)}.") from None
+            raise DataError(f"Cannot read the columns {shown(path, 300)}: {shown(reason)}.") from None
         try:
             return cls.from_json(json.loads(content.decode("utf-8-sig")))
         except DataError as error:
-            raise DataError(f"Cannot read the columns {shown(path)}: {error}") from None
+            raise DataError(f"Cannot read the columns {shown(path, 300)}: {error}") from None
         except (ValueError, RecursionError) as error:  # no JSON
-            raise DataError(f"Expected columns in {shown(path)}, which is no JSON: {shown(error, 200)}.") from None
+            raise DataError(f"Expected columns in {shown(path, 300)}, which is no JSON: {shown(error, 200)}.") from None
 
 
 def encode(data: Any, columns: Mapping[str, Column | None]) -> "Tensor":

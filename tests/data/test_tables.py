@@ -359,7 +359,7 @@ LABELLED = FRAME.assign(labels=[0, 1])
         (LABELLED, {"test": LABELLED.assign(sex="x")}, DataError, "In test: Expected sex to be one of"),
         (LABELLED, {"test": FRAME}, InvalidValueError, "the labels 'labels' in test"),
         (FRAME.to_numpy(), {}, InvalidValueError, "the labels 'labels' in train"),
-        (LABELLED, {"columns": [1]}, InvalidValueError, "columns by name"),
+        (LABELLED, {"columns": [1]}, InvalidValueError, "columns to be a dictionary"),
         (LABELLED, {"model": nn.Linear(2, 2)}, InvalidValueError, "does not accept inputs of shape"),
         (Blobs(), {}, InvalidValueError, "the labels 'labels' in train"),
     ],
