@@ -9,7 +9,9 @@ from dphpo_bench.training.lengths import last_place
 
 
 class GruClassifier(nn.Module):
-    """A frozen embedding of tokens, a GRU, and a linear layer that starts from zero on the state after the last token.
+    """A frozen embedding of tokens, a GRU, and a linear layer that starts from zero on the mean of the states.
+
+    The mean did better than the state after the last token on a split of SST-2's training records (docs/tasks.md).
 
     Source of the GRU: Cho et al., "Learning phrase representations using RNN encoder-decoder for statistical machine
     translation", EMNLP 2014.
@@ -34,6 +36,8 @@ class GruClassifier(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return logits of token ids, shape (n, length)."""
         states, _ = self.gru(self.embedding(inputs))
-        last = (self.lengths_of(inputs) - 1).clamp(min=0)  # of an empty text the first state
-        logits: Tensor = self.head(torch.take_along_dim(states, last[:, None, None], 1).squeeze(1))
+        lengths = self.lengths_of(inputs)[:, None]
+        is_token = torch.arange(inputs.shape[1], device=inputs.device) < lengths
+        mean = (states * is_token[..., None]).sum(1) / lengths.clamp(min=1)  # of an empty text zeros
+        logits: Tensor = self.head(mean)
         return logits

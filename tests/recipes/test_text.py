@@ -303,13 +303,13 @@ class TestGru:
             assert tokens == ids + (LONGEST - len(ids)) * [PADDING]
             assert target == label
 
-    def test_the_state_after_the_last_token_counts(self, task: TextTask) -> None:
+    def test_the_mean_of_the_states_counts_without_padding(self, task: TextTask) -> None:
         torch.manual_seed(0)
         network = shaken(task.build_model())
         words, padding = torch.tensor([[5, 9, 4]]), torch.full((1, 7), PADDING)
         logits = network(torch.cat([words, padding], 1))
         torch.testing.assert_close(logits, network(words))
-        torch.testing.assert_close(logits, network.head(network.gru(network.embedding(words))[1][-1]))
+        torch.testing.assert_close(logits, network.head(network.gru(network.embedding(words))[0].mean(1)))
         assert network.lengths_of(torch.cat([padding, padding])).tolist() == [0, 0]
         assert network(padding).isfinite().all()
 
