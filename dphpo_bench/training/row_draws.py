@@ -35,6 +35,11 @@ class RowDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.chance = 0
         self._device = device
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: else torch would import its compiler, which takes as long as a small run."""
+        return False
+
     def __torch_dispatch__(
         self, operation: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

@@ -38,6 +38,10 @@ class _Moves(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.some, self.reads = False, 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # see `RowDraws`
+
     def __torch_dispatch__(
         self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

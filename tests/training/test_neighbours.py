@@ -1,6 +1,8 @@
 """One more record moves a clipped sum by its own clipped gradient, by whichever engine is chosen for the model."""
 
 import contextlib
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -195,6 +197,22 @@ def test_others_are_taken_layer_by_layer(name: str) -> None:
     model = MORE[name]()
     ours = OwnModel(lambda: model, records(model), Objective(cross_entropy, correct_predictions))
     assert isinstance(ours.engine(model), LayerwiseEngine)
+
+
+def test_an_engine_is_chosen_without_torchs_compiler() -> None:
+    """To import it takes seconds, as long as a small run does."""
+    code = """
+import sys, torch
+from torch import nn
+from dphpo_bench.base.tensors import Records
+from dphpo_bench.training.losses import Objective, correct_predictions, cross_entropy
+from dphpo_bench.training.own_model import OwnModel
+model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+like = Records(torch.zeros(7, 6), torch.zeros(7, dtype=torch.int64))
+OwnModel(lambda: model, like, Objective(cross_entropy, correct_predictions)).engine(model)
+sys.exit("torch._dynamo.convert_frame" in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_spectral_norm_is_refused() -> None:
