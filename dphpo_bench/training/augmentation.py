@@ -6,14 +6,16 @@ record still adds one clipped vector, and the account stays as it was (docs/acco
 Source: De et al., "Unlocking high-accuracy differentially private image classification through scale", 2022, section 3.
 """
 
+import copy
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.checks import whole
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Records, Tensors, each, gathered, leaves, length
+from dphpo_bench.base.tensors import Records, Tensors, each, gathered, leaves
 from dphpo_bench.base.text import shown
 
 if TYPE_CHECKING:
@@ -30,6 +32,9 @@ Transform = Callable[[Any, "torch.Generator"], Any]
 MAX_COPIES = 1024
 _PIECE_NUMBERS = 2**24
 _FACTORS = (1e3, -1e3, 0.0, float("nan"))
+_ROUNDS = 4
+_FEW, _MANY = 6, 33
+"""Numbers of made-up records."""
 
 
 @dataclass(frozen=True)
@@ -96,26 +101,34 @@ class Augmentation:
         import torch
 
         from dphpo_bench.training.randomness import global_randomness
+        from dphpo_bench.training.row_draws import states_elsewhere
 
         made_up = _made_up(inputs, device)
-        count = length(made_up)
+        unused = self
+        with suppress(Exception):  # some objects cannot be copied
+            unused = copy.deepcopy(self)
 
-        def drawn(seed: int, row: int | None = None, factor: float = 1.0) -> "list[Tensor]":
-            some = each(torch.Tensor.clone, made_up)
+        def drawn(
+            seed: int, row: int | None = None, factor: float = 1.0, transform: Augmentation = self
+        ) -> "list[Tensor]":
+            count = _MANY if seed % _FEW == 4 else _FEW
+            some = each(lambda tensor: tensor[:count].clone(), made_up)
             for tensor in leaves(some) if row is not None else ():
                 tensor[row] = tensor[row] * factor if tensor.is_floating_point() else tensor[row] ^ 1
             with torch.no_grad(), global_randomness(seed, device):
-                return leaves(self(some, torch.Generator(device).manual_seed(seed)))
+                return leaves(transform(some, torch.Generator(device).manual_seed(seed)))
 
         try:
-            for seed, factor in enumerate(_FACTORS):
+            elsewhere = states_elsewhere()
+            for seed, factor in enumerate(_FACTORS * _ROUNDS):
                 expected = drawn(seed)
-                if not all(map(_alike, expected, drawn(seed))):
+                count = len(expected[0])
+                if not all(map(_alike, expected, drawn(seed))) or states_elsewhere() != elsewhere:
                     raise InvalidValueError(
                         "Expected a transform that draws all its random numbers from the generator that it gets, or "
                         "from torch's; at one state of these it gives other variants. A run could not be repeated."
                     )
-                for row in range(count):
+                for row in range(_FEW):
                     exchanged = drawn(seed, row, factor)
                     rest = [place for place in range(count) if place != row]
                     if any(not _alike(a[rest], b[rest]) for a, b in zip(expected, exchanged, strict=True)):
@@ -124,7 +137,9 @@ class Augmentation:
                             "record's variant changes with the others of a batch. Take no statistics of the batch, "
                             "combine no two records, and draw from the generator that the transform gets."
                         )
-                if not all(map(_alike, expected, drawn(seed))):
+                if seed == 0:  # the first records that it sees are others
+                    drawn(4, transform=unused)
+                if not all(map(_alike, expected * 2, drawn(seed) + drawn(seed, transform=unused))):
                     raise InvalidValueError(
                         "Expected a transform that keeps nothing of what it sees; after other records it gives other "
                         "variants at one state of the generator."
@@ -132,9 +147,10 @@ class Augmentation:
         except InvalidValueError:
             raise
         except Exception as error:
+            few = _described(each(lambda tensor: tensor[:_FEW], made_up))
             reason = shown(str(error).strip().partition("\n")[0] or type(error).__name__, 200)
             raise InvalidValueError(
-                f"The transform of augment= fails on made-up records, {shown(_described(made_up), 200)}: {reason}. "
+                f"The transform of augment= fails on made-up records, {shown(few, 200)}: {reason}. "
                 "It gets (inputs, generator) and returns inputs."
             ) from None
 
@@ -191,11 +207,11 @@ def _pieces(units: "Units", numbers: int) -> "Iterator[Units]":
 
 
 def _made_up(inputs: Tensors, device: "torch.device | str") -> Tensors:
-    """Return six made-up records of several sizes."""
+    """Return made-up records of several sizes."""
     import torch
 
     generator = torch.Generator().manual_seed(1)
-    sizes = torch.logspace(-1, 1, 6)
+    sizes = torch.logspace(-1, 1, _FEW).repeat(_MANY)[:_MANY]
 
     def numbers(tensor: "Tensor") -> "Tensor":
         shape = (len(sizes), *tensor.shape[1:])

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
-from dphpo_bench.base.tensors import Records, Tensors, call, converted, each, length, take
+from dphpo_bench.base.tensors import Records, Tensors, call, converted, each, gathered, length
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.functional import copied
@@ -21,6 +21,7 @@ from dphpo_bench.training.losses import PerRecord, cross_entropy
 from dphpo_bench.training.model_checks import made_up, perturbed
 from dphpo_bench.training.rare_classes import ClassWeighted
 from dphpo_bench.training.row_draws import RowDraws, draws
+from dphpo_bench.training.row_moves import moves_rows
 from dphpo_bench.training.vmap import VmapEngine
 
 _TOLERANCE = 1e-3
@@ -78,7 +79,7 @@ def _is_right_layer_by_layer(model: nn.Module, loss: PerRecord, like: Records, r
     """Return whether sums layer by layer are those of a backward pass for each of some made-up records.
 
     Six and five records are tried: a tensor that has six rows by chance has not five. What a record draws by chance is
-    the same in all passes; see `RowDraws`.
+    the same in all passes; see `RowDraws`. A model that orders records by values is never right; see `moves_rows`.
     """
     probe = perturbed(model)
     inputs, targets = _made_up(probe, like)
@@ -86,6 +87,8 @@ def _is_right_layer_by_layer(model: nn.Module, loss: PerRecord, like: Records, r
         with torch.random.fork_rng(devices=[]):
             device = next(probe.parameters()).device
             engine, mode = LayerwiseEngine(probe, loss, repeats=repeats), RowDraws(device)
+            if moves_rows(lambda n: call(probe, _rows(inputs, targets, slice(n))[0]), length(inputs)):
+                return False
             with mode if draws(lambda: call(probe, each(Tensor.clone, inputs)), device) else nullcontext():
                 together = [_in_pieces(engine, inputs, targets, mode) for _ in range(2)]
                 _in_pieces(engine, *_rows(inputs, targets, slice(length(inputs) - 1)), mode)
@@ -133,7 +136,7 @@ def _in_pieces(engine: LayerwiseEngine, inputs: Tensors, targets: Tensors, mode:
 
 
 def _rows(inputs: Tensors, targets: Tensors, rows: slice) -> tuple[Tensors, Tensors]:
-    x, y = (each(lambda tensor: take(tensor, rows), part) for part in (inputs, targets))
+    x, y = (each(lambda tensor: gathered(tensor, rows), part) for part in (inputs, targets))
     return x, y
 
 

@@ -31,6 +31,8 @@ _FLOAT_BYTES = 4
 
 def linear_layer(model: nn.Module) -> nn.Linear | None:
     """Return the layer of a linear classifier (Linear, or Flatten and Linear in a row); None for other models."""
+    if any("forward" in vars(module) or module._forward_pre_hooks for module in model.modules()):
+        return None
     layers = list(model) if type(model) is nn.Sequential else [model]
     if len(layers) == 2 and type(layers[0]) is nn.Flatten and (layers[0].start_dim, layers[0].end_dim) == (1, -1):
         layers = layers[1:]

@@ -15,17 +15,21 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records, Tensors, call, converted, each, leaves, take
-from dphpo_bench.training.evaluation import evaluating
+from dphpo_bench.training.evaluation import evaluating, rows_at_once
 from dphpo_bench.training.functional import copied
 from dphpo_bench.training.lengths import refuse_wrong_lengths
 from dphpo_bench.training.linear import linear_layer
 from dphpo_bench.training.losses import PerRecord, check_one_each, tensors_of
-from dphpo_bench.training.row_draws import RowDraws, draws
+from dphpo_bench.training.row_draws import RowDraws, draws, states_elsewhere
 from dphpo_bench.training.structure import content
 
 # Records differ in size, so that statistics of a batch differ from those of a record.
 _SCALES = (0.1, 3.0, 1.0, 0.3, 10.0, 0.0)
 _TOLERANCE = 1e-3
+_MANY = 33
+"""Records of a larger batch: what has a capacity, such as an expert of a mixture, overflows in large batches only."""
+_CHANCES = 16
+"""Models that draw random numbers are tried so many times: some mix records now and then."""
 
 
 def refuse_watchers(model: nn.Module | None = None) -> None:
@@ -81,18 +85,19 @@ def refuse_mixing(model: nn.Module, inputs: Tensors) -> None:
     """
     if linear_layer(model) is not None:
         return
-    probe = perturbed(model)
+    probe, unused = perturbed(model), perturbed(model)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         numbers = made_up(probe, inputs)
         positive = each(lambda tensor: tensor.abs() if tensor.is_floating_point() else tensor, numbers)
         for _ in range(2):
-            if not any(_compare(probe, some) for some in (numbers, positive)):
+            if not any(_compare(probe, some, copied(unused)) for some in (numbers, positive)):
                 raise InvalidValueError(
                     "Expected outputs that are finite for some made-up records: whether the model treats each record "
                     "alone could not be seen."
                 )
             refuse_wrong_lengths(probe, numbers)
             probe.eval()
+            unused.eval()
 
 
 def perturbed(model: nn.Module) -> nn.Module:
@@ -185,12 +190,15 @@ def zeros_and_ones(tensor: Tensor, generator: torch.Generator | None = None) -> 
     return torch.randint(2, (len(_SCALES), *tensor.shape[1:]), generator=generator).to(tensor)
 
 
-def _compare(model: nn.Module, inputs: Tensors) -> bool:
-    """Reject a model that mixes or keeps these inputs; return whether some of its outputs are finite."""
+def _compare(model: nn.Module, inputs: Tensors, unused: nn.Module) -> bool:
+    """Reject a model that mixes or keeps these inputs; return whether some of its outputs are finite.
+
+    A copy that has never been used gets the records one by one, so that what a model keeps of its first batch shows.
+    """
     device = next(model.parameters()).device
     mode = RowDraws(device)
 
-    def outputs(rows: list[int]) -> list[Tensor]:
+    def outputs(rows: list[int], model: nn.Module = model) -> list[Tensor]:
         mode.records, some = rows, torch.tensor(rows)
         tensors = leaves(tensors_of(call(model, each(lambda tensor: take(tensor, some), inputs))))
         if any(tensor.ndim == 0 or len(tensor) != len(rows) for tensor in tensors):
@@ -199,7 +207,10 @@ def _compare(model: nn.Module, inputs: Tensors) -> bool:
         return tensors
 
     everyone = list(range(len(_SCALES)))
-    with mode if draws(lambda: outputs(everyone), device) else nullcontext():
+    many = (everyone * _MANY)[: rows_at_once(model, _MANY)]
+    elsewhere = states_elsewhere()
+    is_random = draws(lambda: outputs(everyone), device)
+    with mode if is_random else nullcontext():
         together = outputs(everyone)
         before = _state(model)
         again = [tensor.flip(0) for tensor in outputs(everyone[::-1])]
@@ -209,13 +220,18 @@ def _compare(model: nn.Module, inputs: Tensors) -> bool:
                     f"Expected a model that keeps nothing of what it sees; {name!r} changes when it is used. Leave it "
                     "out, or set it once, before training."
                 )
-        if any(map(_differ, together, outputs(everyone), together)):
+        if states_elsewhere() != elsewhere or any(map(_differ, together, outputs(everyone), together)):
             raise InvalidValueError(
                 "Expected a model that draws its random numbers from torch's global generator, as dropout does: "
                 "whether it treats each record alone could not be seen."
             )
-        alone = [torch.cat(rows) for rows in zip(*(outputs([row]) for row in everyone), strict=True)]
-    if any(map(_differ, together, again, alone)):
+        alone = [torch.cat(rows) for rows in zip(*(outputs([row], unused) for row in everyone[::-1]), strict=True)]
+        alone = [tensor.flip(0) for tensor in alone]
+        pairs = [*zip(together, again, alone, strict=True)]
+        pairs += [(several, part[many], part[many]) for several, part in zip(outputs(many), together, strict=True)]
+        for mode.chance in range(1, _CHANCES) if is_random else ():
+            pairs += [(a[:1], b, b) for a, b in zip(outputs([1, 0, 2]), outputs([1]), strict=True)]
+    if any(_differ(*some) for some in pairs):
         raise InvalidValueError(
             "Expected a model that treats each record alone; its outputs for a record depend on the others of a batch."
             f"{_suspects(model)}"
@@ -253,6 +269,7 @@ def _state(model: nn.Module) -> list[tuple[str, object]]:
         for key, value in vars(module).items():
             if not key.startswith("_") and key != "training":
                 length = len(value) if isinstance(value, list | dict | set) else -1
+                value = value.get_state() if isinstance(value, torch.Generator) else value
                 seen = content(value) if isinstance(value, Tensor) else (id(value), length)
                 state.append((f"{name}.{key}".lstrip("."), seen))
     return state

@@ -17,6 +17,7 @@ from dphpo_bench.base.text import shown
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.failures import tried
+from dphpo_bench.training.functional import copied
 from dphpo_bench.training.gradients import can_be_closed, gradient_engine
 from dphpo_bench.training.losses import Objective
 from dphpo_bench.training.model_checks import (
@@ -78,8 +79,9 @@ class OwnModel:
             losses, records = self._objective.losses, self._records
             # A model that does not work at all fails here, where an exception reveals nothing of the private records.
             with tried(records.inputs), self._initial_weights(), torch.random.fork_rng(devices=[]):
-                refuse_mixing_values(losses, "loss", self.model, records)
+                refuse_mixing_values(losses, "loss", copied(self.model), records)
                 engine = gradient_engine(self.model, losses, like=records)
+                self._check()  # before the model's first use: it may keep something of that
                 inputs = made_up(self.model, records.inputs)
                 rows = length(inputs)
                 targets = each(lambda tensor: tensor.new_zeros((rows, *tensor.shape[1:])), records.targets)

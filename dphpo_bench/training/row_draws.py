@@ -1,13 +1,18 @@
 """Random numbers that are the same for a record alone and among others, to compare passes of models with dropout."""
 
+import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dphpo_bench.training.randomness import global_randomness
+
+_MOST = 2**16
+"""Numbers of records stay below."""
 
 
 class RowDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -21,12 +26,19 @@ class RowDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Attributes:
         records: numbers of the records of a pass, in their order.
+        chance: number of what happens by chance: all numbers differ from those of another one.
     """
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.records: Sequence[int] = [0]
+        self.chance = 0
         self._device = device
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: else torch would import its compiler, which takes as long as a small run."""
+        return False
 
     def __torch_dispatch__(
         self, operation: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -38,7 +50,7 @@ class RowDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         of_records = any(self._part(value, 0) is not value for value in (*args, *kwargs.values()))
         parts = []
         for place, record in enumerate(self.records if of_records else [0]):
-            with global_randomness(record, self._device):
+            with global_randomness(self.chance * _MOST + record, self._device):
                 some = {name: self._part(value, place) for name, value in kwargs.items()}
                 parts.append(operation(*(self._part(value, place) for value in args), **some))
         returns = operation._schema.returns
@@ -63,6 +75,11 @@ def draws(compute: Callable[[], object], device: torch.device) -> bool:
     before = _states(device)
     compute()
     return not all(map(torch.equal, before, _states(device)))
+
+
+def states_elsewhere() -> list[object]:
+    """Return the states of the global generators of Python and numpy."""
+    return [random.getstate(), [part.tolist() if hasattr(part, "tolist") else part for part in np.random.get_state()]]
 
 
 def _states(device: torch.device) -> list[Tensor]:

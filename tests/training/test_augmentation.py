@@ -121,6 +121,14 @@ def keeps(inputs: Tensor, generator: torch.Generator) -> Tensor:
     return inputs + SEEN[0].mean() * 0 + len(SEEN) // 9
 
 
+class CentresByTheFirst:
+    mean: Tensor | None = None
+
+    def __call__(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
+        self.mean = inputs.mean(0) if self.mean is None else self.mean
+        return inputs - self.mean
+
+
 def rejects(inputs: Tensor, generator: torch.Generator) -> Tensor:
     """Draws again until all inputs are positive, so that one record decides about all draws."""
     noise = torch.randn(inputs.shape, generator=generator)
@@ -136,6 +144,10 @@ def rejects(inputs: Tensor, generator: torch.Generator) -> Tensor:
         (lambda x, _: x / x.abs().amax(), "treats each record alone"),
         (lambda x, g: x[torch.randperm(len(x), generator=g)], "treats each record alone"),
         (lambda x, _: x.cumsum(0), "treats each record alone"),
+        (lambda x, _: x - x.mean(0) if len(x) > 8 else x, "treats each record alone"),
+        (lambda x, g: x.flip(0) if torch.rand((), generator=g) < 0.1 else x, "treats each record alone"),
+        (lambda x, _: x.flip(0) if random.random() < 1e-9 else x, "draws all its random numbers from the generator"),
+        (CentresByTheFirst(), "keeps nothing of what it sees"),
         (rejects, "treats each record alone"),
         (lambda x, _: x + random.random(), "draws all its random numbers from the generator"),
         (keeps, "keeps nothing of what it sees|draws all its random numbers"),

@@ -1,5 +1,6 @@
 """Models that watch, keep or mix records are refused; models that do not are not."""
 
+import random
 from typing import Any
 
 import numpy as np
@@ -203,6 +204,79 @@ def test_dropout_does_not_hide_that_records_are_mixed() -> None:
 def test_a_model_whose_random_numbers_come_from_elsewhere_is_refused() -> None:
     with pytest.raises(InvalidValueError, match="from torch's global generator, as dropout does"):
         refuse_mixing(nn.Sequential(NoisyByNumpy(6, 8), nn.Linear(8, 3)), RECORDS)
+
+
+def centres_if(condition: Any) -> nn.Module:
+    class Sometimes(Own):
+        def between(self, hidden: Tensor) -> Tensor:
+            return hidden - hidden.mean(0) if self.training and condition(self, len(hidden)) else hidden
+
+    model = Sometimes()
+    vars(model)["generator"] = torch.Generator().manual_seed(3)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        (lambda _, n: n > 8, "treats each record alone"),
+        (lambda *_: torch.rand(()) > 0.5, "treats each record alone"),
+        (lambda *_: torch.rand(()) < 0.15, "treats each record alone"),
+        (lambda *_: random.random() < 1e-9, "from torch's global generator"),
+        (lambda *_: np.random.random() < 1e-9, "from torch's global generator"),
+        (lambda model, _: torch.rand((), generator=model.generator) < 1e-9, "'generator' changes"),
+    ],
+)  # fmt: skip
+def test_models_that_mix_at_times_are_refused(condition: Any, message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        refuse_mixing(centres_if(condition), RECORDS)
+
+
+class Capacity(Own):
+    """An expert takes a quarter of a batch, and four records at least; what comes later is dropped."""
+
+    def between(self, hidden: Tensor) -> Tensor:
+        chosen = functional.one_hot(hidden[:, :4].argmax(1), 4)
+        places = (chosen.cumsum(0) * chosen).sum(1)
+        return hidden * (places <= max(6, len(hidden) // 4))[:, None]
+
+
+class CentredByTheFirstBatch(Own):
+    """Statistics of the first batch, as layers with data-dependent initial weights take them."""
+
+    def __init__(self, hidden: bool = False) -> None:
+        super().__init__()
+        self.register_buffer("is_set", torch.zeros(()))
+        self.hidden = hidden
+        self._mean: Tensor | None = None
+
+    def between(self, hidden: Tensor) -> Tensor:
+        if self.hidden:
+            self._mean = hidden.detach().mean(0) if self._mean is None else self._mean
+            return hidden - self._mean
+        if not self.is_set:
+            self.mean.copy_(hidden.detach().mean(0))
+            self.is_set.fill_(1)
+        return hidden - self.mean
+
+
+def patched() -> nn.Module:
+    layer = nn.Linear(6, 3)
+    forward = layer.forward
+    vars(layer)["forward"] = lambda inputs: forward(inputs - inputs.mean(0))
+    return layer
+
+
+@pytest.mark.parametrize(
+    "build", [Capacity, CentredByTheFirstBatch, lambda: CentredByTheFirstBatch(hidden=True), patched]
+)
+def test_records_that_meet_in_larger_or_in_first_batches_are_refused(build: Any) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(InvalidValueError, match="treats each record alone"):
+        refuse_mixing(build(), RECORDS)
+    own = OwnModel(build, Records(RECORDS, torch.zeros(len(RECORDS), dtype=torch.int64)), OBJECTIVE)
+    with pytest.raises(InvalidValueError, match="treats each record alone"):
+        own.engine(build())
 
 
 def test_a_buffer_that_is_changed_has_the_model_checked_again() -> None:
