@@ -32,7 +32,9 @@ def check_model_path(path: Path) -> None:
     if path.suffix != SUFFIX:
         raise InvalidValueError(f"Expected a model's file to end in {SUFFIX}, got {shown(path, 300)}.")
     if os.path.lexists(path):
-        raise InvalidValueError(f"Expected a model's file that does not exist, got {shown(path, 300)}. Name another one.")
+        raise InvalidValueError(
+            f"Expected a model's file that does not exist, got {shown(path, 300)}. Name another one."
+        )
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
         raise InvalidValueError(f"Cannot write a model to {shown(path, 300)}: {shown(folder)} is no writable folder.")
