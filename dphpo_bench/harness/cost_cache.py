@@ -95,6 +95,7 @@ class CostCache:
 
     def epsilon(self, event: "DpEvent", delta: float) -> EpsilonReport:
         """Return the ε of an event at this δ by each accountant; see `report.epsilon`."""
+        delta = inside("delta", delta)
         key, value = self._find("epsilon", event, delta)
         if value is not None:
             return EpsilonReport(**value)
@@ -106,6 +107,7 @@ class CostCache:
 
     def risk(self, event: "DpEvent", delta: float) -> Risk:
         """Return what an attack on one record can achieve; see `risk`."""
+        delta = inside("delta", delta)
         key, value = self._find("risk", event, delta)
         if value is not None:
             return Risk(*value)
@@ -118,7 +120,6 @@ class CostCache:
         """Return key and value of a cost; the key is empty if nothing is cached, or no file can name the event."""
         if self._values is None:
             return "", None
-        delta = inside("delta", delta)
         try:
             trees = [event_texts.to_json(tree) for tree in event_rules.exposures(event)]
         except UnsupportedEventError:

@@ -274,8 +274,8 @@ def _journal(path: Path | None, setup: Setup) -> Journal:
         )
     if journal.values and setup.unseeded and journal.values.get(CONDITIONS) != setup.conditions():
         raise RecordError(
-            "An earlier run of this was interrupted on another device, with another number of threads, or by other "
-            "code or another torch: the same noise on other sums would show the records. Go on as there; or "
+            "An earlier run of this was interrupted on another device or processor, with another number of threads, or "
+            "by other code or another torch: the same noise on other sums would show the records. Go on as there; or "
             f"remove {path} to start anew, which is a second release: count ε and δ of both runs."
         )
     if journal.is_remembered:
@@ -360,5 +360,5 @@ def resolve_device(device: "str | torch.device") -> str:
             return str(torch.zeros(1, device=device).device)
     except (NotImplementedError, RuntimeError, AssertionError, TypeError) as error:
         if not isinstance(error, TypeError) and "device type at start of device string" not in str(error):
-            reason = str(error).splitlines()[0]
+            reason = str(error).splitlines()[0].rstrip(".")
     raise InvalidValueError(f"Cannot use device {shown(str(device), form=repr)}: {reason}. Try --device cpu.")

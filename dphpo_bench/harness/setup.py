@@ -30,11 +30,12 @@ CONDITIONS = "conditions"
 def conditions_of(device: str, threads: int, code: str) -> int:
     """Return a hash of what decides what is asked and how sums are rounded.
 
-    These are a hash of the code, the device, the number of threads and torch's version.
+    These are a hash of the code, the device, the number of threads, torch's version, and the kind of processor, as far
+    as torch tells.
     """
     import torch
 
-    text = json.dumps([code, device, threads, torch.__version__])
+    text = json.dumps([code, device, threads, torch.__version__, torch.backends.cpu.get_cpu_capability()])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.tensors import Records, leaves
-from dphpo_bench.base.text import count
+from dphpo_bench.base.text import count, shown
 from dphpo_bench.contract.guesses import best_guess, is_no_better
 from dphpo_bench.contract.metrics import Metric
 from dphpo_bench.harness.plan import CheckedPlan
@@ -54,12 +54,18 @@ def constant_guess(
     if not isinstance(first, Metric) or outputs is None or isinstance(targets, dict):
         return None
     of_targets: Tensor = leaves(targets)[0]
-    guess = best_guess(first, facts.kind, of_targets, facts.n_classes)
-    if guess is None:
+    of_targets = (
+        of_targets.double() if facts.kind == "regression" and not of_targets.is_floating_point() else of_targets
+    )
+    try:
+        guess = best_guess(first, facts.kind, of_targets, facts.n_classes)
+        if guess is None:
+            return None
+        if not is_no_better(first, metrics[first.name], guess, facts.kind, outputs, of_targets, facts.n_classes):
+            return None
+        return ConstantGuess(value=guess, why=reasons(task, test, outputs, model, checked))
+    except Exception:  # targets and parameters of a plug-in may be of any form, and no run fails because of a guess
         return None
-    if not is_no_better(first, metrics[first.name], guess, facts.kind, outputs, of_targets, facts.n_classes):
-        return None
-    return ConstantGuess(value=guess, why=reasons(task, test, outputs, model, checked))
 
 
 def reasons(task: "Task", test: Records, outputs: Any, model: "nn.Module", checked: CheckedPlan) -> str:
@@ -104,7 +110,7 @@ def _sizes(tensor: "Tensor") -> "Tensor | None":
 
 
 def _target_scale(task: "Task", targets: "Tensor") -> Iterator[str]:
-    scaled = targets if task.target_scale is None else task.target_scale.apply(targets)
+    scaled = (targets if task.target_scale is None else task.target_scale.apply(targets)).double()
     size, spread = float(scaled.square().mean().sqrt()), float(scaled.std(correction=0))
     if size > LARGE or (spread < SMALL and len(targets) > 1):
         already = "" if task.target_scale is None else ", also by their target_scale"
@@ -122,7 +128,8 @@ def _of_the_plan(model: "nn.Module", checked: CheckedPlan) -> Iterator[str]:
         yield f"there were only {count(steps, 'step')}: more epochs or smaller batches give more"
     if "learning rate" not in method.tuning:
         rate = method.parameters.get("learning_rate")
-        yield f"nobody tuned the learning rate of {facts.learning_rate if rate is None else rate:g}"
+        rate = facts.learning_rate if rate is None else rate
+        yield f"nobody tuned the learning rate of {f'{rate:g}' if isinstance(rate, int | float) else shown(rate)}"
     gradients = max(plan.releases, key=lambda release: release.count, default=None)
     weights = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     if gradients is not None and gradients.noise_multiplier > 0:

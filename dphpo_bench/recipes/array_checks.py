@@ -117,10 +117,10 @@ def refuse_lazy(model: nn.Module) -> None:
 def accepted(model: nn.Module, records: Records) -> tuple[Records, Any]:
     """Return the records as the model takes them, and its outputs for a record of zeros.
 
-    Integers are token ids for a model that takes them, and numbers for others.
+    Integers are token ids for a model that takes them, booleans are masks; they are numbers for others.
     """
     failures: list[Exception] = []
-    for some in (records, as_real(records)):
+    for some in (records, as_real(records), as_real(records, booleans=True)):
         try:
             return some, _outputs(model, some)
         except InvalidValueError:
@@ -134,11 +134,12 @@ def accepted(model: nn.Module, records: Records) -> tuple[Records, Any]:
     raise InvalidValueError(f"The model does not accept inputs of shape {what}{described(failure, parts)}") from None
 
 
-def as_real(records: Records) -> Records:
-    """Return the records with integer inputs as float32."""
+def as_real(records: Records, *, booleans: bool = False) -> Records:
+    """Return the records with integer inputs as float32, and `booleans`, if these are no masks."""
 
     def real(tensor: Tensor) -> Tensor:
-        return tensor if tensor.is_floating_point() or tensor.dtype == torch.bool else tensor.float()
+        stays = tensor.is_floating_point() or (tensor.dtype == torch.bool and not booleans)
+        return tensor if stays else tensor.float()
 
     return Records(each(real, records.inputs), records.targets)
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from dphpo_bench.base.checks import typed
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import RECORD, Records
+from dphpo_bench.base.tensors import RECORD, Records, leaves
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.declared import advice_on_scores, check_balanced, declared_losses
 from dphpo_bench.contract.metrics import Metric, ModelMetric
@@ -186,7 +186,8 @@ class ArrayTask(Task):
                 f"Expected test inputs of shape {shapes_of(train)} as in train, got {shapes_of(test)}."
             )
         self._train, outputs = accepted(example, train)
-        self._test = test if self._train is train else as_real(test)
+        masks = any(tensor.dtype == torch.bool for tensor in leaves(self._train.inputs))
+        self._test = test if self._train is train else as_real(test, booleans=not masks)
         if kind not in ("regression", "own"):
             n_classes = n_classes_of(outputs, kind, n_classes, self.classes)
         if kind in ("classification", "tokens"):

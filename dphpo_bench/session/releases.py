@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 _NOTE_BYTES = 16
 
 OTHER_QUESTION = (
-    "The run started again after a kill and asked something else than before; with the same noise, the difference "
-    "would show the records, so nothing was released. Let no question depend on clocks or other randomness than the "
-    "session's, and with checkpoints name all that the training loop changes in its state. The next run starts anew, "
-    "which is a second release."
+    "The run started again after a kill and asked something else than before, or another processor rounded its sums "
+    "otherwise; with the same noise, the difference would show the records, so nothing was released. Let no question "
+    "depend on clocks or other randomness than the session's, with checkpoints name all that the training loop changes "
+    "in its state, and go on where the run began. The next run starts anew, which is a second release."
 )
 
 

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import dphpo_bench as bench
@@ -31,6 +32,12 @@ def computed(monkeypatch):
     monkeypatch.setattr(cost_cache.reports, "epsilon", counting(epsilon))
     monkeypatch.setattr(cost_cache, "risk", counting(risk))
     return calls
+
+
+def test_delta_may_be_a_number_of_numpy(tmp_path: Path) -> None:
+    costs, delta = CostCache(tmp_path), np.float32(DELTA)
+    assert costs.epsilon(EVENT, delta) == epsilon(EVENT, float(delta)) == CostCache(tmp_path).epsilon(EVENT, delta)
+    assert costs.risk(EVENT, delta) == risk(EVENT, float(delta)) == CostCache(tmp_path).risk(EVENT, delta)
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,24 @@ def test_several_inputs_by_name() -> None:
             model.predict(data)
 
 
+@pytest.mark.parametrize("mask", [False, True])
+def test_booleans_become_numbers_where_the_network_needs_them(mask: bool) -> None:
+    class Masked(nn.Linear):
+        def forward(self, x: torch.Tensor, on: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return super().forward(torch.where(on, x, 0.0))
+
+    generator = np.random.default_rng(0)
+    flags, counts = generator.random((80, 3)) < 0.5, generator.integers(0, 5, (80, 3))
+    inputs: Any = {"x": counts, "on": flags} if mask else flags
+    first, rest = ({k: v[s] for k, v in inputs.items()} if mask else inputs[s] for s in (slice(60), slice(60, 80)))
+    labels, model = flags[:, 0].astype(int), Masked(3, 2) if mask else nn.Linear(3, 2)
+    task = bench.ArrayTask("flags", (first, labels[:60]), model, (rest, labels[60:]), public=True, epochs=2)
+    result = bench.run("dp_sgd", task, bench.PrivacyBudget(5.0, 1e-3), seed=0, progress=bench.NullProgress())
+    as_numbers = rest if mask else rest.astype(float)
+    assert (result.predict(rest) == result.predict(as_numbers)).all()
+    assert result.predict(rest).shape == (20,)
+
+
 def test_frames_of_numbers_are_read_by_name() -> None:
     frame = pandas.DataFrame(X, columns=list("abc"))
     model = trained(np.arange(N) % 2, nn.Linear(3, 2), frame).trained

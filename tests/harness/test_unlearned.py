@@ -3,7 +3,9 @@
 import io
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ import dphpo_bench as bench
 from dphpo_bench.cli import tables
 from dphpo_bench.cli.run_tables import run_table
 from dphpo_bench.cli.show_tables import record_json, record_lines
+from dphpo_bench.harness import unlearned as unlearned_runs
 from dphpo_bench.harness.run import RunResult
 from dphpo_bench.records.guesses import guess_line
 from dphpo_bench.records.reading import read_results
@@ -138,6 +141,41 @@ def test_training_that_diverged_says_so() -> None:
     assert error.endswith(
         "Some outputs are not finite: training diverged, as by a large learning rate or unscaled inputs."
     )
+
+
+class OtherTargets(bench.ArrayTask):
+    """A task whose test targets are of a type that losses and metrics take, and means do not."""
+
+    def load_test(self, source: bench.DataSource) -> bench.Records:
+        test = super().load_test(source)
+        return bench.Records(test.inputs, test.targets.round().long())  # type: ignore[union-attr]
+
+
+def test_whole_numbers_as_targets_of_a_regression_have_a_guess() -> None:
+    rows = (X[:400], VALUES[:400]), nn.Linear(6, 1), (X[400:], VALUES[400:])
+    task = OtherTargets("mine", *rows, kind="regression", error_bound=5.0, public=True, learning_rate=1e-9)
+    with pytest.warns(UserWarning, match="constant guess"):
+        record = bench.run("dp_sgd", task, BUDGET, seed=0, progress=bench.NullProgress()).record
+    assert record.constant_guess is not None
+    assert record.constant_guess.value == 0
+
+
+def test_a_learning_rate_that_is_no_number_is_named() -> None:
+    rows = (X[:400], CLASSES[:400]), nn.Linear(6, 2), (X[400:], CLASSES[400:])
+    task = bench.ArrayTask("mine", *rows, public=True)
+    checked = bench.plan("dp_sgd", task, BUDGET)
+    method: Any = SimpleNamespace(tuning=(), parameters={"learning_rate": "by layer"})
+    test = task.load_test(bench.DataSource.resolve())
+    why = unlearned_runs.reasons(task, test, None, task.build_model(), replace(checked, method=method))
+    assert "obody tuned the learning rate of by layer" in why
+
+
+def test_no_run_fails_because_of_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any) -> float:
+        raise RuntimeError("no guess")
+
+    monkeypatch.setattr(unlearned_runs, "best_guess", failing)
+    assert result_of(X, 0 * CLASSES, nn.Linear(6, 2), "dp_sgd").record.status == "ok"
 
 
 def test_record_show_run_and_results_say_it(tmp_path: Path) -> None:
