@@ -360,5 +360,5 @@ def resolve_device(device: "str | torch.device") -> str:
             return str(torch.zeros(1, device=device).device)
     except (NotImplementedError, RuntimeError, AssertionError, TypeError) as error:
         if not isinstance(error, TypeError) and "device type at start of device string" not in str(error):
-            reason = str(error).splitlines()[0]
+            reason = str(error).splitlines()[0].rstrip(".")
     raise InvalidValueError(f"Cannot use device {shown(str(device), form=repr)}: {reason}. Try --device cpu.")

@@ -20,6 +20,7 @@ from dphpo_bench.training.functional import copied
 from dphpo_bench.training.lengths import refuse_wrong_lengths
 from dphpo_bench.training.linear import linear_layer
 from dphpo_bench.training.losses import PerRecord, check_one_each, tensors_of
+from dphpo_bench.training.recurrent import WithoutDropout
 from dphpo_bench.training.row_draws import RowDraws, draws
 from dphpo_bench.training.structure import content
 
@@ -199,7 +200,8 @@ def _compare(model: nn.Module, inputs: Tensors) -> bool:
         return tensors
 
     everyone = list(range(len(_SCALES)))
-    with mode if draws(lambda: outputs(everyone), device) else nullcontext():
+    drawing = draws(lambda: outputs(everyone), device)
+    with WithoutDropout(), mode if drawing else nullcontext():
         together = outputs(everyone)
         before = _state(model)
         again = [tensor.flip(0) for tensor in outputs(everyone[::-1])]
@@ -218,16 +220,18 @@ def _compare(model: nn.Module, inputs: Tensors) -> bool:
     if any(map(_differ, together, again, alone)):
         raise InvalidValueError(
             "Expected a model that treats each record alone; its outputs for a record depend on the others of a batch."
-            f"{_suspects(model)}"
+            f"{_suspects(model, drawing)}"
         )
     return any(bool(tensor.isfinite().any()) for tensor in together)
 
 
-def _suspects(model: nn.Module) -> str:
-    """Return a sentence about a layer that takes records in dimension 1, if there is one."""
+def _suspects(model: nn.Module, drawing: bool) -> str:
+    """Return a sentence about a layer that takes records in dimension 1, or about dropout, if there is one."""
     for name, layer in model.named_modules():
         if getattr(layer, "batch_first", True) is False:
             return f" Build {name or 'the model'!r} ({type(layer).__name__}) with batch_first=True."
+    if drawing:
+        return " If it draws masks for tensors with records in dimension 1, build it with dropout=0."
     return ""
 
 

@@ -189,6 +189,7 @@ def wrong_tables() -> list[tuple[Any, str]]:
         (FRAME[["age", "id"]], "which lacks sex; it has age, id. Rename its columns, or declare others"),
         (FRAME.assign(z=1), "declared columns only, got z, too; leave columns out .* {'z': None}"),
         (pd.concat([FRAME, FRAME[["age"]]], axis=1), "different names, got several age; rename or drop"),
+        (FRAME.rename(columns={"sex": " sex"}), "which lacks sex; it has age, ' sex', id"),
         (FRAME.set_axis([0, 1, 2], axis=1), "which lacks age, sex; it has 0, 1, 2"),
         (
             FRAME.assign(age=[1, "two"]),
