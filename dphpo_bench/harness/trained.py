@@ -215,7 +215,7 @@ def _converted(tensor: "Tensor", spec: Input, what: str) -> "Tensor":
         raise InvalidValueError(f"Expected {what} of shape {expected}, got {got}{hint}.")
     is_bool, is_float = str(tensor.dtype) == "torch.bool", tensor.is_floating_point()
     if spec.dtype == "float":
-        return tensor if is_float or is_bool else tensor.float()
+        return tensor if is_float else tensor.float()
     if spec.dtype == "bool" and is_bool:
         return tensor
     if spec.dtype == "bool" or is_float or is_bool:

@@ -144,6 +144,8 @@ def test_booleans_become_numbers_as_integers_do() -> None:
     task = make(train=(X > 0, Y), test=(X > 1, Y))
     assert task.facts.inputs.dtype == "float"
     assert task.load_train(SOURCE).named()["inputs"].sum() == (X > 0).sum()
+    result = bench.run("dp_sgd", make(public=True, epochs=1), bench.PrivacyBudget(2.0, 1e-3), seed=0)
+    assert result.predict(X[:3] > 0).tolist() == result.predict((X[:3] > 0).astype(float)).tolist()
 
 
 def test_columns_of_test_data_are_those_of_train() -> None:
