@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dphpo_bench.base.errors import InvalidValueError
@@ -65,7 +66,8 @@ def checked_shares(facts: Declared) -> tuple[float, ...] | None:
     classes = {"classification": facts.n_classes, "binary": 2}.get(facts.kind)
     if classes is None:
         raise InvalidValueError(f"Expected class_shares of a classification or a binary task, got {facts.kind!r}.")
-    numbers = isinstance(shares, Sequence) and all(isinstance(share, int | float) for share in shares)
+    shares = shares.tolist() if hasattr(shares, "tolist") else shares  # NumPy's, pandas'
+    numbers = isinstance(shares, Sequence) and all(isinstance(share, Real) for share in shares)
     if not numbers or len(shares) != classes or not all(0 < share < 1 for share in shares):
         raise InvalidValueError(
             f"Expected class_shares with a share between 0 and 1 for each of {classes} classes, in their order, such "

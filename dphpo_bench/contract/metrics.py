@@ -77,7 +77,9 @@ def _number(metric: Metric | ModelMetric, compute: Callable[[], float]) -> float
             reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
             raise InvalidValueError(f"The metric {name} cannot be computed: {reason}.") from None
     if math.isnan(value):
-        raise InvalidValueError(f"The metric {name} is no number on these test records.")
+        raise InvalidValueError(
+            f"The metric {name} is no number on these test records. Have they several targets? See metrics=."
+        )
     if metric.is_share and not 0 <= value <= 1:
         raise InvalidValueError(
             f"The metric {name} is a share: expected 0 <= value <= 1, got {value:g}. Divide it, or leave out is_share."

@@ -56,6 +56,8 @@ def as_records(
     """
     inputs, targets = parted(data, which, kind, target)
     names = column_names(inputs, target)
+    if isinstance(inputs, Mapping) and not inputs:
+        raise InvalidValueError(f"Expected inputs beside the labels in {which}, got none; add them by name.")
     inputs = _each(as_tensor, inputs, f"{which} inputs")
     if labels.takes(kind):
         targets = labels.encoded_labels(targets, which, kind, classes)

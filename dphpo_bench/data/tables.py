@@ -177,4 +177,6 @@ def _is_counted(index: Any) -> bool:
 
 
 def _listed(names: Iterable[str]) -> str:
-    return shown(", ".join(map(str, names)) or "none", 200)
+    """Return names for a message; in quotes if they have blanks that nobody would see."""
+    visible = [name if name == " ".join(name.split()) else repr(name) for name in map(str, names)]
+    return shown(", ".join(visible) or "none", 200)

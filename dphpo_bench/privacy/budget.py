@@ -25,6 +25,8 @@ class PrivacyBudget:
     def __post_init__(self) -> None:
         for name, check in (("epsilon", positive), ("delta", inside)):
             value = getattr(self, name)
-            exact = check(name, value if isinstance(value, numbers.Real | str) else shown(value, form=repr))
+            exact = check(
+                name, value if value is None or isinstance(value, numbers.Real | str) else shown(value, form=repr)
+            )
             if type(value) not in (int, float):  # these are written as they were given
                 object.__setattr__(self, name, exact)

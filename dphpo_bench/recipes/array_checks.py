@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.tensors import Records, call, each
 from dphpo_bench.base.text import shown
-from dphpo_bench.contract.metrics import OF_CLASSES, Metric, ModelMetric
+from dphpo_bench.contract.metrics import OF_CLASSES, OF_NUMBERS, Metric, ModelMetric
 from dphpo_bench.contract.task import Input
 from dphpo_bench.data.labels import Class
 from dphpo_bench.training.failures import described, is_about_types
@@ -41,13 +41,15 @@ def example_of(build: Callable[[], nn.Module], model: Any) -> nn.Module:
 
 
 def checked_metrics(metrics: Any, kind: str) -> tuple[Metric | ModelMetric, ...]:
-    """Return the metrics as a tuple; reject other types, and metrics of classes for a regression."""
+    """Return the metrics as a tuple; reject other types, and those of classes for a regression or the reverse."""
     several = tuple(metrics) if isinstance(metrics, list | tuple) else (metrics,)
     for metric in several:
         if not isinstance(metric, Metric | ModelMetric):
             raise InvalidValueError(f"Expected metrics of type Metric or ModelMetric, got {shown(metric, form=repr)}.")
         if kind == "regression" and any(metric is known for known in OF_CLASSES):  # its own may have the same name
             raise InvalidValueError(f"Expected metrics of a regression, got {metric.name}, which is about classes.")
+        if kind not in ("regression", "own") and any(metric is known for known in OF_NUMBERS):
+            raise InvalidValueError(f"Expected metrics of classes, got {metric.name}, which is about a regression.")
     return several
 
 
@@ -95,9 +97,10 @@ def reset(model: nn.Module) -> None:
             continue
         reset = None if layer._forward_pre_hooks else getattr(layer, "reset_parameters", None)
         if reset is None:  # of a layer whose hook makes its weights, it would draw others
+            reason = "has weights that a hook makes" if layer._forward_pre_hooks else "has none"
             raise InvalidValueError(
                 f"Expected layers with reset_parameters, so that initial weights follow a run's seed; "
-                f"{name or 'the model'} ({type(layer).__name__}) has none. Pass a function that makes the model, or "
+                f"{name or 'the model'} ({type(layer).__name__}) {reason}. Pass a function that makes the model, or "
                 "pretrained=True to start from the present weights."
             )
         reset()
@@ -184,8 +187,15 @@ def n_classes_of(outputs: Any, kind: str, expected: int | None, classes: tuple[C
 
 
 def check_labels(records: Records, kind: str, n_classes: int, which: str) -> None:
-    """Reject labels that are no class; those of tokens may be `IGNORED`."""
+    """Reject labels that are no class, or not in as many columns; those of tokens may be `IGNORED`."""
     labels = records.named()["targets"]
+    if kind == "multilabel":
+        if labels.shape[1] != n_classes:
+            raise InvalidValueError(
+                f"Expected {which} labels in a column for each of the model's {n_classes} outputs, got "
+                f"{labels.shape[1]}; change one of them."
+            )
+        return
     labels = labels[labels != IGNORED] if kind == "tokens" else labels
     if not len(labels):
         return

@@ -190,7 +190,7 @@ class ArrayTask(Task):
         self._test = test if self._train is train else as_real(test, booleans=not masks)
         if kind not in ("regression", "own"):
             n_classes = n_classes_of(outputs, kind, n_classes, self.classes)
-        if kind in ("classification", "tokens"):
+        if kind in ("classification", "tokens", "multilabel"):
             for records, which in ((self._train, "train"), (self._test, "test")):
                 check_labels(records, kind, n_classes or 0, which)
         self._train = replace(self._train, units=units)

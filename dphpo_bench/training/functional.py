@@ -15,6 +15,9 @@ from dphpo_bench.base.tensors import Tensors
 
 Model = TypeVar("Model", bound=nn.Module)
 
+_LISTED = "_flat_weights"
+"""Where torch's recurrent layers list their weights, parametrised ones as they are computed."""
+
 
 def call_with(model: nn.Module, weights: Mapping[str, Tensor], inputs: Tensors) -> Any:
     """Return the model's outputs at other weights, by the name that a parameter or buffer has first."""
@@ -32,7 +35,12 @@ def call_module(
 
 def copied(model: Model) -> Model:
     """Return a copy of a model. Weights that a hook has computed are copied as numbers."""
-    computed = {id(t): t.detach().clone() for m in model.modules() for t in _attributes(m).values() if not t.is_leaf}
+    computed = {
+        id(tensor): tensor.detach().clone()
+        for module in model.modules()
+        for tensor in (*_attributes(module).values(), *vars(module).get(_LISTED, ()))
+        if tensor is not None and not tensor.is_leaf
+    }
     return copy.deepcopy(model, computed)
 
 
@@ -53,8 +61,13 @@ def _at_every_place(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[st
 
 @contextmanager
 def _attributes_restored(module: nn.Module) -> Iterator[None]:
-    """Put back what hooks before a module's forward compute from other weights, as `weight_norm` does."""
-    before = [(part, _attributes(part)) for part in module.modules() if part._forward_pre_hooks]
+    """Put back what is computed from other weights, by hooks such as `weight_norm`, or in lists of recurrent layers."""
+    before: list[tuple[nn.Module, dict[str, Any]]] = []
+    for part in module.modules():
+        if part._forward_pre_hooks:
+            before.append((part, {**_attributes(part)}))
+        if _LISTED in vars(part):
+            before.append((part, {_LISTED: vars(part)[_LISTED]}))
     try:
         yield
     finally:

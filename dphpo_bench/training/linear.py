@@ -36,7 +36,10 @@ def linear_layer(model: nn.Module) -> nn.Linear | None:
     layers = list(model) if type(model) is nn.Sequential else [model]
     if len(layers) == 2 and type(layers[0]) is nn.Flatten and (layers[0].start_dim, layers[0].end_dim) == (1, -1):
         layers = layers[1:]
-    return layers[0] if len(layers) == 1 and type(layers[0]) is nn.Linear else None
+    if len(layers) != 1 or type(layers[0]) is not nn.Linear or "forward" in vars(layers[0]):
+        return None
+    names = {name for name, _ in layers[0].named_parameters(recurse=False)}
+    return layers[0] if names in ({"weight"}, {"weight", "bias"}) else None  # a hook may make the weight of others
 
 
 class LinearEngine(GradientEngine):

@@ -16,7 +16,7 @@ class LoopEngine(VmapEngine):
 
     def _gradients(self, inputs: Tensors, targets: Tensors) -> list[Tensor]:
         records = [self._gradient(inputs, targets, slice(row, row + 1)) for row in range(length(inputs))]
-        return [torch.stack(of_parameter).flatten(1) for of_parameter in zip(*records, strict=True)]
+        return [torch.stack(of_parameter).reshape(len(records), -1) for of_parameter in zip(*records, strict=True)]
 
     def _gradient(self, inputs: Tensors, targets: Tensors, row: slice) -> tuple[Tensor, ...]:
         x, y = (each(lambda tensor: take(tensor, row), part) for part in (inputs, targets))

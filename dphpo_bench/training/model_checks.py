@@ -20,6 +20,7 @@ from dphpo_bench.training.functional import copied
 from dphpo_bench.training.lengths import refuse_wrong_lengths
 from dphpo_bench.training.linear import linear_layer
 from dphpo_bench.training.losses import PerRecord, check_one_each, tensors_of
+from dphpo_bench.training.recurrent import WithoutDropout
 from dphpo_bench.training.row_draws import RowDraws, draws, states_elsewhere
 from dphpo_bench.training.structure import content
 
@@ -210,7 +211,7 @@ def _compare(model: nn.Module, inputs: Tensors, unused: nn.Module) -> bool:
     many = (everyone * _MANY)[: rows_at_once(model, _MANY)]
     elsewhere = states_elsewhere()
     is_random = draws(lambda: outputs(everyone), device)
-    with mode if is_random else nullcontext():
+    with WithoutDropout(), mode if is_random else nullcontext():
         together = outputs(everyone)
         before = _state(model)
         again = [tensor.flip(0) for tensor in outputs(everyone[::-1])]
@@ -234,16 +235,18 @@ def _compare(model: nn.Module, inputs: Tensors, unused: nn.Module) -> bool:
     if any(_differ(*some) for some in pairs):
         raise InvalidValueError(
             "Expected a model that treats each record alone; its outputs for a record depend on the others of a batch."
-            f"{_suspects(model)}"
+            f"{_suspects(model, is_random)}"
         )
     return any(bool(tensor.isfinite().any()) for tensor in together)
 
 
-def _suspects(model: nn.Module) -> str:
-    """Return a sentence about a layer that takes records in dimension 1, if there is one."""
+def _suspects(model: nn.Module, drawing: bool) -> str:
+    """Return a sentence about a layer that takes records in dimension 1, or about dropout, if there is one."""
     for name, layer in model.named_modules():
         if getattr(layer, "batch_first", True) is False:
             return f" Build {name or 'the model'!r} ({type(layer).__name__}) with batch_first=True."
+    if drawing:
+        return " If it draws masks for tensors with records in dimension 1, build it with dropout=0."
     return ""
 
 

@@ -81,6 +81,23 @@ def by_steps(model: nn.Module, affine: Affine | None = None) -> AbstractContextM
     return _BySteps(affine) if some else nullcontext()
 
 
+class WithoutDropout(TorchFunctionMode):
+    """While it is active, torch's kernels for recurrent layers draw no masks between their layers.
+
+    These masks have time first, so that no record's part of them can be repeated; see `RowDraws`. They mix no records.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run a function of torch; a kernel for sequences without its dropout."""
+        del types
+        if func in _SEQUENCES:
+            place = 5 if isinstance(args[3], bool) else 6  # packed sequences have sizes, too
+            args = (*args[:place], 0.0, *args[place + 1 :])
+        return func(*args, **(kwargs or {}))
+
+
 class _BySteps(TorchFunctionMode):
     """Replaces torch's kernels for recurrent layers while the context is active.
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import InvalidValueError
@@ -55,6 +56,7 @@ class TargetScale:
             raise InvalidValueError(f"Expected target_scale of a regression, got kind={kind!r}.")
         if declared is None or isinstance(declared, cls):
             return declared
+        declared = declared.tolist() if hasattr(declared, "tolist") else declared  # NumPy's, pandas'
         several = isinstance(declared, Sequence) and not isinstance(declared, str) and not _is_pair(declared)
         parts = [_part(part, declared) for part in (declared if several else [declared])]
         if not parts:
@@ -98,10 +100,10 @@ class TargetScale:
             InvalidValueError: if they have another number of values, or no logarithm.
         """
         if not bool(self.apply(targets).isfinite().all()):
-            raise InvalidValueError(
-                f"Expected labels of {which} above -1, of which target_scale takes log(1 + label), got others. Leave "
-                "out logarithmic."
-            )
+            reason = "above -1, of which target_scale takes log(1 + label), got others. Leave out logarithmic"
+            if not any(self.logarithmic):
+                reason = "that float32 holds once scaled, got others. Check the constants of target_scale"
+            raise InvalidValueError(f"Expected labels of {which} {reason}.")
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return the constants as JSON values: part of a run's identity."""
@@ -130,7 +132,7 @@ class TargetScale:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _is_pair(declared: Any) -> bool:

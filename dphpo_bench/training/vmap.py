@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from dphpo_bench.base.tensors import Tensors, each
+from dphpo_bench.base.tensors import Tensors, each, length
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import GradientEngine, add_clipped
 from dphpo_bench.training.functional import call_with
@@ -52,7 +52,7 @@ class VmapEngine(GradientEngine):
         constants.update(self.model.named_buffers())
         with by_steps(self.model):
             gradients = self._per_sample(weights, constants, inputs, targets)
-        return [gradients[name].detach().flatten(1) for name in self._names]
+        return [gradients[name].detach().reshape(length(inputs), -1) for name in self._names]
 
     def _loss_of_one(
         self, weights: dict[str, Tensor], constants: dict[str, Tensor], record: Tensors, target: Tensors

@@ -189,6 +189,7 @@ def wrong_tables() -> list[tuple[Any, str]]:
         (FRAME[["age", "id"]], "which lacks sex; it has age, id. Rename its columns, or declare others"),
         (FRAME.assign(z=1), "declared columns only, got z, too; leave columns out .* {'z': None}"),
         (pd.concat([FRAME, FRAME[["age"]]], axis=1), "different names, got several age; rename or drop"),
+        (FRAME.rename(columns={"sex": " sex"}), "which lacks sex; it has age, id, ' sex'"),
         (FRAME.set_axis([0, 1, 2], axis=1), "which lacks age, sex; it has 0, 1, 2"),
         (
             FRAME.assign(age=[1, "two"]),
@@ -359,7 +360,7 @@ LABELLED = FRAME.assign(labels=[0, 1])
         (LABELLED, {"test": LABELLED.assign(sex="x")}, DataError, "In test: Expected sex to be one of"),
         (LABELLED, {"test": FRAME}, InvalidValueError, "the labels 'labels' in test"),
         (FRAME.to_numpy(), {}, InvalidValueError, "the labels 'labels' in train"),
-        (LABELLED, {"columns": [1]}, InvalidValueError, "columns to be a dictionary"),
+        (LABELLED, {"columns": [1]}, InvalidValueError, "columns to be a dictionary or None"),
         (LABELLED, {"model": nn.Linear(2, 2)}, InvalidValueError, "does not accept inputs of shape"),
         (Blobs(), {}, InvalidValueError, "the labels 'labels' in train"),
     ],

@@ -98,6 +98,8 @@ def test_fingerprint_tells_nothing_about_the_records() -> None:
     ("changes", "message"),
     [
         ({"train": X}, "Expected train to be .inputs, labels. or a torch Dataset"),
+        ({"train": {"labels": Y}}, "Expected inputs beside the labels in train, got none"),
+        ({"train": (X, np.eye(2)[Y % 2]), "kind": "multilabel"}, "each of the model's 3 outputs, got 2"),
         ({"train": (X, Y[:-1])}, r"got \(100, 5\) and \(99,\)"),
         ({"train": (X[:, 0], Y)}, "Expected train inputs of shape"),
         ({"train": (X[:0], Y[:0])}, "at least one record in train"),
@@ -119,6 +121,10 @@ def test_fingerprint_tells_nothing_about_the_records() -> None:
         ({"model": nn.Linear}, r"Cannot make a model of <class .*missing 2 required .* a function without parameters"),
         ({"model": Y}, r"The data come before it: ArrayTask\(name, \(inputs, labels\), model\)"),
         ({"kind": "regression", "metrics": bench.metrics.ACCURACY}, "metrics of a regression, got accuracy"),
+        (
+            {"metrics": [bench.metrics.ACCURACY, bench.metrics.R2]},
+            "metrics of classes, got r2",
+        ),
         ({"search_space": {"learning_rate": (1e-4, 1)}}, r"Expected distributions of Optuna .* got \(0.0001, 1\)"),
         ({"search_space": {"batch_size": IntDistribution(10, 500)}}, "up to n_records=100, got up to 500"),
         ({"train": (scipy.sparse.csr_matrix(X), Y)}, "to be dense, got a sparse matrix; use its toarray"),
@@ -132,6 +138,14 @@ def test_mistakes_get_one_clear_line(changes: dict[str, Any], message: str) -> N
     with pytest.raises(InvalidValueError, match=message) as error:
         make(**changes)
     assert "\n" not in str(error.value)
+
+
+def test_booleans_become_numbers_as_integers_do() -> None:
+    task = make(train=(X > 0, Y), test=(X > 1, Y))
+    assert task.facts.inputs.dtype == "float"
+    assert task.load_train(SOURCE).named()["inputs"].sum() == (X > 0).sum()
+    result = bench.run("dp_sgd", make(public=True, epochs=1), bench.PrivacyBudget(2.0, 1e-3), seed=0)
+    assert result.predict(X[:3] > 0).tolist() == result.predict((X[:3] > 0).astype(float)).tolist()
 
 
 def test_columns_of_test_data_are_those_of_train() -> None:

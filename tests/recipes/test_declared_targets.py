@@ -160,3 +160,27 @@ def test_a_regression_learns_scaled_targets_and_speaks_in_the_callers_units(colu
     torch.testing.assert_close(predictions, 3e5 + 1e5 * outputs)
     torch.testing.assert_close(task.scores(outputs, true), one_minus_error(2e5)(predictions, true))
     assert make().target_scale is None
+
+
+def test_constants_may_be_numbers_of_numpy() -> None:
+    shares = bench.ArrayTask(
+        "t", (np.zeros((20, 3)), np.arange(20) % 2), nn.Linear(3, 2), class_shares=np.array([0.9, 0.1])
+    )
+    assert shares.facts.class_shares == (0.9, 0.1)
+    for scale in ((np.float32(3), np.int64(2)), np.array([3.0, 2.0])):
+        task = bench.ArrayTask(
+            "t", (np.zeros((20, 3)), np.arange(20.0)), nn.Linear(3, 1), kind="regression", target_scale=scale
+        )
+        assert task.target_scale is not None
+        assert (task.target_scale.typical, task.target_scale.spread) == ((3.0,), (2.0,))
+
+
+def test_a_scale_that_float32_cannot_hold_is_refused_without_talk_of_logarithms() -> None:
+    with pytest.raises(InvalidValueError, match="that float32 holds once scaled, got others"):
+        bench.ArrayTask(
+            "t",
+            (np.zeros((20, 3)), np.arange(20.0)),
+            nn.Linear(3, 1),
+            kind="regression",
+            target_scale=(1e300, 1e300),
+        )

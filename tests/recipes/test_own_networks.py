@@ -136,6 +136,37 @@ def counts(m: Any, x: Tensor) -> Tensor:
 RIGHT: dict[str, tuple[str, Callable[[], nn.Module]]] = {
     "weight_norm, old": ("numbers", lambda: net(nn.utils.weight_norm(nn.Linear(12, 10)))),
     "weight_norm, new": ("numbers", lambda: net(parametrizations.weight_norm(nn.Linear(12, 10)))),
+    "weight_norm of a linear classifier": ("numbers", lambda: nn.utils.weight_norm(nn.Linear(12, CLASSES))),
+    "weight_norm of a recurrent layer": (
+        "series",
+        lambda: Calls(
+            lambda m, x: m.last(m.rnn(x)[0].mean(1)),
+            rnn=parametrizations.weight_norm(nn.GRU(8, 8, batch_first=True), "weight_hh_l0"),
+            last=nn.Linear(8, CLASSES),
+        ),
+    ),
+    "dropout between recurrent layers": (
+        "series",
+        lambda: Calls(
+            lambda m, x: m.last(m.rnn(x)[0].mean(1)),
+            rnn=nn.LSTM(8, 8, 2, batch_first=True, dropout=0.5),
+            last=nn.Linear(8, CLASSES),
+        ).eval(),
+    ),
+    "a scalar weight": (
+        "numbers",
+        lambda: Calls(
+            lambda m, x: m.last(x) * m.scale, last=nn.Linear(12, CLASSES), scale=nn.Parameter(torch.tensor(1.5))
+        ),
+    ),
+    "a scalar weight, item()": (
+        "numbers",
+        lambda: Calls(
+            lambda m, x: m.last(x) * (m.scale if x[0, 0].item() > -999 else 1),
+            last=nn.Linear(12, CLASSES),
+            scale=nn.Parameter(torch.tensor(1.5)),
+        ),
+    ),
     "weight_norm of a convolution": (
         "pictures",
         lambda: pooled(nn.utils.weight_norm(nn.Conv2d(3, 4, 3)), nn.Tanh(), width=4),
@@ -411,7 +442,7 @@ def test_a_layer_with_dropout_goes_layer_by_layer_and_draws_for_each_record() ->
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("make", [lambda: net(nn.utils.weight_norm(nn.Linear(12, 10))), pruned])
 def test_weights_that_a_hook_makes_do_not_follow_a_seed(make: Callable[[], nn.Module]) -> None:
-    with pytest.raises(InvalidValueError, match=r"0 \(Linear\) has none. Pass a function that makes the model"):
+    with pytest.raises(InvalidValueError, match=r"0 \(Linear\) has weights that a hook makes. Pass a function"):
         task_of("numbers", make())
 
 

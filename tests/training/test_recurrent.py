@@ -255,6 +255,14 @@ def test_dropout_between_layers(kind: str) -> None:
     assert_right(model, inputs, targets, "vmap")
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_masks_between_layers_do_not_count_as_mixing(packed: bool) -> None:
+    """torch draws them time first, so that no pass repeats a record's part of them."""
+    rnn = nn.GRU(WIDTH, 8, 2, batch_first=True, dropout=0.5, bidirectional=True)
+    model = Packed(rnn, last=True) if packed else Sequences(rnn)
+    refuse_mixing(model, torch.randint(0, 10, (N, LENGTH)) if packed else sequences()[0])
+
+
 class Packed(nn.Module):
     """Texts that end where zeros begin, as a packed sequence."""
 
