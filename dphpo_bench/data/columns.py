@@ -56,7 +56,7 @@ class Number:
         _check_indicator(self)
 
     def __repr__(self) -> str:
-        return _code(self, "typical", "spread")
+        return _code(self, "typical", "spread", "logarithmic")  # of which the fingerprint of `adult` is a hash
 
     @property
     def size(self) -> int:

@@ -106,17 +106,6 @@ def reset(model: nn.Module) -> None:
         reset()
 
 
-def refuse_lazy(model: nn.Module) -> None:
-    """Reject layers that learn their sizes from the first batch, which would be private records."""
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if nn.parameter.is_lazy(tensor):
-            layer = model.get_submodule(name.rpartition(".")[0])
-            raise InvalidValueError(
-                f"Expected layers of known sizes, got {type(layer).__name__} with {name}, which takes its size from a "
-                "first batch. State the size, or call the module once on zeros before you pass it."
-            )
-
-
 def accepted(model: nn.Module, records: Records) -> tuple[Records, Any]:
     """Return the records as the model takes them, and its outputs for a record of zeros.
 

@@ -38,7 +38,6 @@ from dphpo_bench.recipes.array_checks import (
     example_of,
     inputs_of,
     n_classes_of,
-    refuse_lazy,
     reset,
     shapes_of,
 )
@@ -49,6 +48,7 @@ from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.rare_classes import balanced_right
 from dphpo_bench.training.structure import weights_hash
 from dphpo_bench.training.target_scale import TargetScale
+from dphpo_bench.training.unfit import refuse_unfit
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -278,7 +278,7 @@ class ArrayTask(Task):
         model = copied(self._model) if isinstance(self._model, nn.Module) else self._model()
         if not isinstance(model, nn.Module):
             raise InvalidValueError(f"Expected model to be or to return a torch.nn.Module, got {type(model).__name__}.")
-        refuse_lazy(model)
+        refuse_unfit(model)
         if isinstance(self._model, nn.Module) and not self._pretrained:
             reset(model)
         return model
