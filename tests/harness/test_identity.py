@@ -67,6 +67,7 @@ def test_weights_that_follow_the_seed_are_not(fixed_noise) -> None:
     assert identity(fixed_noise(), task).key == one
 
 
+SHARES = (0.5, 0.3, 0.2)
 CHANGED: dict[str, Any] = {
     "task": "other",
     "model": "other",
@@ -82,12 +83,19 @@ CHANGED: dict[str, Any] = {
     "loss_bound": 5.0,
     "search_space": lambda: {"learning_rate": FloatDistribution(1e-4, 2.0, log=True)},
     "unit": "patient",
+    "class_shares": SHARES,
+    "class_weights": "balanced",
+    "target_scale": (3.0, 2.0),
+}
+NEEDED: dict[str, dict[str, Any]] = {
+    "class_weights": {"class_shares": SHARES},
+    "target_scale": {"kind": "regression", "n_classes": None},
 }
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(bench.TaskFacts)])
 def test_every_public_fact_is_part_of_the_identity(fixed_noise, name: str) -> None:
-    facts = Blobs().facts
+    facts = replace(Blobs().facts, **NEEDED.get(name, {}))
     changed = replace(facts, **{name: CHANGED[name]})
     assert name in changed.to_json()
     one, other = (
