@@ -22,7 +22,7 @@ MOST_CATEGORIES = 50
 """A column of more different texts, such as names of persons, is left out."""
 
 _QUARTILES_APART = 1.349
-"""Of a normal distribution, in standard deviations."""
+"""Distance of the quartiles of a normal distribution, in standard deviations."""
 
 _SKEWED = 2.0
 

@@ -106,7 +106,7 @@ class Split:
 
     @property
     def loss(self) -> float:
-        """By how much the oracle is better; `noise` and `choice` add up to it."""
+        """Distance by which the oracle is better; `noise` and `choice` add up to it."""
         return self.oracle - self.run
 
     @property

@@ -29,7 +29,7 @@ MAX_LOG_BYTES = 2**16
 
 _PRELOAD = "dphpo_bench.sweep.preload"
 COMPILER = "torch._dynamo"
-"""What the wrappers of torch's optimisers import at the first call, for nearly a second."""
+"""Module that the wrappers of torch's optimisers import at the first call, in nearly a second."""
 
 _FORKING = threading.Lock()  # multiprocessing looks after all processes when it starts one, and threads must not meet
 _FORK_ATTEMPTS = 5

@@ -16,7 +16,7 @@ from dphpo_bench.base.tensors import Tensors
 Model = TypeVar("Model", bound=nn.Module)
 
 _LISTED = "_flat_weights"
-"""Where torch's recurrent layers list their weights, parametrised ones as they are computed."""
+"""Attribute in which torch's recurrent layers list their weights, parametrised ones as they are computed."""
 
 
 def call_with(model: nn.Module, weights: Mapping[str, Tensor], inputs: Tensors) -> Any:
