@@ -1,5 +1,7 @@
 """Small models, data and a brute-force reference for the tests of the training engine."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -96,3 +98,16 @@ def flat(tensors: list[Tensor]) -> Tensor:
 
 def relative_error(actual: list[Tensor], expected: list[Tensor]) -> float:
     return float((flat(actual).double() - flat(expected).double()).norm() / flat(expected).double().norm())
+
+
+class Calls(nn.Module):
+    """A network whose forward pass is a function of its layers and its inputs."""
+
+    def __init__(self, forward: Callable[..., Tensor], **layers: nn.Module | nn.Parameter) -> None:
+        super().__init__()
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+        self._call = forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._call(self, x)

@@ -15,23 +15,10 @@ from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.layerwise import LayerwiseEngine, layerwise_pays
 from dphpo_bench.training.vmap import VmapEngine
-from tests.training.models import brute_force, engine_by, relative_error
+from tests.training.models import Calls, brute_force, engine_by, relative_error
 
 IMAGES = (5, 4, 9, 8)
 WORDS = (6, 7)
-
-
-class Calls(nn.Module):
-    """A network whose forward pass is a function of its layers and its inputs."""
-
-    def __init__(self, forward: Callable[..., Tensor], **layers: nn.Module | nn.Parameter) -> None:
-        super().__init__()
-        for name, layer in layers.items():
-            setattr(self, name, layer)
-        self._call = forward
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self._call(self, x)
 
 
 def pooled(*layers: nn.Module, width: int) -> nn.Module:

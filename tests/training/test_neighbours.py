@@ -21,8 +21,8 @@ from dphpo_bench.training.loop import LoopEngine
 from dphpo_bench.training.losses import Objective, correct_predictions, cross_entropy
 from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.row_draws import RowDraws
-from tests.training.models import flat
-from tests.training.test_layerwise import MODELS, Calls
+from tests.training.models import Calls, flat
+from tests.training.test_layerwise import MODELS
 
 BOUND = 0.05
 SIZES = (1, 2, 3, 7, 33)

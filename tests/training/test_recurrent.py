@@ -18,7 +18,7 @@ from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.model_checks import refuse_mixing
 from dphpo_bench.training.vmap import VmapEngine
-from tests.training.models import BACKENDS, brute_force, engine_by, flat, relative_error
+from tests.training.models import BACKENDS, Calls, brute_force, engine_by, flat, relative_error
 
 N, LENGTH, WIDTH, SIZE = 5, 6, 4, 3
 KINDS: dict[str, Callable[..., nn.Module]] = {
@@ -114,19 +114,6 @@ class Cells(nn.Module):
             state = self.cell(inputs, state)
             outputs.append(state[0] if isinstance(state, tuple) else state)
         return self.head(torch.stack(outputs[::2], 1).square().mean(1))
-
-
-class Calls(nn.Module):
-    """A network whose forward pass is a function of its layers and its inputs."""
-
-    def __init__(self, forward: Callable[..., Tensor], **layers: nn.Module | nn.Parameter) -> None:
-        super().__init__()
-        for name, layer in layers.items():
-            setattr(self, name, layer)
-        self._call = forward
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self._call(self, x)
 
 
 def attended(model: Calls, ids: Tensor) -> Tensor:
