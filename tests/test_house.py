@@ -16,7 +16,7 @@ FLOORS = (
     ("session",),
     ("recipes",),
     ("harness",),
-    ("audit", "sweep", "testing"),
+    ("audit", "external", "sweep", "testing"),
     ("leaderboard",),
     ("comparison", "estimators"),
     ("cli",),
