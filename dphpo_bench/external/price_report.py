@@ -222,7 +222,7 @@ def _sigma(event: DpEvent) -> float | None:
 
 
 def _code(price: Price) -> list[str]:
-    """Return the call of `select` that keeps to the budget that was published."""
+    """Return a call of `select` that keeps to the budget that was published, with as many trials on average."""
     if price.selection is None or price.selection.noise_factor is None:
         return []
     match price.costliest:
@@ -234,4 +234,10 @@ def _code(price: Price) -> list[str]:
         case _:
             event = "..."
     budget = f"bench.PrivacyBudget({price.published:.6g}, {price.delta:g})"
-    return ["", f"Next time: bench.select(train, space, budget={budget}, event={event})"]
+    scored = "" if price.scores == "public" else ", held_out=0.1, n_scored=..."
+    return [
+        "",
+        f"Next time: bench.select(train, space, budget={budget}{scored},",
+        f'    method=bench.make_method("papernot_steinke", {{"mean": {price.runs}}}),',
+        f"    event={event})",
+    ]

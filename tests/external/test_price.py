@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dp_accounting
@@ -130,10 +131,15 @@ def test_a_stated_epsilon_stands_beside_that_of_the_winner() -> None:
     assert "PrivacyBudget(0.3, 1e-05)" in str(answer)
 
 
-def test_the_code_that_the_text_proposes_has_the_event_of_the_runs() -> None:
-    line = str(bench.price([RUN] * 4, delta=DELTA)).splitlines()[-1]
-    event = eval(line.partition("event=")[2].removesuffix(")"), {"bench": bench})
-    assert event(1.1) == events.repeat(events.poisson_sampled(0.01, events.gaussian(1.1)), 300)
+def test_the_code_that_the_text_proposes_is_about_these_runs() -> None:
+    answer = bench.price([RUN] * 4, delta=DELTA)
+    names = {"PrivacyBudget": bench.PrivacyBudget, "make_method": bench.make_method, "recipes": bench.recipes}
+    select = SimpleNamespace(select=lambda *_, **arguments: arguments, **names)
+    call = str(answer).partition("Next time: ")[2]
+    arguments = eval(call, {"bench": select, "train": None, "space": None})
+    assert arguments["budget"].epsilon == pytest.approx(answer.published, rel=1e-5)
+    assert arguments["method"].runs == run_counts.TruncatedNegativeBinomial(4, SHAPE)
+    assert arguments["event"](1.1) == events.repeat(events.poisson_sampled(0.01, events.gaussian(1.1)), 300)
 
 
 def test_many_runs_and_long_ones_take_seconds() -> None:
@@ -179,7 +185,7 @@ def test_the_screen_is_one(main_here: Any, tmp_path: Path) -> None:
     code, out, err = main_here("price", "history.json", "--delta", "1e-5", "--chosen-by", "validation accuracy")
     assert (code, err) == (0, "")
     assert out == str(bench.price([RUN] * 40, delta=DELTA, chosen_by="validation accuracy")) + "\n"
-    assert len(out.splitlines()) <= 26
+    assert len(out.splitlines()) <= 28
     code, out, err = main_here("price", "history.json", "--delta", "1e-5", "--json", "--public-scores")
     assert (code, err) == (0, "")
     assert json.loads(out) == bench.price([RUN] * 40, delta=DELTA, scores="public").to_json()
