@@ -16,14 +16,14 @@ from annotated_types import Interval
 from dp_accounting.dp_event import DpEvent
 
 from dphpo_bench.base.checks import number, ranged, whole
-from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.base.files import read_whole
 from dphpo_bench.base.text import count, shown, unknown_name_message
 from dphpo_bench.privacy import events
 
 if TYPE_CHECKING:
     from optuna import Study
-    from optuna.storages import BaseStorage
+    from optuna.storages import RDBStorage
     from optuna.trial import FrozenTrial
 
 _SQLITE = b"SQLite format 3\0"
@@ -105,20 +105,22 @@ def trials_of(history: object, options: TrialOptions) -> Trials | None:
         return _trials(history, options)
     if isinstance(history, str) and "://" in history:
         file = re.fullmatch(r"sqlite(?:\+\w+)?:///(?!file:)([^?]+)(?:\?.*)?", history)
-        if file is None:
-            return _trials(_study(history, f"{history.partition('://')[0]}://…", options), options)
-        return _trials(_study(Path(file[1]), file[1], options), options)
+        # Messages leave out what may be a password.
+        place, where = (history, f"{history.partition('://')[0]}://…") if file is None else (Path(file[1]), file[1])
+        with _stored(place, where, options.study) as study:
+            return _trials(study, options)
     if isinstance(history, str | Path):
         try:
             is_sqlite = read_whole(Path(history), len(_SQLITE)).startswith(_SQLITE)
         except OSError:  # whoever reads the file as something else says why
             return None
         if is_sqlite:
-            return _trials(_study(Path(history), str(history), options), options)
+            with _stored(Path(history), str(history), options.study) as study:
+                return _trials(study, options)
     return None
 
 
-def _storage(place: str | Path) -> "BaseStorage":
+def _storage(place: str | Path) -> "RDBStorage":
     """Open a storage; an SQLite file for reading only, so that nothing is created or upgraded in it."""
     from optuna.storages import RDBStorage
 
@@ -129,28 +131,32 @@ def _storage(place: str | Path) -> "BaseStorage":
     return RDBStorage("sqlite://", engine_kwargs=connect, skip_table_creation=True)
 
 
-def _study(place: str | Path, where: str, options: TrialOptions) -> "Study":
+@contextmanager
+def _stored(place: str | Path, where: str, name: str | None) -> "Iterator[Study]":
+    """Open the only study of a storage, or that of this name, and close the storage at the end."""
     import optuna
 
     try:
         storage = _storage(place)
         names = optuna.get_all_study_names(storage)
     except Exception as error:  # of SQLAlchemy, of a driver, of Optuna; their texts may have several lines
-        reason = shown(str(error).partition("\n")[0], 250)
+        reason = shown(str(error).partition("\n")[0], 250).rstrip(".")
         raise InvalidValueError(
-            f"{where} has no studies that this version of Optuna ({optuna.__version__}) reads: {reason.rstrip('.')}. "
+            f"{where} has no studies that this version of Optuna ({optuna.__version__}) reads: {reason}. "
             "For a storage of an older version: optuna storage upgrade --storage URL, on a copy."
         ) from None
-    if not names:
-        raise InvalidValueError(f"{where} has no study.")
-    if options.study is None and len(names) > 1:
-        raise InvalidValueError(
-            f"{where} has {len(names)} studies: name the one, --study NAME. They are {shown(', '.join(names), 400)}."
-        )
-    name = names[0] if options.study is None else options.study
-    if name not in names:
-        raise InvalidValueError(unknown_name_message("study", name, names))
-    return optuna.load_study(study_name=name, storage=storage)
+    try:
+        if not names:
+            raise InvalidValueError(f"{where} has no study.")
+        if name is None and len(names) > 1:
+            listed = shown(", ".join(names), 400)
+            raise InvalidValueError(f"{where} has {len(names)} studies: name one, --study NAME. They are {listed}.")
+        if name is not None and name not in names:
+            raise UnknownNameError(unknown_name_message("study", name, names))
+        yield optuna.load_study(study_name=name or names[0], storage=storage)
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
 
 
 def _trials(study: "Study", options: TrialOptions) -> Trials:

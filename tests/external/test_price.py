@@ -9,6 +9,8 @@ from typing import Any
 import dp_accounting
 import pytest
 from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from opacus.accountants import PRVAccountant
 
 import dphpo_bench as bench
@@ -171,6 +173,19 @@ def test_runs_without_privacy_cost_everything() -> None:
     assert (answer.total.together, answer.winner) == (math.inf, math.inf)
     assert "∞" in str(answer)
     json.dumps(answer.to_json())
+
+
+@settings(max_examples=12)
+@given(st.lists(st.sampled_from([RUN, ("gaussian", 5.0), ("laplace", 4.0), ("pure", 0.2)]), min_size=1, max_size=6))
+def test_the_order_of_runs_does_not_count_and_totals_grow(runs: list[Any]) -> None:
+    answer = bench.price(runs, delta=DELTA)
+    assert bench.price(runs[::-1], delta=DELTA) == answer
+    assert answer.total.together is not None
+    assert answer.total.adaptively is not None
+    assert answer.least <= answer.winner <= answer.total.together * 1.0001 <= answer.total.adaptively * 1.001
+    more = bench.price([*runs, RUN], delta=DELTA).total
+    assert more.together is not None
+    assert more.together > answer.total.together
 
 
 def test_json_reads_back() -> None:

@@ -227,7 +227,7 @@ def test_storages_that_do_not_answer(
 ) -> None:
     make(tmp_path / "x.db")
     before = (tmp_path / "x.db").read_bytes()
-    with pytest.raises(bench.errors.InvalidValueError, match=message):
+    with pytest.raises(bench.errors.DphpoBenchError, match=message):
         bench.price(tmp_path / "x.db", delta=DELTA, study=study, **RATE)
     code, out, err = main_here("price", "x.db", "--delta", "1e-5", *(["--study", study] if study else []))
     assert (code, out, len(err.splitlines())) == (2, "", 1)
@@ -237,3 +237,17 @@ def test_storages_that_do_not_answer(
 def test_one_of_several_studies(tmp_path: Path) -> None:
     several(tmp_path / "x.db")
     assert bench.price(str(tmp_path / "x.db"), delta=DELTA, study="second", **RATE).runs == 2
+
+
+def test_a_file_with_a_log_of_writes_is_read_and_left(tmp_path: Path) -> None:
+    """SQLite leaves an empty log beside such a file; the file does not change, and the study can go on."""
+    path = tmp_path / "x.db"
+    several(path)
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("pragma journal_mode=wal").fetchone() == ("wal",)
+    connection.close()
+    before = path.read_bytes()
+    assert bench.price(path, delta=DELTA, study="first", **RATE).runs == 2
+    assert path.read_bytes() == before
+    optuna.load_study(study_name="first", storage=f"sqlite:///{path}").optimize(lambda _: 1.0, n_trials=1)
+    assert bench.price(path, delta=DELTA, study="first", **RATE).runs == 3
