@@ -86,8 +86,9 @@ def price(
     if delta is None:
         raise InvalidValueError("Expected δ, which this history does not state: pass delta (--delta 1e-5).")
     delta = inside("delta", delta)
-    noise = known.score_noise if score_noise is None else score_noise
-    seen = scores or known.scores or ("raw" if noise is None else "noisy")
+    if scores is None and score_noise is None:
+        scores, score_noise = known.scores, known.score_noise
+    noise, seen = score_noise, scores or ("raw" if score_noise is None else "noisy")
     if noise is not None and seen != "noisy":
         raise InvalidValueError(f"Expected scores={seen!r} or a score_noise, got both. Scores without noise have none.")
     noise = None if noise is None else positive("score_noise", noise)
@@ -95,7 +96,7 @@ def price(
     stated = None if stated is None else positive("epsilon", stated)
 
     total = together(known.runs, delta)
-    winner, least, costliest = _alone(known, delta, total.epsilon)
+    winner, least, costliest = _alone(known, delta)
     published = winner if stated is None else stated
     held_out = None
     if seen != "public":
@@ -136,18 +137,21 @@ def _total(runs: Mapping[DpEvent, int], delta: float) -> Total:
     return Total("record", n, delta, fixed, later)
 
 
-def _alone(history: History, delta: float, total: float) -> tuple[float, float, DpEvent]:
+def _alone(history: History, delta: float) -> tuple[float, float, DpEvent]:
     """Return the largest and the least ε of the runs that may have won, and the costliest run.
 
-    Of more than `_FINE` different runs, the costliest is looked for by a quick bound; each run is bounded by all, too.
+    Of more than `_FINE` different runs, a quick bound finds those that may be the costliest and the cheapest.
     """
-    quick = len(history.runs) > _FINE
-    alone = {run: roughly(run, delta) if quick else together([run], delta).epsilon for run in history.runs}
+    runs = list(history.runs)
+    if len(runs) > _FINE:
+        runs.sort(key=lambda run: roughly(run, delta))
+        runs = [*runs[: _FINE // 2], *runs[-_FINE // 2 :]]
+    alone = {run: together([run], delta).epsilon for run in runs}
     costliest = max(alone, key=lambda run: alone[run])
     if history.winner is not None:
         exact = together([history.winner], delta).epsilon
         return exact, exact, costliest
-    return min(max(alone.values()), total), min(*alone.values(), total), costliest
+    return alone[costliest], min(alone.values()), costliest
 
 
 def _selection(run: DpEvent, n_runs: int, delta: float, target: float, private_scores: bool) -> SelectionPrice:

@@ -168,7 +168,7 @@ def _scores(price: Price) -> list[str]:
     if price.scores == "raw":
         return [
             "The held-out records that scored the runs have no guarantee: their scores had no noise. If these records "
-            "also trained, as in cross-validation, no record has any."
+            "also trained, as in cross-validation, no record has any. State scores or score_noise if it was otherwise."
         ]
     return [
         f"A held-out record, in {count(price.held_out.releases, 'noisy score')}: {price.held_out.text()}. "

@@ -145,10 +145,12 @@ def test_the_code_that_the_text_proposes_is_about_these_runs() -> None:
 
 
 def test_many_runs_and_long_ones_take_seconds() -> None:
-    many = bench.price([("dp-sgd", 0.01, 1 + number / 1000, 300) for number in range(2000)], delta=DELTA)
-    assert many.runs == len(many.counts) == 2000
+    many = bench.price([("dp-sgd", 0.01, 1 + number / 100, 300) for number in range(200)], delta=DELTA)
+    assert many.runs == len(many.counts) == 200
     assert many.least < many.winner < many.total.together  # type: ignore[operator]
-    assert "and 1,997 other kinds of runs" in str(many)
+    ends = [by_dp_accounting((0.01, noise, 300, 1)) for noise in (2.99, 1.0)]
+    assert (many.least, many.winner) == pytest.approx(tuple(ends), rel=2e-3)
+    assert "and 197 other kinds of runs" in str(many)
     alike = bench.price([{"mechanism": "dp-sgd", **NUMBERS, "count": 10_000}], delta=DELTA)
     assert alike.selection is not None
     assert bench.price([{"mechanism": "dp-sgd", **NUMBERS, "count": 10_001}], delta=DELTA).selection is None
@@ -175,8 +177,8 @@ def test_runs_without_privacy_cost_everything() -> None:
     json.dumps(answer.to_json())
 
 
-@settings(max_examples=12)
-@given(st.lists(st.sampled_from([RUN, ("gaussian", 5.0), ("laplace", 4.0), ("pure", 0.2)]), min_size=1, max_size=6))
+@settings(max_examples=6)
+@given(st.lists(st.sampled_from([RUN, ("gaussian", 5.0), ("laplace", 4.0), ("pure", 0.2)]), min_size=1, max_size=4))
 def test_the_order_of_runs_does_not_count_and_totals_grow(runs: list[Any]) -> None:
     answer = bench.price(runs, delta=DELTA)
     assert bench.price(runs[::-1], delta=DELTA) == answer
@@ -210,3 +212,6 @@ def test_options_win_over_the_file(main_here: Any, tmp_path: Path) -> None:
     (tmp_path / "h.toml").write_text("delta = 1e-3\nscores = 'public'\nruns = [['gaussian', 8]]\n")
     assert json.loads(main_here("price", "h.toml", "--json")[1])["delta"] == 1e-3
     assert json.loads(main_here("price", "h.toml", "--json", "--delta", "1e-6", "--count", "4")[1])["delta"] == 1e-6
+    assert bench.price(tmp_path / "h.toml").scores == "public"
+    assert bench.price(tmp_path / "h.toml", score_noise=3).scores == "noisy"
+    assert bench.price(tmp_path / "h.toml", scores="raw").scores == "raw"
