@@ -57,9 +57,10 @@ def price(
     Args:
         history: a list of runs; a path of TOML, JSON, an Optuna study in SQLite, or the text of an event; a storage's
             URL; an Optuna study; an Opacus engine or accountant, or its `history`, which is one run; an event, or an
-            execution plan of jax_privacy, which has one. A run in a list is `("dp-sgd", sample_rate, noise_multiplier,
-            steps)`, `("gaussian", noise_multiplier)`, `("laplace", noise_multiplier)`, `("pure", epsilon)`, a
-            dictionary of these names, `mechanism` and `count`, an event, or one of the objects above but a study.
+            execution plan of jax_privacy, which has one. A run in a list is a tuple:
+            `("dp-sgd", sample_rate, noise_multiplier, steps)`, `("gaussian", noise_multiplier)`,
+            `("laplace", noise_multiplier)` or `("pure", epsilon)`; or a dictionary of these names, `mechanism` and
+            `count`; or an event, or one of the objects above but a study.
         delta: δ in (0, 1) of every ε; needed unless the file has it.
         chosen_by: what chose the winner, for the text; default: "validation score".
         epsilon: ε that was published; default: that of the winner alone.

@@ -9,6 +9,7 @@ from typing import Any
 import dp_accounting
 import pytest
 from dp_accounting import dp_event
+from opacus import PrivacyEngine
 from opacus.accountants import GaussianAccountant, PRVAccountant, RDPAccountant
 
 import dphpo_bench as bench
@@ -32,6 +33,12 @@ RUN = sgd(0.01, 1.1, 300)
 THEIRS = dp_accounting.SelfComposedDpEvent(
     dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.1)), 300
 )
+
+
+def engine() -> Any:
+    made = PrivacyEngine(accountant="prv")
+    made.accountant.history = [(1.1, 0.01, 300)]
+    return made
 
 
 def accountant(kind: Any = RDPAccountant) -> Any:
@@ -58,7 +65,7 @@ def accountant(kind: Any = RDPAccountant) -> Any:
         accountant(),
         accountant(PRVAccountant),
         accountant(GaussianAccountant),
-        SimpleNamespace(accountant=accountant()),
+        engine(),
         SimpleNamespace(dp_event=THEIRS),
         SimpleNamespace(dp_event=THEIRS, neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE),
     ],

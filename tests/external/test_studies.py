@@ -1,5 +1,6 @@
 """Optuna's studies as histories: real studies in SQLite files, and in memory."""
 
+import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -46,9 +47,9 @@ def forty(trial: optuna.Trial) -> float:
 NAMES = {"sample_rate": "q", "noise_multiplier": "sigma", "steps": "T"}
 
 
-@pytest.fixture
-def storage(tmp_path: Path) -> Path:
-    path = tmp_path / "tuning #1?%{x}.db"
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("storage") / "tuning #1?%{x}.db"
     creator = {"creator": lambda: sqlite3.connect(path, check_same_thread=False)}
     made = optuna.storages.RDBStorage("sqlite://", engine_kwargs=creator)
     study = optuna.create_study(
@@ -82,7 +83,7 @@ def test_a_study_of_forty_trials(storage: Path, main_here: Any) -> None:
 
 def test_a_study_in_memory_and_its_url_are_the_same(storage: Path, tmp_path: Path) -> None:
     answer = bench.price(storage, delta=DELTA, **NAMES)
-    plain = storage.rename(tmp_path / "plain.db")
+    plain = shutil.copy(storage, tmp_path / "plain.db")
     assert bench.price(f"sqlite:///{plain}", delta=DELTA, **NAMES) == answer
     study = optuna.load_study(study_name="tuning", storage=f"sqlite:///{plain}")
     assert bench.price(study, delta=DELTA, **NAMES) == answer
