@@ -72,7 +72,7 @@ def price(
         sample_rate: of each trial of a study: a number, or the name of a parameter or user attribute. Default: what
             has this name, else `batch_size` / `records`.
         noise_multiplier: likewise.
-        steps: likewise; else `epochs`, each of ⌈1/`sample_rate`⌉ steps.
+        steps: likewise; else `epochs`, each of ⌈1/q⌉ steps at the rate q.
         batch_size: likewise.
         records: likewise; the number of training records.
         epochs: likewise.
