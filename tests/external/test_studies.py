@@ -204,6 +204,13 @@ def older(path: Path) -> None:
         connection.execute("update alembic_version set version_num = 'v2.6.0.a'")
 
 
+def unstamped(path: Path) -> None:
+    """A storage into which Optuna would write its version when it opens it."""
+    several(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("delete from alembic_version")
+
+
 def other(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("create table runs (id integer)")
@@ -219,6 +226,7 @@ def empty(path: Path) -> None:
         (several, None, "has 2 studies: .*first, second"),
         (several, "frist", "Unknown study 'frist'. Did you mean 'first'"),
         (older, "first", "optuna storage upgrade"),
+        (unstamped, "first", "has no studies that this version of Optuna .*readonly"),
         (other, None, "has no studies that this version of Optuna"),
         (empty, None, "has no study"),
     ],
