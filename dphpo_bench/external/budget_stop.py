@@ -86,13 +86,19 @@ class StepBudget(TrainingRecord):
         public_evaluation: whether the records of evaluations are public. Without it the training may not choose by
             them: raw scores of private records are releases that nobody pays for.
 
+    Noise and batches of Opacus get generators of their own, with seeds of the operating system, unless they have some:
+    trainers seed torch's generator with public numbers. Hand a `noise_generator` to make_private to repeat a training
+    on public records.
+
     Raises:
         InvalidValueError: if a value is out of range.
     """
 
     _source: StepSource
     _schedule: NoiseSchedule
+    _earlier: Counts
     _counted: Counts
+    _uncovered: Counts
 
     @typed
     def __init__(
@@ -124,6 +130,7 @@ class StepBudget(TrainingRecord):
         self._run: DeclaredRun | None = None
         self._reserved: ReservedSteps | None = None
         self._has_ended = self._is_awaited = False
+        self.taken = 0
 
     def _declare(self, steps: Counts, parameters: dict[str, Any]) -> Declaration:
         event = event_of(steps)
@@ -175,7 +182,7 @@ class StepBudget(TrainingRecord):
         history = Counter(source.reader.earlier) if source.reader else Counter()
         restored = source.reader.latest(min(done, history.total())) if source.reader else Counter()
         earlier = history - restored  # of trainings before this one
-        self._source, self._schedule = source, schedule
+        self._source, self._schedule, self._earlier, self._uncovered = source, schedule, earlier, Counter()
         least = max((noise for _, noise in self._first(restored.total())), default=0.0)
         if not all(source.covers(*step, least) for step in restored):
             raise InvalidValueError(
@@ -269,6 +276,7 @@ class StepBudget(TrainingRecord):
             least = max(map(self._schedule.at, {self.taken, self.taken + times - 1}))
             self._add(rate, noise, times)
             if not self._source.covers(rate, noise, least):
+                self._uncovered = Counter({(rate, noise): times})
                 self._fail(
                     f"A step of sample rate {rate:g} and noise multiplier {noise:g} was recorded, which the declared "
                     f"{self._source.rate:g} and {least:g} do not cover."
@@ -299,9 +307,13 @@ class StepBudget(TrainingRecord):
     def _finish(self, **how: Any) -> None:
         self._has_ended = True
         if self._run is not None:
-            # Of too many kinds of steps the accountants would take long: those planned in their places bound them.
-            counted = self._counted if len(self._counted) <= MAX_LEVELS else self._first(self.taken)
-            self._finished = self._run.finish(spent=event_of(counted), released={"steps": self.taken}, **how)
+            assert self.planned is not None
+            spent = self._counted
+            if self._uncovered:  # with the plan, since neither bounds the other
+                spent = self._earlier + self._first(self.planned.steps) + self._uncovered
+            elif len(spent) > MAX_LEVELS:  # the accountants would take long; those planned in their places bound them
+                spent = self._earlier + self._first(self.taken)
+            self._finished = self._run.finish(spent=event_of(spent), released={"steps": self.taken}, **how)
 
     def _fail(self, why: str) -> NoReturn:
         if self.taken:

@@ -1,6 +1,8 @@
 """Parts of a training that Opacus makes private, as a trainer of another library holds them."""
 
 import inspect
+import secrets
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -60,6 +62,11 @@ class StepSource:
             InvalidValueError: if nobody adds noise or counts it, or batches are no Poisson samples of that rate.
         """
         private, attached, recorded = private_optimizer(optimizer), None, None
+        if hasattr(private, "unclipped_num_std"):
+            raise InvalidValueError(
+                "Opacus' adaptive clipping releases more than its accountant records: it counts a noisy number of "
+                "clipped gradients as half as sensitive as it is. Use clipping='flat'."
+            )
         if private is not None:
             attached, recorded = _hooked(private)
         elif engine is not None or rate is None or noise is None:
@@ -76,13 +83,16 @@ class StepSource:
                 "Expected accountant and sample_rate with a DPOptimizer whose step hook is not that of Opacus' engine. "
                 "Hand them to the callback."
             )
-        drawn = None if loader is None else poisson_rate(loader)
+        sampler = None if loader is None else poisson_sampler(loader)
+        drawn = getattr(sampler, "sample_rate", None)
         for what, actual in (("accountant records", recorded), ("loader draws with", drawn)):
             if actual is not None and actual > rate * _ROUNDING:
                 raise InvalidValueError(
                     f"Expected Poisson batches of at most sample_rate={rate:g}, and the {what} {actual:g}. Train from "
                     "the loader that make_private returns, and declare its sample_rate."
                 )
+        if private is not None:
+            draw_secretly(private, sampler)
         reader = None if private is None else HistoryReader(engine)
         least = private.noise_multiplier if noise is None else noise
         return cls(private, reader, float(ranged("sample_rate", rate, float, Interval(gt=0, le=1))), least)
@@ -135,8 +145,8 @@ def _hooked(optimizer: Any) -> tuple[Any | None, float | None]:
     return (accountant if hasattr(accountant, "history") else None), (rate if isinstance(rate, float) else None)
 
 
-def poisson_rate(loader: Any) -> float | None:
-    """Return the sample rate of a loader of Poisson batches; None if its sampler states none.
+def poisson_sampler(loader: Any) -> Any:
+    """Return the sampler of a loader's Poisson batches, or of other ones that is unknown here.
 
     Raises:
         InvalidValueError: if its batches have a fixed size.
@@ -146,7 +156,7 @@ def poisson_rate(loader: Any) -> float | None:
     sampler: Any = getattr(loader, "batch_sampler", None)
     for _ in range(_WRAPPERS):
         if hasattr(sampler, "sample_rate"):
-            return float(sampler.sample_rate)
+            break
         inner = getattr(sampler, "batch_sampler", None)
         if inner is None and type(sampler) is not BatchSampler:
             inner = getattr(sampler, "sampler", None)  # of batches that Opacus splits in memory
@@ -159,7 +169,28 @@ def poisson_rate(loader: Any) -> float | None:
             "Train from the loader that PrivacyEngine.make_private returns, or from DPDataLoader.from_data_loader("
             "loader)."
         )
-    return None
+    return sampler
+
+
+def draw_secretly(optimizer: Any, sampler: Any) -> None:
+    """Give Opacus' noise and batches generators of their own, if they have none, with seeds of the operating system.
+
+    Otherwise both come from torch's generator, which trainers seed: by 42 in `transformers.TrainingArguments`, and
+    again after a checkpoint. Whoever knows the seed can subtract the noise.
+    """
+    import torch
+
+    devices = {weight.device for weight in optimizer.params}
+    if optimizer.generator is None and len(devices) == 1:
+        optimizer.generator = torch.Generator(devices.pop()).manual_seed(secrets.randbits(63))
+    elif optimizer.generator is None:
+        warnings.warn(
+            "The weights are on several devices, so Opacus draws noise from torch's generators. Whoever knows their "
+            "seeds can subtract it. Give the trainer a seed that is secret.",
+            stacklevel=5,
+        )
+    if getattr(sampler, "generator", 0) is None:
+        sampler.generator = torch.Generator().manual_seed(secrets.randbits(63))
 
 
 class HistoryReader:

@@ -326,6 +326,21 @@ def test_a_step_that_no_accountant_saw_ends_it() -> None:
     assert stop.record.released == {"steps": 1}
 
 
+def test_a_step_that_nothing_covers_is_counted_beside_the_plan(tmp_path: Path) -> None:
+    parts, stop = private_parts(), budget_of(tmp_path)
+    begin(stop, parts, most=20)
+    stop.before_step()
+    parts.optimizer.noise_multiplier = 1.5  # by a hook of the user, after the callback looked
+    step(parts)
+    with pytest.raises(
+        OverBudgetError, match=r"noise multiplier 1\.5 was recorded, which the declared 0\.25 and 2 do not"
+    ):
+        stop.after_step()
+    (entry,) = Account(tmp_path).read()[1]
+    assert entry.dp_event == dpa.ComposedDpEvent((dp_sgd_event(RATE, 1, 1.5), dp_sgd_event(RATE, 20, 2.0)))
+    assert stop.record.status == "over_budget"
+
+
 def test_a_batch_of_several_pieces_is_one_step() -> None:
     from opacus.utils.batch_memory_manager import wrap_data_loader
 
@@ -388,6 +403,47 @@ def test_another_accountant_than_the_optimizers_is_refused() -> None:
     begin(budget_of(accountant=parts.engine), parts, most=3)
 
 
+def seeded_steps(*, counted: bool, generator: torch.Generator | None = None) -> tuple[list[Any], torch.Tensor]:
+    """Take two steps after a seed that everybody knows; return the batches and the weights."""
+    parts = private_parts(noise_generator=generator)
+    if counted:
+        begin(budget_of(), parts, most=2)
+    torch.manual_seed(42)
+    batches = [next(iter(parts.loader)) for _ in range(2)]
+    for batch in batches:
+        step(parts, batch)
+    return [inputs.tolist() for inputs, _ in batches], next(parts.model.parameters()).detach()
+
+
+def test_a_public_seed_tells_nothing_of_noise_and_batches() -> None:
+    (public, weights), (same, same_weights) = seeded_steps(counted=False), seeded_steps(counted=False)
+    assert public == same
+    assert torch.equal(weights, same_weights)  # which is what the callback mends
+    (first, weights), (second, other_weights) = seeded_steps(counted=True), seeded_steps(counted=True)
+    assert public != first != second
+    assert not torch.equal(weights, other_weights)
+
+
+def test_a_generator_of_the_caller_stays() -> None:
+    generator = torch.Generator().manual_seed(3)
+    parts = private_parts(noise_generator=generator)
+    begin(budget_of(), parts, most=2)
+    assert parts.optimizer.generator is generator
+
+
+def test_adaptive_clipping_that_records_too_little_is_refused() -> None:
+    adaptive = {
+        "clipping": "adaptive",
+        "target_unclipped_quantile": 0.5,
+        "clipbound_learning_rate": 0.2,
+        "max_clipbound": 10.0,
+        "min_clipbound": 0.1,
+        "unclipped_num_std": 5.0,
+    }
+    with pytest.raises(InvalidValueError, match="releases more than its accountant records"):
+        begin(budget_of(), private_parts(**adaptive))
+
+
 def test_a_history_that_shrinks_is_refused() -> None:
     stop, parts = budget_of(), private_parts()
     begin(stop, parts, most=9)
@@ -410,11 +466,15 @@ def test_a_history_that_shrinks_is_refused() -> None:
         ({"name": "../x"}, "Expected a name of at most 64 letters"),
         ({"n_records": 0}, "n_records"),
         ({"public_evaluation": "no"}, "public_evaluation"),
+        ({"results_dir": 3}, "Expected results_dir to be a path or a text or None"),
+        ({"account": 3}, "Expected account to be a text or None"),
+        ({"unit": ""}, "unit"),
+        ({"budget": (3, 1e-5)}, "Expected budget to be a PrivacyBudget"),
     ],
 )
 def test_bad_values_are_refused_in_a_line(how: dict[str, Any], rule: str) -> None:
     with pytest.raises(InvalidValueError, match=rule.replace("(", r"\(")) as refusal:
-        StepBudget(PrivacyBudget(*BUDGET), **{"name": "t", **how})
+        StepBudget(**{"budget": PrivacyBudget(*BUDGET), "name": "t", **how})
     assert "\n" not in str(refusal.value)
 
 

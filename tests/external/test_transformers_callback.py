@@ -222,6 +222,29 @@ def test_a_mean_over_the_tokens_of_a_batch_is_named(tmp_path: Path) -> None:
         callback.on_train_begin(trainer.args, trainer.state, trainer.control, model=network, optimizer=parts.optimizer)
 
 
+def test_the_trainers_seed_is_not_that_of_the_noise(tmp_path: Path) -> None:
+    weights = []
+    for number in range(2):
+        parts = private_parts(model=transformer(), data=tokens(), wrap_model=False)
+        trainer_of(tmp_path, callback_of(name=f"seed-{number}"), parts, max_steps=2, seed=42).train()
+        weights.append(torch.cat([weight.detach().flatten() for weight in parts.model.parameters()]))
+    assert not torch.equal(*weights)
+
+
+def test_a_batch_that_is_split_in_memory_is_one_step(tmp_path: Path) -> None:
+    from opacus.utils.batch_memory_manager import wrap_data_loader
+
+    parts = private_parts(model=transformer(), data=tokens(), wrap_model=False)
+    parts.loader = wrap_data_loader(data_loader=parts.loader, max_batch_size=6, optimizer=parts.optimizer)
+    callback = callback_of()
+    trainer = trainer_of(tmp_path, callback, parts, max_steps=12)
+    trainer.train()
+    ((noise, rate, steps),) = parts.engine.accountant.history
+    assert (noise, rate) == (2.0, RATE)
+    assert callback.taken == steps < trainer.state.global_step == 12
+    assert callback.record.status == "ok"
+
+
 def test_a_search_of_the_trainer_is_refused(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, callback_of())
     trainer.state.is_hyper_param_search = True
