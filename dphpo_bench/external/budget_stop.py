@@ -179,19 +179,10 @@ class StepBudget(TrainingRecord):
                 f"Expected a noise multiplier of at least the declared {schedule.at(done):g}, and the optimizer has "
                 f"{source.optimizer.noise_multiplier:g}. Declare the least noise of all steps."
             )
-        history = Counter(source.reader.earlier) if source.reader else Counter()
-        restored = source.reader.latest(min(done, history.total())) if source.reader else Counter()
-        earlier = history - restored  # of trainings before this one
+        earlier, restored = source.history(schedule, done)
         self._source, self._schedule, self._earlier, self._uncovered = source, schedule, earlier, Counter()
-        least = max((noise for _, noise in self._first(restored.total())), default=0.0)
-        if not all(source.covers(*step, least) for step in restored):
-            raise InvalidValueError(
-                "The accountant's state has steps of less noise or larger batches than this training's. Leave it out, "
-                "and go on under the name and in the folder of results with which the training began."
-            )
         self.planned = in_first_process(lambda: self._open(earlier, most, restored, done))
-        known = restored.total()
-        self._counted = earlier + restored + self._first(self.planned.taken) - self._first(known)
+        self._counted = earlier + restored + self._first(self.planned.taken) - self._first(restored.total())
         self.taken = self.planned.taken
         self._model = model
         if not self.has_next():
@@ -241,7 +232,7 @@ class StepBudget(TrainingRecord):
             return
         self._read()
         if not self.has_next():
-            self._fail(f"The trainer goes on after {count(self.taken, 'step')}, with which its budget is spent.")
+            self._fail(f"The trainer goes on after {count(self.taken, 'step')}, and no more were planned.")
         least, optimizer = self._schedule.at(self.taken), self._source.optimizer
         if optimizer is not None and optimizer.noise_multiplier < least:
             self._fail(

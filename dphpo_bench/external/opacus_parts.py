@@ -13,7 +13,7 @@ from annotated_types import Interval
 from dphpo_bench.base.checks import positive, ranged
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
-from dphpo_bench.external.step_plan import Counts
+from dphpo_bench.external.step_plan import Counts, NoiseSchedule
 
 _ROUNDING = 1 + 1e-9
 _WRAPPERS = 8
@@ -100,6 +100,24 @@ class StepSource:
     def covers(self, rate: float, noise: float, least: float) -> bool:
         """Return whether a step of this rate and noise is bounded by the declared rate and the least noise."""
         return rate <= self.rate * _ROUNDING and noise >= least
+
+    def history(self, schedule: NoiseSchedule, done: int) -> tuple[Counts, Counts]:
+        """Return the history's steps from before this training, and those of this one that a checkpoint restored.
+
+        Raises:
+            InvalidValueError: if its first steps are not as its schedule says.
+        """
+        if self.reader is None:
+            return Counter(), Counter()
+        steps = self.reader.steps()
+        restored = self.reader.latest(min(done, steps.total()))
+        least = max((noise for _, noise in schedule.first(restored.total(), self.rate)), default=0.0)
+        if not all(self.covers(*step, least) for step in restored):
+            raise InvalidValueError(
+                "The accountant's state has steps of less noise or larger batches than this training's. Leave it out, "
+                "and go on under the name and in the folder of results with which the training began."
+            )
+        return steps - restored, restored
 
     @property
     def skips_next(self) -> bool:
@@ -202,9 +220,12 @@ class HistoryReader:
 
     def __init__(self, accountant: Any) -> None:
         self.accountant = accountant
-        self.earlier = _counted(accountant.history)
         self._length = len(accountant.history)
         self._last = accountant.history[-1][2] if accountant.history else 0
+
+    def steps(self) -> Counts:
+        """Return all steps of the history."""
+        return _counted(self.accountant.history)
 
     def latest(self, steps: int) -> Counts:
         """Return the last `steps` steps of the history."""

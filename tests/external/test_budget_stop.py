@@ -263,7 +263,7 @@ def test_a_step_after_the_last_is_stopped_before_it_is_taken(tmp_path: Path) -> 
         stop.before_step()
         step(parts)
         stop.after_step()
-    with pytest.raises(OverBudgetError, match="The trainer goes on after 2 steps"):
+    with pytest.raises(OverBudgetError, match="The trainer goes on after 2 steps, and no more were planned"):
         stop.before_step()
     assert stop.record.status == "failed"
     assert parts.engine.accountant.history == [(2.0, RATE, 2)]

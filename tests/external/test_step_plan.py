@@ -4,6 +4,7 @@ from collections import Counter
 import dp_accounting as dpa
 import pytest
 from dp_accounting import pld
+from dp_accounting.pld import privacy_loss_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,6 +48,28 @@ def test_any_budget_is_kept_and_spent(rate: float, noise: float, target: float, 
         assert 1 <= most <= limit
         assert spent(most) <= target
         assert most == limit or spent(most + 1) > target
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(0.01, 1.0), st.floats(0.4, 4.0), st.floats(0.01, 1.0), st.floats(1.0, 3.0), st.integers(1, 8))
+def test_more_noise_and_smaller_batches_are_covered_at_every_delta(
+    rate: float, noise: float, share: float, factor: float, others: int
+) -> None:
+    def curve(rate: float, noise: float) -> privacy_loss_distribution.PrivacyLossDistribution:
+        one = privacy_loss_distribution.from_gaussian_mechanism(
+            noise, sampling_prob=rate, value_discretization_interval=1e-3
+        )
+        return one.compose(beside)
+
+    beside = privacy_loss_distribution.from_gaussian_mechanism(
+        2.0, sampling_prob=0.5, value_discretization_interval=1e-3
+    ).self_compose(others)
+    epsilons = [0.0, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0]
+    covered, planned = curve(rate * share, noise * factor), curve(rate, noise)
+    for less, more in zip(
+        covered.get_delta_for_epsilon(epsilons), planned.get_delta_for_epsilon(epsilons), strict=True
+    ):
+        assert less <= more + 1e-6  # rounding of the grids
 
 
 def test_epsilon_is_computed_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
