@@ -13,6 +13,7 @@ from annotated_types import Interval
 from dphpo_bench.base.checks import positive, ranged
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
+from dphpo_bench.external.processes import process_count
 from dphpo_bench.external.step_plan import Counts, NoiseSchedule
 
 _ROUNDING = 1 + 1e-9
@@ -66,6 +67,12 @@ class StepSource:
             raise InvalidValueError(
                 "Opacus' adaptive clipping releases more than its accountant records: it counts a noisy number of "
                 "clipped gradients as half as sensitive as it is. Use clipping='flat'."
+            )
+        if private is not None and process_count() > 1 and not hasattr(private, "world_size"):
+            raise InvalidValueError(
+                f"Expected Opacus' distributed optimizer in {process_count()} processes, got a "
+                f"{type(private).__name__}, with which each process trains a model of its own. Wrap the model in "
+                "DifferentiallyPrivateDistributedDataParallel before make_private."
             )
         if private is not None:
             attached, recorded = _hooked(private)

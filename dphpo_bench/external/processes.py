@@ -8,6 +8,13 @@ from dphpo_bench.base.errors import DphpoBenchError
 T = TypeVar("T")
 
 
+def process_count() -> int:
+    """Return how many processes of `torch.distributed` train together; 1 without it."""
+    from torch import distributed
+
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
 def in_first_process(make: Callable[[], T]) -> T:
     """Make a value in the first process of `torch.distributed`, and return it in all; an error is raised in all.
 
@@ -15,7 +22,7 @@ def in_first_process(make: Callable[[], T]) -> T:
     """
     from torch import distributed
 
-    if not (distributed.is_available() and distributed.is_initialized()):
+    if process_count() == 1:
         return make()
     answer: list[Any] = [None]
     if distributed.get_rank() == 0:

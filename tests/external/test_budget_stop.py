@@ -16,6 +16,7 @@ from dphpo_bench.base.errors import (
     OverBudgetError,
     RecordError,
 )
+from dphpo_bench.external import opacus_parts
 from dphpo_bench.external.budget_stop import StepBudget
 from dphpo_bench.harness.account import Account
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -429,6 +430,12 @@ def test_a_generator_of_the_caller_stays() -> None:
     parts = private_parts(noise_generator=generator)
     begin(budget_of(), parts, most=2)
     assert parts.optimizer.generator is generator
+
+
+def test_an_optimizer_of_one_process_is_refused_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opacus_parts, "process_count", lambda: 2)
+    with pytest.raises(InvalidValueError, match="distributed optimizer in 2 processes, got a DPOptimizer"):
+        begin(budget_of(), private_parts())
 
 
 def test_adaptive_clipping_that_records_too_little_is_refused() -> None:

@@ -50,7 +50,7 @@ def test_any_budget_is_kept_and_spent(rate: float, noise: float, target: float, 
         assert most == limit or spent(most + 1) > target
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.floats(0.01, 1.0), st.floats(0.4, 4.0), st.floats(0.01, 1.0), st.floats(1.0, 3.0), st.integers(1, 8))
 def test_more_noise_and_smaller_batches_are_covered_at_every_delta(
     rate: float, noise: float, share: float, factor: float, others: int
