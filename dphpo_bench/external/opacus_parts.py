@@ -98,6 +98,7 @@ class StepSource:
                     f"Expected Poisson batches of at most sample_rate={rate:g}, and the {what} {actual:g}. Train from "
                     "the loader that make_private returns, and declare its sample_rate."
                 )
+            rate = max(rate, actual or rate)
         if private is not None:
             draw_secretly(private, sampler)
         reader = None if private is None else HistoryReader(engine)
@@ -106,7 +107,7 @@ class StepSource:
 
     def covers(self, rate: float, noise: float, least: float) -> bool:
         """Return whether a step of this rate and noise is bounded by the declared rate and the least noise."""
-        return rate <= self.rate * _ROUNDING and noise >= least
+        return rate <= self.rate and noise >= least
 
     def history(self, schedule: NoiseSchedule, done: int) -> tuple[Counts, Counts]:
         """Return the history's steps from before this training, and those of this one that a checkpoint restored.

@@ -23,6 +23,7 @@ MOST_STEPS = 10**8
 """The steps of a training whose trainer states no end."""
 
 _MAX_SCHEDULE = 10**7
+_ROUNDING = 1 - 1e-9  # a scheduler of the noise may round otherwise than a function of the step
 _USUAL_SLOPE = 0.6  # of log ε over log steps
 
 Counts = Counter[tuple[float, float]]
@@ -55,7 +56,9 @@ class NoiseSchedule:
                 "number of steps to the trainer (max_steps)."
             )
         else:
-            noises = (positive(f"noise_multiplier({step})", noise_multiplier(step)) for step in range(steps))
+            noises = (
+                positive(f"noise_multiplier({step})", noise_multiplier(step)) * _ROUNDING for step in range(steps)
+            )
             runs = [(noise, len(list(same))) for noise, same in groupby(noises)]
         if len(levels := {noise for noise, _ in runs}) > MAX_LEVELS:
             raise InvalidValueError(

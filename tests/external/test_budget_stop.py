@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -302,6 +304,29 @@ def test_a_declared_schedule_is_composed_exactly() -> None:
     assert stop.record.status == "ok"
     assert stop.record.privacy is not None
     assert stop.record.privacy.epsilon == pytest.approx(exact[0], abs=2e-3)
+
+
+def test_a_scheduler_may_round_otherwise_than_its_formula() -> None:
+    from opacus.schedulers import ExponentialNoise
+
+    parts, stop = private_parts(noise=3.0), budget_of(noise_multiplier=lambda step: 3.0 * 0.99**step)
+    scheduler = ExponentialNoise(parts.optimizer, gamma=0.99)
+    assert train(stop, parts, most=25, between=lambda _: scheduler.step()) == 25
+    assert stop.record.status == "ok"
+
+
+def test_a_rate_that_is_rounded_otherwise_is_the_larger_one() -> None:
+    stop, parts = budget_of(sample_rate=RATE * (1 - 1e-12)), private_parts()
+    assert train(stop, parts, most=3) == 3
+    assert stop.record.identity.parameters["sample_rate"] == RATE
+
+
+def test_the_statement_is_that_of_the_command(tmp_path: Path) -> None:
+    stop = budget_of(tmp_path)
+    train(stop, private_parts(), most=3)
+    command = [sys.executable, "-m", "dphpo_bench", "statement", str(stop.path)]
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert process.stdout.rstrip() == stop.statement().rstrip()
 
 
 def test_more_noise_than_declared_is_covered() -> None:
