@@ -11,7 +11,7 @@ from dphpo_bench.external.trainer_rules import ACCUMULATION, CHOICE, CLIPPING, H
 
 require_extra("lightning", "bench.lightning.BudgetCallback needs", "lightning")
 
-from lightning.pytorch.callbacks import Callback, Checkpoint, EarlyStopping  # noqa: E402
+from lightning.pytorch.callbacks import Callback, Checkpoint, EarlyStopping, LearningRateFinder  # noqa: E402
 
 
 class BudgetCallback(StepBudget, Callback):
@@ -20,13 +20,20 @@ class BudgetCallback(StepBudget, Callback):
     It fixes and counts the steps before the first one, sets `trainer.should_stop` after the last, and writes the record
     at the end, whether optimization is automatic or manual. {StepBudget.__doc__}"""
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
+        if stage == "fit":  # before anything looks at the records
+            self._refuse(trainer)
+
+    def _refuse(self, trainer: Any) -> None:
         for is_wrong, why in _refusals(trainer, self.public_evaluation):
             if is_wrong:
                 raise InvalidValueError(why)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self._refuse(trainer)  # optimizers and schedulers as well
         steps = trainer.estimated_stepping_batches
         most = -1 if steps == math.inf else int(steps)
-        self.begin(pl_module, trainer.optimizers[0], trainer.train_dataloader, most, trainer.global_step)
+        self.begin(pl_module, next(iter(trainer.optimizers), None), trainer.train_dataloader, most, trainer.global_step)
         warn_of(_doubts(trainer, self.public_evaluation, self.has_opacus))
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:  # noqa: ARG002
@@ -45,13 +52,13 @@ def _refusals(trainer: Any, public_evaluation: bool) -> Iterator[tuple[bool, str
     chooses = [
         type(callback).__name__
         for callback in trainer.callbacks
-        if isinstance(callback, EarlyStopping)
+        if isinstance(callback, EarlyStopping | LearningRateFinder)
         or (isinstance(callback, Checkpoint) and getattr(callback, "monitor", None) is not None)
     ]
     chooses += ["schedulers that look at a score"] * any(
         config.reduce_on_plateau for config in trainer.lr_scheduler_configs
     )
-    yield count != 1, f"Expected one optimizer, whose steps are counted, got {count}. Train one model at a time."
+    yield count > 1, f"Expected one optimizer, whose steps are counted, got {count}. Train one model at a time."
     yield batches > 1, ACCUMULATION.format(f"accumulate_grad_batches={batches}")
     yield precision.startswith("16"), HALF_PRECISION.format(f"precision={precision!r}", "precision='bf16-mixed'")
     yield (
@@ -64,4 +71,8 @@ def _refusals(trainer: Any, public_evaluation: bool) -> Iterator[tuple[bool, str
 def _doubts(trainer: Any, public_evaluation: bool, has_opacus: bool) -> Iterator[tuple[bool, str]]:
     clip = trainer.gradient_clip_val
     yield bool(trainer.enable_validation) and not public_evaluation, SCORES.format("limit_val_batches=0")
+    yield (
+        bool(trainer.loggers),
+        "What training_step logs has no noise: keep the logs as secret as the records, or set logger=False.",
+    )
     yield has_opacus and bool(clip), CLIPPING.format(f"gradient_clip_val={clip}", "None")

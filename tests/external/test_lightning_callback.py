@@ -7,7 +7,7 @@ import lightning
 import pytest
 import torch
 from dp_accounting import pld
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping, LearningRateFinder, ModelCheckpoint
 from opacus import PrivacyEngine
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -198,11 +198,30 @@ def test_what_is_silently_wrong_is_refused(tmp_path: Path, settings: dict[str, A
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize("chooser", [EarlyStopping, ModelCheckpoint])
-def test_a_choice_by_raw_scores_is_refused(tmp_path: Path, chooser: Any) -> None:
-    trainer = trainer_of(tmp_path, callback_of(), chooser(monitor="val_loss"))
-    with pytest.raises(InvalidValueError, match=f"{chooser.__name__} choose by raw scores"):
-        trainer.fit(Network(), datamodule=Data(evaluates=True))
+@pytest.mark.parametrize(
+    "chooser", [EarlyStopping("val_loss"), ModelCheckpoint(monitor="val_loss"), LearningRateFinder()]
+)
+def test_a_choice_by_raw_scores_is_refused_before_anything_is_read(tmp_path: Path, chooser: Any) -> None:
+    trainer, module = trainer_of(tmp_path, callback_of(), chooser), Network()
+    with pytest.raises(InvalidValueError, match=f"{type(chooser).__name__} choose by raw scores"):
+        trainer.fit(module, datamodule=Data(evaluates=True))
+    assert module.privacy_engine.accountant.history == []
+
+
+def test_a_schedule_that_looks_at_scores_is_refused(tmp_path: Path) -> None:
+    class Plateau(Network):
+        def configure_optimizers(self) -> Any:
+            optimizer = super().configure_optimizers()
+            schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "val_loss"}}
+
+    with pytest.raises(InvalidValueError, match="schedulers that look at a score choose by raw scores"):
+        trainer_of(tmp_path, callback_of()).fit(Plateau(), datamodule=Data(evaluates=True))
+
+
+def test_a_module_without_an_optimizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValueError, match="This trainer is not private"):
+        trainer_of(tmp_path, callback_of()).fit(Network(private=False, optimizers=0), datamodule=Data())
 
 
 def test_public_evaluation_may_choose(tmp_path: Path) -> None:
@@ -216,8 +235,10 @@ def test_public_evaluation_may_choose(tmp_path: Path) -> None:
 
 
 def test_scores_and_clipping_are_named(tmp_path: Path) -> None:
-    trainer = trainer_of(tmp_path, callback_of(), max_epochs=1, gradient_clip_val=1.0)
+    logger = lightning.pytorch.loggers.CSVLogger(tmp_path)
+    trainer = trainer_of(tmp_path, callback_of(), max_epochs=1, gradient_clip_val=1.0, logger=logger)
     with (
+        pytest.warns(UserWarning, match="What training_step logs has no noise"),
         pytest.warns(UserWarning, match="scores of evaluations are computed without noise"),
         pytest.warns(UserWarning, match=r"gradient_clip_val=1\.0 clips a gradient that Opacus does not use"),
     ):

@@ -154,6 +154,20 @@ def test_bad_input_is_refused_in_a_line(database: Path, tmp_path: Path) -> None:
         log_record(3)  # type: ignore[arg-type]
 
 
+def test_a_store_that_mlflow_refuses_is_told_in_a_line(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = declared(tmp_path)
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri((tmp_path / "mlruns").as_uri())
+    try:
+        with pytest.raises(InvalidValueError, match=r"MLflow did not take the record: .*maintenance mode"):
+            log_record(record)
+    finally:
+        mlflow.set_tracking_uri(before)
+
+
 def test_without_the_library_a_line_names_the_extra(tmp_path: Path) -> None:
     declared(tmp_path)
     (path,) = (tmp_path / "loop").rglob("*.json")
