@@ -4,11 +4,14 @@ from . import clipping as clipping
 from . import errors as errors
 from . import events as events
 from . import features as features
+from . import lightning as lightning
 from . import losses as losses
 from . import metrics as metrics
+from . import mlflow as mlflow
 from . import parameters as parameters
 from . import recipes as recipes
 from . import search as search
+from . import transformers as transformers
 from .base.progress import NullProgress as NullProgress
 from .base.tensors import Records as Records
 from .comparison.compare import compare as compare
