@@ -12,7 +12,18 @@ import lazy_loader
 
 _attribute, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
-_NAMESPACES = ("clipping", "errors", "events", "features", "losses", "metrics", "parameters", "recipes", "search")
+_NAMESPACES = (
+    "clipping",
+    "errors",
+    "events",
+    "features",
+    "hyfreedp",
+    "losses",
+    "metrics",
+    "parameters",
+    "recipes",
+    "search",
+)
 
 
 def __getattr__(name: str) -> object:

@@ -1,0 +1,3 @@
+from .recipes.voted_training import VotedTraining as VotedTraining
+from .recipes.voting import Voted as Voted
+from .recipes.voting import VotingRule as VotingRule
