@@ -222,6 +222,13 @@ class Voted:
         return poisson_sampled(rate, repeat(gaussian(self.noise(rate)), sums))
 
     @property
+    def step(self) -> "DpEvent":
+        """Event of the gradient of one step."""
+        from dphpo_bench.privacy.events import gaussian, poisson_sampled
+
+        return poisson_sampled(self.sample_rate, gaussian(self.noise_multiplier))
+
+    @property
     def walk(self) -> "DpEvent":
         """Event of the looks before the first step."""
         return self.asked(self.look_rate, 2 * LOOKS)
