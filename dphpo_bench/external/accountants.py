@@ -7,12 +7,13 @@ from dp_accounting.dp_event import DpEvent, SelfComposedDpEvent
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.privacy.event_rules import opened
+from dphpo_bench.privacy.events import gaussian, poisson_sampled
 
 
 class CallersAccountant:
     """The caller's accountant, of Opacus or of dp_accounting; or none.
 
-    Opacus knows batches with a single Gaussian sum. k sums of sensitivity 1 each, with independent noise of deviation
+    Both know batches with a single Gaussian sum. k sums of sensitivity 1 each, with independent noise of deviation
     σ, are one release of the vector of all k. Its sensitivity is √k, so it is a Gaussian of multiplier σ/√k, and both
     ways of sampling first and releasing then are the same mechanism (docs/own_loop.md).
 
@@ -40,11 +41,11 @@ class CallersAccountant:
         """Take in one batch: Poisson(q; k × Gaussian σ)."""
         if self.accountant is None:
             return
-        if self._takes_events:
-            self.accountant.compose(kind)
-            return
         noise_multiplier, rate = as_one_gaussian(kind)
-        self.accountant.step(noise_multiplier=noise_multiplier, sample_rate=rate)
+        if self._takes_events:
+            self.accountant.compose(poisson_sampled(rate, gaussian(noise_multiplier)))
+        else:
+            self.accountant.step(noise_multiplier=noise_multiplier, sample_rate=rate)
 
     @property
     def _takes_events(self) -> bool:

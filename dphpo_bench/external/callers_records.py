@@ -112,7 +112,8 @@ class CallersRecords(RawRecords):
         device = next((weight.device for weight in model.parameters()), torch.device("cpu"))
         example = _records(batch).each(torch.zeros_like)  # of its form only
         super().__init__(CallersTask(self.whole, example, len(rows)), example, device)
-        self.own_model().check(scores=False)
+        with torch.random.fork_rng(devices=[]):
+            self.own_model().check(scores=False)
 
     @property
     def n_units(self) -> int:

@@ -80,6 +80,7 @@ class Tuner:
         planned: what the training releases, and when.
         learning_rate: of the next step, once the warm-up is over; NaN before the first step.
         path: what each probe released, and the learning rate after it.
+        steps_taken: number of steps so far; a virtual step of a `BatchMemoryManager` is none.
 
     Raises:
         InvalidValueError: if an argument is out of range, or losses or model are unfit.
@@ -148,9 +149,9 @@ class Tuner:
         self._optimizer: CallersOptimizer | None = None
         self._accountant = CallersAccountant(None)
         self._declared: DeclaredRun | None = None
-        self._streams: Streams | None = None
+        self._streams: Streams | None = None  # of somebody else's, to compare with the method
         self._has_gradient = self._is_over = False
-        self._taken = 0
+        self.steps_taken = 0
 
     @property
     def noise_multiplier(self) -> float:
@@ -170,12 +171,12 @@ class Tuner:
     @property
     def learning_rate(self) -> float:
         """See above."""
-        return self._voted.rule.learning_rate if self._taken else float("nan")
+        return self._voted.rule.learning_rate if self.steps_taken else float("nan")
 
     @property
     def path(self) -> list[dict[str, float]]:
         """See above."""
-        return [*self._voted.path] if self._taken else []
+        return [*self._voted.path] if self.steps_taken else []
 
     def attach(self, optimizer: Any, loader: Any = None, accountant: Any = None) -> None:
         """Take the optimiser of the loop, whose `step` the tuner replaces.
@@ -190,7 +191,7 @@ class Tuner:
         Raises:
             InvalidValueError: if one of them does not do what was declared.
         """
-        if self._taken or self._optimizer:
+        if self.steps_taken or self._optimizer:
             raise InvalidValueError("Expected one attach() before the first step. Make another tuner.")
         attached = CallersOptimizer(optimizer, self._weights)
         try:
@@ -256,13 +257,13 @@ class Tuner:
         voted = self._voted
         gradient = private.noisy_gradient() if private else [weight.grad for weight in self._weights]
         if gradient is not None:
-            if self._taken == 0:
+            if self.steps_taken == 0:
                 self._note(self.planned.walk)
-            if self._taken in self.planned.probes:
+            if self.steps_taken in self.planned.probes:
                 self._note(self.planned.vote)
-            voted.step(self._taken, gradient)
+            voted.step(self.steps_taken, gradient)
             self._average.update()
-            self._taken += 1
+            self.steps_taken += 1
         self._has_gradient = False
         if private:
             private.outer.zero_grad()
@@ -282,11 +283,11 @@ class Tuner:
         Raises:
             InvalidValueError: if no step was taken, or this is the second call.
         """
-        if self._is_over or not self._taken:
+        if self._is_over or not self.steps_taken:
             raise InvalidValueError("Expected finish() once, after the last step.")
-        if self._taken < self.steps:
+        if self.steps_taken < self.steps:
             warnings.warn(
-                f"The training ends after {self._taken} of {self.steps} planned steps; ε stays that of all.",
+                f"The training ends after {self.steps_taken} of {self.steps} planned steps; ε stays that of all.",
                 stacklevel=2,
             )
         self._is_over = True
@@ -305,7 +306,7 @@ class Tuner:
         return self.planned.sample_rate * self.planned.records
 
     def _check_open(self) -> None:
-        if self._is_over or self._taken >= self.steps:
+        if self._is_over or self.steps_taken >= self.steps:
             raise InvalidValueError(
                 f"Expected at most steps={self.steps} steps, as declared: the budget covers no other. Call finish(), "
                 "once; another training needs a tuner and a budget of its own."
@@ -342,7 +343,7 @@ class Tuner:
         answer: list[Any] = [None]
         if rank == 0:
             try:
-                answer = [self._streams or self._counted()]
+                answer = [self._counted()]
             except DphpoBenchError as error:
                 answer = [error]
         if size > 1:
@@ -361,7 +362,7 @@ class Tuner:
                 "in the middle: to train again is a second release. Name it anew; the earlier one stays counted."
             )
         self._declared = declared
-        return declared.streams
+        return self._streams or declared.streams
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
