@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from opacus import GradSampleModule, PrivacyEngine
-from opacus.optimizers import DPOptimizer
+from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
@@ -76,17 +76,17 @@ def batches(loader: Any, steps: int) -> Iterator[Any]:
 
 
 class SameBatches:
-    """The batches that a session draws for a training of these streams."""
+    """The batches that a session draws for a training of these streams, or the share of one of several processes."""
 
     sample_rate = RATE
 
-    def __init__(self, streams: Streams) -> None:
-        self._streams = streams
+    def __init__(self, streams: Streams, rank: int = 0, size: int = 1) -> None:
+        self._streams, self._rank, self._size = streams, rank, size
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = self._streams.source("sample", "training")
         for _ in range(STEPS):
-            yield poisson_sample(N, RATE, generator).tolist()
+            yield poisson_sample(N, RATE, generator).tolist()[self._rank :: self._size]
 
     def __len__(self) -> int:
         return STEPS
@@ -98,13 +98,27 @@ class SameNoise(DPOptimizer):
     source: Any = None
 
     def add_noise(self) -> None:
-        sums = [weight.summed_grad for weight in self.params]
-        noisy = add_gaussian_noise(
-            [part.double() for part in sums], self.noise_multiplier, self.max_grad_norm, self.source
-        )
-        for weight, part in zip(self.params, noisy, strict=True):
-            weight.grad = part.to(weight.dtype)
-            weight.summed_grad._processed = True
+        add_noise_of(self)
+
+
+class SameNoiseOfTheFirst(DistributedDPOptimizer):
+    """That of several processes, of which the first adds the noise."""
+
+    source: Any = None
+
+    def add_noise(self) -> None:
+        if self.rank == 0:
+            add_noise_of(self)
+        else:
+            super().add_noise()
+
+
+def add_noise_of(optimizer: Any) -> None:
+    sums = [weight.summed_grad.double() for weight in optimizer.params]
+    noisy = add_gaussian_noise(sums, optimizer.noise_multiplier, optimizer.max_grad_norm, optimizer.source)
+    for weight, part in zip(optimizer.params, noisy, strict=True):
+        weight.grad = part.to(weight.dtype)
+        weight.summed_grad._processed = True
 
 
 def as_the_session(model: nn.Module, tuner: bench.hyfreedp.Tuner, norm: float, streams: Streams) -> Any:
