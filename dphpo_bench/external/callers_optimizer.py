@@ -12,13 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.text import shown
-from dphpo_bench.external.callers_records import place_in_group
+from dphpo_bench.external.accountants import CallersAccountant
+from dphpo_bench.external.groups import place_in_group
+from dphpo_bench.recipes.voting import Voted
 from dphpo_bench.training.optimizer_names import check_optimizer, published
 from dphpo_bench.training.optimizers import UpdateRule
 
 _ROUNDING = 1e-9
+_SIZE = 0.02
+"""Opacus rounds: of some loaders, as of 93 batches, its own has a batch less."""
 
 STEP_BESIDE = "Expected tuner.step() in place of optimizer.step(): the tuner sets the learning rate. Call one of them."
 
@@ -42,7 +46,7 @@ class CallersOptimizer:
             raise InvalidValueError(
                 f"Expected an optimizer of torch, or Opacus' DPOptimizer, got {shown(optimizer, form=repr)}."
             )
-        moved = [weight for group in self.inner.param_groups for weight in group["params"]]
+        moved = [weight for group in self.inner.param_groups for weight in group["params"] if weight.requires_grad]
         if {id(weight) for weight in moved} != {id(weight) for weight in weights}:
             raise InvalidValueError(
                 "Expected an optimizer of the model's trained weights, all and no others; this one has "
@@ -81,7 +85,11 @@ class CallersOptimizer:
         alike, groups = copy.copy(self.inner), self.inner.param_groups
         vars(alike).pop("step", None)
         alike.param_groups = [
-            {**group, "params": [stand_in[id(p)] for p in group["params"]], "lr": lr * group["lr"] / groups[0]["lr"]}
+            {
+                **group,
+                "params": [stand_in[id(weight)] for weight in group["params"] if id(weight) in stand_in],
+                "lr": lr * group["lr"] / groups[0]["lr"],
+            }
             for group in groups
         ]
         alike.state = defaultdict(dict)
@@ -94,29 +102,25 @@ class CallersOptimizer:
 
     # ------------------------------------------------------------------------------------------------- Opacus
 
-    def check(self, noise_multiplier: float, expected_size: float) -> None:
-        """Reject a DPOptimizer that does not do what the tuner declares.
-
-        Args:
-            noise_multiplier: the least.
-            expected_size: of a batch, over all processes.
-        """
+    def check(self, planned: Voted) -> None:
+        """Reject a DPOptimizer that does not do what is planned."""
         if type(self.outer).__name__.startswith("AdaClip") or hasattr(self.outer, "_adjusted_noise_multiplier"):
             raise InvalidValueError(
                 "Expected clipping='flat' or 'per_layer', got adaptive clipping, which releases counts of records that "
                 "the tuner does not declare."
             )
-        if not self.outer.noise_multiplier >= noise_multiplier * (1 - _ROUNDING):
+        if not self.outer.noise_multiplier >= planned.noise_multiplier * (1 - _ROUNDING):
             raise InvalidValueError(
-                f"Expected noise_multiplier >= {noise_multiplier:.6g} in the optimizer, got "
+                f"Expected noise_multiplier >= {planned.noise_multiplier:.6g} in the optimizer, got "
                 f"{self.outer.noise_multiplier:.6g}. Pass noise_multiplier=tuner.noise_multiplier to make_private, "
                 "and no noise scheduler."
             )
-        size = self.outer.expected_batch_size
-        if size is not None and abs(size * place_in_group()[1] - expected_size) > 1:
+        expected = planned.batch_size
+        size = expected if self.outer.expected_batch_size is None else self._size
+        if abs(size - expected) > 1 + _SIZE * expected:
             raise InvalidValueError(
-                f"Expected batches of {expected_size:g} records, sample_rate · n, got an optimizer for "
-                f"{size * place_in_group()[1]:g}. Declare sample_rate=1/len(loader)."
+                f"Expected batches of {expected:g} records, sample_rate · n, got an optimizer for {size:g}. Declare "
+                "sample_rate=1/len(loader), and all records of the loader as data."
             )
 
     def check_schedulers(self) -> None:
@@ -128,8 +132,8 @@ class CallersOptimizer:
                 "Leave the scheduler out."
             )
 
-    def noisy_gradient(self) -> list[Tensor] | None:
-        """Return the gradient with noise that Opacus makes of those of the records; None after a virtual step."""
+    def check_gradients(self) -> None:
+        """Reject a step without gradients of the records, or with those of several batches."""
         attribute = "grad" if "FastGradientClipping" in type(self.outer).__name__ else "grad_sample"
         if any(getattr(weight, attribute, None) is None for weight in self._weights):
             raise InvalidValueError(
@@ -141,6 +145,9 @@ class CallersOptimizer:
                 f"Expected one backward pass in each step, got {self.outer.accumulated_iterations}: their batches "
                 "would be sampled at a larger rate. Use opacus.utils.batch_memory_manager."
             )
+
+    def noisy_gradient(self) -> list[Tensor] | None:
+        """Return the gradient with noise that Opacus makes of those of the records; None after a virtual step."""
         if not self.outer.pre_step():
             return None
         if hasattr(self.outer, "reduce_gradients"):
@@ -153,13 +160,47 @@ class CallersOptimizer:
         norms = self.outer.max_grad_norm
         bound = math.hypot(*norms) if isinstance(norms, list | tuple) else float(norms)
         mean = self.outer.loss_reduction == "mean"
-        size = self.outer.expected_batch_size * place_in_group()[1] if mean else 1.0
-        return float(self.outer.noise_multiplier * bound / size)
+        return float(self.outer.noise_multiplier * bound / (self._size if mean else 1.0))
+
+    @property
+    def _size(self) -> float:
+        """Expected number of records of a batch, over all processes."""
+        return float(self.outer.expected_batch_size * place_in_group()[1])
 
 
-def check_loader(loader: Any, sample_rate: float) -> None:
+def attached(
+    optimizer: Any, loader: Any, accountant: Any, weights: Sequence[Tensor], planned: Voted
+) -> CallersOptimizer:
+    """Return the caller's optimiser, after a check that it, its loader and its accountant do what is planned.
+
+    Raises:
+        InvalidValueError: if one of them does not, or is missing. The optimiser is then as it was.
+    """
+    ours = CallersOptimizer(optimizer, weights)
+    try:
+        CallersAccountant(accountant)
+        if ours.is_private:
+            ours.check(planned)
+            if loader is None:
+                raise InvalidValueError(
+                    "Expected the loader of make_private beside its optimizer: attach(optimizer, loader, "
+                    "engine.accountant)."
+                )
+            check_loader(loader, planned)
+            if accountant is None and optimizer.step_hook is not None:
+                raise InvalidValueError(
+                    "Expected the accountant of make_private, whose ε would lack the votes: attach(optimizer, loader, "
+                    "engine.accountant)."
+                )
+    except DphpoBenchError:
+        ours.release()
+        raise
+    return ours
+
+
+def check_loader(loader: Any, planned: Voted) -> None:
     """Reject a loader whose batches are no Poisson samples at the declared rate."""
-    sampler = getattr(loader, "batch_sampler", None)
+    sampler: Any = getattr(loader, "batch_sampler", None)
     if type(sampler).__name__ == "BatchSplittingSampler":  # of a BatchMemoryManager
         sampler = sampler.sampler
     rate = getattr(sampler, "sample_rate", None)
@@ -168,8 +209,12 @@ def check_loader(loader: Any, sample_rate: float) -> None:
             "Expected a loader of Poisson batches, got batches of a fixed size, whose privacy is another. Take the "
             "loader that make_private returns, with poisson_sampling=True."
         )
-    if not math.isclose(rate, sample_rate, rel_tol=_ROUNDING):
+    if not math.isclose(rate, planned.sample_rate, rel_tol=_ROUNDING):
         raise InvalidValueError(
-            f"Expected a loader of sample_rate={sample_rate:.6g}, as declared, got {rate:.6g}. Declare "
+            f"Expected a loader of sample_rate={planned.sample_rate:.6g}, as declared, got {rate:.6g}. Declare "
             "sample_rate=1/len(loader)."
+        )
+    if (n := len(loader.dataset)) != planned.records:
+        raise InvalidValueError(
+            f"Expected a loader of the tuner's {planned.records} records, got {n}. Pass data=loader.dataset."
         )

@@ -4,17 +4,18 @@ In a group of processes (torch.distributed) each holds all data. All draw the sa
 common, compute their share of it, and add up: each release is the same in all of them, and its noise is drawn once.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Task, TaskFacts
 from dphpo_bench.data.source import DataSource
+from dphpo_bench.external.groups import added, place_in_group
 from dphpo_bench.external.rows import Rows, form_of, like, parts_of
 from dphpo_bench.recipes.array_checks import inputs_of
 from dphpo_bench.session.raw import RawRecords
@@ -41,10 +42,18 @@ class WithLosses(nn.Module):
 
     def __init__(self, model: nn.Module, losses: Losses, example: Any) -> None:
         super().__init__()
+        if isinstance(losses, nn.Module):
+            raise InvalidValueError(
+                f"Expected losses as a function (model, batch) → each record's loss, got {type(losses).__name__}. "
+                "Write lambda model, batch: criterion(model(batch[0]), batch[1]), with reduction='none'."
+            )
         self.model = model
         form = form_of(example)
-        # A function: copies of this module share it, with all that the caller's function holds.
-        self._losses_of = lambda model, parts: losses(model, like(form, parts))
+
+        def losses_of(model: nn.Module, parts: Mapping[str, Tensor]) -> Tensor:
+            return losses(model, like(form, parts))
+
+        self._losses_of = losses_of  # a function: copies of this module share it, with all that the caller's holds
 
     def forward(self, /, **parts: Tensor) -> Tensor:
         """Return the losses."""
@@ -132,7 +141,7 @@ class CallersRecords(RawRecords):
         total = [torch.zeros(p.shape, dtype=torch.float64, device=p.device) for p in engine.parameters]
         for _, some in self._pieces(numbers):
             torch._foreach_add_(total, engine.clipped_sum(some.inputs, some.targets, clipping))
-        return _added(total)
+        return added(total)
 
     def losses_along(
         self, engine: GradientEngine, numbers: Tensor | None, direction: Sequence[Tensor], steps: Sequence[float]
@@ -142,30 +151,15 @@ class CallersRecords(RawRecords):
         losses = like_loss.new_zeros(len(steps), self.n_units if numbers is None else len(numbers))
         for places, some in self._pieces(numbers):
             losses[:, places] = engine.losses_along(some.inputs, some.targets, direction, steps).to(losses)
-        return _added([losses.detach()])[0]  # each process has zeros in the places of others
+        return added([losses.detach()])[0]  # each process has zeros in the places of others
 
     def _pieces(self, numbers: Tensor | None) -> Iterator[tuple[Tensor, Records]]:
         """Yield this process's share of these records, a few at a time, with their places among all of them."""
         numbers = torch.arange(self.n_units) if numbers is None else numbers.cpu()
         rank, size = place_in_group()
-        for places in torch.arange(rank, len(numbers), size).split(_AT_ONCE):
-            if len(places):
-                yield places, _records(self._rows.batch(numbers[places]))
-
-
-def place_in_group() -> tuple[int, int]:
-    """Return the number of this process in its group, from 0, and the size of the group; (0, 1) without a group."""
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return 0, 1
-    return distributed.get_rank(), distributed.get_world_size()
-
-
-def _added(tensors: list[Tensor]) -> list[Tensor]:
-    """Return sums of tensors over all processes, exact where all but one of them have zeros."""
-    if place_in_group()[1] > 1:
-        for tensor in tensors:
-            distributed.all_reduce(tensor)
-    return tensors
+        for start in range(rank, len(numbers), size * _AT_ONCE):
+            places = torch.arange(start, min(start + size * _AT_ONCE, len(numbers)), size)
+            yield places, _records(self._rows.batch(numbers[places]))
 
 
 def _records(batch: Any) -> Records:

@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from annotated_types import Interval
-from torch import distributed, nn
+from torch import Tensor, nn
 
 from dphpo_bench.base.checks import ranged, typed, whole
-from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, RecordError
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.external.accountants import CallersAccountant
-from dphpo_bench.external.callers_optimizer import CallersOptimizer, check_loader
-from dphpo_bench.external.callers_records import CallersRecords, Losses, place_in_group
+from dphpo_bench.external.callers_optimizer import CallersOptimizer, attached
+from dphpo_bench.external.callers_records import CallersRecords, Losses
 from dphpo_bench.external.declaration import Declaration
 from dphpo_bench.external.declared import DeclaredRun, Finished
+from dphpo_bench.external.groups import open_in_group
 from dphpo_bench.external.rows import Collate, Rows
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.ledger import Ledger
@@ -108,49 +109,27 @@ class Tuner:
         probe_size: int = 2048,
         collate_fn: Collate | None = None,
     ) -> None:
-        if isinstance(losses, nn.Module):
-            raise InvalidValueError(
-                "Expected losses as a function (model, batch) → one loss for each record, got a "
-                f"{type(losses).__name__}. Write lambda model, batch: criterion(model(batch[0]), batch[1]), with "
-                "reduction='none'."
-            )
         sample_rate = float(ranged("sample_rate", sample_rate, float, Interval(gt=0, le=1)))
         steps = whole("steps", steps, low=1, high=_MAX_STEPS)
         share = float(ranged("share", share, float, Interval(gt=0, lt=1)))
         probe_size = whole("probe_size", probe_size, low=1, high=10**9)
         self._averaging = float(ranged("averaging", averaging, float, Interval(ge=0, lt=1)))
         self._clipping, self._regression = parse_clipping(clipping), regression
-        model = _unwrapped(model)
-        rows = Rows(data, collate_fn)
-        self._records = CallersRecords(rows, model, losses)
-        self._weights = trainable(model)
+        self._records = CallersRecords(Rows(data, collate_fn), _unwrapped(model), losses)
+        self._weights = trainable(self._records.whole)
+        n = self._records.n_units
         self.planned = Voted.calibrated(
-            budget, sample_rate, steps, len(rows), share=share, probe_size=probe_size, optimizer="AdamW"
+            budget, sample_rate, steps, n, share=share, probe_size=probe_size, optimizer="AdamW"
         )
-        parameters = {
-            "sample_rate": sample_rate,
-            "steps": steps,
-            "noise_multiplier": self.planned.noise_multiplier,
-            "share": share,
-            "probe_size": probe_size,
-            "averaging": self._averaging,
-        }
-        self._declaration = Declaration(
-            name=name,
-            method="hyfreedp",
-            what="training",
-            budget=budget,
-            event=self.planned.event,
-            training_event=self.planned.training,
-            parameters=parameters,
-            n_records=len(rows),
-        )
+        settings = {"share": share, "probe_size": probe_size, "averaging": self._averaging}
+        self._declaration = _declared(name, budget, self.planned, settings)
         self._options: dict[str, Any] = {"results_dir": results_dir, "account": account, "seed": seed}
         self._optimizer: CallersOptimizer | None = None
         self._accountant = CallersAccountant(None)
         self._declared: DeclaredRun | None = None
         self._streams: Streams | None = None  # of somebody else's, to compare with the method
-        self._has_gradient = self._is_over = False
+        self._gradient: list[Tensor] | None = None  # of `backward`
+        self._is_over = False
         self.steps_taken = 0
 
     @property
@@ -193,26 +172,8 @@ class Tuner:
         """
         if self.steps_taken or self._optimizer:
             raise InvalidValueError("Expected one attach() before the first step. Make another tuner.")
-        attached = CallersOptimizer(optimizer, self._weights)
-        try:
-            if attached.is_private:
-                attached.check(self.noise_multiplier, self._expected_size)
-                if loader is None:
-                    raise InvalidValueError(
-                        "Expected the loader of make_private beside its optimizer: attach(optimizer, loader, "
-                        "engine.accountant)."
-                    )
-                check_loader(loader, self.planned.sample_rate)
-                if accountant is None and optimizer.step_hook is not None:
-                    raise InvalidValueError(
-                        "Expected the accountant of make_private, whose ε would lack the votes: attach(optimizer, "
-                        "loader, engine.accountant)."
-                    )
-            self._accountant = CallersAccountant(accountant)
-        except DphpoBenchError:
-            attached.release()
-            raise
-        self._optimizer = attached
+        self._optimizer = attached(optimizer, loader, accountant, self._weights, self.planned)
+        self._accountant = CallersAccountant(accountant)
 
     def backward(self) -> None:
         """Draw a Poisson batch of the data, and put its noisy mean gradient, clipped record by record, into `grad`.
@@ -225,16 +186,15 @@ class Tuner:
                 "Expected loss.backward() with an optimizer of Opacus, which adds the noise. For tuner.backward() "
                 "attach the optimizer of torch, or none."
             )
-        if self._has_gradient:
+        if self._gradient is not None:
             raise InvalidValueError("Expected tuner.step() between two calls of tuner.backward().")
         self._check_open()
-        session, planned = self._voted.session, self.planned
-        kind = planned.step
-        self._note(kind)
-        gradient = session.sample(kind).gradient(self._records.whole, self._clipping, planned.noise_multiplier)
-        for weight, part in zip(self._weights, gradient, strict=True):
+        session, kind = self._voted.session, self.planned.step
+        self._accountant.note(kind)
+        batch = session.sample(kind)
+        self._gradient = batch.gradient(self._records.whole, self._clipping, self.noise_multiplier)
+        for weight, part in zip(self._weights, self._gradient, strict=True):
             weight.grad = part
-        self._has_gradient = True
 
     def step(self) -> None:
         """Move the weights by the gradients of this step, in place of `optimizer.step()`; then clear the gradients.
@@ -246,25 +206,25 @@ class Tuner:
         self._check_open()
         private = self._optimizer if self._optimizer and self._optimizer.is_private else None
         if private:
-            private.check(self.noise_multiplier, self._expected_size)
-        elif not self._has_gradient:
+            private.check(self.planned)
+            private.check_gradients()
+        elif self._gradient is None:
             raise InvalidValueError(
                 "Expected gradients with noise: call tuner.backward() before each tuner.step(), or attach the "
                 "DPOptimizer of Opacus."
             )
         if self._optimizer:
             self._optimizer.check_schedulers()
-        voted = self._voted
-        gradient = private.noisy_gradient() if private else [weight.grad for weight in self._weights]
-        if gradient is not None:
+        voted = self._voted  # counted from here on
+        if (gradient := private.noisy_gradient() if private else self._gradient) is not None:
             if self.steps_taken == 0:
-                self._note(self.planned.walk)
+                self._accountant.note(self.planned.walk)
             if self.steps_taken in self.planned.probes:
-                self._note(self.planned.vote)
+                self._accountant.note(self.planned.vote)
             voted.step(self.steps_taken, gradient)
             self._average.update()
             self.steps_taken += 1
-        self._has_gradient = False
+        self._gradient = None
         if private:
             private.outer.zero_grad()
         else:
@@ -294,16 +254,12 @@ class Tuner:
         if self._optimizer:
             self._optimizer.release()
         self._average.copy_to(self._weights)
-        self._note(self.planned.scale)
+        self._accountant.note(self.planned.scale)
         results = self._voted.results()
         self._voted.session.close()
         return self._declared.finish(released=results, metrics=metrics) if self._declared else None
 
     # ------------------------------------------------------------------------------------------------ the training
-
-    @property
-    def _expected_size(self) -> float:
-        return self.planned.sample_rate * self.planned.records
 
     def _check_open(self) -> None:
         if self._is_over or self.steps_taken >= self.steps:
@@ -317,10 +273,6 @@ class Tuner:
                 "Move it before."
             )
 
-    def _note(self, kind: "DpEvent") -> None:
-        """Tell the caller's accountant of a batch, before it is drawn."""
-        self._accountant.note(kind)
-
     @cached_property
     def _average(self) -> WeightAverage:
         return WeightAverage(self._weights, self._averaging)
@@ -329,40 +281,28 @@ class Tuner:
     def _voted(self) -> VotedTraining:
         """The training, which is counted when it begins."""
         optimizer = self._optimizer
-        streams = self._opened()
-        session = open_session_on(self._records, Ledger(self.event), streams)
+        self._declared, streams = open_in_group(self._declaration, **self._options)
+        session = open_session_on(self._records, Ledger(self.event), self._streams or streams)
         update = optimizer.update_rule() if optimizer else UpdateRule("AdamW", self._weights)
-        noise = self.noise_multiplier * self._clipping.sensitivity / self._expected_size
+        noise = self.noise_multiplier * self._clipping.sensitivity / self.planned.batch_size
         if optimizer and optimizer.is_private:
             noise = optimizer.noise
         return VotedTraining(self.planned, session, self._records.whole, update, noise, is_regression=self._regression)
 
-    def _opened(self) -> Streams:
-        """Count the training, and return its random streams; in a group of processes, those of the first."""
-        rank, size = place_in_group()
-        answer: list[Any] = [None]
-        if rank == 0:
-            try:
-                answer = [self._counted()]
-            except DphpoBenchError as error:
-                answer = [error]
-        if size > 1:
-            distributed.broadcast_object_list(answer)
-        if isinstance(answer[0], DphpoBenchError):
-            raise answer[0]
-        streams: Streams = answer[0]
-        return streams
 
-    def _counted(self) -> Streams:
-        declared = DeclaredRun.open(self._declaration, **self._options)
-        if declared.resumed:
-            declared.release()
-            raise RecordError(
-                f"An earlier training named {self._declaration.name} was interrupted, and a loop of yours cannot go on "
-                "in the middle: to train again is a second release. Name it anew; the earlier one stays counted."
-            )
-        self._declared = declared
-        return self._streams or declared.streams
+def _declared(name: str, budget: PrivacyBudget, planned: Voted, settings: Mapping[str, Any]) -> Declaration:
+    """Return what the caller declares of a training."""
+    schedule = ("sample_rate", "steps", "noise_multiplier")
+    return Declaration(
+        name=name,
+        method="hyfreedp",
+        what="training",
+        budget=budget,
+        event=planned.event,
+        training_event=planned.training,
+        parameters={**{field: getattr(planned, field) for field in schedule}, **settings},
+        n_records=planned.records,
+    )
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:

@@ -207,6 +207,11 @@ class Voted:
         noise = calibrate(lambda noise: replace(planned, noise_multiplier=noise).event, budget)
         return replace(planned, noise_multiplier=noise)
 
+    @property
+    def batch_size(self) -> float:
+        """Expected number of records in a step's batch."""
+        return self.sample_rate * self.records
+
     def blur(self, rate: float) -> float:
         """Return the deviation for a batch of this rate: that of all, or more where few records are asked."""
         return max(self.deviation, QUIETEST / (rate * self.records))
