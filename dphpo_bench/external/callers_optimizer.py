@@ -55,7 +55,7 @@ class CallersOptimizer:
             )
         if type(self.inner) in published().values():
             check_optimizer(type(self.inner).__name__)
-        if not self.inner.param_groups[0]["lr"] > 0:
+        if not float(self.inner.param_groups[0]["lr"]) > 0:
             raise InvalidValueError(
                 "Expected lr > 0 in the first group of the optimizer: those of others are relative."
             )
@@ -88,7 +88,7 @@ class CallersOptimizer:
             {
                 **group,
                 "params": [stand_in[id(weight)] for weight in group["params"] if id(weight) in stand_in],
-                "lr": lr * group["lr"] / groups[0]["lr"],
+                "lr": lr * float(group["lr"]) / float(groups[0]["lr"]),
             }
             for group in groups
         ]

@@ -4,6 +4,7 @@ In a group of processes (torch.distributed) each holds all data. All draw the sa
 common, compute their share of it, and add up: each release is the same in all of them, and its noise is drawn once.
 """
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +24,8 @@ from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.functional import copied
 from dphpo_bench.training.losses import Objective
+from dphpo_bench.training.structure import content, weights_hash
+from dphpo_bench.training.unfit import refuse_unfit
 
 Losses = Callable[[nn.Module, Any], Tensor]
 """(model, batch) → each record's loss, shape (n,)."""
@@ -115,6 +118,7 @@ class CallersRecords(RawRecords):
     """
 
     def __init__(self, rows: Rows, model: nn.Module, losses: Losses) -> None:
+        refuse_unfit(model)
         batch = rows.batch([0])
         self.whole = WithLosses(model, losses, batch)
         self._rows = rows
@@ -122,12 +126,23 @@ class CallersRecords(RawRecords):
         example = _records(batch).each(torch.zeros_like)  # of its form only
         super().__init__(CallersTask(self.whole, example, len(rows)), example, device)
         with torch.random.fork_rng(devices=[]):
-            self.own_model().check(scores=False)
+            try:
+                self.own_model().check(scores=False)
+            except InvalidValueError as error:
+                if "depend on the weights" not in str(error):
+                    raise
+                raise InvalidValueError(f"{error} Do the losses call the model that they get, and no other?") from None
 
     @property
     def n_units(self) -> int:
         """The number of records."""
         return len(self._rows)
+
+    def hashes(self) -> dict[str, str]:
+        """Return hashes of the data, by their number and some rows, and of the weights."""
+        some = parts_of(self._rows.batch([0, self.n_units // 2, self.n_units - 1]))
+        data = hashlib.sha256(f"{self.n_units}".encode() + b"".join(content(part) for part in some.values()))
+        return {"data": data.hexdigest(), "weights": weights_hash(self.whole)}
 
     def clipped_sum(
         self,

@@ -1,11 +1,12 @@
 """Processes that train one model together (torch.distributed), of which the first counts and records."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, distributed
 
-from dphpo_bench.base.errors import DphpoBenchError, RecordError
+from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, RecordError
 from dphpo_bench.external.declaration import Declaration
 from dphpo_bench.external.declared import DeclaredRun
 from dphpo_bench.training.randomness import Streams
@@ -24,6 +25,28 @@ def added(tensors: list[Tensor]) -> list[Tensor]:
         for tensor in tensors:
             distributed.all_reduce(tensor)
     return tensors
+
+
+def check_alike(hashes: Callable[[], Mapping[str, str]]) -> None:
+    """Reject processes of a group that have other data or other weights than the first.
+
+    Args:
+        hashes: by what they are of.
+
+    Raises:
+        InvalidValueError: in all processes.
+    """
+    rank, size = place_in_group()
+    if size == 1:
+        return
+    answers: list[Any] = [None] * size
+    distributed.all_gather_object(answers, hashes())
+    for what in answers[rank]:
+        if len({answer[what] for answer in answers}) > 1:
+            raise InvalidValueError(
+                f"Expected the same {what} in each process, got others: each makes its tuner of all data, and of a "
+                "model at the same weights. Leave it to the loader to split the data, and broadcast the weights."
+            )
 
 
 def open_in_group(declaration: Declaration, **options: Any) -> tuple[DeclaredRun | None, Streams]:

@@ -39,7 +39,14 @@ class Rows:
         if self._tensors is None:
             _check_dataset(data)
             self._length = len(data)
-            if not items_stay(data, self._length):
+            try:
+                stay = items_stay(data, self._length)
+            except (LookupError, TypeError, ValueError, RuntimeError) as error:
+                raise InvalidValueError(
+                    f"Expected data as {FORMS}; reading records of this {type(data).__name__} by index, from 0 to "
+                    f"{self._length - 1}, raises {type(error).__name__}."
+                ) from None
+            if not stay:
                 raise InvalidValueError(
                     "Expected a Dataset whose items stay, but two reads of one differ: a vote would compare losses of "
                     "different inputs. Pass the data without the random transform, and transform in the loop."

@@ -16,7 +16,7 @@ from dphpo_bench.external.callers_optimizer import CallersOptimizer, attached
 from dphpo_bench.external.callers_records import CallersRecords, Losses
 from dphpo_bench.external.declaration import Declaration
 from dphpo_bench.external.declared import DeclaredRun, Finished
-from dphpo_bench.external.groups import open_in_group
+from dphpo_bench.external.groups import check_alike, open_in_group
 from dphpo_bench.external.rows import Collate, Rows
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.ledger import Ledger
@@ -113,15 +113,15 @@ class Tuner:
         steps = whole("steps", steps, low=1, high=_MAX_STEPS)
         share = float(ranged("share", share, float, Interval(gt=0, lt=1)))
         probe_size = whole("probe_size", probe_size, low=1, high=10**9)
-        self._averaging = float(ranged("averaging", averaging, float, Interval(ge=0, lt=1)))
         self._clipping, self._regression = parse_clipping(clipping), regression
         self._records = CallersRecords(Rows(data, collate_fn), _unwrapped(model), losses)
         self._weights = trainable(self._records.whole)
+        self._average = WeightAverage(self._weights, averaging)
         n = self._records.n_units
         self.planned = Voted.calibrated(
             budget, sample_rate, steps, n, share=share, probe_size=probe_size, optimizer="AdamW"
         )
-        settings = {"share": share, "probe_size": probe_size, "averaging": self._averaging}
+        settings = {"share": share, "probe_size": probe_size, "averaging": averaging}
         self._declaration = _declared(name, budget, self.planned, settings)
         self._options: dict[str, Any] = {"results_dir": results_dir, "account": account, "seed": seed}
         self._optimizer: CallersOptimizer | None = None
@@ -274,13 +274,10 @@ class Tuner:
             )
 
     @cached_property
-    def _average(self) -> WeightAverage:
-        return WeightAverage(self._weights, self._averaging)
-
-    @cached_property
     def _voted(self) -> VotedTraining:
         """The training, which is counted when it begins."""
         optimizer = self._optimizer
+        check_alike(self._records.hashes)
         self._declared, streams = open_in_group(self._declaration, **self._options)
         session = open_session_on(self._records, Ledger(self.event), self._streams or streams)
         update = optimizer.update_rule() if optimizer else UpdateRule("AdamW", self._weights)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import pandas
 import pytest
 import torch
 from torch import nn
@@ -34,7 +35,7 @@ def whole_model(model: nn.Module, data: Any = None, function: Any = losses, **op
     tuner_of(model, data, function, **options)
 
 
-class Ignoring(nn.Module):
+class Mixing(nn.Module):
     """A network with a layer that mixes records."""
 
     def __init__(self) -> None:
@@ -46,10 +47,13 @@ class Ignoring(nn.Module):
         return outputs
 
 
+OTHER = network()
+
 BEFORE_THE_LOOP: list[tuple[Callable[[], Any], str]] = [
     (lambda: whole_model(network(), DataLoader(DATA)), "pass loader.dataset"),
     (lambda: whole_model(network(), RandomPairs()), "items stay"),
     (lambda: whole_model(network(), iter(DATA)), "map-style Dataset"),
+    (lambda: whole_model(network(), pandas.DataFrame({"x": [1.0, 2.0]})), "by index, from 0 to 1, raises KeyError"),
     (lambda: whole_model(network(), (TRAIN.inputs, TRAIN.targets[:5])), "one row for each record"),
     (lambda: whole_model(network(), function=nn.CrossEntropyLoss()), "reduction='none'"),
     (lambda: whole_model(network(), function=lambda m, b: functional.cross_entropy(m(b[0]), b[1])), "reduction='none'"),
@@ -57,7 +61,9 @@ BEFORE_THE_LOOP: list[tuple[Callable[[], Any], str]] = [
     (lambda: whole_model(network(), function=lambda m, b: losses(m, b) - losses(m, b).mean()), "record alone"),
     (lambda: whole_model(network(), function=lambda m, b: losses(m, b).detach()), "depend on the weights"),
     (lambda: whole_model(network(), function=lambda m, b: losses(m, b, 1)), "The model fails on made-up records"),  # type: ignore[call-arg]
-    (lambda: whole_model(Ignoring()), "GroupNorm"),
+    (lambda: whole_model(network(), function=lambda _, b: losses(OTHER, b)), "the model that they get"),
+    (lambda: whole_model(nn.Flatten()), "got Flatten with none"),
+    (lambda: whole_model(Mixing()), "GroupNorm"),
     (lambda: whole_model(network(), sample_rate=0), "sample_rate"),
     (lambda: whole_model(network(), steps=1.5), "steps"),
     (lambda: whole_model(network(), name="a/b"), "name"),

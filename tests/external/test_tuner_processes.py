@@ -1,6 +1,7 @@
 """A tuner in two processes: the releases of one process, noise drawn once, weights the same in both."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor, distributed, multiprocessing, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
-from dphpo_bench.base.errors import AccountError
+from dphpo_bench.base.errors import AccountError, InvalidValueError
 from dphpo_bench.harness.account import Account
 from dphpo_bench.harness.account_report import open_account
 from dphpo_bench.training.randomness import Streams
@@ -21,6 +22,7 @@ from tests.external.loops import (
     RATE,
     STEPS,
     TEST,
+    TRAIN,
     SameBatches,
     SameNoiseOfTheFirst,
     as_the_session,
@@ -80,6 +82,14 @@ def as_users_do() -> tuple[Any, nn.Module, Any]:
     return tuner, model, tuner.finish()
 
 
+def message(call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except (AccountError, InvalidValueError) as error:
+        return str(error)
+    return ""
+
+
 def process(rank: int, folder: str) -> None:
     root = Path(folder)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -92,11 +102,11 @@ def process(rank: int, folder: str) -> None:
         with torch.no_grad():
             accuracy = float((model(TEST.inputs).argmax(1) == TEST.targets).float().mean())
         results[name] = (tuner.path, [*model.parameters()], accuracy, finished is not None)
-    refused = ""
-    try:
-        plain(root / "full")
-    except AccountError as error:
-        refused = str(error)
+    refused = [
+        message(lambda: plain(root / "full")),
+        message(lambda: tuner_of(network(seed=rank)).backward()),
+        message(lambda: tuner_of(network(), (TRAIN.inputs[rank:599], TRAIN.targets[rank:599])).backward()),
+    ]
     torch.save((results, refused), root / f"{rank}.pt")
     distributed.destroy_process_group()
 
@@ -141,5 +151,6 @@ def test_the_first_process_counts_and_records_once(both: tuple[Path, list[Any]])
     assert len([*(both[0] / "results").rglob("*.json")]) == 1
 
 
-def test_where_the_first_is_refused_all_are(both: tuple[Path, list[Any]]) -> None:
-    assert all("cap" in refused for _, refused in both[1])
+@pytest.mark.parametrize(("place", "line"), enumerate(["cap", "the same weights in each", "the same data in each"]))
+def test_all_are_refused_together(both: tuple[Path, list[Any]], place: int, line: str) -> None:
+    assert all(line in refused[place] for _, refused in both[1])
