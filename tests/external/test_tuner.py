@@ -1,4 +1,4 @@
-"""HyFreeDP in a loop of the caller's own: the method's releases and rates, whoever computes the gradients."""
+"""HyFreeDP in a loop of the caller: the method's releases and rates, whoever computes the gradients."""
 
 from pathlib import Path
 from typing import Any
@@ -61,36 +61,36 @@ def assert_same(tuner: bench.hyfreedp.Tuner, finished: Any, expected: Any, rel: 
         assert finished.record.released[name] == pytest.approx(expected[name], rel=rel)
 
 
-@pytest.mark.parametrize("model", ["linear", "mlp"])
-def test_a_plain_loop_releases_what_the_method_releases(model: str) -> None:
+@pytest.mark.parametrize("name", ["linear", "mlp"])
+def test_a_plain_loop_releases_what_the_method_releases(name: str) -> None:
     """Gradients differ by the order of sums only: 1e-4 of their noise; votes, rates and weights accordingly."""
-    expected, trained, gradients, own = by_the_method(model)
-    tuner = having(tuner_of(own), Streams(7))
+    expected, trained, gradients, model = by_the_method(name)
+    tuner = having(tuner_of(model), Streams(7))
     for gradient in gradients:
         tuner.backward()
-        for weight, part in zip(own.parameters(), gradient, strict=True):
+        for weight, part in zip(model.parameters(), gradient, strict=True):
             assert weight.grad is not None
             torch.testing.assert_close(weight.grad, part, rtol=1e-3, atol=1e-5)
         tuner.step()
     finished = tuner.finish()
-    assert tuner.planned == HyFreeDP().plan(TinyTask(model).facts, BUDGET).parameters
+    assert tuner.planned == HyFreeDP().plan(TinyTask(name).facts, BUDGET).parameters
     assert_same(tuner, finished, expected, 1e-2)
-    for weight, other in zip(own.parameters(), trained.parameters(), strict=True):
+    for weight, other in zip(model.parameters(), trained.parameters(), strict=True):
         torch.testing.assert_close(weight, other, rtol=1e-2, atol=1e-3)
 
 
-@pytest.mark.parametrize("model", ["linear", "mlp"])
-def test_an_opacus_loop_fed_with_batches_and_noise_of_the_method_has_its_rates(model: str) -> None:
+@pytest.mark.parametrize("name", ["linear", "mlp"])
+def test_an_opacus_loop_fed_with_batches_and_noise_of_the_method_has_its_rates(name: str) -> None:
     """Opacus clips by C / (norm + 1e-6) and the method by C / norm; else all is the same but for the order of sums."""
-    expected, trained, _, own = by_the_method(model, clipping="abadi:0.5")
-    tuner = having(tuner_of(own), Streams(7))
-    module, optimizer, loader = as_the_session(own, tuner, 0.5, Streams(7))
+    expected, trained, _, model = by_the_method(name, clipping="abadi:0.5")
+    tuner = having(tuner_of(model), Streams(7))
+    module, optimizer, loader = as_the_session(model, tuner, 0.5, Streams(7))
     tuner.attach(optimizer, loader)
     for x, y in loader:
         functional.cross_entropy(module(x), y).backward()
         tuner.step()
     assert_same(tuner, tuner.finish(), expected, 1e-2)
-    for weight, other in zip(own.parameters(), trained.parameters(), strict=True):
+    for weight, other in zip(model.parameters(), trained.parameters(), strict=True):
         torch.testing.assert_close(weight, other, rtol=1e-2, atol=1e-3)
 
 
