@@ -24,6 +24,7 @@ from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.functional import copied
 from dphpo_bench.training.losses import Objective
+from dphpo_bench.training.randomness import global_randomness
 from dphpo_bench.training.structure import content, weights_hash
 from dphpo_bench.training.unfit import refuse_unfit
 
@@ -83,7 +84,8 @@ class CallersTask(Task):
     @property
     def facts(self) -> TaskFacts:
         """Public facts; the schedule is the caller's and not stated here."""
-        return TaskFacts("declared", "declared", self._n_records, inputs_of(self._example), 1, 1.0, "AdamW", 1.0, "own")
+        n = self._n_records
+        return TaskFacts("declared", "declared", n, inputs_of(self._example), n, 1.0, "AdamW", 1.0, "own")
 
     def load_train(self, source: DataSource) -> Records:
         """Return records of the form of the caller's; a session reads the caller's own."""
@@ -125,7 +127,7 @@ class CallersRecords(RawRecords):
         device = next((weight.device for weight in model.parameters()), torch.device("cpu"))
         example = _records(batch).each(torch.zeros_like)  # of its form only
         super().__init__(CallersTask(self.whole, example, len(rows)), example, device)
-        with torch.random.fork_rng(devices=[]):
+        with global_randomness(0, device):
             try:
                 self.own_model().check(scores=False)
             except InvalidValueError as error:

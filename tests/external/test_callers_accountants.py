@@ -88,6 +88,14 @@ def test_accountants_that_cannot_take_votes_are_refused() -> None:
         CallersAccountant(3.0)
 
 
-def test_the_rate_is_that_of_the_loader() -> None:
-    _, accountant = after_a_training("rdp")
-    assert sum(n for _, rate, n in accountant.history if rate == pytest.approx(RATE)) >= STEPS
+def test_looks_and_votes_are_noted_together_before_the_gradients() -> None:
+    """The fewer the kinds that follow each other, the faster the PRV accountant."""
+    tuner, accountant = after_a_training("rdp")
+    planned = tuner.planned
+    looks = planned.noise(planned.look_rate), planned.noise(planned.vote_rate)
+    assert accountant.history == [
+        (pytest.approx(looks[0] / 4), planned.look_rate, 1),  # 16 sums
+        (pytest.approx(looks[1] / math.sqrt(2)), planned.vote_rate, len(planned.probes)),
+        (pytest.approx(looks[0] / math.sqrt(8)), planned.look_rate, 1),
+        (planned.noise_multiplier, pytest.approx(RATE), STEPS),
+    ]
