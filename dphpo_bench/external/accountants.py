@@ -31,7 +31,8 @@ class CallersAccountant:
                 "Expected an accountant that takes several noise multipliers and sample rates, got Opacus' "
                 "GaussianAccountant (gdp), which takes one. Use PrivacyEngine(accountant='rdp') or 'prv'."
             )
-        if accountant is not None and not (self._takes_events or callable(getattr(accountant, "step", None))):
+        is_known = hasattr(accountant, "get_epsilon") and (self._takes_events or hasattr(accountant, "step"))
+        if accountant is not None and (isinstance(accountant, type) or not is_known):
             raise InvalidValueError(
                 "Expected an accountant of Opacus (step) or dp_accounting (compose), got "
                 f"{type(accountant).__name__}. Pass engine.accountant."

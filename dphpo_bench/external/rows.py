@@ -52,6 +52,8 @@ class Rows:
                     "different inputs. Pass the data without the random transform, and transform in the loop."
                 )
         else:
+            if collate is not None:
+                raise InvalidValueError("Expected collate_fn with a Dataset only: tensors are batches already.")
             sizes = {len(tensor) if tensor.ndim else 0 for tensor in parts_of(self._tensors).values()}
             if len(sizes) != 1 or 0 in sizes:
                 raise InvalidValueError(f"Expected tensors with one row for each record, got {sorted(sizes)} rows.")

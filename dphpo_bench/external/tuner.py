@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from annotated_types import Interval
 from torch import Tensor, nn
 
-from dphpo_bench.base.checks import ranged, typed, whole
+from dphpo_bench.base.checks import number, ranged, short_text, typed, whole
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.external.accountants import CallersAccountant
 from dphpo_bench.external.callers_optimizer import CallersOptimizer, attached
@@ -238,8 +238,9 @@ class Tuner:
             The record, its path and the account's report; None in all processes of a group but the first.
 
         Raises:
-            InvalidValueError: if no step was taken, or this is the second call.
+            InvalidValueError: if no step was taken, this is the second call, or a metric is no number.
         """
+        numbers = _numbers(metrics)
         if self._is_over or not self.steps_taken:
             raise InvalidValueError("Expected finish() once, after the last step.")
         if self.steps_taken < self.steps:
@@ -253,7 +254,7 @@ class Tuner:
         self._average.copy_to(self._weights)
         results = self._voted.results()
         self._voted.session.close()
-        return self._declared.finish(released=results, metrics=metrics) if self._declared else None
+        return self._declared.finish(released=results, metrics=numbers) if self._declared else None
 
     # ------------------------------------------------------------------------------------------------ the training
 
@@ -284,6 +285,13 @@ class Tuner:
         if optimizer and optimizer.is_private:
             noise = optimizer.noise
         return VotedTraining(self.planned, session, self._records.whole, update, noise, is_regression=self._regression)
+
+
+def _numbers(metrics: Mapping[str, float] | None) -> dict[str, float]:
+    """Return metrics as a dictionary of numbers."""
+    if not isinstance(metrics, Mapping | None):
+        raise InvalidValueError(f"Expected metrics as a dictionary of numbers, got {type(metrics).__name__}.")
+    return {short_text("metric", name): number(str(name), value, low=-1e300) for name, value in (metrics or {}).items()}
 
 
 def _declared(name: str, budget: PrivacyBudget, planned: Voted, settings: Mapping[str, Any]) -> Declaration:

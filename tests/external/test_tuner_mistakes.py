@@ -64,6 +64,7 @@ BEFORE_THE_LOOP: list[tuple[Callable[[], Any], str]] = [
     (lambda: whole_model(network(), function=lambda _, b: losses(OTHER, b)), "the model that they get"),
     (lambda: whole_model(nn.Flatten()), "got Flatten with none"),
     (lambda: whole_model(Mixing()), "GroupNorm"),
+    (lambda: whole_model(network(), collate_fn=list), "with a Dataset only"),
     (lambda: whole_model(network(), sample_rate=0), "sample_rate"),
     (lambda: whole_model(network(), steps=1.5), "steps"),
     (lambda: whole_model(network(), name="a/b"), "name"),
@@ -180,7 +181,10 @@ def test_there_are_as_many_steps_as_planned_and_an_end() -> None:
         with pytest.raises(InvalidValueError, match="as declared"):
             more()
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-    tuner.finish()
+    for metrics in (3, {"accuracy": None}, {"accuracy": "high"}, {1: 1.0}):
+        with pytest.raises(InvalidValueError):
+            tuner.finish(metrics=metrics)
+    assert tuner.finish(metrics={"accuracy": 0.5}) is not None
     for more in (tuner.backward, tuner.step, tuner.finish):
         with pytest.raises(InvalidValueError):
             more()
