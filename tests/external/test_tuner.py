@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 import dphpo_bench as bench
 from dphpo_bench.base.errors import RecordError
 from dphpo_bench.methods.hyfreedp import HyFreeDP
+from dphpo_bench.recipes.voting import HEAD
 from dphpo_bench.training.randomness import Streams
 from tests.conftest import TinyTask, session_on
 from tests.external.loops import (
@@ -205,6 +206,15 @@ def test_a_training_that_ends_early_costs_all_of_its_plan() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------- data
+
+
+def test_a_regression_starts_lower() -> None:
+    rates = []
+    for regression in (False, True):
+        tuner = having(tuner_of(network("linear"), regression=regression), Streams(3))
+        loop(tuner, 1)
+        rates.append(tuner.learning_rate)
+    assert rates[0] == pytest.approx(HEAD * rates[1])
 
 
 class Pairs(Dataset[Any]):

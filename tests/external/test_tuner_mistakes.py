@@ -1,6 +1,7 @@
 """Mistakes with a tuner: each is refused in a line, before anything is released."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pandas
@@ -8,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader
+from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError
@@ -96,6 +97,7 @@ def test_a_mistake_before_the_loop(mistake: Callable[[], Any], line: str) -> Non
              "max_clipbound": 1.0, "min_clipbound": 0.01, "unclipped_num_std": 1.0},
             "adaptive clipping",
         ),
+        ({"loader": DataLoader(ConcatDataset([DATA, Subset(DATA, [0])]), 101)}, "Pass data=loader.dataset"),
         ({"accountant": "gdp"}, "PrivacyEngine(accountant='rdp')"),
     ],
 )  # fmt: skip
@@ -188,6 +190,16 @@ def test_there_are_as_many_steps_as_planned_and_an_end() -> None:
     for more in (tuner.backward, tuner.step, tuner.finish):
         with pytest.raises(InvalidValueError):
             more()
+
+
+def test_a_step_that_is_refused_is_not_counted(tmp_path: Path) -> None:
+    model = network()
+    tuner = tuner_of(model, results_dir=tmp_path)
+    _, optimizer, loader, accountant = private(model, tuner)
+    tuner.attach(optimizer, loader, accountant)
+    with pytest.raises(InvalidValueError, match=r"loss\.backward\(\)"):
+        tuner.step()
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_model_of_make_private_serves_too() -> None:
