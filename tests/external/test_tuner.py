@@ -134,9 +134,9 @@ def test_a_virtual_step_of_a_batch_memory_manager_is_no_step() -> None:
     model = network()
     tuner = tuner_of(model)
     module, optimizer, loader, accountant = private(model, tuner)
-    tuner.attach(optimizer, loader, accountant)
     passes = 0
     with BatchMemoryManager(data_loader=loader, max_physical_batch_size=32, optimizer=optimizer) as pieces:
+        tuner.attach(optimizer, pieces, accountant)
         for x, y in batches(pieces, 10**6):
             optimizer.zero_grad()
             functional.cross_entropy(module(x), y).backward()
