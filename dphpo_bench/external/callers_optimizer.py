@@ -109,6 +109,11 @@ class CallersOptimizer:
                 "Expected clipping='flat' or 'per_layer', got adaptive clipping, which releases counts of records that "
                 "the tuner does not declare."
             )
+        if place_in_group()[1] > 1 and not hasattr(self.outer, "reduce_gradients"):
+            raise InvalidValueError(
+                "Expected Opacus' optimizer of several processes, got one that keeps its gradients to itself. Wrap the "
+                "model in DifferentiallyPrivateDistributedDataParallel before make_private."
+            )
         if not self.outer.noise_multiplier >= planned.noise_multiplier * (1 - _ROUNDING):
             raise InvalidValueError(
                 f"Expected noise_multiplier >= {planned.noise_multiplier:.6g} in the optimizer, got "

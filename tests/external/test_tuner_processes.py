@@ -82,6 +82,12 @@ def as_users_do() -> tuple[Any, nn.Module, Any]:
     return tuner, model, tuner.finish()
 
 
+def alone() -> None:
+    tuner = tuner_of(model := network())
+    _, optimizer, loader, accountant = private(model, tuner)
+    tuner.attach(optimizer, loader, accountant)
+
+
 def message(call: Callable[[], Any]) -> str:
     try:
         call()
@@ -106,6 +112,7 @@ def process(rank: int, folder: str) -> None:
         message(lambda: plain(root / "full")),
         message(lambda: tuner_of(network(seed=rank)).backward()),
         message(lambda: tuner_of(network(), (TRAIN.inputs[rank:599], TRAIN.targets[rank:599])).backward()),
+        message(alone),
     ]
     torch.save((results, refused), root / f"{rank}.pt")
     distributed.destroy_process_group()
@@ -151,6 +158,8 @@ def test_the_first_process_counts_and_records_once(both: tuple[Path, list[Any]])
     assert len([*(both[0] / "results").rglob("*.json")]) == 1
 
 
-@pytest.mark.parametrize(("place", "line"), enumerate(["cap", "the same weights in each", "the same data in each"]))
+@pytest.mark.parametrize(
+    ("place", "line"), enumerate(["cap", "the same weights in each", "the same data in each", "Wrap the model"])
+)
 def test_all_are_refused_together(both: tuple[Path, list[Any]], place: int, line: str) -> None:
     assert all(line in refused[place] for _, refused in both[1])
