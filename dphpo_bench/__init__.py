@@ -18,11 +18,14 @@ _NAMESPACES = (
     "events",
     "features",
     "hyfreedp",
+    "lightning",
     "losses",
     "metrics",
+    "mlflow",
     "parameters",
     "recipes",
     "search",
+    "transformers",
 )
 
 

@@ -264,7 +264,6 @@ class DeclaredRun:
             ),
             cost=None,
             seconds={},
-            peak_memory_bytes=None,
             environment=environment("the caller's", "drawn by the caller, as declared"),
             accounting=DECLARED,
             created=created,
