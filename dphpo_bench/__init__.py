@@ -17,6 +17,7 @@ _NAMESPACES = (
     "errors",
     "events",
     "features",
+    "hyfreedp",
     "lightning",
     "losses",
     "metrics",

@@ -4,6 +4,7 @@ from . import clipping as clipping
 from . import errors as errors
 from . import events as events
 from . import features as features
+from . import hyfreedp as hyfreedp
 from . import lightning as lightning
 from . import losses as losses
 from . import metrics as metrics

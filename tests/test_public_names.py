@@ -14,6 +14,7 @@ NAMESPACES = (
     "errors",
     "events",
     "features",
+    "hyfreedp",
     "lightning",
     "losses",
     "metrics",

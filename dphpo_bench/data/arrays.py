@@ -210,6 +210,13 @@ def _same(a: Any, b: Any) -> bool:
     return bool(a == b or (a != a and b != b))
 
 
+def items_stay(dataset: "Dataset[Any]", size: int) -> bool:
+    """Return whether two reads of some items of a dataset are equal: a random transform would change them."""
+    places = sorted({number * size // _REREAD for number in range(_REREAD)})
+    before = [copy.deepcopy(dataset[place]) for place in places]
+    return all(_same(item, dataset[place]) for item, place in zip(before, places, strict=True))
+
+
 def _stacked(rows: list[Any], which: str) -> Any:
     try:
         if isinstance(rows[0], Mapping):

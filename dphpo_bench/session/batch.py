@@ -193,12 +193,9 @@ class Batch(Unique):
         pairs = zip(parts, engine.parameters, strict=True)
         along = [part.detach().to(weight.device, weight.dtype, copy=True) for part, weight in pairs]
         self._account.charge(repeat(gaussian(noise_multiplier), releases))
-        train = self._access.raw.train
-        rows, _ = self._access.raw.members(self._indices)
+        raw = self._access.raw
         self._access.meter.advance(len(steps) * self._expected_size)
-        return self._access.compute(
-            lambda: engine.losses_along(train.inputs, train.targets, along, steps, indices=rows)
-        ).double()
+        return self._access.compute(lambda: raw.losses_along(engine, self._indices, along, steps)).double()
 
     def _noisy_means(self, clipped: "Tensor", bound: float, noise_multiplier: float) -> list[float]:
         _, units = self._access.raw.members(self._indices)

@@ -85,6 +85,13 @@ class RawRecords:
             return engine.clipped_unit_sum(self.train.inputs, self.train.targets, clipping, units)
         return engine.clipped_sum(self.train.inputs, self.train.targets, clipping, indices=rows)
 
+    def losses_along(
+        self, engine: "GradientEngine", numbers: "Tensor | None", direction: "Sequence[Tensor]", steps: Sequence[float]
+    ) -> "Tensor":
+        """Return the losses of these units' records along a line; see `GradientEngine.losses_along`."""
+        rows, _ = self.members(numbers)
+        return engine.losses_along(self.train.inputs, self.train.targets, direction, steps, indices=rows)
+
     def build_model(self, seed: int) -> "nn.Module":
         """Return the task's model with the initial weights of this seed."""
         with global_randomness(seed, self.device):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dphpo_bench.session.batch import Batch
     from dphpo_bench.session.checkpoints import Checkpoints
     from dphpo_bench.session.observer import Observer
+    from dphpo_bench.session.raw import RawRecords
     from dphpo_bench.session.releases import Releases
     from dphpo_bench.session.sealed import SealedUtilities
     from dphpo_bench.session.selection import TrialFunction
@@ -70,20 +71,49 @@ def open_session(
         checkpoints: where the run resumes after a kill, if it has checkpoints.
         releases: notes what is released, if a restart would draw the same noise.
     """
+    from dphpo_bench.session.raw import RawRecords
+
+    return open_session_on(
+        RawRecords(task, train, device),
+        ledger,
+        streams,
+        model_streams=model_streams,
+        progress=progress,
+        meter=meter,
+        observer=observer,
+        order=order,
+        checkpoints=checkpoints,
+        releases=releases,
+    )
+
+
+def open_session_on(
+    raw: "RawRecords",
+    ledger: "Ledger",
+    streams: "Streams",
+    *,
+    model_streams: "Streams | None" = None,
+    progress: Progress | None = None,
+    meter: Meter | None = None,
+    observer: "Observer | None" = None,
+    order: Callable[[int], Sequence[int]] = range,
+    checkpoints: "Checkpoints | None" = None,
+    releases: "Releases | None" = None,
+) -> "Session":
+    """Open a session on records with their models; see `open_session`."""
     from dphpo_bench.session.access import Access
     from dphpo_bench.session.guard import Guard
-    from dphpo_bench.session.raw import RawRecords
 
     return Session(
         Access(
-            raw=RawRecords(task, train, device),
+            raw=raw,
             ledger=ledger,
             streams=streams,
             model_streams=model_streams or streams,
             guard=Guard(),
             begun={},
             counts=Counter(),
-            expected_records=float(task.facts.n_records),
+            expected_records=float(raw.facts.n_records),
             progress=progress or NullProgress(),
             meter=meter or Meter(),
             observer=observer,

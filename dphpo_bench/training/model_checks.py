@@ -231,7 +231,9 @@ def _compare(model: nn.Module, inputs: Tensors, unused: nn.Module) -> bool:
         pairs = [*zip(together, again, alone, strict=True)]
         pairs += [(several, part[many], part[many]) for several, part in zip(outputs(many), together, strict=True)]
         for mode.chance in range(1, _CHANCES) if is_random else ():
-            pairs += [(a[:1], b, b) for a, b in zip(outputs([1, 0, 2]), outputs([1]), strict=True)]
+            for several, single in zip(outputs([1, 0, 2]), outputs([1]), strict=True):
+                expected = torch.cat([single, several[1:]])
+                pairs.append((several, expected, expected))
     if any(_differ(*some) for some in pairs):
         raise InvalidValueError(
             "Expected a model that treats each record alone; its outputs for a record depend on the others of a batch."

@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 import dphpo_bench as bench
-from dphpo_bench.methods.hyfreedp import (
+from dphpo_bench.methods.hyfreedp import HyFreeDP
+from dphpo_bench.recipes.optimizing import UpdateRule
+from dphpo_bench.recipes.voted_training import VotedTraining, bearable
+from dphpo_bench.recipes.voting import (
     BOLD,
     FALLBACK,
     HEAD,
@@ -20,9 +23,7 @@ from dphpo_bench.methods.hyfreedp import (
     QUIETEST,
     SMALLEST,
     WARM,
-    HyFreeDP,
     VotingRule,
-    bearable,
 )
 from tests.conftest import TinyTask, session_on
 
@@ -134,7 +135,9 @@ def first_rule(model: nn.Module, deviation: float, kind: str = "classification")
     session = session_on(task, task.load_train(bench.DataSource.resolve()))
     built = session.build_model()
     direction = [torch.ones_like(weight) for weight in built.parameters()]
-    return method.first_rule(planned, session, built, direction)
+    update = UpdateRule("AdamW", built.parameters())
+    training = VotedTraining(planned, session, built, update, 1.0, is_regression=kind == "regression")
+    return training.first_rule(direction)
 
 
 def test_the_first_rate_is_what_the_initial_weights_bear() -> None:
@@ -181,7 +184,7 @@ def scaled(sure: float, deviation: float) -> float:
         last.weight.copy_(2 * sure * torch.eye(3, 5))  # the difference of two centres: they have unit covariance
         copied.bias.zero_()
         last.bias.zero_()
-    scale = method.scaled(planned, session, model)
+    scale = VotedTraining(planned, session, model, UpdateRule("AdamW", model.parameters()), 1.0).scaled()
     assert torch.equal(copied.weight, torch.eye(5))
     assert last.weight[0, 0].item() == pytest.approx(2 * sure * scale, rel=1e-4)
     return scale

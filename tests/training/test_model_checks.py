@@ -232,6 +232,20 @@ def test_models_that_mix_at_times_are_refused(condition: Any, message: str) -> N
         refuse_mixing(centres_if(condition), RECORDS)
 
 
+class WithLosses(Own):
+    """Its outputs are small differences of large numbers, whose last bits depend on the size of a batch."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        values = self.last(functional.dropout(self.first(inputs), 0.5))
+        return functional.cross_entropy(values, torch.zeros(len(values), dtype=torch.int64), reduction="none")
+
+
+@pytest.mark.parametrize("seed", range(20, 30))
+def test_rounding_of_a_model_that_draws_is_not_mistaken_for_mixing(seed: int) -> None:
+    torch.manual_seed(seed)
+    refuse_mixing(WithLosses(), RECORDS)
+
+
 class Capacity(Own):
     """An expert takes a quarter of a batch, and four records at least; what comes later is dropped."""
 

@@ -1,0 +1,225 @@
+"""The optimiser of a caller's loop, bare or in a DPOptimizer of Opacus, and mistakes with it.
+
+Opacus is never imported: a DPOptimizer is known by its attributes.
+"""
+
+import copy
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
+from dphpo_bench.base.text import shown
+from dphpo_bench.external.accountants import CallersAccountant
+from dphpo_bench.external.groups import place_in_group
+from dphpo_bench.recipes.voting import Voted
+from dphpo_bench.training.optimizer_names import check_optimizer, published
+from dphpo_bench.training.optimizers import UpdateRule
+
+_ROUNDING = 1e-9
+_SIZE = 0.02
+"""Opacus rounds: of some loaders, as of 93 batches, its own has a batch less."""
+
+STEP_BESIDE = "Expected tuner.step() in place of optimizer.step(): the tuner sets the learning rate. Call one of them."
+
+
+class CallersOptimizer:
+    """The caller's optimiser: its rule gives directions, and of a DPOptimizer gradients with noise.
+
+    Args:
+        optimizer: of torch; or a DPOptimizer of Opacus around one.
+        weights: the model's, of which all are trained.
+
+    Raises:
+        InvalidValueError: if the optimiser moves other weights, or is none that can serve.
+    """
+
+    def __init__(self, optimizer: Any, weights: Sequence[Tensor]) -> None:
+        self.outer = optimizer
+        self.is_private = hasattr(optimizer, "pre_step") and hasattr(optimizer, "original_optimizer")
+        self.inner: torch.optim.Optimizer = optimizer.original_optimizer if self.is_private else optimizer
+        if not isinstance(self.inner, torch.optim.Optimizer):
+            raise InvalidValueError(
+                f"Expected an optimizer of torch, or Opacus' DPOptimizer, got {shown(optimizer, form=repr)}."
+            )
+        moved = [weight for group in self.inner.param_groups for weight in group["params"] if weight.requires_grad]
+        if {id(weight) for weight in moved} != {id(weight) for weight in weights}:
+            raise InvalidValueError(
+                "Expected an optimizer of the model's trained weights, all and no others; this one has "
+                f"{len(moved)} tensors, the model {len(weights)}. Make it of the tuner's model: "
+                "AdamW(model.parameters())."
+            )
+        if type(self.inner) in published().values():
+            check_optimizer(type(self.inner).__name__)
+        if not float(self.inner.param_groups[0]["lr"]) > 0:
+            raise InvalidValueError(
+                "Expected lr > 0 in the first group of the optimizer: those of others are relative."
+            )
+        self._weights = list(weights)
+        self._own_step = vars(optimizer).get("step")
+        self.check_schedulers()
+        self._refusing = self._refuse_step  # a method, which schedulers expect
+        optimizer.step = self._refusing
+
+    def release(self) -> None:
+        """Give the optimiser its `step` back."""
+        if vars(self.outer).get("step") is self._refusing:
+            del self.outer.step
+            if self._own_step is not None:
+                self.outer.step = self._own_step
+
+    def _refuse_step(self, *_: Any, **__: Any) -> None:
+        raise InvalidValueError(STEP_BESIDE)
+
+    def update_rule(self) -> UpdateRule:
+        """Return a rule with this optimiser's options and state; rates of groups are relative to the first."""
+        return UpdateRule(self._alike, self._weights)
+
+    def _alike(self, stand_ins: list[Tensor], lr: float) -> torch.optim.Optimizer:
+        """Return a copy that steps on other tensors."""
+        stand_in = {id(weight): tensor for weight, tensor in zip(self._weights, stand_ins, strict=True)}
+        alike, groups = copy.copy(self.inner), self.inner.param_groups
+        vars(alike).pop("step", None)
+        alike.param_groups = [
+            {
+                **group,
+                "params": [stand_in[id(weight)] for weight in group["params"] if id(weight) in stand_in],
+                "lr": lr * float(group["lr"]) / float(groups[0]["lr"]),
+            }
+            for group in groups
+        ]
+        alike.state = defaultdict(dict)
+        for weight in self._weights:
+            for name, value in self.inner.state.get(weight, {}).items():
+                is_like = isinstance(value, Tensor) and value.shape == weight.shape and value.ndim > 0
+                some = value.to(stand_in[id(weight)].dtype, copy=True) if is_like else copy.deepcopy(value)
+                alike.state[stand_in[id(weight)]][name] = some
+        return alike
+
+    # ------------------------------------------------------------------------------------------------- Opacus
+
+    def check(self, planned: Voted) -> None:
+        """Reject a DPOptimizer that does not do what is planned."""
+        if type(self.outer).__name__.startswith("AdaClip") or hasattr(self.outer, "_adjusted_noise_multiplier"):
+            raise InvalidValueError(
+                "Expected clipping='flat' or 'per_layer', got adaptive clipping, which releases counts of records that "
+                "the tuner does not declare."
+            )
+        if place_in_group()[1] > 1 and not hasattr(self.outer, "reduce_gradients"):
+            raise InvalidValueError(
+                "Expected Opacus' optimizer of several processes, got one that keeps its gradients to itself. Wrap the "
+                "model in DifferentiallyPrivateDistributedDataParallel before make_private."
+            )
+        if not self.outer.noise_multiplier >= planned.noise_multiplier * (1 - _ROUNDING):
+            raise InvalidValueError(
+                f"Expected noise_multiplier >= {planned.noise_multiplier:.6g} in the optimizer, got "
+                f"{self.outer.noise_multiplier:.6g}. Pass noise_multiplier=tuner.noise_multiplier to make_private, "
+                "and no noise scheduler."
+            )
+        expected = planned.batch_size
+        size = expected if self.outer.expected_batch_size is None else self._size
+        if abs(size - expected) > 1 + _SIZE * expected:
+            raise InvalidValueError(
+                f"Expected batches of {expected:g} records, sample_rate · n, got an optimizer for {size:g}. Declare "
+                "sample_rate=1/len(loader), and all records of the loader as data."
+            )
+
+    def check_schedulers(self) -> None:
+        """Reject a scheduler of the learning rate, which would have no effect."""
+        wrapped = any(getattr(o.step, "_wrapped_by_lr_sched", False) for o in (self.outer, self.inner))
+        if wrapped or any("initial_lr" in group for group in self.inner.param_groups):
+            raise InvalidValueError(
+                "Expected an optimizer without a scheduler of its learning rate: the tuner sets the rate, from votes. "
+                "Leave the scheduler out."
+            )
+
+    def check_gradients(self) -> None:
+        """Reject a step without gradients of the records, or with those of several batches."""
+        attribute = "grad" if "FastGradientClipping" in type(self.outer).__name__ else "grad_sample"
+        if any(getattr(weight, attribute, None) is None for weight in self._weights):
+            raise InvalidValueError(
+                "Expected gradients of the records, got none: call loss.backward() on the model of make_private, then "
+                "tuner.step()."
+            )
+        if self.outer.accumulated_iterations != 1:
+            raise InvalidValueError(
+                f"Expected one backward pass in each step, got {self.outer.accumulated_iterations}: their batches "
+                "would be sampled at a larger rate. Use opacus.utils.batch_memory_manager."
+            )
+
+    def noisy_gradient(self) -> list[Tensor] | None:
+        """Return the gradient with noise that Opacus makes of those of the records; None after a virtual step."""
+        if not self.outer.pre_step():
+            return None
+        if hasattr(self.outer, "reduce_gradients"):
+            self.outer.reduce_gradients()
+        return [weight.grad.detach() for weight in self._weights if weight.grad is not None]
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the noise on each coordinate of a gradient of Opacus."""
+        norms = self.outer.max_grad_norm
+        bound = math.hypot(*norms) if isinstance(norms, list | tuple) else float(norms)
+        mean = self.outer.loss_reduction == "mean"
+        return float(self.outer.noise_multiplier * bound / (self._size if mean else 1.0))
+
+    @property
+    def _size(self) -> float:
+        """Expected number of records of a batch, over all processes."""
+        return float(self.outer.expected_batch_size * place_in_group()[1])
+
+
+def attached(
+    optimizer: Any, loader: Any, accountant: Any, weights: Sequence[Tensor], planned: Voted
+) -> CallersOptimizer:
+    """Return the caller's optimiser, after a check that it, its loader and its accountant do what is planned.
+
+    Raises:
+        InvalidValueError: if one of them does not, or is missing. The optimiser is then as it was.
+    """
+    ours = CallersOptimizer(optimizer, weights)
+    try:
+        CallersAccountant(accountant)
+        if ours.is_private:
+            ours.check(planned)
+            if loader is None:
+                raise InvalidValueError(
+                    "Expected the loader of make_private beside its optimizer: attach(optimizer, loader, "
+                    "engine.accountant)."
+                )
+            check_loader(loader, planned)
+            if accountant is None and optimizer.step_hook is not None:
+                raise InvalidValueError(
+                    "Expected the accountant of make_private, whose ε would lack the votes: attach(optimizer, loader, "
+                    "engine.accountant)."
+                )
+    except DphpoBenchError:
+        ours.release()
+        raise
+    return ours
+
+
+def check_loader(loader: Any, planned: Voted) -> None:
+    """Reject a loader whose batches are no Poisson samples at the declared rate."""
+    sampler: Any = getattr(loader, "batch_sampler", None)
+    if type(sampler).__name__ == "BatchSplittingSampler":  # of a BatchMemoryManager
+        sampler = sampler.sampler
+    rate = getattr(sampler, "sample_rate", None)
+    if rate is None:
+        raise InvalidValueError(
+            "Expected a loader of Poisson batches, got batches of a fixed size, whose privacy is another. Take the "
+            "loader that make_private returns, with poisson_sampling=True."
+        )
+    if not math.isclose(rate, planned.sample_rate, rel_tol=_ROUNDING):
+        raise InvalidValueError(
+            f"Expected a loader of sample_rate={planned.sample_rate:.6g}, as declared, got {rate:.6g}. Declare "
+            "sample_rate=1/len(loader)."
+        )
+    if (n := len(loader.dataset)) != planned.records:
+        raise InvalidValueError(
+            f"Expected a loader of the tuner's {planned.records} records, got {n}. Pass data=loader.dataset."
+        )

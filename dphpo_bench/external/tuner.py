@@ -1,0 +1,319 @@
+"""HyFreeDP in a training loop of the caller: no learning rate to choose, and what that costs is in the budget."""
+
+import warnings
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from annotated_types import Interval
+from torch import Tensor, nn
+
+from dphpo_bench.base.checks import number, ranged, short_text, typed, whole
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.external.accountants import CallersAccountant
+from dphpo_bench.external.callers_optimizer import CallersOptimizer, attached
+from dphpo_bench.external.callers_records import CallersRecords, Losses
+from dphpo_bench.external.declaration import Declaration
+from dphpo_bench.external.declared import DeclaredRun, Finished
+from dphpo_bench.external.groups import check_alike, open_in_group
+from dphpo_bench.external.rows import Collate, Rows
+from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.recipes.dp_sgd import trainable
+from dphpo_bench.recipes.voted_training import VotedTraining
+from dphpo_bench.recipes.voting import Voted
+from dphpo_bench.session.session import open_session_on
+from dphpo_bench.training.averaging import WeightAverage
+from dphpo_bench.training.clipping import parse_clipping
+from dphpo_bench.training.optimizers import UpdateRule
+from dphpo_bench.training.randomness import Streams
+
+if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
+
+_MAX_STEPS = 10**6
+
+_INNER = ("_module", "_orig_mod", "module")
+"""Names by which wrappers hold a model."""
+
+
+class Tuner:
+    """The method `hyfreedp` in a loop of yours, which needs no learning rate.
+
+    The gradients are yours: of an Opacus `DPOptimizer` that the tuner is attached to, or of `backward`. The tuner sets
+    each step's length from privatised votes of the records, as the method does (docs/hyfreedp.md). Its releases and the
+    gradients are one event, `event`, within the budget.
+
+        tuner = Tuner(model, data, losses, sample_rate=1 / len(loader), steps=T, budget=..., name=...)
+        ... = engine.make_private(..., noise_multiplier=tuner.noise_multiplier)
+        tuner.attach(optimizer, loader, engine.accountant)
+        for x, y in loader: loss(model(x), y).backward(); tuner.step()
+        tuner.finish()
+
+    Nothing is counted before the first step. From there on the training counts as a whole, whether it is finished or
+    not. The loop is yours, so a training that was interrupted cannot go on: a second one is a second release.
+
+    In a group of processes (torch.distributed) each makes a tuner with all of the data; batches and noise are the same
+    in all of them. Account and record are written by the first.
+
+    Args:
+        model: on its device, before or after `make_private`. Its weights are moved in place.
+        data: the private records that the loop trains on: a map-style Dataset, a tensor, a pair or a dictionary of
+            tensors. Looks and votes read a few hundred of them by index.
+        losses: (model, batch) → each record's loss, shape (n,), a function of that record alone. A batch has the form
+            of `data`, with tensors of n rows, on the model's device.
+        sample_rate: rate q of the Poisson batches, public.
+        steps: T, public.
+        budget: (ε, δ) of the whole training.
+        name: of this training, in account and record: letters, digits, _ . and -.
+        results_dir: folder of the record and the account; None: nothing is written or counted, with a warning.
+        account: which account of the folder counts the training; None: "main".
+        seed: makes the tuner's draws repeatable, which is right for public data only.
+        regression: whether losses grow with the square of the outputs.
+        clipping: of `backward`: "auto_s", "auto_s:γ", "auto_v" or "abadi:C".
+        averaging: decay of the exponential average of weights that `finish` puts into the model; 0: the last ones.
+        share: about twice the share of ε that votes may take.
+        probe_size: largest expected number of voters at a time.
+        collate_fn: items of a Dataset → a batch; None: torch's default.
+
+    Attributes:
+        planned: what the training releases, and when.
+        learning_rate: of the next step, once the warm-up is over; NaN before the first step.
+        path: what each probe released, and the learning rate after it.
+        steps_taken: number of steps so far; a virtual step of a `BatchMemoryManager` is none.
+
+    Raises:
+        InvalidValueError: if an argument is out of range, or losses or model are unfit.
+        BudgetTooSmallError: if no noise within reach meets the budget.
+    """
+
+    @typed
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Any,
+        losses: Losses,
+        *,
+        sample_rate: float,
+        steps: int,
+        budget: PrivacyBudget,
+        name: str,
+        results_dir: Path | str | None = None,
+        account: str | None = None,
+        seed: int | None = None,
+        regression: bool = False,
+        clipping: str = "auto_s",
+        averaging: float = 0.99,
+        share: float = 0.03,
+        probe_size: int = 2048,
+        collate_fn: Collate | None = None,
+    ) -> None:
+        sample_rate = float(ranged("sample_rate", sample_rate, float, Interval(gt=0, le=1)))
+        steps = whole("steps", steps, low=1, high=_MAX_STEPS)
+        share = float(ranged("share", share, float, Interval(gt=0, lt=1)))
+        probe_size = whole("probe_size", probe_size, low=1, high=10**9)
+        self._clipping, self._regression = parse_clipping(clipping), regression
+        self._records = CallersRecords(Rows(data, collate_fn), _unwrapped(model), losses)
+        self._weights = trainable(self._records.whole)
+        self._average = WeightAverage(self._weights, averaging)
+        n = self._records.n_units
+        self.planned = Voted.calibrated(
+            budget, sample_rate, steps, n, share=share, probe_size=probe_size, optimizer="AdamW"
+        )
+        settings = {"share": share, "probe_size": probe_size, "averaging": averaging}
+        self._declaration = _declared(name, budget, self.planned, settings)
+        self._options: dict[str, Any] = {"results_dir": results_dir, "account": account, "seed": seed}
+        self._optimizer: CallersOptimizer | None = None
+        self._accountant = CallersAccountant(None)
+        self._declared: DeclaredRun | None = None
+        self._streams: Streams | None = None  # of somebody else's, to compare with the method
+        self._gradient: list[Tensor] | None = None  # of `backward`
+        self._is_over = False
+        self.steps_taken = 0
+
+    @property
+    def noise_multiplier(self) -> float:
+        """The noise multiplier of the gradients, for `make_private`."""
+        return self.planned.noise_multiplier
+
+    @property
+    def event(self) -> "DpEvent":
+        """The event of the whole training: gradients, looks and votes."""
+        return self.planned.event
+
+    @property
+    def steps(self) -> int:
+        """T."""
+        return self.planned.steps
+
+    @property
+    def learning_rate(self) -> float:
+        """See above."""
+        return self._voted.rule.learning_rate if self.steps_taken else float("nan")
+
+    @property
+    def path(self) -> list[dict[str, float]]:
+        """See above."""
+        return [*self._voted.path] if self.steps_taken else []
+
+    def attach(self, optimizer: Any, loader: Any = None, accountant: Any = None) -> None:
+        """Take the optimiser of the loop, whose `step` the tuner replaces.
+
+        Directions are those of the optimiser; its learning rate does not count, but for the ratios of groups.
+
+        Args:
+            optimizer: of torch, or the DPOptimizer of `make_private`.
+            loader: that the loop runs over, to check its rate; None: of `backward`, which draws its own batches.
+            accountant: of Opacus or dp_accounting. At the first step it takes in all looks and votes of the plan. None:
+                there is none.
+
+        Raises:
+            InvalidValueError: if one of them does not do what was declared.
+        """
+        if self.steps_taken or self._optimizer:
+            raise InvalidValueError("Expected one attach() before the first step. Make another tuner.")
+        self._optimizer = attached(optimizer, loader, accountant, self._weights, self.planned)
+        self._accountant = CallersAccountant(accountant)
+
+    def backward(self) -> None:
+        """Draw a Poisson batch of the data, and put its noisy mean gradient, clipped record by record, into `grad`.
+
+        Raises:
+            InvalidValueError: if a DPOptimizer is attached, which makes gradients itself, or no step is left.
+        """
+        if self._optimizer and self._optimizer.is_private:
+            raise InvalidValueError(
+                "Expected loss.backward() with an optimizer of Opacus, which adds the noise. For tuner.backward() "
+                "attach the optimizer of torch, or none."
+            )
+        if self._gradient is not None:
+            raise InvalidValueError("Expected tuner.step() between two calls of tuner.backward().")
+        self._check_open()
+        session, kind = self._voted.session, self.planned.step
+        self._accountant.note(kind)
+        batch = session.sample(kind)
+        self._gradient = batch.gradient(self._records.whole, self._clipping, self.noise_multiplier)
+        for weight, part in zip(self._weights, self._gradient, strict=True):
+            weight.grad = part
+
+    def step(self) -> None:
+        """Move the weights by the gradients of this step, in place of `optimizer.step()`; then clear the gradients.
+
+        Raises:
+            InvalidValueError: if there is no noisy gradient, no step is left, or optimiser and loop do not do what was
+                declared. Nothing has been released then.
+        """
+        self._check_open()
+        private = self._optimizer if self._optimizer and self._optimizer.is_private else None
+        if private:
+            private.check(self.planned)
+            private.check_gradients()
+        elif self._gradient is None:
+            raise InvalidValueError(
+                "Expected gradients with noise: call tuner.backward() before each tuner.step(), or attach the "
+                "DPOptimizer of Opacus."
+            )
+        if self._optimizer:
+            self._optimizer.check_schedulers()
+        voted = self._voted  # counted from here on
+        if (gradient := private.noisy_gradient() if private else self._gradient) is not None:
+            voted.step(self.steps_taken, gradient)
+            self._average.update()
+            self.steps_taken += 1
+        self._gradient = None
+        if private:
+            private.outer.zero_grad()
+        else:
+            for weight in self._weights:
+                weight.grad = None
+
+    def finish(self, *, metrics: Mapping[str, float] | None = None) -> Finished | None:
+        """Average the weights, scale the last layer, and write the record.
+
+        Args:
+            metrics: of public test records, for the record.
+
+        Returns:
+            The record, its path and the account's report; None in all processes of a group but the first.
+
+        Raises:
+            InvalidValueError: if no step was taken, this is the second call, or a metric is no number.
+        """
+        numbers = _numbers(metrics)
+        if self._is_over or not self.steps_taken:
+            raise InvalidValueError("Expected finish() once, after the last step.")
+        if self.steps_taken < self.steps:
+            warnings.warn(
+                f"The training ends after {self.steps_taken} of {self.steps} planned steps; ε stays that of all.",
+                stacklevel=2,
+            )
+        self._is_over = True
+        if self._optimizer:
+            self._optimizer.release()
+        self._average.copy_to(self._weights)
+        results = self._voted.results()
+        self._voted.session.close()
+        return self._declared.finish(released=results, metrics=numbers) if self._declared else None
+
+    # ------------------------------------------------------------------------------------------------ the training
+
+    def _check_open(self) -> None:
+        if self._is_over or self.steps_taken >= self.steps:
+            raise InvalidValueError(
+                f"Expected at most steps={self.steps} steps, as declared: the budget covers no other. Call finish(), "
+                "once; another training needs a tuner and a budget of its own."
+            )
+        if (device := self._weights[0].device) != self._records.device:
+            raise InvalidValueError(
+                f"Expected the model on {self._records.device}, where it was when the tuner was made, got {device}. "
+                "Move it before."
+            )
+
+    @cached_property
+    def _voted(self) -> VotedTraining:
+        """The training, which is counted when it begins."""
+        optimizer = self._optimizer
+        check_alike(self._records.hashes)
+        self._declared, streams = open_in_group(self._declaration, **self._options)
+        session = open_session_on(self._records, Ledger(self.event), self._streams or streams)
+        # All at once: with releases of other kinds in between, Opacus' PRV accountant takes ten times as long.
+        for kind in (self.planned.walk, *[self.planned.vote] * len(self.planned.probes), self.planned.scale):
+            self._accountant.note(kind)
+        update = optimizer.update_rule() if optimizer else UpdateRule("AdamW", self._weights)
+        noise = self.noise_multiplier * self._clipping.sensitivity / self.planned.batch_size
+        if optimizer and optimizer.is_private:
+            noise = optimizer.noise
+        return VotedTraining(self.planned, session, self._records.whole, update, noise, is_regression=self._regression)
+
+
+def _numbers(metrics: Mapping[str, float] | None) -> dict[str, float]:
+    """Return metrics as a dictionary of numbers."""
+    if not isinstance(metrics, Mapping | None):
+        raise InvalidValueError(f"Expected metrics as a dictionary of numbers, got {type(metrics).__name__}.")
+    return {short_text("metric", name): number(str(name), value, low=-1e300) for name, value in (metrics or {}).items()}
+
+
+def _declared(name: str, budget: PrivacyBudget, planned: Voted, settings: Mapping[str, Any]) -> Declaration:
+    """Return what the caller declares of a training."""
+    schedule = ("sample_rate", "steps", "noise_multiplier")
+    return Declaration(
+        name=name,
+        method="hyfreedp",
+        what="training",
+        budget=budget,
+        event=planned.event,
+        training_event=planned.training,
+        parameters={**{field: getattr(planned, field) for field in schedule}, **settings},
+        n_records=planned.records,
+    )
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """Return the model inside the wrappers of Opacus, of the compiler, and of processes in parallel."""
+    while type(model).__module__.partition(".")[0] in ("opacus", "torch"):
+        inside = [part for name in _INNER if isinstance(part := getattr(model, name, None), nn.Module)]
+        if not inside:
+            break
+        model = inside[0]
+    return model

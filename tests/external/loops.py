@@ -1,0 +1,133 @@
+"""Loops of a caller's own around a tuner, on three Gaussian blobs."""
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from opacus import GradSampleModule, PrivacyEngine
+from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+import dphpo_bench as bench
+from dphpo_bench.training.noise import add_gaussian_noise
+from dphpo_bench.training.randomness import Streams
+from dphpo_bench.training.sampling import poisson_sample
+from tests.conftest import TinyTask
+
+BUDGET = bench.PrivacyBudget(epsilon=3.0, delta=1e-4)
+TASK = TinyTask()
+TRAIN = TASK.load_train(bench.DataSource.resolve())
+TEST = TASK.load_test(bench.DataSource.resolve())
+DATA = TensorDataset(TRAIN.inputs, TRAIN.targets)
+N, RATE, STEPS = len(DATA), 1 / 6, 30
+
+
+def losses(model: nn.Module, batch: Any) -> Tensor:
+    """Cross-entropy of each record."""
+    return functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
+def network(name: str = "mlp", seed: int = 0) -> nn.Module:
+    """A model at the weights of a seed."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return TinyTask(name).build_model()
+
+
+def tuner_of(model: nn.Module, data: Any = None, losses_: Any = losses, **options: Any) -> bench.hyfreedp.Tuner:
+    """A tuner of the blobs that nothing counts."""
+    options = {"sample_rate": RATE, "steps": STEPS, "budget": BUDGET, "name": "blobs", **options}
+    return bench.hyfreedp.Tuner(model, (TRAIN.inputs, TRAIN.targets) if data is None else data, losses_, **options)
+
+
+def having(tuner: bench.hyfreedp.Tuner, streams: Streams) -> bench.hyfreedp.Tuner:
+    """The tuner with streams of somebody else's."""
+    tuner._streams = streams
+    return tuner
+
+
+def private(model: nn.Module, tuner: bench.hyfreedp.Tuner | None, accountant: str = "rdp", **options: Any) -> Any:
+    """Opacus' module or hooks, its optimiser, its loader, its accountant."""
+    optimizer = options.pop("optimizer", None) or torch.optim.AdamW(model.parameters())
+    engine = PrivacyEngine(accountant=accountant)
+    loader = options.pop("loader", None) or DataLoader(DATA, batch_size=round(N * RATE))
+    noise = options.pop("noise_multiplier", None) or (tuner.noise_multiplier if tuner else 1.0)
+    options = {"max_grad_norm": 0.1, **options}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        parts = engine.make_private(
+            module=model, optimizer=optimizer, data_loader=loader, noise_multiplier=noise, **options
+        )
+    return *parts, engine.accountant
+
+
+def batches(loader: Any, steps: int) -> Iterator[Any]:
+    """So many batches of a loader, however often it is run through."""
+    taken = 0
+    while taken < steps:
+        for batch in loader:
+            yield batch
+            taken += 1
+            if taken == steps:
+                return
+
+
+class SameBatches:
+    """The batches that a session draws for a training of these streams, or the share of one of several processes."""
+
+    sample_rate = RATE
+
+    def __init__(self, streams: Streams, rank: int = 0, size: int = 1) -> None:
+        self._streams, self._rank, self._size = streams, rank, size
+
+    def __iter__(self) -> Iterator[list[int]]:
+        generator = self._streams.source("sample", "training")
+        for _ in range(STEPS):
+            yield poisson_sample(N, RATE, generator).tolist()[self._rank :: self._size]
+
+    def __len__(self) -> int:
+        return STEPS
+
+
+class SameNoise(DPOptimizer):
+    """An optimiser of Opacus whose noise is that of a session of these streams."""
+
+    source: Any = None
+
+    def add_noise(self) -> None:
+        add_noise_of(self)
+
+
+class SameNoiseOfTheFirst(DistributedDPOptimizer):
+    """That of several processes, of which the first adds the noise."""
+
+    source: Any = None
+
+    def add_noise(self) -> None:
+        if self.rank == 0:
+            add_noise_of(self)
+        else:
+            super().add_noise()
+
+
+def add_noise_of(optimizer: Any) -> None:
+    sums = [weight.summed_grad.double() for weight in optimizer.params]
+    noisy = add_gaussian_noise(sums, optimizer.noise_multiplier, optimizer.max_grad_norm, optimizer.source)
+    for weight, part in zip(optimizer.params, noisy, strict=True):
+        weight.grad = part.to(weight.dtype)
+        weight.summed_grad._processed = True
+
+
+def as_the_session(model: nn.Module, tuner: bench.hyfreedp.Tuner, norm: float, streams: Streams) -> Any:
+    """Opacus' module, optimiser and loader, with batches and noise of a session."""
+    optimizer = SameNoise(
+        torch.optim.AdamW(model.parameters()),
+        noise_multiplier=tuner.noise_multiplier,
+        max_grad_norm=norm,
+        expected_batch_size=round(RATE * N),
+    )
+    optimizer.source = streams.source("noise", "gradient")
+    return GradSampleModule(model), optimizer, DataLoader(DATA, batch_sampler=SameBatches(streams))

@@ -1,0 +1,101 @@
+"""ε in the caller's accountant: what Opacus and dp_accounting say of a training is what was declared."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
+from opacus.accountants import GaussianAccountant, PRVAccountant, RDPAccountant
+from torch.nn import functional
+
+import dphpo_bench as bench
+from dphpo_bench.external.accountants import CallersAccountant, as_one_gaussian
+from tests.external.loops import BUDGET, RATE, STEPS, batches, network, private, tuner_of
+
+pytestmark = pytest.mark.filterwarnings("ignore:No account counts", "ignore:.*hook", "ignore:Secure RNG", "ignore:GDP")
+
+
+def after_a_training(accountant: str) -> tuple[bench.hyfreedp.Tuner, Any]:
+    model = network()
+    tuner = tuner_of(model)
+    module, optimizer, loader, accountant = private(model, tuner, accountant)
+    tuner.attach(optimizer, loader, accountant)
+    for x, y in batches(loader, STEPS):
+        functional.cross_entropy(module(x), y).backward()
+        tuner.step()
+    tuner.finish()
+    return tuner, accountant
+
+
+def test_the_rdp_accountant_of_opacus_says_what_that_of_dp_accounting_says_of_the_declared_event() -> None:
+    """At integer orders both compute the divergence of Mironov et al. exactly, and they convert it alike."""
+    tuner, accountant = after_a_training("rdp")
+    assert isinstance(accountant, RDPAccountant)
+    orders = [*range(2, 64)]
+    outside = RdpAccountant(orders).compose(tuner.event)
+    assert accountant.get_epsilon(BUDGET.delta, alphas=orders) == pytest.approx(
+        outside.get_epsilon(BUDGET.delta), rel=1e-6
+    )
+
+
+def test_the_prv_accountant_of_opacus_agrees_with_the_budget() -> None:
+    """Its answer is an upper bound, by default .01 above its estimate."""
+    tuner, accountant = after_a_training("prv")
+    assert isinstance(accountant, PRVAccountant)
+    declared = bench.events.epsilon(tuner.event, BUDGET.delta).epsilon
+    assert declared <= BUDGET.epsilon
+    assert accountant.get_epsilon(BUDGET.delta) == pytest.approx(declared, abs=0.03)
+
+
+def test_an_accountant_of_dp_accounting_says_the_same() -> None:
+    model = network()
+    tuner, accountant = tuner_of(model), PLDAccountant()
+    tuner.attach(torch.optim.SGD(model.parameters(), lr=1.0), accountant=accountant)
+    for _ in range(STEPS):
+        tuner.backward()
+        tuner.step()
+    tuner.finish()
+    declared = bench.events.epsilon(tuner.event, BUDGET.delta).epsilon
+    assert accountant.get_epsilon(BUDGET.delta) == pytest.approx(declared, rel=2e-3)
+
+
+@pytest.mark.parametrize(("noise", "rate", "loss"), [(1.0, 0.1, 0.5), (3.0, 0.3, 0.1), (2.0, 1.0, 1.0)])
+def test_two_sums_over_one_batch_are_one_gaussian(noise: float, rate: float, loss: float) -> None:
+    """Divergences of the two releases, integrated over the plane, against those of one of multiplier σ/√2."""
+    kind = bench.events.poisson_sampled(rate, bench.events.repeat(bench.events.gaussian(noise), 2))
+    multiplier, same_rate = as_one_gaussian(kind)
+    assert same_rate == rate
+    line = np.linspace(-12 * noise, 12 * noise + 1, 3001)
+    width = line[1] - line[0]
+
+    def density(values: Any, mean: float, deviation: float) -> Any:
+        return np.exp(-((values - mean) ** 2) / (2 * deviation**2)) / (deviation * math.sqrt(2 * math.pi))
+
+    without, with_ = (np.outer(part, part) for part in (density(line, 0, noise), density(line, 1, noise)))
+    plane = np.maximum((1 - rate) * without + rate * with_ - math.exp(loss) * without, 0).sum() * width**2
+    without, with_ = density(line, 0, multiplier), density(line, 1, multiplier)
+    alone = np.maximum((1 - rate) * without + rate * with_ - math.exp(loss) * without, 0).sum() * width
+    assert plane == pytest.approx(alone, rel=1e-3, abs=1e-12)
+
+
+def test_accountants_that_cannot_take_votes_are_refused() -> None:
+    with pytest.raises(bench.errors.InvalidValueError, match=r"PrivacyEngine\(accountant='rdp'\)"):
+        CallersAccountant(GaussianAccountant())
+    with pytest.raises(bench.errors.InvalidValueError, match=r"Pass engine\.accountant"):
+        CallersAccountant(3.0)
+
+
+def test_looks_and_votes_are_noted_together_before_the_gradients() -> None:
+    """The fewer the kinds that follow each other, the faster the PRV accountant."""
+    tuner, accountant = after_a_training("rdp")
+    planned = tuner.planned
+    looks = planned.noise(planned.look_rate), planned.noise(planned.vote_rate)
+    assert accountant.history == [
+        (pytest.approx(looks[0] / 4), planned.look_rate, 1),  # 16 sums
+        (pytest.approx(looks[1] / math.sqrt(2)), planned.vote_rate, len(planned.probes)),
+        (pytest.approx(looks[0] / math.sqrt(8)), planned.look_rate, 1),
+        (planned.noise_multiplier, pytest.approx(RATE), STEPS),
+    ]

@@ -1,0 +1,301 @@
+"""HyFreeDP in a loop of the caller: the method's releases and rates, whoever computes the gradients."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import Dataset
+
+import dphpo_bench as bench
+from dphpo_bench.base.errors import RecordError
+from dphpo_bench.methods.hyfreedp import HyFreeDP
+from dphpo_bench.recipes.voting import HEAD
+from dphpo_bench.training.randomness import Streams
+from tests.conftest import TinyTask, session_on
+from tests.external.loops import (
+    BUDGET,
+    RATE,
+    STEPS,
+    TEST,
+    TRAIN,
+    as_the_session,
+    batches,
+    having,
+    losses,
+    network,
+    private,
+    tuner_of,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:No account counts", "ignore:.*hook", "ignore:seed=")
+
+
+class Watching:
+    """An observer that keeps the gradients."""
+
+    def __init__(self) -> None:
+        self.gradients: list[list[torch.Tensor]] = []
+
+    def gradient(self, model: nn.Module, released: Any, share: float, noise: float) -> None:
+        del model, share, noise
+        self.gradients.append([part.clone() for part in released])
+
+
+def by_the_method(model: str, **parameters: Any) -> tuple[Any, nn.Module, list[list[torch.Tensor]], nn.Module]:
+    """The outcome of the method, its model, its gradients, and the model where it began."""
+    watching, task = Watching(), TinyTask(model)
+    session = session_on(task, TRAIN, streams=Streams(7), observer=watching)
+    method = HyFreeDP(**parameters)
+    outcome = method.run(method.plan(task.facts, BUDGET), session)
+    start = session_on(task, TRAIN, streams=Streams(7)).build_model()
+    return outcome.released, outcome.model, watching.gradients, start
+
+
+def assert_same(tuner: bench.hyfreedp.Tuner, finished: Any, expected: Any, rel: float) -> None:
+    assert [probe["step"] for probe in tuner.path] == list(tuner.planned.probes)
+    for ours, theirs in zip(finished.record.released["path"], expected["path"], strict=True):
+        assert ours == pytest.approx(theirs, rel=rel, abs=rel)
+    for name in ("learning_rate", "scale"):
+        assert finished.record.released[name] == pytest.approx(expected[name], rel=rel)
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp"])
+def test_a_plain_loop_releases_what_the_method_releases(name: str) -> None:
+    """Gradients differ by the order of sums only: 1e-4 of their noise; votes, rates and weights accordingly."""
+    expected, trained, gradients, model = by_the_method(name)
+    tuner = having(tuner_of(model), Streams(7))
+    for gradient in gradients:
+        tuner.backward()
+        for weight, part in zip(model.parameters(), gradient, strict=True):
+            assert weight.grad is not None
+            torch.testing.assert_close(weight.grad, part, rtol=1e-3, atol=1e-5)
+        tuner.step()
+    finished = tuner.finish()
+    assert tuner.planned == HyFreeDP().plan(TinyTask(name).facts, BUDGET).parameters
+    assert_same(tuner, finished, expected, 1e-2)
+    for weight, other in zip(model.parameters(), trained.parameters(), strict=True):
+        torch.testing.assert_close(weight, other, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp"])
+def test_an_opacus_loop_fed_with_batches_and_noise_of_the_method_has_its_rates(name: str) -> None:
+    """Opacus clips by C / (norm + 1e-6) and the method by C / norm; else all is the same but for the order of sums."""
+    expected, trained, _, model = by_the_method(name, clipping="abadi:0.5")
+    tuner = having(tuner_of(model), Streams(7))
+    module, optimizer, loader = as_the_session(model, tuner, 0.5, Streams(7))
+    tuner.attach(optimizer, loader)
+    for x, y in loader:
+        functional.cross_entropy(module(x), y).backward()
+        tuner.step()
+    assert_same(tuner, tuner.finish(), expected, 1e-2)
+    for weight, other in zip(model.parameters(), trained.parameters(), strict=True):
+        torch.testing.assert_close(weight, other, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize(("mode", "wrap_model"), [("hooks", True), ("hooks", False), ("functorch", True), ("ew", True)])
+def test_opacus_learns_without_a_learning_rate(mode: str, wrap_model: bool) -> None:
+    """Whatever rate its optimiser has; and looks leave no gradients of records behind."""
+    model = network()
+    tuner = tuner_of(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e3)
+    module, optimizer, loader, accountant = private(
+        model, tuner, optimizer=optimizer, wrap_model=wrap_model, grad_sample_mode=mode
+    )
+    tuner.attach(optimizer, loader, accountant)
+    for x, y in batches(loader, STEPS):
+        functional.cross_entropy((module if wrap_model else model)(x), y).backward()
+        tuner.step()
+        assert all(weight.grad_sample is None for weight in model.parameters())
+    assert tuner.finish() is not None
+    assert (model(TEST.inputs).argmax(1) == TEST.targets).float().mean() > 0.75
+
+
+@pytest.mark.parametrize("wrap_model", [True, False])
+def test_ghost_clipping_gives_gradients_too(wrap_model: bool) -> None:
+    model = network()
+    tuner = tuner_of(model)
+    module, optimizer, criterion, loader, accountant = private(
+        model, tuner, grad_sample_mode="ghost", criterion=nn.CrossEntropyLoss(), wrap_model=wrap_model
+    )
+    tuner.attach(optimizer, loader, accountant)
+    for x, y in batches(loader, STEPS):
+        criterion((module if wrap_model else model)(x), y).backward()
+        tuner.step()
+    assert tuner.finish() is not None
+    assert (model(TEST.inputs).argmax(1) == TEST.targets).float().mean() > 0.75
+
+
+def test_a_virtual_step_of_a_batch_memory_manager_is_no_step() -> None:
+    from opacus.utils.batch_memory_manager import BatchMemoryManager
+
+    model = network()
+    tuner = tuner_of(model)
+    module, optimizer, loader, accountant = private(model, tuner)
+    passes = 0
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=32, optimizer=optimizer) as pieces:
+        tuner.attach(optimizer, pieces, accountant)
+        for x, y in batches(pieces, 10**6):
+            optimizer.zero_grad()
+            functional.cross_entropy(module(x), y).backward()
+            tuner.step()
+            passes += 1
+            if tuner.steps_taken == STEPS:
+                break
+    assert passes > 2 * STEPS
+    assert sum(count for _, rate, count in accountant.history if rate == pytest.approx(RATE)) >= STEPS
+    assert tuner.finish() is not None
+
+
+# ------------------------------------------------------------------------------------------------------------- counted
+
+
+def loop(tuner: bench.hyfreedp.Tuner, steps: int = STEPS) -> None:
+    for _ in range(steps):
+        tuner.backward()
+        tuner.step()
+
+
+def test_a_training_is_counted_at_its_first_step_and_recorded_at_its_end(tmp_path: Path) -> None:
+    tuner = tuner_of(network(), results_dir=tmp_path)
+    assert not [*tmp_path.iterdir()]
+    loop(tuner, 1)
+    assert [(entry.task, entry.method, entry.what) for entry in bench.account(tmp_path).releases] == [
+        ("blobs", "hyfreedp", "training")
+    ]
+    loop(tuner, STEPS - 1)
+    finished = tuner.finish(metrics={"accuracy": 0.5})
+    assert finished is not None
+    assert finished.path is not None
+    record = bench.read_record(finished.path)
+    assert (record.accounting, record.identity.method, record.identity.task) == (
+        "declared by the caller",
+        "hyfreedp",
+        "blobs",
+    )
+    assert 0 < record.privacy.epsilon <= BUDGET.epsilon
+    assert 0 < record.privacy.tuning_share < 0.1
+    assert record.metrics == {"accuracy": 0.5}
+    assert [probe["step"] for probe in record.released["path"]] == list(tuner.planned.probes)
+
+
+def test_an_interrupted_training_is_not_continued_and_stays_counted(tmp_path: Path) -> None:
+    first = tuner_of(network(), results_dir=tmp_path)
+    loop(first, 2)
+    assert first._declared is not None
+    first._declared.release()  # as the end of its process does
+    second = tuner_of(network(), results_dir=tmp_path)
+    with pytest.raises(RecordError, match="second release"):
+        second.backward()
+    other = tuner_of(network(), results_dir=tmp_path, name="other")
+    loop(other, 1)
+    assert [entry.task for entry in bench.account(tmp_path).releases] == ["blobs", "other"]
+
+
+def test_a_training_that_ends_early_costs_all_of_its_plan() -> None:
+    tuner = tuner_of(network())
+    loop(tuner, 3)
+    with pytest.warns(UserWarning, match="3 of 30 planned steps; ε stays that of all"):
+        finished = tuner.finish()
+    assert finished is not None
+    assert finished.record.privacy.epsilon == pytest.approx(
+        bench.events.epsilon(tuner.event, BUDGET.delta).epsilon, rel=1e-6
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------- data
+
+
+def test_a_regression_starts_lower() -> None:
+    rates = []
+    for regression in (False, True):
+        tuner = having(tuner_of(network("linear"), regression=regression), Streams(3))
+        loop(tuner, 1)
+        rates.append(tuner.learning_rate)
+    assert rates[0] == pytest.approx(HEAD * rates[1])
+
+
+class Pairs(Dataset[Any]):
+    """The blobs as dictionaries, read one by one."""
+
+    def __len__(self) -> int:
+        return len(TRAIN)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"x": TRAIN.inputs.double()[index], "y": TRAIN.targets[index]}
+
+
+class RandomPairs(Pairs):
+    """The blobs with a random transform."""
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        item = super().__getitem__(index)
+        return item | {"x": item["x"] + torch.randn(5)}
+
+
+def named_losses(model: nn.Module, batch: Any) -> torch.Tensor:
+    return functional.cross_entropy(model(batch["x"]), batch["y"], reduction="none")
+
+
+def test_a_data_set_read_by_index_and_tensors_give_the_same() -> None:
+    paths = []
+    for data, function in (
+        (None, losses),
+        (Pairs(), named_losses),
+        ({"x": TRAIN.inputs, "y": TRAIN.targets}, named_losses),
+    ):
+        tuner = having(tuner_of(network(), data, function), Streams(1))
+        loop(tuner)
+        paths.append(tuner.path)
+    assert paths[0] == paths[1] == paths[2]
+
+
+def test_the_tuner_leaves_the_generators_of_the_caller_alone() -> None:
+    """Dropout draws its masks in probes, as it does in the method: from a stream of the session."""
+    model = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+    before = torch.get_rng_state()
+    tuner = tuner_of(model)
+    loop(tuner)
+    tuner.finish()
+    assert model.training
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# ---------------------------------------------------------------------------------------------------------- optimisers
+
+
+def test_groups_have_rates_relative_to_the_first_and_options_of_their_own() -> None:
+    model = network("mlp")
+    first, second = [*model[0].parameters()], [*model[2].parameters()]  # type: ignore[index]
+    optimizer = torch.optim.SGD(
+        [{"params": second, "lr": 0.5}, {"params": first, "lr": 1.5, "weight_decay": 0.1}], lr=9.0, momentum=0.9
+    )
+    tuner = tuner_of(model)
+    tuner.attach(optimizer)
+    rule = tuner._optimizer.update_rule()  # type: ignore[union-attr]
+    ones = [torch.ones_like(weight) for weight in model.parameters()]
+    directions = rule.direction(ones)
+    for direction, weight in zip(directions[:2], first, strict=True):
+        torch.testing.assert_close(direction, 3 * (1 + 0.1 * weight.detach()))
+    assert all(bool((direction == 1).all()) for direction in directions[2:])
+    assert all(bool((direction == 1.9).all()) for direction in rule.direction(ones)[2:])  # momentum
+
+
+@pytest.mark.parametrize("name", ["Adagrad", "AdamW", "RMSprop", "SGD"])
+def test_directions_are_steps_of_the_optimiser_at_rate_one(name: str) -> None:
+    model, twin = network().double(), network().double()
+    optimizer, other = (getattr(torch.optim, name)(some.parameters(), lr=1.0) for some in (model, twin))
+    tuner = tuner_of(model)
+    tuner.attach(optimizer)
+    rule = tuner._optimizer.update_rule()  # type: ignore[union-attr]
+    for seed in range(3):
+        torch.manual_seed(seed)
+        gradients = [torch.randn_like(weight) for weight in model.parameters()]
+        for weight, gradient in zip(twin.parameters(), gradients, strict=True):
+            weight.grad = gradient.clone()
+        other.step()
+        rule.apply(rule.direction(gradients), 1.0)
+        for weight, expected in zip(model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(weight, expected)

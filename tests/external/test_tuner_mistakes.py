@@ -1,0 +1,224 @@
+"""Mistakes with a tuner: each is refused in a line, before anything is released."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import ConcatDataset, DataLoader, Subset
+
+import dphpo_bench as bench
+from dphpo_bench.base.errors import InvalidValueError
+from tests.external.loops import DATA, RATE, STEPS, TRAIN, N, losses, network, private, tuner_of
+from tests.external.test_tuner import RandomPairs
+
+pytestmark = pytest.mark.filterwarnings("ignore:No account counts", "ignore:.*hook", "ignore:Secure RNG")
+
+
+def attached(**options: Any) -> tuple[bench.hyfreedp.Tuner, Any, Any, Any]:
+    """A tuner, Opacus' module, its optimiser and a function that computes gradients of one batch."""
+    model = network()
+    tuner = tuner_of(model)
+    module, optimizer, loader, accountant = private(model, tuner, **options)
+    tuner.attach(optimizer, loader, accountant)
+
+    def backward() -> None:
+        functional.cross_entropy(module(TRAIN.inputs[:50]), TRAIN.targets[:50]).backward()
+
+    return tuner, module, optimizer, backward
+
+
+def whole_model(model: nn.Module, data: Any = None, function: Any = losses, **options: Any) -> None:
+    tuner_of(model, data, function, **options)
+
+
+class Mixing(nn.Module):
+    """A network with a layer that mixes records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.layers(inputs)
+        return outputs
+
+
+OTHER = network()
+
+BEFORE_THE_LOOP: list[tuple[Callable[[], Any], str]] = [
+    (lambda: whole_model(network(), DataLoader(DATA)), "pass loader.dataset"),
+    (lambda: whole_model(network(), RandomPairs()), "items stay"),
+    (lambda: whole_model(network(), iter(DATA)), "map-style Dataset"),
+    (lambda: whole_model(network(), pandas.DataFrame({"x": [1.0, 2.0]})), "by index, from 0 to 1, raises KeyError"),
+    (lambda: whole_model(network(), (TRAIN.inputs, TRAIN.targets[:5])), "one row for each record"),
+    (lambda: whole_model(network(), function=nn.CrossEntropyLoss()), "reduction='none'"),
+    (lambda: whole_model(network(), function=lambda m, b: functional.cross_entropy(m(b[0]), b[1])), "reduction='none'"),
+    (lambda: whole_model(network(), function=lambda m, b: m(b[0]) - m(b[0]).mean(0)), "one loss for each record"),
+    (lambda: whole_model(network(), function=lambda m, b: losses(m, b) - losses(m, b).mean()), "record alone"),
+    (lambda: whole_model(network(), function=lambda m, b: losses(m, b).detach()), "depend on the weights"),
+    (lambda: whole_model(network(), function=lambda m, b: losses(m, b, 1)), "The model fails on made-up records"),  # type: ignore[call-arg]
+    (lambda: whole_model(network(), function=lambda _, b: losses(OTHER, b)), "the model that they get"),
+    (lambda: whole_model(nn.Flatten()), "got Flatten with none"),
+    (lambda: whole_model(Mixing()), "GroupNorm"),
+    (lambda: whole_model(network(), collate_fn=list), "with a Dataset only"),
+    (lambda: whole_model(network(), sample_rate=0), "sample_rate"),
+    (lambda: whole_model(network(), steps=1.5), "steps"),
+    (lambda: whole_model(network(), name="a/b"), "name"),
+    (lambda: whole_model(network(), clipping="no such rule"), "clipping"),
+    (lambda: tuner_of(network()).step(), "tuner.backward()"),
+    (lambda: tuner_of(network()).finish(), "after the last step"),
+    (lambda: tuner_of(network()).attach(torch.optim.SGD(network().parameters(), lr=1)), "the model's trained weights"),
+    (lambda: tuner_of(model := network()).attach(torch.optim.LBFGS(model.parameters())), "several times a step"),
+    (lambda: tuner_of(network()).attach("AdamW"), "an optimizer of torch"),
+]
+
+
+@pytest.mark.parametrize(("mistake", "line"), BEFORE_THE_LOOP, ids=[line for _, line in BEFORE_THE_LOOP])
+def test_a_mistake_before_the_loop(mistake: Callable[[], Any], line: str) -> None:
+    with pytest.raises((InvalidValueError, LookupError)) as caught:
+        mistake()
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"noise_multiplier": 0.5}, "noise_multiplier=tuner.noise_multiplier"),
+        ({"loader": DataLoader(DATA, batch_size=50)}, "sample_rate"),
+        ({"poisson_sampling": False, "loader": DataLoader(DATA, 100, shuffle=True)}, "poisson_sampling=True"),
+        (
+            {"clipping": "adaptive", "target_unclipped_quantile": 0.5, "clipbound_learning_rate": 0.2,
+             "max_clipbound": 1.0, "min_clipbound": 0.01, "unclipped_num_std": 1.0},
+            "adaptive clipping",
+        ),
+        ({"loader": DataLoader(ConcatDataset([DATA, Subset(DATA, [0])]), 101)}, "Pass data=loader.dataset"),
+        ({"accountant": "gdp"}, "PrivacyEngine(accountant='rdp')"),
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:GDP")
+def test_an_optimiser_or_a_loader_that_does_something_else(options: dict[str, Any], line: str) -> None:
+    model = network()
+    tuner = tuner_of(model)
+    _, optimizer, loader, accountant = private(model, tuner, **options)
+    with pytest.raises(InvalidValueError) as caught:
+        tuner.attach(optimizer, loader, accountant)
+    assert line in str(caught.value)
+    assert "step" not in vars(optimizer)  # it is as it was
+    assert accountant.history == []
+
+
+def test_loader_and_accountant_come_with_a_private_optimiser() -> None:
+    model = network()
+    tuner = tuner_of(model)
+    _, optimizer, loader, _ = private(model, tuner)
+    with pytest.raises(InvalidValueError, match="the loader of make_private"):
+        tuner.attach(optimizer)
+    with pytest.raises(InvalidValueError, match="would lack the votes"):
+        tuner.attach(optimizer, loader)
+
+
+def test_the_optimiser_steps_by_the_tuner_only_until_the_end() -> None:
+    tuner, _, optimizer, backward = attached()
+    backward()
+    with pytest.raises(InvalidValueError, match=r"in place of optimizer\.step\(\)"):
+        optimizer.step()
+    tuner.step()
+    with pytest.warns(UserWarning, match="1 of 30"):
+        tuner.finish()
+    assert "step" not in vars(optimizer)
+
+
+def test_a_scheduler_of_the_learning_rate_is_refused_before_the_step() -> None:
+    tuner, _, optimizer, backward = attached()
+    torch.optim.lr_scheduler.StepLR(optimizer, 3)
+    backward()
+    with pytest.raises(InvalidValueError, match="Leave the scheduler out"):
+        tuner.step()
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    torch.optim.lr_scheduler.StepLR(optimizer, 3)
+    with pytest.raises(InvalidValueError, match="Leave the scheduler out"):
+        tuner_of(model).attach(optimizer)
+
+
+def test_noise_that_a_scheduler_takes_away_is_refused_before_the_step() -> None:
+    tuner, _, optimizer, backward = attached()
+    backward()
+    optimizer.noise_multiplier /= 2
+    accountant = tuner._accountant.accountant
+    with pytest.raises(InvalidValueError, match="no noise scheduler"):
+        tuner.step()
+    assert accountant.history == []
+
+
+def test_gradients_of_the_records_must_be_there_and_of_one_batch() -> None:
+    tuner, module, _, backward = attached()
+    with pytest.raises(InvalidValueError, match=r"loss\.backward\(\)"):
+        tuner.step()
+    module.allow_grad_accumulation()
+    backward()
+    backward()
+    with pytest.raises(InvalidValueError, match="larger rate"):
+        tuner.step()
+    with pytest.raises(InvalidValueError, match="which adds the noise"):
+        tuner.backward()
+
+
+def test_there_are_as_many_steps_as_planned_and_an_end() -> None:
+    model = network()
+    tuner = tuner_of(model)
+    for _ in range(STEPS):
+        tuner.backward()
+        with pytest.raises(InvalidValueError, match="between two calls"):
+            tuner.backward()
+        tuner.step()
+    before = [weight.detach().clone() for weight in model.parameters()]
+    for more in (tuner.backward, tuner.step):
+        with pytest.raises(InvalidValueError, match="as declared"):
+            more()
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    for metrics in (3, {"accuracy": None}, {"accuracy": "high"}, {1: 1.0}):
+        with pytest.raises(InvalidValueError):
+            tuner.finish(metrics=metrics)
+    assert tuner.finish(metrics={"accuracy": 0.5}) is not None
+    for more in (tuner.backward, tuner.step, tuner.finish):
+        with pytest.raises(InvalidValueError):
+            more()
+
+
+def test_a_step_that_is_refused_is_not_counted(tmp_path: Path) -> None:
+    model = network()
+    tuner = tuner_of(model, results_dir=tmp_path)
+    _, optimizer, loader, accountant = private(model, tuner)
+    tuner.attach(optimizer, loader, accountant)
+    with pytest.raises(InvalidValueError, match=r"loss\.backward\(\)"):
+        tuner.step()
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_model_of_make_private_serves_too() -> None:
+    """Its wrappers are taken off, and its hooks see none of what looks and votes pass."""
+    model = network()
+    module, optimizer, loader, accountant = private(model, None, noise_multiplier=9.0)
+    tuner = tuner_of(module)
+    tuner.attach(optimizer, loader, accountant)
+    functional.cross_entropy(module(TRAIN.inputs[:90]), TRAIN.targets[:90]).backward()
+    tuner.step()
+    assert all(weight.grad_sample is None for weight in model.parameters())
+    assert [len(layer.activations) for layer in model if hasattr(layer, "activations")] in ([0, 0], [])
+    assert 90 / N < RATE  # of the batch above nothing was said
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_model_that_moves_is_refused() -> None:
+    model = network()
+    tuner = tuner_of(model)
+    model.cuda()
+    with pytest.raises(InvalidValueError, match="Move it before"):
+        tuner.backward()
