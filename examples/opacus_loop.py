@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import dphpo_bench as bench
 
 BUDGET = bench.PrivacyBudget(3, 1e-4)
-BATCH_SIZE, EPOCHS = 128, 15
+BATCH_SIZE, EPOCHS = 256, 20
 
 images, labels = load_digits(return_X_y=True)
 inputs, targets = torch.tensor(images / 16).float(), torch.tensor(labels)
@@ -40,7 +40,7 @@ if __name__ == "__main__":
         optimizer=torch.optim.AdamW(model.parameters()),
         data_loader=loader,
         noise_multiplier=tuner.noise_multiplier,  # +
-        max_grad_norm=0.1,
+        max_grad_norm=0.01,
     )
     tuner.attach(optimizer, loader, engine.accountant)  # +
     for _ in range(EPOCHS):
