@@ -8,7 +8,7 @@ import typer
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.terminal import make_progress
-from dphpo_bench.base.text import one_line
+from dphpo_bench.base.text import count, one_line
 from dphpo_bench.cli import options
 from dphpo_bench.cli.output import complain, show, show_json
 from dphpo_bench.cli.show import read_oracles
@@ -105,6 +105,9 @@ def _read(paths: list[Path]) -> "tuple[Path, list[Result]]":
             by_file |= {(path / result.path).absolute(): result for result in results}
         else:
             by_file[path.absolute()] = Result(path_text(path), read_record(path))
+    if declared := [file for file, result in by_file.items() if result.record.accounting]:
+        complain(f"Left out: {count(len(declared), 'record')} of training in a caller's code, which no run repeats.")
+        by_file = {file: result for file, result in by_file.items() if file not in declared}
     roots = set()
     for file, result in by_file.items():
         root = file.parents[2] if len(file.parts) > 3 else file.parent

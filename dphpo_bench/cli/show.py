@@ -30,9 +30,10 @@ def show_command(
     from dphpo_bench.records.store import read_record
 
     run = read_record(record)
+    declared = run.accounting is not None
     is_oracle = run.identity.method == Standard.builtin().oracle[0]
-    oracle = None if is_oracle else read_oracles([record.absolute().parents[1]]).beside(run.identity)
-    again = str(Call.of_record(run, _place(run.identity.task, task_file)))
+    oracle = None if is_oracle or declared else read_oracles([record.absolute().parents[1]]).beside(run.identity)
+    again = None if declared else str(Call.of_record(run, _place(run.identity.task, task_file)))
     if as_json:
         show_json(record_json(run, oracle, again))
         return

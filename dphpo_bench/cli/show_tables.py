@@ -27,7 +27,7 @@ MAX_VALUE = 30
 NOTHING = "–"
 
 
-def record_json(record: RunRecord, oracle: RunRecord | None, again: str) -> dict[str, Any]:
+def record_json(record: RunRecord, oracle: RunRecord | None, again: str | None) -> dict[str, Any]:
     return {**_values_of(record), "oracle": _values_of(oracle) if oracle else None, "command": again}
 
 
@@ -39,6 +39,7 @@ def _values_of(record: RunRecord) -> dict[str, Any]:
         **{name: getattr(identity, name) for name in names},
         "unit": identity.unit,
         "status": record.status,
+        "accounting": record.accounting,
         "error": record.error,
         "metrics": record.metrics,
         "constant_guess": record.constant_guess and record.constant_guess.model_dump(),
@@ -52,7 +53,7 @@ def _values_of(record: RunRecord) -> dict[str, Any]:
     }
 
 
-def record_lines(record: RunRecord, oracle: RunRecord | None, again: str) -> Iterator[str]:
+def record_lines(record: RunRecord, oracle: RunRecord | None, again: str | None) -> Iterator[str]:
     identity = record.identity
     width = min(shutil.get_terminal_size((WIDEST, 24)).columns, WIDEST)
     seed = "no seed" if identity.seed is None else f"seed {identity.seed}"
@@ -62,6 +63,8 @@ def record_lines(record: RunRecord, oracle: RunRecord | None, again: str) -> Ite
     )
     if (unit := identity.unit) != RECORD:
         yield one_line(f"Protected unit: {unit}, each with all its records")
+    if record.accounting:
+        yield f"Accounting: {record.accounting}. ε is that of the declared event; nobody checked the training."
     if record.error:
         yield one_line(record.error)
     yield ""
@@ -72,6 +75,8 @@ def record_lines(record: RunRecord, oracle: RunRecord | None, again: str) -> Ite
     if record.privacy:
         yield from _spent(record, record.privacy, width)
     yield from _work(record)
+    if record.accounting:
+        return
     yield ""
     yield f"Again: {again}"
     if identity.seed is None:

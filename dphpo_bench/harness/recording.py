@@ -124,8 +124,8 @@ def record_of(
             metrics=dict(metrics),
             released=attempt.outcome.released if attempt.outcome else {},
             privacy=Privacy(
-                planned=_epsilon_record(checked.epsilon),
-                recomputed=_epsilon_record(recomputed) if recomputed else None,
+                planned=epsilon_record(checked.epsilon),
+                recomputed=epsilon_record(recomputed) if recomputed else None,
                 epsilon=max(checked.epsilon.epsilon, recomputed.epsilon if recomputed else math.inf),
                 tuning_share=checked.tuning_share,
                 end_to_end_private=checked.end_to_end_private,
@@ -136,7 +136,9 @@ def record_of(
             seconds=dict(seconds),
             peak_memory_bytes=_peak_memory_bytes(),
             constant_guess=guess if metrics else None,
-            environment=_environment(setup),
+            environment=environment(
+                setup.device, f"opendp {version('opendp')}, discrete" if setup.secure_noise else "torch, not hardened"
+            ),
             created=datetime.now(UTC).replace(microsecond=0),
         )
 
@@ -162,17 +164,18 @@ def _peak_memory_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _environment(setup: Setup) -> dict[str, str]:
+def environment(device: str, noise: str) -> dict[str, str]:
+    """Return what a record says of the machine, and of where the noise came from."""
     import torch
 
     return {
         "python": platform.python_version(),
         "platform": platform.system(),
         "machine": platform.machine(),
-        "device": setup.device,
-        **({"gpu": torch.cuda.get_device_name(setup.device)} if setup.device.startswith("cuda") else {}),
+        "device": device,
+        **({"gpu": torch.cuda.get_device_name(device)} if device.startswith("cuda") else {}),
         "threads": str(torch.get_num_threads()),
-        "noise": f"opendp {version('opendp')}, discrete" if setup.secure_noise else "torch, not hardened",
+        "noise": noise,
         **{name: version(name) for name in ("dphpo-bench", "torch", "dp-accounting")},
     }
 
@@ -193,7 +196,7 @@ def _risk_of(checked: CheckedPlan, attempt: Attempt) -> Risk:
     return worst([checked.risk, checked.costs.risk(attempt.ledger.event, checked.plan.budget.delta)])
 
 
-def _epsilon_record(report: EpsilonReport) -> Epsilon:
+def epsilon_record(report: EpsilonReport) -> Epsilon:
     return Epsilon(epsilon=report.epsilon, accountant=report.quoted, by_accountant=dict(report.by_accountant))
 
 

@@ -226,6 +226,7 @@ def _cross_entropy(metrics: Mapping[str, float]) -> float | None:
 def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
     record = read_record(file)
     identity, privacy = record.identity, record.privacy
+    require(record.accounting is None, "its accounting was declared by a caller; the board has runs of the harness")
     seed = check_identity(identity, file)
     require(record.status in ("ok", "failed"), f"status {record.status}: {record.error}")
     measure = shown_measure(identity.facts)

@@ -61,6 +61,7 @@ COLUMNS: Mapping[str, Column] = {
     "error": Column("string", "record.error"),
     "path": Column("string", "path"),
     "constant_guess": Column("float64", "record.constant_guess.value"),
+    "accounting": Column("string", "record.accounting"),
 }
 """All columns, in the order of exports."""
 

@@ -32,6 +32,9 @@ SCHEMA_VERSION: Final = 3
 IDENTITY_VERSION: Final = 2
 """Part of every key, hence of every published record's name."""
 
+DECLARED: Final = "declared by the caller"
+"""Accounting of a procedure in the caller's own code, which the harness did not see."""
+
 MAX_RECORD_BYTES = 4 * 2**20
 MAX_WHY = 2000  # characters of reasons
 
@@ -215,6 +218,8 @@ class RunRecord(_Part):
         audit: None if nobody attacked the run.
         constant_guess: of a run whose first metric is no better than that of the best constant guess; None of others,
             and of older records, which do not say.
+        accounting: `DECLARED` where the caller's own code trained, so that ε is that of an event which nobody checked;
+            None of a run of the harness.
     """
 
     schema_version: Literal[2, 3] = SCHEMA_VERSION
@@ -230,12 +235,13 @@ class RunRecord(_Part):
     audit: Audit | None = None
     constant_guess: ConstantGuess | None = None
     environment: dict[str, str]
+    accounting: Literal["declared by the caller"] | None = None
     created: AwareDatetime
 
     @model_validator(mode="after")
     def _consistent(self) -> "RunRecord":
         if self.status == "ok":
-            if self.privacy is None or self.privacy.recomputed is None or self.cost is None:
+            if self.privacy is None or self.privacy.recomputed is None or (self.cost is None and not self.accounting):
                 raise ValueError("a run of status 'ok' has a recomputed epsilon and a cost")
             recomputed = self.privacy.recomputed
             if self.privacy.epsilon < max(recomputed.epsilon, self.privacy.planned.epsilon):
@@ -247,8 +253,9 @@ class RunRecord(_Part):
     @model_serializer(mode="wrap")
     def _as_written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         values: dict[str, Any] = write(self)
-        if self.constant_guess is None:  # older versions read such a record, as long as it has no new name
-            values.pop("constant_guess", None)
+        for name in ("constant_guess", "accounting"):  # older versions read a record, as long as it has no new name
+            if values.get(name) is None:
+                values.pop(name, None)
         return values
 
     def to_json(self) -> str:

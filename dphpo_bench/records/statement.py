@@ -175,7 +175,13 @@ def _accounting(record: RunRecord, privacy: Privacy) -> Iterator[str]:
     recomputed = privacy.recomputed or privacy.planned
     name = one_line(recomputed.accountant, 40)
     what = f" ({ACCOUNTANTS[name].text})" if name in ACCOUNTANTS else ""
-    yield f"The harness recomputed ε from the ledger of all releases, by the accountant {name}{what}."
+    if record.accounting:
+        yield (
+            f"The training ran in code of the caller, who declared what it releases. ε was computed from that, by the "
+            f"accountant {name}{what}. Nobody checked that sampling, clipping and noise are as declared."
+        )
+    else:
+        yield f"The harness recomputed ε from the ledger of all releases, by the accountant {name}{what}."
     bounds = ", ".join(
         f"{one_line(name, 40)} {rounded_up(value, 5)}" if value < math.inf else f"{one_line(name, 40)} ∞"
         for name, value in sorted(recomputed.by_accountant.items())
@@ -195,15 +201,18 @@ def _noise(record: RunRecord, privacy: Privacy) -> Iterator[str]:
     texts = releases(privacy)
     yield f"Released: {'; '.join(texts[:MAX_RELEASES])}{'; ...' if len(texts) > MAX_RELEASES else ''}."
     event = Ledger.from_json(privacy.ledger).event
+    drawn = "the caller declared it" if record.accounting else "the batches were drawn so"
     yield (
         "Poisson(q; ...) is a batch that each unit enters independently with probability q; the accounting relies on "
-        "this, and the batches were drawn so. σ is the noise's standard deviation over the sensitivity, to which each "
-        "contribution was clipped."
+        f"this, and {drawn}. σ is the noise's standard deviation over the sensitivity, to which each contribution was "
+        "clipped."
     )
     if any(isinstance(part, PartDpEvent) for part in walk(event)):
         yield "Some releases read one part of the records only; a record's part follows from that record alone."
     noise = one_line(record.environment.get("noise", "unknown"), 80)
-    if noise.startswith("opendp"):
+    if record.accounting:
+        yield f"Noise: {noise}."
+    elif noise.startswith("opendp"):
         yield f"Noise: {noise}, exact on a grid, from cryptographic generators."
     else:
         yield (
@@ -234,7 +243,9 @@ def _verification(record: RunRecord) -> Iterator[str]:
     )
     yield f"Computed with {versions or 'unknown versions'}; all of it is open source."
     yield "This page is read from the run's record. A record shows what was released, not that the run took place."
-    if record.identity.seed is None:
+    if record.accounting:
+        yield "In Python, dphpo_bench.epsilon and dphpo_bench.risk compute both numbers from the ledger in the record."
+    elif record.identity.seed is None:
         yield (
             "In Python, dphpo_bench.epsilon and dphpo_bench.risk compute both numbers from the ledger in the record. "
             "The run cannot be repeated: it had no seed."
