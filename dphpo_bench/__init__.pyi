@@ -31,6 +31,7 @@ from .data.schema import schema as schema
 from .data.source import DataSource as DataSource
 from .estimators.private import PrivateClassifier as PrivateClassifier
 from .estimators.private import PrivateRegressor as PrivateRegressor
+from .external.select import select as select
 from .harness.account_report import AccountReport as AccountReport
 from .harness.account_report import account as account
 from .harness.plan import plan as plan

@@ -13,7 +13,7 @@ NAMESPACES = ("clipping", "errors", "events", "features", "losses", "metrics", "
 
 
 def test_the_top_is_small() -> None:
-    assert len(set(dphpo_bench.__all__) - set(NAMESPACES)) <= 36
+    assert len(set(dphpo_bench.__all__) - set(NAMESPACES)) <= 37
     assert set(NAMESPACES) <= set(dphpo_bench.__all__)
 
 
