@@ -6,6 +6,7 @@ from . import events as events
 from . import features as features
 from . import losses as losses
 from . import metrics as metrics
+from . import optuna as optuna
 from . import parameters as parameters
 from . import recipes as recipes
 from . import search as search

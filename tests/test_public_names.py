@@ -9,7 +9,18 @@ import pytest
 
 import dphpo_bench
 
-NAMESPACES = ("clipping", "errors", "events", "features", "losses", "metrics", "parameters", "recipes", "search")
+NAMESPACES = (
+    "clipping",
+    "errors",
+    "events",
+    "features",
+    "losses",
+    "metrics",
+    "optuna",
+    "parameters",
+    "recipes",
+    "search",
+)
 
 
 def test_the_top_is_small() -> None:

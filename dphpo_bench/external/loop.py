@@ -99,7 +99,7 @@ class Loop:
             trial.check_sampled()
             copy = written(model)  # of losers too: that one could not be copied must not tell which won
             noisy = self.rule.noisy(score, self._streams.generator("score"))
-            outcome = None if noisy is None else Best("", noisy, self._params, copy)
+            outcome = None if noisy is None else Best("", noisy, trial.params, copy)
         self._outcome, self._open = outcome, None
 
     def _search(self, streams: Streams, standing: Standing) -> Iterator[StudyTrial]:
@@ -134,7 +134,7 @@ class Loop:
 
     def _shown(self, trial: StudyTrial, streams: Streams) -> Iterator[StudyTrial]:
         """Yield a trial, hidden from everybody but the caller's code."""
-        self._outcome, self._open, self._params, self._streams = None, trial, dict(trial.params), streams
+        self._outcome, self._open, self._streams = None, trial, streams
         with hidden(streams, self.show):
             yield trial
         if self._open is not None or not self._is_here():

@@ -52,7 +52,7 @@ class Study(OneOfAKind):
     takes, the files that training writes, generators and other objects that it changes, and what it sends elsewhere.
 
     Args:
-        space: hyperparameter → Optuna distribution, or a list of choices.
+        space: hyperparameter → Optuna distribution, or a list of choices; None: trials draw their own by `draw`.
         budget: the (ε, δ) of the whole search.
         event: of one training, as a function of its noise multiplier, such as
             `lambda noise: bench.recipes.dp_sgd_event(sample_rate, steps, noise)`.
@@ -82,7 +82,7 @@ class Study(OneOfAKind):
     @typed
     def __init__(
         self,
-        space: "Mapping[str, Any]",
+        space: "Mapping[str, Any] | None",
         *,
         budget: PrivacyBudget,
         event: EventOf,
@@ -101,7 +101,7 @@ class Study(OneOfAKind):
         **others: Any,
     ) -> None:
         _refuse_others(others)
-        self._space = checked_space(space)
+        self._space = {} if space is None else checked_space(space)
         share = share_held_out(held_out)
         self._plan = plan = Procedure.calibrated(method, event, budget, share)
         is_sampled = plan.selection.sample_rate < 1

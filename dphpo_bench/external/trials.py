@@ -1,15 +1,19 @@
 """A trial of a study, as the caller's training code sees it."""
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from dphpo_bench.base.checks import whole
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.text import shown
+from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.search_space import Candidate
+from dphpo_bench.external.spaces import checked_space
 from dphpo_bench.training.randomness import Streams
 from dphpo_bench.training.sampling import poisson_sample
 
 if TYPE_CHECKING:
     import torch
+    from optuna.distributions import BaseDistribution
 
 MAX_RECORDS = 10**12
 
@@ -49,13 +53,50 @@ class StudyTrial(OneOfAKind):
         is_final: bool = False,
         sampling: tuple[float, Streams] | None = None,
     ) -> None:
-        self.params = dict(params)
+        self._params = dict(params)
+        self._distributions: dict[str, BaseDistribution] = {}
         self.noise_multiplier = noise_multiplier
         self.is_final = is_final
+        self._streams = streams
         self.seed = streams.derive("seed")
         self.generator: torch.Generator = streams.generator("trial")
         self._sampling = sampling
         self._lacks_sample = sampling is not None
+
+    @property
+    def params(self) -> Candidate:
+        """See above; a copy."""
+        return dict(self._params)
+
+    @property
+    def distributions(self) -> "dict[str, BaseDistribution]":
+        """Distributions of what `draw` has drawn; a copy."""
+        return dict(self._distributions)
+
+    def draw(self, name: str, values: Any) -> Any:
+        """Draw a hyperparameter while training goes on, so that the space may depend on what was drawn before.
+
+        The draw is independent of everything but the trial's secret, and of the order of draws. Another draw of a name
+        gives the same value; so does the final run, with the winner's.
+
+        Args:
+            name: of the hyperparameter.
+            values: an Optuna distribution, or a list of choices.
+
+        Raises:
+            InvalidValueError: if it is neither, was another one at an earlier draw of this name, or is of what changes
+                the event of a training.
+        """
+        distribution = checked_space({name: values})[name]
+        if self._distributions.setdefault(name, distribution) != distribution:
+            raise InvalidValueError(
+                f"Expected {shown(name, form=repr)} to be drawn from one distribution in a trial, "
+                f"{shown(self._distributions[name])}, got {shown(distribution)}. Use another name."
+            )
+        if name not in self._params:
+            seed = self._streams.derive("candidate", name)
+            self._params[name] = search.draw({"value": distribution}, seed)["value"]
+        return self._params[name]
 
     def sample(self, n_records: int) -> "torch.Tensor":
         """Return the records that the search may see: a secret Poisson sample, equal for all trials of a study.

@@ -57,6 +57,15 @@ def test_a_transformer_with_lora(printed: Any) -> None:
     assert percent(text) > 80
 
 
+def test_a_study_of_optuna(printed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few trials: their number is drawn in secret, so its time would vary."""
+    monkeypatch.setattr("dphpo_bench.external.loop.draw_uniform", lambda _: 0.4)
+    text = printed("optuna_study.py")
+    assert "ε = 3.00\n1 trial in a study for Optuna's dashboard" in text
+    assert float(re.findall(r"noisy accuracy ([\d.]+)%", text)[0]) > 30
+    assert Path("optuna_study.pt").exists()
+
+
 def test_an_estimator(printed: Any) -> None:
     text = printed("estimator.py")
     assert text.startswith("ε = 3.00, accuracy ")
