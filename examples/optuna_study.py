@@ -8,8 +8,8 @@ Before, this file ended in three lines, and an ε of one training:
     study.optimize(objective, n_trials=20)
     print(study.best_params, study.best_value)
 
-Those twenty raw scores, and the winner that they chose, cost far more (`dphpo-bench price`). Changed in the objective: the
-noise multiplier and the noise come from the trial, and it returns its model. The pictures are the digits that
+Twenty raw scores, and the winner that they chose, cost far more: `dphpo-bench price` says how much. Changed in the
+objective: noise multiplier and noise come from the trial, and it returns its model. The pictures are the digits that
 scikit-learn packages.
 """
 
