@@ -71,7 +71,8 @@ def warn_of(result: StudyResult, *, lacks_model: bool, is_share: bool) -> None:
         )
     elif result.score is not None and is_share and not 0 < result.score < 1:
         warnings.warn(
-            f"The winner's noisy score is {result.score:.4g}. Scores are held to [0, 1]: if yours are percentages or "
-            "losses, all of them count the same. study.rehearsal() and made-up records show it.",
+            f"The winner's noisy score is {result.score:.4g}. Scores are held to [0, 1], and sums divided by n_scored: "
+            "if yours are percentages or losses, all trials count the same. study.rehearsal() and made-up records "
+            "show it.",
             stacklevel=3,
         )
