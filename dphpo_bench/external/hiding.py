@@ -1,5 +1,6 @@
 """Hide what a trial shows, and give it random numbers of its own: both would tell how many trials there are."""
 
+import inspect
 import logging
 import os
 import random
@@ -13,8 +14,11 @@ from typing import TextIO
 import numpy
 import torch
 
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.session.process_state import process_state
 from dphpo_bench.training.randomness import Streams
+
+_BARS = frozenset({"alive_progress", "enlighten", "progressbar", "tqdm"})
 
 
 @contextmanager
@@ -34,6 +38,23 @@ def hidden(streams: Streams, show: bool = False) -> Iterator[None]:
         if not show:
             stack.enter_context(_silence())
         yield
+
+
+def refuse_progress_bars() -> None:
+    """Reject a loop that a progress bar drives: at its end, outside of all trials, it would show their number.
+
+    Raises:
+        InvalidValueError: if one is among the callers.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__"))
+        if name.partition(".")[0] in _BARS or name.startswith("rich.progress"):
+            raise InvalidValueError(
+                f"Expected a loop over the study itself, got one through {name}, which shows the number of trials: it "
+                "is secret. Write for trial in study."
+            )
+        frame = frame.f_back
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method
 from dphpo_bench.external.declaration import Declaration
 from dphpo_bench.external.declared import DeclaredRun
+from dphpo_bench.external.hiding import refuse_progress_bars
 from dphpo_bench.external.loop import Loop, written
 from dphpo_bench.external.procedure import EventOf, Procedure, share_held_out
 from dphpo_bench.external.results import StudyResult, warn_of
@@ -211,6 +212,8 @@ class Study(OneOfAKind):
         return Loop(self._plan, self._space, self._rule, self._repeatable, self._show)
 
     def _trials(self, loop: Loop) -> Iterator[StudyTrial]:
+        if not self._show:
+            refuse_progress_bars()
         if not _under_way.acquire(blocking=False):
             raise InvalidValueError(
                 "Another study is under way in this process, and a trial asks no other account. End its loop first; or "
