@@ -8,6 +8,7 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
 
 PAIRS = "tuple(zip(*records)) makes (inputs, labels) of pairs (input, label)."
+_LOADER = "It draws batches of its own, without privacy. Pass the records, train=loader.dataset, and batch_size=."
 _NETWORK = "Pass the plain network, a torch.nn.Module"
 _WRAPPED = f"{_NETWORK}, that it wraps: model.module."
 
@@ -56,12 +57,16 @@ def refuse_loaders(data: Any, which: str) -> None:
     """Reject records in the form of another library's loaders, alone or in a pair with labels."""
     for part in (data, *(data if isinstance(data, tuple | list) and len(data) == 2 else ())):
         if way_out(part):
-            raise unexpected(f"Expected {which} to be (inputs, labels) or other data in memory", part)
+            error = unexpected(f"Expected {which} to be (inputs, labels) or other data in memory", part)
+            raise InvalidValueError(str(error).replace("train=", f"{which}="))
+        if part is not data and comes_from(part, "torch", "Dataset"):
+            rule = f"Expected arrays in the pair of {which}"
+            raise unexpected(rule, part, f"A Dataset of (input, label) pairs comes alone: {which}=dataset.")
 
 
 def _of_optimizer(optimizer: Any) -> str:
-    """Return the arguments that stand for an optimiser of torch, also within one of Opacus."""
-    inner = getattr(optimizer, "original_optimizer", optimizer)
+    """Return the arguments that stand for an optimiser of torch, also within one of Opacus or accelerate."""
+    inner = getattr(optimizer, "original_optimizer", getattr(optimizer, "optimizer", optimizer))
     if isinstance(inner, type):
         return f"Write optimizer={inner.__name__!r}."
     rate = inner.param_groups[0]["lr"]
@@ -71,9 +76,8 @@ def _of_optimizer(optimizer: Any) -> str:
 _WAYS: Mapping[tuple[str, str], str | Callable[[Any], str]] = MappingProxyType(
     {
         # Records
-        ("torch", "DataLoader"): (
-            "It draws batches of its own, without privacy. Pass the records, train=loader.dataset, and batch_size=."
-        ),
+        ("torch", "DataLoader"): _LOADER,
+        ("accelerate", "DataLoaderAdapter"): _LOADER,
         ("torch", "IterableDataset"): f"A stream has no length: {PAIRS}",
         ("datasets", "IterableDataset"): "Pass train=datasets.Dataset.from_list(list(dataset)).",
         ("datasets", "DatasetDict"): 'Pass its splits, such as train=dataset["train"].',
@@ -81,6 +85,9 @@ _WAYS: Mapping[tuple[str, str], str | Callable[[Any], str]] = MappingProxyType(
         **dict.fromkeys(
             (("lightning", "LightningDataModule"), ("pytorch_lightning", "LightningDataModule")),
             "Pass the records of its loader: train=datamodule.train_dataloader().dataset, after its setup().",
+        ),
+        ("PIL", "Image"): (
+            "Turn pictures into numbers, channels first: torch.tensor(numpy.asarray(picture)).permute(2, 0, 1) / 255."
         ),
         # Networks
         ("opacus", "AbstractGradSampleModule"): (
@@ -94,6 +101,7 @@ _WAYS: Mapping[tuple[str, str], str | Callable[[Any], str]] = MappingProxyType(
         ("lightning_fabric", "_FabricModule"): _WRAPPED,
         # What trains
         ("opacus", "PrivacyEngine"): f"The method adds the noise, by the budget of run(...). {_NETWORK}.",
+        ("accelerate", "Accelerator"): f"The method trains. {_NETWORK}.",
         ("transformers", "Trainer"): f"The method trains. {_NETWORK}: trainer.model.",
         ("transformers", "TrainingArguments"): (
             "The method trains; of the arguments batch_size=, epochs=, learning_rate= and optimizer= are taken."
@@ -109,6 +117,9 @@ _WAYS: Mapping[tuple[str, str], str | Callable[[Any], str]] = MappingProxyType(
             "are estimators that train with privacy."
         ),
         # Measures
+        ("opacus", "DPLossFastGradientClipping"): (
+            'Pass the plain loss of each record, such as nn.CrossEntropyLoss(reduction="none").'
+        ),
         ("torchmetrics", "Metric"): (
             'Wrap it: Metric("name", True, lambda outputs, targets: float(metric(outputs, targets))).'
         ),

@@ -202,6 +202,11 @@ def _columns(dataset: "Dataset[Any]", which: str) -> Any:
             "would be drawn once and frozen. Take the random transform out of it, and pass it as "
             "augment=Augmentation(transform, copies), which draws anew in each step."
         )
+    if isinstance(rows[0], tuple) and len(rows[0]) > 2 and isinstance(rows[0][0], Tensor) and rows[0][0].ndim:
+        raise InvalidValueError(
+            f"Expected {which} to hold pairs (input, label), got items of {len(rows[0])} parts. Several inputs have "
+            "names: ({'first': a, 'second': b}, label)."
+        )
     return _stacked(rows, which)
 
 

@@ -56,6 +56,8 @@ def check_losses(losses: Any) -> None:
     """
     if losses is None:
         return
+    if way_out(losses):
+        raise unexpected("Expected losses to be a function of outputs and targets", losses)
     name = losses.__name__ if isinstance(losses, type) else type(losses).__name__
     if isinstance(losses, type):
         raise InvalidValueError(

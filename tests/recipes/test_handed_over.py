@@ -19,7 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError
@@ -87,6 +87,14 @@ class Stream(IterableDataset[Any]):
         return iter(PAIRS)
 
 
+class Pictures(Dataset[Any]):
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> Any:
+        return PICTURE, index % 2
+
+
 class LossOfLabels(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -114,6 +122,9 @@ def stranger(library: str, name: str, **parts: Any) -> Any:
 
 def pictures(norm: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 4, 3), norm, nn.Flatten(), nn.Linear(16, 2))
+
+
+PICTURE = stranger("PIL", "Image", __eq__=lambda *_: True)
 
 
 def frozen() -> nn.Module:
@@ -147,7 +158,7 @@ WEIGHTS = 'class_weights="balanced" with class_shares='
 REFUSED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     # Records
     "loader": (lambda: {"train": DataLoader(PAIRS, 8)}, rf"train to be .*, got DataLoader\. .*{LOADER}"),
-    "loader as test": (lambda: {"test": DataLoader(PAIRS, 8)}, f"Expected test .*{LOADER}"),
+    "loader as test": (lambda: {"test": DataLoader(PAIRS, 8)}, "Expected test .*Pass the records, test=loader.dataset"),
     "loader in a pair": (lambda: {"train": (DataLoader(PAIRS, 8), Y)}, LOADER),
     "loader with columns": (lambda: {"train": DataLoader(PAIRS, 8), "columns": {"a": bench.Number(0, 1)}}, LOADER),
     "loader as model": (lambda: {"model": DataLoader(PAIRS, 8)}, LOADER),
@@ -160,6 +171,10 @@ REFUSED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "splits of datasets": (lambda: {"train": stranger("datasets", "DatasetDict")}, r'train=dataset\["train"\]'),
     "stream of datasets": (lambda: {"train": stranger("datasets", "IterableDataset")}, r"Dataset.from_list\(list"),
     "tensorflow": (lambda: {"train": stranger("tensorflow", "DatasetV2")}, "as_numpy_iterator"),
+    "loader of accelerate": (lambda: {"train": stranger("accelerate", "DataLoaderAdapter")}, LOADER),
+    "dataset in a pair": (lambda: {"train": (TensorDataset(X), Y)}, "got TensorDataset. .*comes alone: train=dataset"),
+    "three parts": (lambda: {"train": TensorDataset(X, X, Y)}, "got items of 3 parts. Several inputs have names"),
+    "pictures": (lambda: {"train": Pictures()}, r"got a Image\. Turn pictures into numbers, .* / 255\."),
     "swapped": (lambda: {"train": NETWORK, "model": (X, Y)}, r"got tuple\. The data come before it"),
     # Networks
     "LightningModule": (
@@ -199,6 +214,11 @@ REFUSED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "TrainingArguments": (lambda: {"model": object.__new__(transformers.TrainingArguments)}, "epochs=, learning_rate="),
     "optimizer": (lambda: {"optimizer": sgd()}, "got SGD. Write optimizer='SGD', learning_rate=0.25; no other setting"),
     "optimizer of Opacus": (lambda: {"optimizer": of_opacus()}, "got DPOptimizer. Write optimizer='SGD', .*=0.25"),
+    "optimizer in another": (
+        lambda: {"optimizer": stranger("torch", "Optimizer", optimizer=sgd())},
+        "Write optimizer='SGD', learning_rate=0.25",
+    ),
+    "Accelerator": (lambda: {"model": stranger("accelerate", "Accelerator")}, NO_TRAINER),
     "schedule as rate": (
         lambda: {"learning_rate": torch.optim.lr_scheduler.StepLR(sgd(), 3)},
         "got StepLR. A run's learning rate has no schedule",
@@ -255,6 +275,11 @@ REFUSED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         r"It gets outputs float32 \(n, 1\) and targets float32 \(n,\)",
     ),
     "mean score": (lambda: {"scores": lambda o, t: (o.argmax(1) == t).float().mean()}, r"one score .*got \(\)\."),
+    "loss of Opacus": (
+        lambda: {"losses": stranger("opacus", "DPLossFastGradientClipping", __call__=len)},
+        "Pass the plain loss of each record",
+    ),
+    "function as metric": (lambda: {"metrics": [len]}, r"got builtin_function_or_method. .*Metric\(\"name\", True, f"),
     "metric of torchmetrics": (lambda: {"metrics": [stranger("torchmetrics", "Metric")]}, r"Metric\(\"name\", True"),
 }
 
