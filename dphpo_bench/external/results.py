@@ -52,9 +52,7 @@ def ended(run: DeclaredRun, best: Best | None, params: Candidate | None, written
     """
     score = None if best is None else best.score
     released: dict[str, Any] = {"winner": None} if score is None else {"score": score}
-    if params is not None:
-        released["hyperparameters"] = params
-    end = run.finish(released=released)
+    end = run.finish(released={**released, **(params or {})})
     model = None if written is None else pickle.loads(written)
     return StudyResult(
         model, params, score, run.epsilon.epsilon, run.declaration.event, end.record, end.path, end.account

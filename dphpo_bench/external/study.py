@@ -5,7 +5,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from dphpo_bench.base.checks import typed
 from dphpo_bench.base.errors import InvalidValueError
@@ -171,6 +171,13 @@ class Study(OneOfAKind):
             )
         self._loop = self._new_loop()
         return self._trials(self._loop)
+
+    def __len__(self) -> NoReturn:
+        """Refuse to count the trials, as a progress bar around the loop would."""
+        raise InvalidValueError(
+            "Expected nobody to count the trials, as a progress bar or a list does: their number is secret, and is not "
+            "known before the end. Write for trial in study."
+        )
 
     def tell(self, trial: StudyTrial, score: Any, model: Any = None) -> None:
         """Report how a trial went. The study adds noise to the score, and shows neither score to anybody.

@@ -17,6 +17,8 @@ import numpy
 import pytest
 import torch
 from optuna.distributions import CategoricalDistribution, FloatDistribution
+from rich.progress import track
+from tqdm import tqdm
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import BudgetTooSmallError, InvalidValueError
@@ -58,7 +60,7 @@ def test_the_best_trial_wins_by_a_noisy_score_and_losers_are_dropped() -> None:
     assert result.score is not None
     assert 0 < abs(result.score - best.params["rate"]) < 0.1
     assert result.record.accounting == "declared by the caller"
-    assert result.record.released == {"score": result.score, "hyperparameters": best.params}
+    assert result.record.released == {"score": result.score, **best.params}
     assert not {"trials", "K"} & set(result.record.released)
 
 
@@ -146,7 +148,7 @@ def test_changing_params_changes_no_record() -> None:
     for trial in of:
         rate = trial.params.pop("rate")
         of.tell(trial, rate)
-    assert set(of.result().record.released["hyperparameters"]) == {"rate", "kind"}
+    assert set(of.result().record.released) == {"rate", "kind", "score"}
 
 
 # ------------------------------------------------------------------------------------------------------- misuse
@@ -257,6 +259,30 @@ def test_the_number_of_trials_cannot_be_set(name: str) -> None:
         study(**{name: 40})
     with pytest.raises(InvalidValueError, match="no argument 'colour'"):
         study(colour="red")
+
+
+@pytest.mark.parametrize("count", [len, list, sorted, lambda of: [*tqdm(of)], lambda of: [*track(of)]])
+def test_nobody_counts_the_trials(count: Any) -> None:
+    with pytest.raises(InvalidValueError, match="their number is secret"):
+        count(study())
+
+
+def test_training_that_seeds_torch_is_refused() -> None:
+    of = study()
+    loop, trial = first(of)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)  # initial weights may be known
+    torch.manual_seed(trial.seed)
+    of.tell(trial, 0.5)
+    trial = next(loop)
+    torch.manual_seed(trial.seed % 2**32)
+    of.tell(trial, 0.5)
+    trial = next(loop)
+    torch.manual_seed(42)
+    with pytest.raises(
+        InvalidValueError, match=r"seeded torch by a seed of its own.*or seed with trial\.seed.*fork_rng"
+    ):
+        of.tell(trial, 0.5)
 
 
 @pytest.mark.parametrize("method", ["hyfreedp", "grid_composed", "dp_hypo", "nonprivate"])
@@ -424,6 +450,17 @@ def test_a_loop_that_is_left_puts_the_process_back_at_once(capfd: pytest.Capture
         break
     print("visible")  # noqa: T201
     assert "visible" in capfd.readouterr().out
+
+
+def test_an_error_in_the_loop_is_seen(capfd: pytest.CaptureFixture[str]) -> None:
+    def fail(_: StudyTrial) -> None:
+        raise RuntimeError("of the caller")
+
+    with pytest.raises(RuntimeError, match="of the caller"):
+        finished(study(), fail)
+    print("visible")  # noqa: T201
+    assert "visible" in capfd.readouterr().out
+    assert finished(study(), lambda _: 0.5).score is not None
 
 
 def test_global_generators_start_anew_in_each_trial() -> None:
