@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
 import torch
 
 from dphpo_bench.base.errors import InvalidValueError
@@ -15,7 +14,7 @@ from dphpo_bench.contract.search_space import Candidate
 from dphpo_bench.external.declared import DeclaredRun
 from dphpo_bench.external.hiding import hidden
 from dphpo_bench.external.procedure import Procedure
-from dphpo_bench.external.results import StudyResult, ended
+from dphpo_bench.external.results import StudyResult, ended, written
 from dphpo_bench.external.scores import ScoreRule
 from dphpo_bench.external.standing import FINAL, Best, Standing
 from dphpo_bench.external.trials import StudyTrial
@@ -159,18 +158,3 @@ class Loop:
 
     def _is_here(self) -> bool:
         return self._place == (os.getpid(), threading.get_ident())
-
-
-def written(model: Any) -> bytes:
-    """Return a model as `pickle` writes it.
-
-    Raises:
-        InvalidValueError: if it cannot be written.
-    """
-    try:
-        return bytes(cloudpickle.dumps(model))
-    except Exception as error:
-        raise InvalidValueError(
-            f"Expected a model that pickle can write, since the study keeps a copy of the best: {type(error).__name__} "
-            f"for a {type(model).__name__}. Hand over model.state_dict(), or the module inside of a wrapper."
-        ) from None

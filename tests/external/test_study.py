@@ -615,6 +615,13 @@ def test_other_trials_have_no_sample() -> None:
 # ----------------------------------------------------------------------------------------------------- rehearsals
 
 
+class Unreadable:
+    """Written by pickle, and never read."""
+
+    def __reduce__(self) -> Any:
+        return int.__truediv__, (1, 0)
+
+
 def test_a_rehearsal_counts_nothing_and_shows_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     of = study(results_dir=tmp_path, seed=None)
     trial = of.rehearsal()
@@ -626,6 +633,8 @@ def test_a_rehearsal_counts_nothing_and_shows_mistakes(tmp_path: Path, capsys: p
             of.tell(of.rehearsal(), bad)
     with pytest.raises(InvalidValueError, match="state_dict"):
         of.tell(of.rehearsal(), 0.5, threading.Lock())
+    with pytest.raises(InvalidValueError, match="pickle can read again: ZeroDivisionError"):
+        of.tell(of.rehearsal(), 0.5, Unreadable())
     of.tell(trial, 0.5, "model")
     with pytest.raises(InvalidValueError, match="told once"):
         of.tell(trial, 0.5, "model")
