@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
+import torch
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.contract import search_space as search
@@ -14,7 +14,7 @@ from dphpo_bench.contract.search_space import Candidate
 from dphpo_bench.external.declared import DeclaredRun
 from dphpo_bench.external.hiding import hidden
 from dphpo_bench.external.procedure import Procedure
-from dphpo_bench.external.results import StudyResult, ended
+from dphpo_bench.external.results import StudyResult, ended, written
 from dphpo_bench.external.scores import ScoreRule
 from dphpo_bench.external.standing import FINAL, Best, Standing
 from dphpo_bench.external.trials import StudyTrial
@@ -92,6 +92,7 @@ class Loop:
                 "Expected the trial under way, which has not been told yet, got another one: each trial is told once, "
                 "to its own study, before the next begins."
             )
+        self._check_seed(trial)
         outcome: Best | bytes | None = None
         if trial.is_final:
             outcome = None if score is None and model is None else written(model)
@@ -136,6 +137,7 @@ class Loop:
         """Yield a trial, hidden from everybody but the caller's code."""
         self._outcome, self._open, self._streams = None, trial, streams
         with hidden(streams, self.show):
+            self._seed = torch.initial_seed()
             yield trial
         if self._open is not None or not self._is_here():
             raise InvalidValueError(
@@ -143,20 +145,16 @@ class Loop:
                 "study.tell(trial, None) for a trial that failed. Trials run one after the other."
             )
 
+    def _check_seed(self, trial: StudyTrial) -> None:
+        """Reject training that seeds torch: whatever it draws then, noise or batches, anybody can draw again."""
+        allowed = {self._seed, *(trial.seed % 2**bits for bits in (63, 32, 31))}  # other libraries take shorter seeds
+        if torch.initial_seed() not in allowed:
+            raise InvalidValueError(
+                "Training seeded torch by a seed of its own: noise and batches that it drew after that are known. "
+                "Leave the seed out, since each trial starts torch's generator anew; or seed with trial.seed, or "
+                "trial.seed % 2**32; or put what may be known, such as initial weights, inside of "
+                "torch.random.fork_rng()."
+            )
+
     def _is_here(self) -> bool:
         return self._place == (os.getpid(), threading.get_ident())
-
-
-def written(model: Any) -> bytes:
-    """Return a model as `pickle` writes it.
-
-    Raises:
-        InvalidValueError: if it cannot be written.
-    """
-    try:
-        return bytes(cloudpickle.dumps(model))
-    except Exception as error:
-        raise InvalidValueError(
-            f"Expected a model that pickle can write, since the study keeps a copy of the best: {type(error).__name__} "
-            f"for a {type(model).__name__}. Hand over model.state_dict(), or the module inside of a wrapper."
-        ) from None

@@ -81,15 +81,14 @@ class Procedure:
             share = selection.final_budget(budget)
             final_noise = calibrate(training, share, accountant=selection.final_accountant)
             whole = selection.with_final(training(final_noise))
-        noise, score_noise = calibrate_parts(whole, training, budget, searcher.accountant)
+        accountant = searcher.accountant
         if held_out is None:
-            score_noise *= WEAKER_SCORE
+            score_noise = WEAKER_SCORE * calibrate(lambda noise: whole(gaussian(noise)), budget, accountant=accountant)
             scored = gaussian(score_noise)
-            noise = calibrate(
-                lambda noise: whole(compose(training(noise), scored)), budget, accountant=searcher.accountant
-            )
+            noise = calibrate(lambda noise: whole(compose(training(noise), scored)), budget, accountant=accountant)
             trial = compose(training(noise), scored)
         else:
+            noise, score_noise = calibrate_parts(whole, training, budget, accountant)
             trial = of_two_parts(training(noise), gaussian(score_noise), held_out)
         released = training(noise if final_noise is None else final_noise)
         event_ = event_rules.frozen(whole(trial))

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
+
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.text import shown
 from dphpo_bench.contract.search_space import Candidate
 from dphpo_bench.external.declared import DeclaredRun
 from dphpo_bench.external.standing import Best
@@ -41,21 +45,49 @@ class StudyResult:
     account: AccountReport | None
 
 
-def ended(run: DeclaredRun, best: Best | None, params: Candidate | None, written: bytes | None) -> StudyResult:
+def written(model: Any) -> bytes:
+    """Return a model as `pickle` writes it.
+
+    Raises:
+        InvalidValueError: if it cannot be written.
+    """
+    try:
+        return bytes(cloudpickle.dumps(model))
+    except Exception as error:
+        raise InvalidValueError(
+            f"Expected a model that pickle can write, since the study keeps a copy of the best: {type(error).__name__} "
+            f"for a {type(model).__name__}. Hand over model.state_dict(), or the module inside of a wrapper."
+        ) from None
+
+
+def read_back(content: bytes) -> Any:
+    """Return a model that `written` wrote.
+
+    Raises:
+        InvalidValueError: if its class cannot read it.
+    """
+    try:
+        return pickle.loads(content)
+    except Exception as error:
+        raise InvalidValueError(
+            f"Expected a model that pickle can read again: {type(error).__name__}: {shown(error, 200)}. Hand over "
+            "model.state_dict() instead. A study that has a folder of results keeps it: mend this, and run it again."
+        ) from None
+
+
+def ended(run: DeclaredRun, best: Best | None, params: Candidate | None, content: bytes | None) -> StudyResult:
     """Write the record, and return what may be published.
 
     Args:
         run: of the study.
         best: the trial that won.
         params: hyperparameters of the model.
-        written: the model.
+        content: the model, as `written` wrote it.
     """
+    model = None if content is None else read_back(content)  # before anything is removed
     score = None if best is None else best.score
     released: dict[str, Any] = {"winner": None} if score is None else {"score": score}
-    if params is not None:
-        released["hyperparameters"] = params
-    end = run.finish(released=released)
-    model = None if written is None else pickle.loads(written)
+    end = run.finish(released={**released, **(params or {})})
     return StudyResult(
         model, params, score, run.epsilon.epsilon, run.declaration.event, end.record, end.path, end.account
     )

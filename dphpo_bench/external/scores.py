@@ -104,7 +104,7 @@ class ScoreRule:
                 raise TypeError
             raw = score if isinstance(score, torch.Tensor) else numpy.array(score, dtype=numpy.float64)
             values = torch.as_tensor(raw).detach().to("cpu", torch.float64, copy=True)
-        except (TypeError, ValueError, RuntimeError):
+        except Exception:  # whose text may quote a score
             raise InvalidValueError(f"Expected {_FORMS}; got a {type(score).__name__}.") from None
         if values.ndim > 1:
             raise InvalidValueError(f"Expected {_FORMS}; got an array of {values.ndim} dimensions.")

@@ -1,11 +1,12 @@
 """Private selection around training code of the caller: ask for a trial, train, tell its score."""
 
+import os
 import secrets
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from dphpo_bench.base.checks import typed
 from dphpo_bench.base.errors import InvalidValueError
@@ -15,9 +16,9 @@ from dphpo_bench.contract.method import Method
 from dphpo_bench.external.declaration import Declaration
 from dphpo_bench.external.declared import DeclaredRun
 from dphpo_bench.external.hiding import refuse_progress_bars
-from dphpo_bench.external.loop import Loop, written
+from dphpo_bench.external.loop import Loop
 from dphpo_bench.external.procedure import EventOf, Procedure, share_held_out
-from dphpo_bench.external.results import StudyResult, warn_of
+from dphpo_bench.external.results import StudyResult, read_back, warn_of, written
 from dphpo_bench.external.scores import ScoreRule
 from dphpo_bench.external.spaces import checked_space, space_json
 from dphpo_bench.external.trials import OneOfAKind, StudyTrial
@@ -170,16 +171,24 @@ class Study(OneOfAKind):
                 "Expected one loop over a study: its number of trials is drawn once. A study that was left before its "
                 "end goes on in a new Study of the same name and results_dir."
             )
-        self._loop = self._new_loop()
+        self._loop, self._process = self._new_loop(), os.getpid()
         return self._trials(self._loop)
+
+    def __len__(self) -> NoReturn:
+        """Refuse to count the trials, as a progress bar around the loop would."""
+        raise InvalidValueError(
+            "Expected nobody to count the trials, as a progress bar or a list does: their number is secret, and is not "
+            "known before the end. Write for trial in study."
+        )
 
     def tell(self, trial: StudyTrial, score: Any, model: Any = None) -> None:
         """Report how a trial went. The study adds noise to the score, and shows neither score to anybody.
 
         Args:
             trial: the trial under way.
-            score: scores of the held-out records, a list or 1-D array, each held to [0, 1]; or their mean, held to
-                [0, 1]; or, with `score_sensitivity`, a single number. None or NaN: the trial failed and cannot win.
+            score: larger is better. Scores of the held-out records, a list or 1-D array, each held to [0, 1], NaN and
+                infinity counting 0; or their mean, held to [0, 1]; or, with `score_sensitivity`, a single number. None,
+                or a single number that is not finite: the trial failed and cannot win.
             model: whatever `pickle` can write. The study keeps a copy as it is now.
 
         Raises:
@@ -191,7 +200,7 @@ class Study(OneOfAKind):
             if score is not None:
                 trial.check_sampled()
                 self._rule.check_range(score)
-            written(model)
+            read_back(written(model))
             return
         (self._loop or self._new_loop()).tell(trial, score, model)
 
@@ -224,7 +233,8 @@ class Study(OneOfAKind):
             try:
                 yield from loop.trials(run)
             finally:
-                run.release()
+                if os.getpid() == self._process:  # a copy that was forked shares the lock
+                    run.release()
         finally:
             _under_way.release()
         warn_of(self.result(), lacks_model=loop.lacks_model, is_share=self._rule.sensitivity is None)

@@ -214,7 +214,7 @@ def test_the_winner_is_released_and_nothing_else(tmp_path: Path) -> None:
     (path,) = tmp_path.glob("digits/**/*.json")
     record = bench.read_record(path)
     assert record.accounting == "declared by the caller"
-    assert record.released == {"score": over.best_value, "hyperparameters": over.best_params}
+    assert record.released == {"score": over.best_value, **over.best_params}
     assert not [name for name in vars(over.result) if "trial" in name]
 
 

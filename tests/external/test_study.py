@@ -17,6 +17,8 @@ import numpy
 import pytest
 import torch
 from optuna.distributions import CategoricalDistribution, FloatDistribution
+from rich.progress import track
+from tqdm import tqdm
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import BudgetTooSmallError, InvalidValueError
@@ -58,7 +60,7 @@ def test_the_best_trial_wins_by_a_noisy_score_and_losers_are_dropped() -> None:
     assert result.score is not None
     assert 0 < abs(result.score - best.params["rate"]) < 0.1
     assert result.record.accounting == "declared by the caller"
-    assert result.record.released == {"score": result.score, "hyperparameters": best.params}
+    assert result.record.released == {"score": result.score, **best.params}
     assert not {"trials", "K"} & set(result.record.released)
 
 
@@ -146,7 +148,7 @@ def test_changing_params_changes_no_record() -> None:
     for trial in of:
         rate = trial.params.pop("rate")
         of.tell(trial, rate)
-    assert set(of.result().record.released["hyperparameters"]) == {"rate", "kind"}
+    assert set(of.result().record.released) == {"rate", "kind", "score"}
 
 
 # ------------------------------------------------------------------------------------------------------- misuse
@@ -257,6 +259,30 @@ def test_the_number_of_trials_cannot_be_set(name: str) -> None:
         study(**{name: 40})
     with pytest.raises(InvalidValueError, match="no argument 'colour'"):
         study(colour="red")
+
+
+@pytest.mark.parametrize("count", [len, list, sorted, lambda of: [*tqdm(of)], lambda of: [*track(of)]])
+def test_nobody_counts_the_trials(count: Any) -> None:
+    with pytest.raises(InvalidValueError, match="their number is secret"):
+        count(study())
+
+
+def test_training_that_seeds_torch_is_refused() -> None:
+    of = study()
+    loop, trial = first(of)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)  # initial weights may be known
+    torch.manual_seed(trial.seed)
+    of.tell(trial, 0.5)
+    trial = next(loop)
+    torch.manual_seed(trial.seed % 2**32)
+    of.tell(trial, 0.5)
+    trial = next(loop)
+    torch.manual_seed(42)
+    with pytest.raises(
+        InvalidValueError, match=r"seeded torch by a seed of its own.*or seed with trial\.seed.*fork_rng"
+    ):
+        of.tell(trial, 0.5)
 
 
 @pytest.mark.parametrize("method", ["hyfreedp", "grid_composed", "dp_hypo", "nonprivate"])
@@ -426,6 +452,17 @@ def test_a_loop_that_is_left_puts_the_process_back_at_once(capfd: pytest.Capture
     assert "visible" in capfd.readouterr().out
 
 
+def test_an_error_in_the_loop_is_seen(capfd: pytest.CaptureFixture[str]) -> None:
+    def fail(_: StudyTrial) -> None:
+        raise RuntimeError("of the caller")
+
+    with pytest.raises(RuntimeError, match="of the caller"):
+        finished(study(), fail)
+    print("visible")  # noqa: T201
+    assert "visible" in capfd.readouterr().out
+    assert finished(study(), lambda _: 0.5).score is not None
+
+
 def test_global_generators_start_anew_in_each_trial() -> None:
     draws: list[tuple[float, ...]] = []
 
@@ -578,6 +615,13 @@ def test_other_trials_have_no_sample() -> None:
 # ----------------------------------------------------------------------------------------------------- rehearsals
 
 
+class Unreadable:
+    """Written by pickle, and never read."""
+
+    def __reduce__(self) -> Any:
+        return int.__truediv__, (1, 0)
+
+
 def test_a_rehearsal_counts_nothing_and_shows_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     of = study(results_dir=tmp_path, seed=None)
     trial = of.rehearsal()
@@ -589,6 +633,8 @@ def test_a_rehearsal_counts_nothing_and_shows_mistakes(tmp_path: Path, capsys: p
             of.tell(of.rehearsal(), bad)
     with pytest.raises(InvalidValueError, match="state_dict"):
         of.tell(of.rehearsal(), 0.5, threading.Lock())
+    with pytest.raises(InvalidValueError, match="pickle can read again: ZeroDivisionError"):
+        of.tell(of.rehearsal(), 0.5, Unreadable())
     of.tell(trial, 0.5, "model")
     with pytest.raises(InvalidValueError, match="told once"):
         of.tell(trial, 0.5, "model")

@@ -237,3 +237,29 @@ def test_the_record_tells_no_time_and_no_loser(tmp_path: Path) -> None:
     assert not any(str(rate) in text for rate in losers)
     assert result.account is not None
     assert bench.read_record(result.path) == result.record
+
+
+class Broken:
+    """Written by pickle; read only once `mended` is there."""
+
+    mended: Path
+
+    def __reduce__(self) -> Any:
+        return Path.read_text, (self.mended,)
+
+
+def test_a_model_that_cannot_be_read_is_not_lost(tmp_path: Path) -> None:
+    Broken.mended = tmp_path / "mended"
+    of = study(tmp_path / "results", method="papernot_steinke")
+
+    def all_of(of: Study) -> None:
+        for trial in of:
+            of.tell(trial, 0.5, Broken())
+
+    with pytest.raises(InvalidValueError, match="pickle can read again: FileNotFoundError"):
+        all_of(of)
+    Broken.mended.write_text("the model")
+    again = study(tmp_path / "results", method="papernot_steinke")
+    all_of(again)
+    assert again.result().model == "the model"
+    assert len(Account(tmp_path / "results").read()[1]) == 1
