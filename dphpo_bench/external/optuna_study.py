@@ -132,6 +132,7 @@ class PrivateStudy(OneOfAKind):
         )
         self._result: StudyResult | None = None
         self._winner: KeptTrial | None = None
+        self._mistake: InvalidValueError | None = None
 
     def optimize(
         self,
@@ -177,8 +178,12 @@ class PrivateStudy(OneOfAKind):
                 raise InvalidValueError(f"Expected no {name}: {reason}")
         if not callable(func):
             raise InvalidValueError(f"Expected an objective, a function of a trial, got {type(func).__name__}.")
+        self._mistake = None
         for trial in self._study:
-            self._study.tell(trial, *_outcome(func, trial))
+            outcome = _outcome(func, trial)
+            if self._mistake is not None:  # of the objective, which asked the study that it is a trial of
+                raise self._mistake
+            self._study.tell(trial, *outcome)
             if gc_after_trial:
                 gc.collect()
 
@@ -209,7 +214,11 @@ class PrivateStudy(OneOfAKind):
             InvalidValueError: if it is not over.
         """
         if self._result is None:
-            end = self._study.result()
+            try:
+                end = self._study.result()
+            except InvalidValueError as error:
+                self._mistake = error
+                raise
             if isinstance(end.model, KeptTrial):
                 self._winner = end.model
                 end = replace(end, model=end.model.model, params=end.model.params)
@@ -285,7 +294,8 @@ class PrivateStudy(OneOfAKind):
 
     def __getattr__(self, name: str) -> Any:
         if name in _UNSHOWN:
-            raise RefusedNameError(f"Expected no study.{name}: {_UNSHOWN[name]}")
+            self._mistake = RefusedNameError(f"Expected no study.{name}: {_UNSHOWN[name]}")
+            raise self._mistake
         raise AttributeError(f"A PrivateStudy has no attribute {name}.")
 
 
@@ -308,6 +318,8 @@ def _outcome(
         return None, None
     if asked.refusal is not None:
         raise asked.refusal from None
+    if returned is not None:
+        asked.check_noised()
     score = returned
     if isinstance(returned, tuple):
         if len(returned) != 2 or isinstance(returned[1], Real):

@@ -35,6 +35,8 @@ def space_json(space: Mapping[str, BaseDistribution]) -> dict[str, Any]:
 
 
 def _distribution(name: str, values: Any) -> BaseDistribution:
+    if name in ("score", "winner"):
+        raise InvalidValueError(f"Expected a hyperparameter of another name than {name}, which a record has already.")
     if hyperparameter(name) in SCHEDULE:
         raise InvalidValueError(
             f"Expected hyperparameters that leave the event of a training as it is, got {name}: it sets sample rate "

@@ -38,9 +38,19 @@ def study(**changes: Any) -> Any:
     return bench.optuna.PrivateStudy(**{**declared, **changes})
 
 
+def optimize(over: Any, func: Callable[[Any], Any], **options: Any) -> None:
+    """Optimise an objective that asks for its noise, as training does."""
+
+    def noised(trial: Any) -> Any:
+        assert trial.noise_multiplier > 0
+        return func(trial)
+
+    over.optimize(noised, **options)
+
+
 def objective(trial: Any) -> tuple[float, Any]:
     rate = trial.suggest_float("lr", 1e-3, 1.0, log=True)
-    return 0.5, {"rate": rate}
+    return 0.5, {"rate": rate, "noise": trial.noise_multiplier}
 
 
 def trials(count: int) -> list[PrivateTrial]:
@@ -98,9 +108,9 @@ def test_draws_depend_on_no_score_and_on_no_order() -> None:
 
         if len(listed) == 3:
             with pytest.warns(UserWarning, match="No model: no trial had a score"):
-                study().optimize(scored)
+                optimize(study(), scored)
         else:
-            study().optimize(scored)
+            optimize(study(), scored)
         listed.append(seen)
     assert len(listed[0]) > 1
     assert all(seen == listed[0] for seen in listed)
@@ -116,7 +126,7 @@ def test_a_space_may_depend_on_what_was_drawn() -> None:
         return 0.5
 
     over = study()
-    over.optimize(conditional)
+    optimize(over, conditional)
     name = {"SGD": "momentum", "Adam": "beta"}[over.best_params["optimizer"]]
     assert set(over.best_params) == {"optimizer", name}
     assert over.best_trial.distributions[name] == FloatDistribution(*{"momentum": (0, 0.9), "beta": (0.9, 0.999)}[name])
@@ -142,7 +152,7 @@ def test_a_final_run_gets_what_the_winner_drew() -> None:
         return rate, {"rate": rate}
 
     over = study(method="dp_hyper", budget=bench.PrivacyBudget(8, 1e-5))
-    over.optimize(trained)
+    optimize(over, trained)
     assert final == [over.best_model["rate"]] == [over.best_params["learning_rate"]]
 
 
@@ -158,7 +168,7 @@ def test_a_final_run_may_leave_the_range_and_is_stored_all_the_same() -> None:
         return np.full(len(trial.sample(1000)), 0.5)
 
     over = study(method="subsampled_tuning", budget=bench.PrivacyBudget(8, 1e-5))
-    over.optimize(trained)
+    optimize(over, trained)
     assert over.best_params["learning_rate"] > max(rates)
     assert over.to_optuna().best_params == over.best_params
 
@@ -181,7 +191,7 @@ def test_event_noise_and_number_of_trials_are_those_of_a_study() -> None:
             into.append((trial.noise_multiplier, trial.seed))
             return 0.5
 
-        ours.optimize(objective)
+        optimize(ours, objective)
         for trial in theirs:
             noises["theirs"].append((trial.noise_multiplier, trial.seed))
             theirs.tell(trial, 0.5)
@@ -202,7 +212,7 @@ def test_the_winner_is_released_and_nothing_else(tmp_path: Path) -> None:
         scores.append(rate)
         return float(rate)
 
-    over.optimize(scored)
+    optimize(over, scored)
     assert over.best_model == {"rate": over.best_params["lr"]}
     assert over.best_value not in scores  # but with noise
     assert abs(over.best_value - over.best_params["lr"]) < 0.5
@@ -220,7 +230,7 @@ def test_the_winner_is_released_and_nothing_else(tmp_path: Path) -> None:
 
 def test_a_study_of_optuna_holds_the_winner_alone(tmp_path: Path) -> None:
     over = study()
-    over.optimize(objective)
+    optimize(over, objective)
     storage = f"sqlite:///{tmp_path}/study.db"
     for made in (
         over.to_optuna(),
@@ -246,7 +256,7 @@ def test_trials_that_fail_or_are_pruned_lose() -> None:
         return None if error is None else 0.5  # type: ignore[return-value]
 
     over = study(seed=3)
-    over.optimize(failing)
+    optimize(over, failing)
     assert next(states, ...) is ...
     assert over.best_value > 0
 
@@ -255,7 +265,7 @@ def test_trials_that_fail_or_are_pruned_lose() -> None:
 
     never = study()
     with pytest.warns(UserWarning, match="No model"):
-        never.optimize(broken)
+        optimize(never, broken)
     assert "No trial had a score" in refused(lambda: never.best_trial)
     assert never.result.score is None
 
@@ -269,12 +279,12 @@ def test_an_interrupted_study_goes_on_with_the_same_draws(tmp_path: Path) -> Non
 
     draws: list[float] = []
     whole = study(results_dir=tmp_path / "whole", name="s", seed=4)
-    whole.optimize(lambda trial: draws.extend([trial.suggest_float("lr", 0.0, 1.0)]) or 0.5)
+    optimize(whole, lambda trial: draws.extend([trial.suggest_float("lr", 0.0, 1.0)]) or 0.5)
     seen: list[float] = []
     with pytest.raises(KeyboardInterrupt):
-        study(results_dir=tmp_path / "killed", name="s", seed=4).optimize(stopped)
+        optimize(study(results_dir=tmp_path / "killed", name="s", seed=4), stopped)
     again = study(results_dir=tmp_path / "killed", name="s", seed=4)
-    again.optimize(stopped)
+    optimize(again, stopped)
     assert len(draws) > 2
     assert seen == draws
     assert again.best_params["lr"] in draws
@@ -296,7 +306,7 @@ def test_optuna_and_prints_are_silent_inside(
         return float(trial.suggest_float("lr", 0.0, 1.0))
 
     over = study()
-    over.optimize(noisy)
+    optimize(over, noisy)
     captured = capfd.readouterr()
     assert "rial" not in captured.out + captured.err
     assert caplog.messages == []
@@ -344,7 +354,7 @@ def test_an_objective_that_asks_for_what_no_epsilon_covers_ends_the_search(name:
 
     for form in (objective, catching):
         with pytest.raises(InvalidValueError, match=message) as caught:
-            study().optimize(form)
+            optimize(study(), form)
         assert len(str(caught.value).splitlines()) == 1
 
 
@@ -363,10 +373,10 @@ def test_an_objective_that_asks_for_what_no_epsilon_covers_ends_the_search(name:
 def test_arguments_of_optimize_that_would_tell_are_refused(options: dict[str, Any], message: str) -> None:
     over = study()
     with pytest.raises(InvalidValueError, match=message):
-        over.optimize(objective, **options)
+        optimize(over, objective, **options)
     assert "Expected no n_trials" in refused(lambda: over.optimize(objective, 40))
-    over.optimize(objective, n_trials=None, n_jobs=1, catch=(), gc_after_trial=True)  # nothing was asked before
-    assert "Expected one loop over a study" in refused(lambda: over.optimize(objective))
+    optimize(over, objective, n_trials=None, n_jobs=1, catch=(), gc_after_trial=True)  # nothing was asked before
+    assert "Expected one loop over a study" in refused(lambda: optimize(over, objective))
 
 
 @pytest.mark.parametrize(
@@ -405,6 +415,38 @@ def test_names_of_optuna_that_would_tell_are_refused_with_a_way_out(name: str) -
         over.strange  # noqa: B018
 
 
+def test_an_objective_that_does_not_ask_for_its_noise_ends_the_search() -> None:
+    """It trains without privacy, as it did before: the ε of the study would be wrong."""
+
+    def unchanged(trial: Any) -> Any:
+        return float(trial.suggest_float("lr", 0.0, 1.0))
+
+    for call in (study().optimize, study().rehearse):
+        assert "trains with trial.noise_multiplier, which ε is computed for" in refused(partial(call, unchanged))
+
+
+def test_an_objective_that_asks_its_own_study_ends_the_search() -> None:
+    for ask in (lambda of: of.best_value, lambda of: of.trials, lambda of: of.result):
+        over = study()
+
+        def objective(trial: Any, ask: Any = ask, over: Any = over) -> Any:
+            if ask(over):
+                trial.suggest_float("lr", 0.0, 1.0)
+            return 0.5
+
+        assert re.search("The search is not over|no ε covers trials", refused(partial(optimize, over, objective)))
+
+
+@pytest.mark.parametrize("name", ["score", "winner"])
+def test_a_hyperparameter_has_no_name_of_the_record(name: str) -> None:
+    def objective(trial: Any) -> Any:
+        return float(trial.suggest_float(name, 0.0, 1.0))
+
+    assert f"of another name than {name}" in refused(partial(optimize, study(), objective))
+    with pytest.raises(InvalidValueError, match="of another name"):
+        bench.search.Study({name: [0, 1]}, budget=BUDGET, event=event, n_scored=9)
+
+
 def test_before_the_end_there_is_no_winner() -> None:
     over = study()
     for name in ("best_params", "best_value", "best_model", "best_trial", "result"):
@@ -420,9 +462,11 @@ def test_a_rehearsal_shows_errors_and_counts_nothing(capsys: pytest.CaptureFixtu
     with pytest.raises(KeyError):
         over.rehearse(failing)
     assert capsys.readouterr().out == "visible\n"
-    assert "Divide percentages by 100" in refused(lambda: over.rehearse(lambda _: 93.0))
+    assert "Divide percentages by 100" in refused(
+        lambda: over.rehearse(lambda trial: 93.0 * bool(trial.noise_multiplier))
+    )
     over.rehearse(objective)
-    over.optimize(objective)
+    optimize(over, objective)
 
 
 def test_trials_are_those_of_optuna_by_their_class() -> None:
