@@ -101,7 +101,8 @@ def test_noise_on_scores_is_in_none_of_the_callers_streams() -> None:
 
     def score(trial: StudyTrial) -> float:
         for generator in (trial.generator, torch.default_generator, torch.Generator().manual_seed(trial.seed)):
-            draws.update(torch.randn(50, generator=generator, dtype=torch.float64).tolist())
+            for size in (1, 1, 50):  # torch draws few and many in different ways
+                draws.update(torch.randn(size, generator=generator, dtype=torch.float64).tolist())
         return 0.5
 
     result = finished(study(), score)
@@ -525,6 +526,8 @@ def test_a_final_run_trains_with_the_winners_hyperparameters(name: str) -> None:
     assert final.is_final
     assert not any(trial.is_final for trial in trials)
     assert final.params == best.params == result.params
+    assert len({trial.seed for trial in seen}) == len({trial.generator.get_state().numpy().tobytes() for trial in seen})
+    assert len({trial.seed for trial in seen}) == len(seen)
     assert final.noise_multiplier < trials[0].noise_multiplier
     assert result.model == {"rate": best.params["rate"]}
     assert result.score == pytest.approx(best.params["rate"], abs=0.1)
