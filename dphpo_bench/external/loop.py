@@ -137,7 +137,7 @@ class Loop:
         """Yield a trial, hidden from everybody but the caller's code."""
         self._outcome, self._open, self._streams = None, trial, streams
         with hidden(streams, self.show):
-            self._seed = torch.initial_seed()
+            self._seeds = {torch.initial_seed(), trial.generator.initial_seed()}
             yield trial
         if self._open is not None or not self._is_here():
             raise InvalidValueError(
@@ -147,8 +147,8 @@ class Loop:
 
     def _check_seed(self, trial: StudyTrial) -> None:
         """Reject training that seeds torch: whatever it draws then, noise or batches, anybody can draw again."""
-        allowed = {self._seed, *(trial.seed % 2**bits for bits in (63, 32, 31))}  # other libraries take shorter seeds
-        if torch.initial_seed() not in allowed:
+        allowed = {*self._seeds, *(trial.seed % 2**bits for bits in (63, 32, 31))}  # other libraries take shorter seeds
+        if not {torch.initial_seed(), trial.generator.initial_seed()} <= allowed:
             raise InvalidValueError(
                 "Training seeded torch by a seed of its own: noise and batches that it drew after that are known. "
                 "Leave the seed out, since each trial starts torch's generator anew; or seed with trial.seed, or "

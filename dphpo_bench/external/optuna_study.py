@@ -319,7 +319,7 @@ def _outcome(
     if asked.refusal is not None:
         raise asked.refusal from None
     if returned is not None:
-        asked.check_noised()
+        trial.check_noised()
     score = returned
     if isinstance(returned, tuple):
         if len(returned) != 2 or isinstance(returned[1], Real):

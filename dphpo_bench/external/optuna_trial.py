@@ -58,14 +58,12 @@ class PrivateTrial(OneOfAKind, BaseTrial):
         self._distributions: dict[str, BaseDistribution] = {}
         self._attributes: dict[str, Any] = {}
         self._began = datetime.now(UTC)
-        self._lacks_noise = True
         self.model: Any = None
         self.refusal: InvalidValueError | None = None
 
     @property
     def noise_multiplier(self) -> float:
         """See above."""
-        self._lacks_noise = False
         return self._trial.noise_multiplier
 
     @property
@@ -86,18 +84,6 @@ class PrivateTrial(OneOfAKind, BaseTrial):
     def sample(self, n_records: int) -> "torch.Tensor":
         """Return the indices of the secret sample of subsampled_tuning; see `Study` and its trials."""
         return self._guarded(lambda: self._trial.sample(n_records))  # type: ignore[no-any-return]
-
-    def check_noised(self) -> None:
-        """Reject training that has not asked how much noise to add.
-
-        Raises:
-            InvalidValueError: if it has not.
-        """
-        if self._lacks_noise:
-            raise InvalidValueError(
-                "Expected an objective that trains with trial.noise_multiplier, which ε is computed for; it has not "
-                "asked for it. With Opacus: make_private(..., noise_multiplier=trial.noise_multiplier)."
-            )
 
     def keep(self, model: Any) -> None:
         """Keep a model, as it is when the objective returns, if this trial wins. Or return (score, model)."""

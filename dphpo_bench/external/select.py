@@ -52,7 +52,7 @@ def select(
         settings: the others of `Study`, such as name, results_dir, account and unit.
 
     Raises:
-        InvalidValueError: if an argument is out of range, or `train` does not return a pair.
+        InvalidValueError: if an argument is out of range, or `train` returns no pair, or has not asked for its noise.
         BudgetTooSmallError: if no noise within reach meets the budget.
         AccountError: if the cap of the account does not cover the search; nothing was trained.
         RecordError: if the folder of results cannot be written, or this name is under way elsewhere.
@@ -71,4 +71,5 @@ def _outcome(train: Callable[[StudyTrial], Any], trial: StudyTrial) -> tuple[Any
         return None, None
     if not (isinstance(outcome, tuple) and len(outcome) == 2):
         raise InvalidValueError(f"Expected train(trial) to return model, score; got a {type(outcome).__name__}.")
+    trial.check_noised()
     return outcome[1], outcome[0]

@@ -55,13 +55,19 @@ class StudyTrial(OneOfAKind):
     ) -> None:
         self._params = dict(params)
         self._distributions: dict[str, BaseDistribution] = {}
-        self.noise_multiplier = noise_multiplier
+        self._noise_multiplier, self._lacks_noise = noise_multiplier, True
         self.is_final = is_final
         self._streams = streams
         self.seed = streams.derive("seed")
         self.generator: torch.Generator = streams.generator("trial")
         self._sampling = sampling
         self._lacks_sample = sampling is not None
+
+    @property
+    def noise_multiplier(self) -> float:
+        """See above."""
+        self._lacks_noise = False
+        return self._noise_multiplier
 
     @property
     def params(self) -> Candidate:
@@ -133,7 +139,19 @@ class StudyTrial(OneOfAKind):
                 "has not asked for it."
             )
 
+    def check_noised(self) -> None:
+        """Reject training that has not asked how much noise to add.
+
+        Raises:
+            InvalidValueError: if it has not.
+        """
+        if self._lacks_noise:
+            raise InvalidValueError(
+                "Expected training with trial.noise_multiplier, which ε is computed for; this trial has not asked for "
+                "it. With Opacus: make_private(..., noise_multiplier=trial.noise_multiplier)."
+            )
+
     def __repr__(self) -> str:
         return (
-            f"StudyTrial(params={self.params}, noise_multiplier={self.noise_multiplier:.4g}, is_final={self.is_final})"
+            f"StudyTrial(params={self.params}, noise_multiplier={self._noise_multiplier:.4g}, is_final={self.is_final})"
         )

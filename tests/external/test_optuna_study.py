@@ -13,6 +13,7 @@ import numpy as np
 import optuna
 import pytest
 import scipy.stats
+import torch
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 import dphpo_bench as bench
@@ -428,7 +429,16 @@ def test_an_objective_that_does_not_ask_for_its_noise_ends_the_search() -> None:
         return float(trial.suggest_float("lr", 0.0, 1.0))
 
     for call in (study().optimize, study().rehearse):
-        assert "trains with trial.noise_multiplier, which ε is computed for" in refused(partial(call, unchanged))
+        assert "training with trial.noise_multiplier, which ε is computed for" in refused(partial(call, unchanged))
+
+
+@pytest.mark.parametrize("seeded", ["torch", "trial"])
+def test_an_objective_that_seeds_its_noise_ends_the_search(seeded: str) -> None:
+    def objective(trial: Any) -> float:
+        {"torch": torch, "trial": trial.generator}[seeded].manual_seed(0)
+        return 0.5
+
+    assert "Training seeded torch by a seed of its own" in refused(partial(optimize, study(), objective))
 
 
 def test_an_objective_that_asks_its_own_study_ends_the_search() -> None:

@@ -655,7 +655,7 @@ def selected(train: Callable[[StudyTrial], Any], **changes: Any) -> StudyResult:
 
 
 def test_select_is_the_loop() -> None:
-    result = selected(lambda trial: (trial.params, trial.params["rate"]))
+    result = selected(lambda trial: (trial.params, trial.params["rate"] * (trial.noise_multiplier > 0)))
     alike = finished(study(), lambda trial: trial.params["rate"])
     assert result.params == alike.params == result.model
     assert result.score == alike.score
@@ -671,7 +671,7 @@ def test_a_trial_that_raises_has_lost_and_counts(error: Any, capfd: pytest.Captu
         print("secret")  # noqa: T201
         if len(calls) != 2:
             raise error("secret")
-        return "model", 0.0
+        return f"model at {trial.noise_multiplier}", 0.0
 
     result = selected(train)
     reference: list[StudyTrial] = []
@@ -687,7 +687,12 @@ def test_ctrl_c_ends_a_selection() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         selected(train)
-    assert selected(lambda _: (None, 0.5)).score is not None
+    assert selected(lambda trial: (trial.noise_multiplier, 0.5)).score is not None
+
+
+def test_training_that_has_not_asked_for_its_noise_is_refused() -> None:
+    with pytest.raises(InvalidValueError, match=r"training with trial\.noise_multiplier, which ε is computed for"):
+        selected(lambda _: (None, 0.5))
 
 
 @pytest.mark.parametrize("outcome", [0.5, None, ("model", 0.5, 1)])
