@@ -1,5 +1,6 @@
 """Hide what a trial shows, and give it random numbers of its own: both would tell how many trials there are."""
 
+import ctypes
 import logging
 import os
 import random
@@ -56,15 +57,24 @@ def _silence() -> Iterator[None]:
     logging.disable()
     try:
         with ExitStack() as stack:
-            for stream, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
-                with suppress(Exception):  # some notebooks have none
-                    stream.flush()
+            _flush()
+            for descriptor in (1, 2):
                 stack.callback(_redirected(nowhere.fileno(), descriptor))
+            stack.callback(_flush)  # what a trial left in a buffer would come out later
             stack.enter_context(redirect_stdout(nowhere))
             stack.enter_context(redirect_stderr(nowhere))
             yield
     finally:
         logging.disable(level)
+
+
+def _flush() -> None:
+    """Empty the buffers of Python's streams and of C's."""
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        with suppress(Exception):  # some notebooks have none
+            stream.flush()  # type: ignore[union-attr]
+    with suppress(Exception):  # not everywhere is C's library so near
+        ctypes.CDLL(None).fflush(None)
 
 
 @cache

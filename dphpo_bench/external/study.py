@@ -44,10 +44,10 @@ class Study(OneOfAKind):
     the account before the first trial begins. After a kill, the next process goes on with the same draws; the trial
     that was under way has lost.
 
-    The caller answers for three things. Training with `trial.noise_multiplier` costs `event` of it. Each record is in
-    one part, training or held-out, by a rule that looks at that record alone, such as a coin for each record tossed
-    before the first trial; a shuffled split of fixed sizes (`train_test_split`) is not quite that. Nothing but what
-    the study returns is published.
+    The caller answers for four things. Space, event and settings were chosen without a look at these records. Training
+    with `trial.noise_multiplier` costs `event` of it. Each record is in one part, training or held-out, by a rule that
+    looks at that record alone, such as a coin for each record tossed before the first trial; a shuffled split of fixed
+    sizes (`train_test_split`) is not quite that. Nothing but what the study returns is published.
 
     Hidden while a trial runs: what it prints and logs, progress bars and warnings. Not hidden: how long the whole
     takes, the files that training writes, generators and other objects that it changes, and what it sends elsewhere.

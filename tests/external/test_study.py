@@ -405,6 +405,28 @@ def test_trials_print_and_log_nothing(show: bool, capfd: pytest.CaptureFixture[s
     assert caplog.records[-1].message == "after"
 
 
+BUFFERED = """
+import ctypes, sys, warnings
+warnings.simplefilter("ignore")
+from tests.external.test_study import study
+print("before")
+of = study()
+for trial in of:
+    sys.__stdout__.write("secret")
+    ctypes.CDLL(None).printf(b"secret")
+    print("secret")
+    of.tell(trial, 0.5, "model")
+print("after")
+"""
+
+
+def test_nothing_of_a_trial_waits_in_a_buffer() -> None:
+    environment = {**os.environ, "PYTHONUNBUFFERED": ""}
+    command = [sys.executable, "-c", BUFFERED]
+    process = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert process.stdout.split() == ["before", "after"]
+
+
 def test_show_trials_on_records_that_may_be_private_is_warned_of() -> None:
     with pytest.warns(UserWarning, match="shows how many trials"):
         study(seed=None, show_trials=True)
