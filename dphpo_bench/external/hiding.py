@@ -54,7 +54,7 @@ def _fresh_randomness(streams: Streams) -> Iterator[None]:
 @contextmanager
 def _silence() -> Iterator[None]:
     nowhere, level = _nowhere(), logging.root.manager.disable
-    logging.disable()
+    logging.disable(sys.maxsize)
     try:
         with ExitStack() as stack:
             _flush()

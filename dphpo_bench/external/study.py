@@ -68,7 +68,7 @@ class Study(OneOfAKind):
         results_dir: folder of the record, the account and the journal; None: nothing is written or counted.
         account: which account of the folder counts it; None: "main".
         seed: makes all draws repeatable, which is right for public data only.
-        unit: whose presence ε is about, as `event` and the scores count it.
+        unit: whose presence ε is about, as `event` counts it. Units of several records have one score each.
         n_records: N, if it is public, for the record.
         repeatable: whether all randomness of training comes from the trial's draws. A trial that was under way when
             the process died then starts again.

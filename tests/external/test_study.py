@@ -391,7 +391,7 @@ def test_trials_print_and_log_nothing(show: bool, capfd: pytest.CaptureFixture[s
             os.write(1, b"from C\n")
             subprocess.run([sys.executable, "-c", "print('child')"], check=True)
             warnings.warn("warned", stacklevel=1)
-            logging.getLogger("training").error("logged")
+            logging.getLogger("training").log(99, "logged")
             of.tell(trial, 0.5)
         print("after")  # noqa: T201
     out, err = capfd.readouterr()
@@ -423,7 +423,8 @@ print("after")
 def test_nothing_of_a_trial_waits_in_a_buffer() -> None:
     environment = {**os.environ, "PYTHONUNBUFFERED": ""}
     command = [sys.executable, "-c", BUFFERED]
-    process = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    root = Path(__file__).parents[2]
+    process = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=root)
     assert process.stdout.split() == ["before", "after"]
 
 
