@@ -47,35 +47,28 @@ class StudyTrial(OneOfAKind):
         streams: Streams,
         *,
         is_final: bool = False,
-        sampling: tuple[float, Streams] | None = None,
+        sampling: tuple[float, Streams] | None = None,  # rate of the sample, and streams that all trials share
     ) -> None:
         self.params = dict(params)
         self.noise_multiplier = noise_multiplier
         self.is_final = is_final
         self.seed = streams.derive("seed")
         self.generator: torch.Generator = streams.generator("trial")
-        self._sampling = sampling
+        self._sampling = sampling or (1.0, streams)
         self._lacks_sample = sampling is not None
 
     def sample(self, n_records: int) -> "torch.Tensor":
-        """Return the records that the search may see: a secret Poisson sample, equal for all trials of a study.
+        """Return the records that this trial may see.
 
-        Train on the sampled records of the training part, and score on those of the held-out part.
+        In the search of subsampled_tuning they are a secret Poisson sample, equal for all of its trials: train on the
+        sampled records of the training part, and score on those of the held-out part. Other trials may see all.
 
         Args:
             n_records: number of all records, or of units where these hold several records.
 
         Returns:
             Indices, ascending, int64.
-
-        Raises:
-            InvalidValueError: if this trial takes all records.
         """
-        if self._sampling is None:
-            raise InvalidValueError(
-                "Expected sample(n_records) of a trial of subsampled_tuning, before its final run: other trials take "
-                "all records."
-            )
         rate, streams = self._sampling
         self._lacks_sample = False
         return poisson_sample(whole("n_records", n_records, low=0, high=MAX_RECORDS), rate, streams.generator("sample"))
