@@ -37,10 +37,16 @@ def hidden(streams: Streams, show: bool = False) -> Iterator[None]:
         yield
 
 
+def global_seeds() -> set[int]:
+    """Return what torch's global generators were last seeded with."""
+    return {torch.initial_seed(), *(generator.initial_seed() for generator in torch.cuda.default_generators)}
+
+
 @contextmanager
 def _fresh_randomness(streams: Streams) -> Iterator[None]:
     """Start the global generators from these streams; `process_state` puts back those of Python and NumPy."""
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    # Where nobody has asked for a GPU yet, its generator would start from a seed that is the same everywhere.
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices):
         # Noise may be drawn from them: the 32 bits of a seed would be too few (see `Streams.generator`).
         torch.default_generator.set_state(streams.generator("torch").get_state())

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.search_space import Candidate
 from dphpo_bench.external.declared import DeclaredRun
-from dphpo_bench.external.hiding import hidden
+from dphpo_bench.external.hiding import global_seeds, hidden
 from dphpo_bench.external.procedure import Procedure
 from dphpo_bench.external.results import StudyResult, ended, written
 from dphpo_bench.external.scores import ScoreRule
@@ -137,7 +135,7 @@ class Loop:
         """Yield a trial, hidden from everybody but the caller's code."""
         self._outcome, self._open, self._params, self._streams = None, trial, dict(trial.params), streams
         with hidden(streams, self.show):
-            self._seed = torch.initial_seed()
+            self._seeds = global_seeds()
             yield trial
         if self._open is not None or not self._is_here():
             raise InvalidValueError(
@@ -147,8 +145,8 @@ class Loop:
 
     def _check_seed(self, trial: StudyTrial) -> None:
         """Reject training that seeds torch: whatever it draws then, noise or batches, anybody can draw again."""
-        allowed = {self._seed, *(trial.seed % 2**bits for bits in (63, 32, 31))}  # other libraries take shorter seeds
-        if torch.initial_seed() not in allowed:
+        shorter = {trial.seed % 2**bits for bits in (63, 32, 31)}  # as other libraries take them
+        if not global_seeds() <= self._seeds | shorter:
             raise InvalidValueError(
                 "Training seeded torch by a seed of its own: noise and batches that it drew after that are known. "
                 "Leave the seed out, since each trial starts torch's generator anew; or seed with trial.seed, or "

@@ -502,6 +502,30 @@ def test_global_generators_start_anew_in_each_trial() -> None:
     assert draws == again
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_generators_of_gpus_start_anew_in_each_trial() -> None:
+    before = torch.cuda.get_rng_state()
+
+    def drawn() -> list[float]:
+        draws = []
+        of = study()
+        for trial in of:
+            draws.append(torch.randn(1, device="cuda").item())
+            of.tell(trial, torch.full((100,), 0.5, device="cuda"), torch.nn.Linear(2, 2).cuda())
+        assert of.result().model.weight.is_cuda
+        return draws
+
+    draws = drawn()
+    assert len(set(draws)) == len(draws) > 2
+    assert drawn() == draws
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+    of = study()
+    _loop, trial = first(of)
+    torch.cuda.manual_seed(42)
+    with pytest.raises(InvalidValueError, match="seeded torch"):
+        of.tell(trial, 0.5)
+
+
 # ------------------------------------------------------------------------------------------ the search's own draws
 
 
