@@ -154,8 +154,10 @@ class Study(OneOfAKind):
         rehearsal's score and model, and drops both.
         """
         streams = Streams(secrets.randbits(128)).within("rehearsal")
-        self._rehearsals.append(self._new_loop().trial(streams, streams))
-        return self._rehearsals[-1]
+        trial = self._new_loop().trial(streams, streams)
+        trial.begin()
+        self._rehearsals.append(trial)
+        return trial
 
     def __iter__(self) -> Iterator[StudyTrial]:
         """Yield the trials, one after the other.
@@ -196,6 +198,7 @@ class Study(OneOfAKind):
         """
         if any(trial is each for each in self._rehearsals):
             self._rehearsals = [each for each in self._rehearsals if each is not trial]
+            trial.check_seeds()
             if score is not None:
                 trial.check_sampled()
                 self._rule.check_range(score)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, NoReturn
 from dphpo_bench.base.checks import whole
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.contract.search_space import Candidate
+from dphpo_bench.external.hiding import global_seeds
 from dphpo_bench.training.randomness import Streams
 from dphpo_bench.training.sampling import poisson_sample
 
@@ -72,6 +73,25 @@ class StudyTrial(OneOfAKind):
         rate, streams = self._sampling
         self._lacks_sample = False
         return poisson_sample(whole("n_records", n_records, low=0, high=MAX_RECORDS), rate, streams.generator("sample"))
+
+    def begin(self) -> None:
+        """Note the state of torch's global generators, before training."""
+        self._seeds = global_seeds()
+
+    def check_seeds(self) -> None:
+        """Reject training that has seeded torch: noise and batches that it drew then, anybody can draw again.
+
+        Raises:
+            InvalidValueError: if it has.
+        """
+        shorter = {self.seed % 2**bits for bits in (63, 32, 31)}  # as other libraries take them
+        if not global_seeds() <= self._seeds | shorter:
+            raise InvalidValueError(
+                "Training seeded torch by a seed of its own: noise and batches that it drew after that are known. "
+                "Leave the seed out, since each trial starts torch's generator anew; or seed with trial.seed, or "
+                "trial.seed % 2**32; or put what may be known, such as initial weights, inside of "
+                "torch.random.fork_rng()."
+            )
 
     def check_sampled(self) -> None:
         """Reject a trial of a search on a sample that has not asked for it.

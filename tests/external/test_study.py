@@ -127,6 +127,12 @@ def test_a_trial_without_a_score_cannot_win(bad: Any) -> None:
     assert nobody.epsilon == result.epsilon
 
 
+def test_noise_on_a_huge_score_is_not_rounded_away() -> None:
+    changes: dict[str, Any] = {"n_scored": None, "score_sensitivity": 2.0}
+    scores = [finished(study(seed=seed, **changes), lambda _: 1e30).score for seed in SEEDS]
+    assert len({score % 1 for score in scores if score is not None}) == len(SEEDS)
+
+
 def test_percentages_are_held_to_the_range_and_the_result_says_so() -> None:
     with pytest.warns(UserWarning, match=r"noisy score .* held to \[0, 1\].*percentages"):
         result = finished(study(seed=0), lambda _: 87.3)
@@ -686,6 +692,11 @@ def test_a_rehearsal_counts_nothing_and_shows_mistakes(tmp_path: Path, capsys: p
     of.tell(trial, 0.5, "model")
     with pytest.raises(InvalidValueError, match="told once"):
         of.tell(trial, 0.5, "model")
+    seeded = of.rehearsal()
+    with torch.random.fork_rng():
+        torch.manual_seed(42)
+        with pytest.raises(InvalidValueError, match="seeded torch"):
+            of.tell(seeded, 0.5, "model")
     assert "visible" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
     assert finished(of, lambda _: 0.5).path is not None
