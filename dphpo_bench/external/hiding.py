@@ -1,5 +1,6 @@
 """Hide what a trial shows, and give it random numbers of its own: both would tell how many trials there are."""
 
+import ctypes
 import inspect
 import logging
 import os
@@ -57,10 +58,16 @@ def refuse_progress_bars() -> None:
         frame = frame.f_back
 
 
+def global_seeds() -> set[int]:
+    """Return what torch's global generators were last seeded with."""
+    return {torch.initial_seed(), *(generator.initial_seed() for generator in torch.cuda.default_generators)}
+
+
 @contextmanager
 def _fresh_randomness(streams: Streams) -> Iterator[None]:
     """Start the global generators from these streams; `process_state` puts back those of Python and NumPy."""
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    # Where nobody has asked for a GPU yet, its generator would start from a seed that is the same everywhere.
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices):
         # Noise may be drawn from them: the 32 bits of a seed would be too few (see `Streams.generator`).
         torch.default_generator.set_state(streams.generator("torch").get_state())
@@ -74,18 +81,27 @@ def _fresh_randomness(streams: Streams) -> Iterator[None]:
 @contextmanager
 def _silence() -> Iterator[None]:
     nowhere, level = _nowhere(), logging.root.manager.disable
-    logging.disable()
+    logging.disable(sys.maxsize)
     try:
         with ExitStack() as stack:
-            for stream, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
-                with suppress(Exception):  # some notebooks have none
-                    stream.flush()
+            _flush()
+            for descriptor in (1, 2):
                 stack.callback(_redirected(nowhere.fileno(), descriptor))
+            stack.callback(_flush)  # what a trial left in a buffer would come out later
             stack.enter_context(redirect_stdout(nowhere))
             stack.enter_context(redirect_stderr(nowhere))
             yield
     finally:
         logging.disable(level)
+
+
+def _flush() -> None:
+    """Empty the buffers of Python's streams and of C's."""
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        with suppress(Exception):  # some notebooks have none
+            stream.flush()  # type: ignore[union-attr]
+    with suppress(Exception):  # not everywhere is C's library so near
+        ctypes.CDLL(None).fflush(None)
 
 
 @cache

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.search_space import Candidate
@@ -92,7 +90,7 @@ class Loop:
                 "Expected the trial under way, which has not been told yet, got another one: each trial is told once, "
                 "to its own study, before the next begins."
             )
-        self._check_seed(trial)
+        trial.check_seeds()
         outcome: Best | bytes | None = None
         if trial.is_final:
             outcome = None if score is None and model is None else written(model)
@@ -137,23 +135,12 @@ class Loop:
         """Yield a trial, hidden from everybody but the caller's code."""
         self._outcome, self._open, self._streams = None, trial, streams
         with hidden(streams, self.show):
-            self._seeds = {torch.initial_seed(), trial.generator.initial_seed()}
+            trial.begin()
             yield trial
         if self._open is not None or not self._is_here():
             raise InvalidValueError(
                 "Expected study.tell before the next trial, in the process and the thread of the loop; "
                 "study.tell(trial, None) for a trial that failed. Trials run one after the other."
-            )
-
-    def _check_seed(self, trial: StudyTrial) -> None:
-        """Reject training that seeds torch: whatever it draws then, noise or batches, anybody can draw again."""
-        allowed = {*self._seeds, *(trial.seed % 2**bits for bits in (63, 32, 31))}  # other libraries take shorter seeds
-        if not {torch.initial_seed(), trial.generator.initial_seed()} <= allowed:
-            raise InvalidValueError(
-                "Training seeded torch by a seed of its own: noise and batches that it drew after that are known. "
-                "Leave the seed out, since each trial starts torch's generator anew; or seed with trial.seed, or "
-                "trial.seed % 2**32; or put what may be known, such as initial weights, inside of "
-                "torch.random.fork_rng()."
             )
 
     def _is_here(self) -> bool:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 MAX_SCORED = 10**12
 
+LARGEST_SCORE = 1e9
+"""Scores of another kind are held to so many sensitivities: far beyond, floating point would round the noise away."""
+
 _FORMS = (
     "the scores of the held-out records, a list or a 1-D array of numbers from 0 to 1; or their mean as a float; or "
     "None if the trial failed"
@@ -74,7 +77,8 @@ class ScoreRule:
         if not values.isfinite():
             return None
         if self.sensitivity is not None:
-            return self._with_noise(values, self.sensitivity, generator)
+            limit = LARGEST_SCORE * self.sensitivity
+            return self._with_noise(values.clamp(-limit, limit), self.sensitivity, generator)
         return self._with_noise(values.clamp(0, 1), 1 / float(self.n_scored or 1), generator)
 
     def _with_noise(self, total: "Tensor", sensitivity: float, generator: torch.Generator) -> float:

@@ -45,10 +45,10 @@ class Study(OneOfAKind):
     the account before the first trial begins. After a kill, the next process goes on with the same draws; the trial
     that was under way has lost.
 
-    The caller answers for three things. Training with `trial.noise_multiplier` costs `event` of it. Each record is in
-    one part, training or held-out, by a rule that looks at that record alone, such as a coin for each record tossed
-    before the first trial; a shuffled split of fixed sizes (`train_test_split`) is not quite that. Nothing but what
-    the study returns is published.
+    The caller answers for four things. Space, event and settings were chosen without a look at these records. Training
+    with `trial.noise_multiplier` costs `event` of it. Each record is in one part, training or held-out, by a rule that
+    looks at that record alone, such as a coin for each record tossed before the first trial; a shuffled split of fixed
+    sizes (`train_test_split`) is not quite that. Nothing but what the study returns is published.
 
     Hidden while a trial runs: what it prints and logs, progress bars and warnings. Not hidden: how long the whole
     takes, the files that training writes, generators and other objects that it changes, and what it sends elsewhere.
@@ -69,7 +69,7 @@ class Study(OneOfAKind):
         results_dir: folder of the record, the account and the journal; None: nothing is written or counted.
         account: which account of the folder counts it; None: "main".
         seed: makes all draws repeatable, which is right for public data only.
-        unit: whose presence ε is about, as `event` and the scores count it.
+        unit: whose presence ε is about, as `event` counts it. Units of several records have one score each.
         n_records: N, if it is public, for the record.
         repeatable: whether all randomness of training comes from the trial's draws. A trial that was under way when
             the process died then starts again.
@@ -155,8 +155,10 @@ class Study(OneOfAKind):
         rehearsal's score and model, and drops both.
         """
         streams = Streams(secrets.randbits(128)).within("rehearsal")
-        self._rehearsals.append(self._new_loop().trial(streams, streams))
-        return self._rehearsals[-1]
+        trial = self._new_loop().trial(streams, streams)
+        trial.begin()
+        self._rehearsals.append(trial)
+        return trial
 
     def __iter__(self) -> Iterator[StudyTrial]:
         """Yield the trials, one after the other.
@@ -197,6 +199,7 @@ class Study(OneOfAKind):
         """
         if any(trial is each for each in self._rehearsals):
             self._rehearsals = [each for each in self._rehearsals if each is not trial]
+            trial.check_seeds()
             if score is not None:
                 trial.check_sampled()
                 self._rule.check_range(score)

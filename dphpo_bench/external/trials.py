@@ -7,6 +7,7 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.search_space import Candidate
+from dphpo_bench.external.hiding import global_seeds
 from dphpo_bench.external.spaces import checked_space
 from dphpo_bench.training.randomness import Streams
 from dphpo_bench.training.sampling import poisson_sample
@@ -51,7 +52,7 @@ class StudyTrial(OneOfAKind):
         streams: Streams,
         *,
         is_final: bool = False,
-        sampling: tuple[float, Streams] | None = None,
+        sampling: tuple[float, Streams] | None = None,  # rate of the sample, and streams that all trials share
     ) -> None:
         self._params = dict(params)
         self._distributions: dict[str, BaseDistribution] = {}
@@ -60,7 +61,7 @@ class StudyTrial(OneOfAKind):
         self._streams = streams
         self.seed = streams.derive("seed")
         self.generator: torch.Generator = streams.generator("trial")
-        self._sampling = sampling
+        self._sampling = sampling or (1.0, streams)
         self._lacks_sample = sampling is not None
 
     @property
@@ -105,27 +106,42 @@ class StudyTrial(OneOfAKind):
         return self._params[name]
 
     def sample(self, n_records: int) -> "torch.Tensor":
-        """Return the records that the search may see: a secret Poisson sample, equal for all trials of a study.
+        """Return the records that this trial may see.
 
-        Train on the sampled records of the training part, and score on those of the held-out part.
+        In the search of subsampled_tuning they are a secret Poisson sample, equal for all of its trials: train on the
+        sampled records of the training part, and score on those of the held-out part. Other trials may see all.
 
         Args:
             n_records: number of all records, or of units where these hold several records.
 
         Returns:
             Indices, ascending, int64.
-
-        Raises:
-            InvalidValueError: if this trial takes all records.
         """
-        if self._sampling is None:
-            raise InvalidValueError(
-                "Expected sample(n_records) of a trial of subsampled_tuning, before its final run: other trials take "
-                "all records."
-            )
         rate, streams = self._sampling
         self._lacks_sample = False
         return poisson_sample(whole("n_records", n_records, low=0, high=MAX_RECORDS), rate, streams.generator("sample"))
+
+    def begin(self) -> None:
+        """Note the seeds of its generator and of torch's global ones, before training."""
+        self._seeds = self._present_seeds()
+
+    def check_seeds(self) -> None:
+        """Reject training that has seeded torch: noise and batches that it drew then, anybody can draw again.
+
+        Raises:
+            InvalidValueError: if it has.
+        """
+        shorter = {self.seed % 2**bits for bits in (63, 32, 31)}  # as other libraries take them
+        if not self._present_seeds() <= self._seeds | shorter:
+            raise InvalidValueError(
+                "Training seeded torch by a seed of its own: noise and batches that it drew after that are known. "
+                "Leave the seed out, since each trial starts torch's generator anew; or seed with trial.seed, or "
+                "trial.seed % 2**32; or put what may be known, such as initial weights, inside of "
+                "torch.random.fork_rng()."
+            )
+
+    def _present_seeds(self) -> set[int]:
+        return {self.generator.initial_seed(), *global_seeds()}
 
     def check_sampled(self) -> None:
         """Reject a trial of a search on a sample that has not asked for it.

@@ -338,7 +338,6 @@ ASKS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "no choices": (lambda trial: trial.suggest_categorical("x", []), "Expected a range or choices as Optuna takes"),
     "batch size": (lambda trial: trial.suggest_int("batch_size", 8, 64), "sets sample rate and steps"),
     "objects": (lambda trial: trial.suggest_categorical("f", [len]), "Search over a name, and look the value up"),
-    "a sample": (lambda trial: trial.sample(10), "of a trial of subsampled_tuning"),
     "another objective": (lambda _: (0.5, 0.7), "an objective that returns its score, or .score, model., got 2"),
     "three values": (lambda _: (0.5, 0.7, 0.1), "got 3 values"),
     "a text": (lambda _: "good", "got a str"),

@@ -127,6 +127,12 @@ def test_a_trial_without_a_score_cannot_win(bad: Any) -> None:
     assert nobody.epsilon == result.epsilon
 
 
+def test_noise_on_a_huge_score_is_not_rounded_away() -> None:
+    changes: dict[str, Any] = {"n_scored": None, "score_sensitivity": 2.0}
+    scores = [finished(study(seed=seed, **changes), lambda _: 1e30).score for seed in SEEDS]
+    assert len({score % 1 for score in scores if score is not None}) == len(SEEDS)
+
+
 def test_percentages_are_held_to_the_range_and_the_result_says_so() -> None:
     with pytest.warns(UserWarning, match=r"noisy score .* held to \[0, 1\].*percentages"):
         result = finished(study(seed=0), lambda _: 87.3)
@@ -391,7 +397,7 @@ def test_trials_print_and_log_nothing(show: bool, capfd: pytest.CaptureFixture[s
             os.write(1, b"from C\n")
             subprocess.run([sys.executable, "-c", "print('child')"], check=True)
             warnings.warn("warned", stacklevel=1)
-            logging.getLogger("training").error("logged")
+            logging.getLogger("training").log(99, "logged")
             of.tell(trial, 0.5)
         print("after")  # noqa: T201
     out, err = capfd.readouterr()
@@ -403,6 +409,29 @@ def test_trials_print_and_log_nothing(show: bool, capfd: pytest.CaptureFixture[s
     assert any(record.message == "logged" for record in caplog.records) == show
     logging.getLogger("training").error("after")
     assert caplog.records[-1].message == "after"
+
+
+BUFFERED = """
+import ctypes, sys, warnings
+warnings.simplefilter("ignore")
+from tests.external.test_study import study
+print("before")
+of = study()
+for trial in of:
+    sys.__stdout__.write("secret")
+    ctypes.CDLL(None).printf(b"secret")
+    print("secret")
+    of.tell(trial, 0.5, "model")
+print("after")
+"""
+
+
+def test_nothing_of_a_trial_waits_in_a_buffer() -> None:
+    environment = {**os.environ, "PYTHONUNBUFFERED": ""}
+    command = [sys.executable, "-c", BUFFERED]
+    root = Path(__file__).parents[2]
+    process = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=root)
+    assert process.stdout.split() == ["before", "after"]
 
 
 def test_show_trials_on_records_that_may_be_private_is_warned_of() -> None:
@@ -477,6 +506,30 @@ def test_global_generators_start_anew_in_each_trial() -> None:
     draws.clear()
     finished(study(), score)
     assert draws == again
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_generators_of_gpus_start_anew_in_each_trial() -> None:
+    before = torch.cuda.get_rng_state()
+
+    def drawn() -> list[float]:
+        draws = []
+        of = study()
+        for trial in of:
+            draws.append(torch.randn(1, device="cuda").item())
+            of.tell(trial, torch.full((100,), 0.5, device="cuda"), torch.nn.Linear(2, 2).cuda())
+        assert of.result().model.weight.is_cuda
+        return draws
+
+    draws = drawn()
+    assert len(set(draws)) == len(draws) > 2
+    assert drawn() == draws
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+    of = study()
+    _loop, trial = first(of)
+    torch.cuda.manual_seed(42)
+    with pytest.raises(InvalidValueError, match="seeded torch"):
+        of.tell(trial, 0.5)
 
 
 # ------------------------------------------------------------------------------------------ the search's own draws
@@ -583,8 +636,7 @@ def test_the_sample_is_secret_and_the_same_for_all_trials() -> None:
         of = study("subsampled_tuning", seed=seed)
         for trial in of:
             if trial.is_final:
-                with pytest.raises(InvalidValueError, match="other trials take all records"):
-                    trial.sample(1000)
+                assert trial.sample(1000).tolist() == [*range(1000)]
             else:
                 samples.add(tuple(trial.sample(1000).tolist()))
             of.tell(trial, [0.5], "model")
@@ -609,10 +661,9 @@ def test_training_without_the_sample_is_refused() -> None:
         study("subsampled_tuning", n_scored=None, score_sensitivity=1.0)
 
 
-def test_other_trials_have_no_sample() -> None:
+def test_other_trials_may_see_all_records() -> None:
     _loop, trial = first(study())
-    with pytest.raises(InvalidValueError, match="subsampled_tuning"):
-        trial.sample(10)
+    assert trial.sample(10).tolist() == [*range(10)]
 
 
 # ----------------------------------------------------------------------------------------------------- rehearsals
@@ -641,6 +692,11 @@ def test_a_rehearsal_counts_nothing_and_shows_mistakes(tmp_path: Path, capsys: p
     of.tell(trial, 0.5, "model")
     with pytest.raises(InvalidValueError, match="told once"):
         of.tell(trial, 0.5, "model")
+    seeded = of.rehearsal()
+    with torch.random.fork_rng():
+        torch.manual_seed(42)
+        with pytest.raises(InvalidValueError, match="seeded torch"):
+            of.tell(seeded, 0.5, "model")
     assert "visible" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
     assert finished(of, lambda _: 0.5).path is not None
