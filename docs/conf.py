@@ -77,10 +77,10 @@ BRANCHES = ("README", "docs/howto", "docs/reference")
 
 
 @functools.cache
-def public_names() -> dict[str, str]:
-    """Return the module that defines each public name, of the package and of its namespaces."""
+def public_names(namespace: str = "*") -> dict[str, str]:
+    """Return the module that defines each public name, of the package and of its namespaces; or of one of them."""
     modules = {}
-    for path in (ROOT / "dphpo_bench").rglob("*.pyi"):
+    for path in (ROOT / "dphpo_bench").rglob(f"{namespace}.pyi"):
         package = ".".join(path.parent.relative_to(ROOT).parts)
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ImportFrom) and node.module:
@@ -94,9 +94,14 @@ def branches(text: str) -> str:
     return "\n".join([text, "```{toctree}", ":hidden:", "", *(f"{title} <{page}>" for title, page in found), "```", ""])
 
 
-def described(line: "re.Match[str]") -> str:
+def described(section: "re.Match[str]") -> str:
+    """Return a section of docs/api.md with the docstrings of its names, which another namespace may have as well."""
+    lines = functools.partial(docstrings, public_names() | public_names(section[1]))
+    return re.sub(r"^- (`\w+`(, |,\n  |$))+", lines, section[0], flags=re.MULTILINE)
+
+
+def docstrings(modules: dict[str, str], line: "re.Match[str]") -> str:
     """Return the docstrings of the names in a line of docs/api.md."""
-    modules = public_names()
     parts = ["```{eval-rst}"]
     for name in re.findall(r"`(\w+)`", line[0]):
         found = getattr(importlib.import_module(modules[name]), name)
@@ -121,7 +126,7 @@ def expand(_app: Any, page: str, source: list[str]) -> None:
     if page in BRANCHES:
         source[0] = branches(source[0])
     elif page == "docs/api":
-        source[0] = re.sub(r"^- (`\w+`(, |,\n  |$))+", described, source[0], flags=re.MULTILINE)
+        source[0] = re.sub(r"^## `(?:bench\.)?(\w+)`\n(?:(?!## ).*\n?)*", described, source[0], flags=re.MULTILINE)
     elif page == "docs/command_line":
         source[0] += commands()
 

@@ -12,7 +12,21 @@ import lazy_loader
 
 _attribute, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
-_NAMESPACES = ("clipping", "errors", "events", "features", "losses", "metrics", "parameters", "recipes", "search")
+_NAMESPACES = (
+    "clipping",
+    "errors",
+    "events",
+    "features",
+    "lightning",
+    "losses",
+    "metrics",
+    "mlflow",
+    "optuna",
+    "parameters",
+    "recipes",
+    "search",
+    "transformers",
+)
 
 
 def __getattr__(name: str) -> object:

@@ -4,12 +4,15 @@ from . import clipping as clipping
 from . import errors as errors
 from . import events as events
 from . import features as features
+from . import lightning as lightning
 from . import losses as losses
 from . import metrics as metrics
+from . import mlflow as mlflow
 from . import optuna as optuna
 from . import parameters as parameters
 from . import recipes as recipes
 from . import search as search
+from . import transformers as transformers
 from .base.progress import NullProgress as NullProgress
 from .base.tensors import Records as Records
 from .comparison.compare import compare as compare
@@ -32,6 +35,7 @@ from .data.schema import schema as schema
 from .data.source import DataSource as DataSource
 from .estimators.private import PrivateClassifier as PrivateClassifier
 from .estimators.private import PrivateRegressor as PrivateRegressor
+from .external.price import price as price
 from .external.select import select as select
 from .harness.account_report import AccountReport as AccountReport
 from .harness.account_report import account as account

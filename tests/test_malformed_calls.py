@@ -83,6 +83,21 @@ CALLS: list[tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = [
         },
     ),
     (bench.account, {"folder": "."}, {"folder": (None, *NO_PATH), "name": (None, *NO_TEXT)}),
+    (
+        bench.price,
+        {"history": [("gaussian", 1.0)], "delta": 1e-5},
+        {
+            "history": (None, 3, "none.toml", b"x", [3], {}, X, pd.DataFrame({"a": [1]}), print, bench.price),
+            "delta": NO_NUMBER,
+            "epsilon": NO_NUMBER,
+            "score_noise": NO_NUMBER,
+            "count": (None, *NO_COUNT),
+            "chosen_by": NO_TEXT,
+            "scores": NO_TEXT,
+            "study": ("x", *NO_TEXT),
+            "steps": ("x", 3, *NO_NUMBER),
+        },
+    ),
     (bench.load_model, {"path": "x.safetensors", "task": TASK}, {"path": (None, *NO_PATH), "task": (None, *NO_MODEL)}),
     (
         bench.make_method,

@@ -14,17 +14,22 @@ NAMESPACES = (
     "errors",
     "events",
     "features",
+    "lightning",
     "losses",
     "metrics",
+    "mlflow",
     "optuna",
     "parameters",
     "recipes",
     "search",
+    "transformers",
 )
+HEAVY = ("torch", "pandas", "optuna", "sklearn", "lightning", "mlflow", "transformers")
+PER_LIBRARY = {"BudgetCallback"}  # one name for one thing, of several libraries
 
 
 def test_the_top_is_small() -> None:
-    assert len(set(dphpo_bench.__all__) - set(NAMESPACES)) <= 37
+    assert len(set(dphpo_bench.__all__) - set(NAMESPACES)) <= 38
     assert set(NAMESPACES) <= set(dphpo_bench.__all__)
 
 
@@ -45,13 +50,13 @@ def test_a_name_of_a_namespace_says_where_it_is() -> None:
 def test_a_name_has_one_place() -> None:
     spaces = [getattr(dphpo_bench, name) for name in NAMESPACES]
     counts = Counter(public for module in (dphpo_bench, *spaces) for public in module.__all__)
-    assert [public for public, count in counts.items() if count > 1] == []
+    assert [public for public, count in counts.items() if count > 1 and public not in PER_LIBRARY] == []
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
     code = (
         f"import sys, dphpo_bench; from dphpo_bench import {', '.join(NAMESPACES)}; "
-        "print([name for name in ('torch', 'pandas', 'optuna', 'sklearn') if name in sys.modules])"
+        f"print([name for name in {HEAVY} if name in sys.modules])"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert process.stdout.strip() == "[]"

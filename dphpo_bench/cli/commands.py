@@ -29,6 +29,7 @@ from dphpo_bench.cli.leaderboard import app as leaderboard_app
 from dphpo_bench.cli.listing import data_command, list_command
 from dphpo_bench.cli.new import app as new_app
 from dphpo_bench.cli.output import complain, say, say_json, show, show_json
+from dphpo_bench.cli.price import price_command
 from dphpo_bench.cli.results import results_command
 from dphpo_bench.cli.show import show_command
 from dphpo_bench.cli.statement import statement_command
@@ -176,7 +177,7 @@ def plan_command(
 
 for command in (
     data_command, list_command, describe_command, results_command, show_command, statement_command, sweep_command,
-    account_command, audit_command, explain_command, check_command,
+    account_command, price_command, audit_command, explain_command, check_command,
 ):  # fmt: skip
     app.command(command.__name__.removesuffix("_command"))(command)
 

@@ -9,7 +9,7 @@ import math
 import secrets
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -190,19 +190,20 @@ class DeclaredRun:
         """
         spent = self.declaration.event if spent is None else spent
         recomputed = self.declaration.epsilon_of(spent)
+        changes: dict[str, Any] = {}
         if recomputed.epsilon > self.epsilon.epsilon + EPSILON_ROUNDING:
-            status, error = (
-                "over_budget",
-                (
-                    f"What was released costs epsilon={recomputed.epsilon:.6g}, more than the declared epsilon="
-                    f"{self.epsilon.epsilon:.6g}."
-                ),
+            status = "over_budget"
+            error = (
+                f"What was released costs epsilon={recomputed.epsilon:.6g}, more than the declared epsilon="
+                f"{self.epsilon.epsilon:.6g}."
             )
+            more = replace(self.declaration, event=spent).entry(0, recomputed, "")  # it happened, whatever the cap says
+            changes = {"event": more.event, "epsilon": more.epsilon}
         record = self._record(spent, recomputed, status, error, released or {}, metrics or {})
         if len(record.to_json().encode()) > MAX_RECORD_BYTES:
             raise RecordError(f"The record takes more than {MAX_RECORD_BYTES} bytes; release less.")
         path = self._store.write(record) if self._store else None
-        self._note(status)
+        self._note(status, **changes)
         self._discard()
         return Finished(record, path, report_of(self._account) if self._account else None)
 
@@ -218,9 +219,9 @@ class DeclaredRun:
         if self._lock:
             self._lock.release()
 
-    def _note(self, status: str) -> None:
+    def _note(self, status: str, **changes: Any) -> None:
         if self._account:
-            self._account.note(self._number, status=status)
+            self._account.note(self._number, status=status, **changes)
 
     def _discard(self) -> None:
         self.journal.discard()
@@ -263,7 +264,6 @@ class DeclaredRun:
             ),
             cost=None,
             seconds={},
-            peak_memory_bytes=None,
             environment=environment("the caller's", "drawn by the caller, as declared"),
             accounting=DECLARED,
             created=created,

@@ -231,7 +231,7 @@ class RunRecord(_Part):
     released: Annotated[dict[str, JsonValue], AfterValidator(finite_json)] = {}
     cost: CostRecord | None
     seconds: dict[str, NonNegative]
-    peak_memory_bytes: Count | None
+    peak_memory_bytes: Count | None = None
     audit: Audit | None = None
     constant_guess: ConstantGuess | None = None
     environment: dict[str, str]

@@ -1,6 +1,5 @@
 """Suites: TOML files that define the cells of a sweep; docs/scaling.md has an example."""
 
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,8 +9,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
-from dphpo_bench.base.files import read_whole, text_of
-from dphpo_bench.base.text import shown, unknown_name_message
+from dphpo_bench.base.text import unknown_name_message
+from dphpo_bench.base.written import bytes_in, misfit, misplaced, toml_values
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.registry import make_method, make_task
 from dphpo_bench.contract.task import Task
@@ -20,7 +19,6 @@ from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.sweep.resources import Resources
 
 MAX_SUITE_BYTES = 2**18
-Place = tuple[str | int, ...]
 
 TaskMaker = Callable[[str, str | None], Task]
 """Makes a task from its name and its model's, None for the first model, as `registry.make_task` does."""
@@ -138,30 +136,17 @@ class Suite(_Entry):
 
 def load_suite(path: Path, make_task: TaskMaker = make_task) -> Suite:
     """Read and check a suite; errors name the key."""
-    try:
-        data = read_whole(path, MAX_SUITE_BYTES)
-    except OSError as error:
-        raise InvalidValueError(f"Cannot read the suite {path}: {error.strerror}.") from None
-    if len(data) > MAX_SUITE_BYTES:
-        raise InvalidValueError(f"The suite {path} is larger than {MAX_SUITE_BYTES} bytes.")
-    try:
-        values = tomllib.loads(text_of(data))
-    except (ValueError, RecursionError) as error:
-        raise InvalidValueError(f"{path} is not TOML: {shown(error, 300)}.") from None
+    values = toml_values(path, bytes_in(path, MAX_SUITE_BYTES, "suite"))
     try:
         suite = Suite.model_validate(values)
         suite.check(make_task)
     except ValidationError as error:
-        # Of a misspelt key pydantic says, too, that the right one is missing: name the misspelt one.
-        first = min(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
-        place = tuple(part for part in first["loc"] if not str(part).startswith("function-"))
-        reason = _reason(first, place)
+        place, reason = misfit(error, Suite, methods=MethodEntry, tasks=TaskEntry, resources=ResourceHints)
     except _MisplacedError as error:
         place, reason = error.args
     else:
         return suite
-    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
-    raise InvalidValueError(f"{path}, {shown(key, 200)}: {reason}")
+    raise misplaced(path, place, reason)
 
 
 class _MisplacedError(Exception):
@@ -180,17 +165,3 @@ def _at(*place: str | int) -> Iterator[None]:
 def _refuse_twice(what: str, again: bool) -> None:
     if again:
         raise InvalidValueError(f"{what} is there twice.")
-
-
-def _reason(error: Any, place: Place) -> str:
-    """Return one line for an error of pydantic's."""
-    if error["type"] == "missing":
-        return "This key is missing."
-    if error["type"] == "too_short":
-        return "Expected at least one value, got none."
-    if error["type"] != "extra_forbidden":
-        reason = "Expected a list" if error["type"] == "tuple_type" else shown(error["msg"], 300)
-        return f"{reason}, got {shown(shown(error['input']), 90, repr)}."
-    models: dict[str, type[BaseModel]] = {"methods": MethodEntry, "tasks": TaskEntry, "resources": ResourceHints}
-    tables = [part for part in place[:-1] if isinstance(part, str)]
-    return unknown_name_message("key", str(place[-1]), (models[tables[-1]] if tables else Suite).model_fields)

@@ -134,6 +134,7 @@ def test_more_than_declared_is_over_budget(tmp_path: Path) -> None:
     assert ended_with.record.status == "over_budget"
     assert ended_with.record.privacy is not None
     assert ended_with.record.privacy.epsilon > 4
+    assert bench.account(tmp_path).totals[0].together == pytest.approx(ended_with.record.privacy.epsilon)
 
 
 def test_less_than_declared_is_quoted_as_declared(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from dphpo_bench.privacy.events import (
     threshold_search,
 )
 from dphpo_bench.privacy.run_counts import Poisson, UniformCount, geometric
-from dphpo_bench.privacy.runs_together import RenyiFilter, adaptively, together
+from dphpo_bench.privacy.runs_together import RenyiFilter, adaptively, roughly, together
 
 DELTA = 1e-5
 Array = NDArray[np.float64]
@@ -355,3 +355,16 @@ class TestAnalystsWhoLook:
         for run in (gaussian(1 / second), pure_dp(response)):
             assert allows(renyi_cap, [gaussian(1 / first)], run)
         assert worst(second, response) <= DELTA
+
+
+def test_counts_of_events_are_as_many_events() -> None:
+    run, other = sgd(1.1, 0.01, 300), gaussian(8)
+    assert together({run: 3, other: 2}, DELTA) == together([run, other, run, other, run], DELTA)
+    assert adaptively({run: 3, other: 2}, DELTA) == adaptively([run, other, run, other, run], DELTA)
+    assert together({compose(run, other): 1, compose(other, run): 1}, DELTA) == together({run: 2, other: 2}, DELTA)
+
+
+@pytest.mark.parametrize("noise", [0.6, 1.1, 4.0])
+def test_a_rough_bound_is_above_the_tightest(noise: float) -> None:
+    run = sgd(noise, 0.01, 300)
+    assert 1 <= roughly(run, DELTA) / together([run], DELTA).epsilon <= 2

@@ -1,0 +1,1 @@
+from .external.lightning_callback import BudgetCallback as BudgetCallback

@@ -1,0 +1,1 @@
+from .external.mlflow_records import log_record as log_record

@@ -1,0 +1,1 @@
+from .external.transformers_callback import BudgetCallback as BudgetCallback
