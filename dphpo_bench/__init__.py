@@ -22,6 +22,7 @@ _NAMESPACES = (
     "losses",
     "metrics",
     "mlflow",
+    "optuna",
     "parameters",
     "recipes",
     "search",

@@ -9,6 +9,7 @@ from . import lightning as lightning
 from . import losses as losses
 from . import metrics as metrics
 from . import mlflow as mlflow
+from . import optuna as optuna
 from . import parameters as parameters
 from . import recipes as recipes
 from . import search as search
@@ -36,6 +37,7 @@ from .data.source import DataSource as DataSource
 from .estimators.private import PrivateClassifier as PrivateClassifier
 from .estimators.private import PrivateRegressor as PrivateRegressor
 from .external.price import price as price
+from .external.select import select as select
 from .harness.account_report import AccountReport as AccountReport
 from .harness.account_report import account as account
 from .harness.plan import plan as plan

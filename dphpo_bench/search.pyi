@@ -3,6 +3,9 @@ from .contract.search_space import Extent as Extent
 from .contract.search_space import Proposals as Proposals
 from .contract.search_space import Space as Space
 from .contract.search_space import distribution_of as distribution_of
+from .external.results import StudyResult as StudyResult
+from .external.study import Study as Study
+from .external.trials import StudyTrial as StudyTrial
 from .privacy.run_counts import CappedGeometric as CappedGeometric
 from .privacy.run_counts import Poisson as Poisson
 from .privacy.run_counts import RunCount as RunCount
@@ -12,6 +15,7 @@ from .privacy.run_counts import geometric as geometric
 from .recipes.search_method import CandidateMethod as CandidateMethod
 from .recipes.search_method import RandomStopping as RandomStopping
 from .recipes.search_method import SearchMethod as SearchMethod
+from .recipes.search_method import Selection as Selection
 from .recipes.searched_run import DpSgdRun as DpSgdRun
 from .recipes.searched_run import SearchedRun as SearchedRun
 from .recipes.searched_run import refuse_search_space as refuse_search_space

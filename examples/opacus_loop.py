@@ -51,5 +51,6 @@ if __name__ == "__main__":
 
     right = (model(inputs[1437:]).argmax(1) == targets[1437:]).double().mean()
     print(f"Accuracy {right:.1%} at a learning rate that the votes found: {tuner.learning_rate:.3g}.")
-    print(f"ε = {finished.record.privacy.epsilon:.3f} here, {engine.get_epsilon(BUDGET.delta):.3f} in Opacus' accountant.")
+    theirs = engine.get_epsilon(BUDGET.delta)
+    print(f"ε = {finished.record.privacy.epsilon:.3f} here, {theirs:.3f} in Opacus' accountant.")
     print(finished.account)

@@ -48,12 +48,12 @@ def train(trial: bench.search.StudyTrial) -> tuple[torch.nn.Module, torch.Tensor
     return model, model(inputs[scores_only]).argmax(1) == targets[scores_only]
 
 
-steps_each = len(DataLoader(records, batch_size=BATCH_SIZE))  # Opacus: the sample rate is one over the number of batches
+batches = len(DataLoader(records, batch_size=BATCH_SIZE))
 
 
 def event(noise_multiplier: float) -> object:
-    """Return what one training releases."""
-    return bench.recipes.dp_sgd_event(1 / steps_each, EPOCHS * steps_each, noise_multiplier)
+    """Declare one training: Poisson batches of rate 1 / batches, as Opacus draws them."""
+    return bench.recipes.dp_sgd_event(1 / batches, EPOCHS * batches, noise_multiplier)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,11 @@
 """DP-hyper: a private search with a small part of the budget, then one run with the rest."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Interval
 
 import dphpo_bench as bench
-
-if TYPE_CHECKING:
-    from dp_accounting.dp_event import DpEvent
 
 
 @dataclass(frozen=True)
@@ -44,14 +41,15 @@ class DpHyper(bench.search.RandomStopping[bench.search.SearchThenTrain]):
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.search.SearchThenTrain]:
         """Calibrate the noise of the final run, then that of the search."""
-        share = bench.PrivacyBudget(self.final_share * budget.epsilon, budget.delta)
+        selection = self.selection(budget)
+        share = selection.final_budget(budget)
+        final = self.searched(facts, share).calibrated(share, selection.final_accountant)
+        return self.plan_search_and_run(facts, budget, selection.with_final(final.event), final)
+
+    def selection(self, budget: bench.PrivacyBudget) -> bench.search.Selection:  # noqa: ARG002
+        """Return the rule by which the search selects within this budget."""
         measure = "rdp" if self.accounting == "rdp" else "pld"  # of the share
-        final = self.searched(facts, share).calibrated(share, measure)
-
-        def whole(trial: "DpEvent") -> "DpEvent":
-            return bench.events.compose(bench.events.best_of(trial, self.runs), final.event)
-
-        return self.plan_search_and_run(facts, budget, whole, final)
+        return bench.search.Selection(self.runs, final_share=self.final_share, final_accountant=measure)
 
     def run(self, plan: bench.Plan[bench.search.SearchThenTrain], session: "bench.Session") -> bench.Outcome:
         """Search, then train."""

@@ -2,14 +2,11 @@
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Interval
 
 import dphpo_bench as bench
-
-if TYPE_CHECKING:
-    from dp_accounting.dp_event import DpEvent
 
 # Half of δ pays for the hard stop, half for what a trial may do.
 STOP_SHARE = 0.5
@@ -59,13 +56,7 @@ class LiuTalwar(bench.search.RandomStopping[bench.search.Trial]):
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.search.Trial]:
         """Calibrate the noise of a trial's training and of its score."""
-
-        def whole(trial: "DpEvent") -> "DpEvent":
-            if self.threshold is not None:
-                return bench.events.threshold_search(trial, 1 / self.mean)
-            return bench.events.best_of(trial, self.number(budget.delta))
-
-        return self.plan_search(facts, budget, whole, self.mean)
+        return self.plan_search(facts, budget, self.selection(budget).search, self.mean)
 
     def run(self, plan: bench.Plan[bench.search.Trial], session: "bench.Session") -> bench.Outcome:
         """Run trials until the coin, or the threshold, says stop."""
@@ -75,6 +66,11 @@ class LiuTalwar(bench.search.RandomStopping[bench.search.Trial]):
         trial.check(session)
         best = session.threshold_search(trial, self.threshold, 1 / self.mean, trial.event)
         return bench.search.winner_outcome(best, session)
+
+    def selection(self, budget: bench.PrivacyBudget) -> bench.search.Selection:
+        """Return the rule by which the search selects within this budget."""
+        runs = self.runs if self.threshold is not None else self.number(budget.delta)
+        return bench.search.Selection(runs, self.threshold)
 
     def number(self, delta: float) -> "bench.search.RunCount":
         """Return the distribution of the number of trials; "theorem" asks for a hard stop."""

@@ -1,14 +1,11 @@
 """Papernot and Steinke's tuning: the best of a random number of DP-SGD runs, and how many there were is a secret."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Interval
 
 import dphpo_bench as bench
-
-if TYPE_CHECKING:
-    from dp_accounting.dp_event import DpEvent
 
 
 @dataclass(frozen=True)
@@ -72,11 +69,7 @@ class PapernotSteinke(bench.search.RandomStopping[bench.search.Trial]):
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.search.Trial]:
         """Calibrate the noise of a trial's training and of its score, for the best of K of them."""
-
-        def whole(trial: "DpEvent") -> "DpEvent":
-            return bench.events.best_of(trial, self.runs)
-
-        return self.plan_search(facts, budget, whole)
+        return self.plan_search(facts, budget, self.selection(budget).search)
 
     def run(self, plan: bench.Plan[bench.search.Trial], session: "bench.Session") -> bench.Outcome:
         """Train K models and release the best."""

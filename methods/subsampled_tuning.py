@@ -1,14 +1,11 @@
 """Tuning on a secret sample of the records: the search is cheaper, in privacy and in time."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Interval
 
 import dphpo_bench as bench
-
-if TYPE_CHECKING:
-    from dp_accounting.dp_event import DpEvent
 
 
 @dataclass(frozen=True)
@@ -50,22 +47,20 @@ class SubsampledTuning(bench.search.RandomStopping[bench.search.SearchThenTrain]
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.search.SearchThenTrain]:
         """Calibrate the noise of the final run, then that of the search."""
-        share = bench.PrivacyBudget(self.final_share * budget.epsilon, budget.delta)
+        selection = self.selection(budget)
+        share = selection.final_budget(budget)
         final = self.searched(facts, share).calibrated(share)
-
-        def whole(trial: "DpEvent") -> "DpEvent":
-            return bench.events.compose(self.search(trial), final.event)
-
+        whole = selection.with_final(final.event)
         return self.plan_search_and_run(facts, budget, whole, final, searched=self.tuning_rate)
 
-    def search(self, trial: "DpEvent") -> "DpEvent":
-        """Return the search on a sample."""
-        return bench.events.poisson_sampled(self.tuning_rate, bench.events.best_of(trial, self.runs))
+    def selection(self, budget: bench.PrivacyBudget) -> bench.search.Selection:  # noqa: ARG002
+        """Return the rule by which the search selects within this budget."""
+        return bench.search.Selection(self.runs, sample_rate=self.tuning_rate, final_share=self.final_share)
 
     def run(self, plan: bench.Plan[bench.search.SearchThenTrain], session: "bench.Session") -> bench.Outcome:
         """Search on a sample, extrapolate, train."""
         trial, final = plan.parameters.trial, plan.parameters.final
-        best = trial.best_of(session.subsample(self.search(trial.event)), self.runs)
+        best = trial.best_of(session.subsample(self.selection(plan.budget).search(trial.event)), self.runs)
         winner = best.hyperparameters if best else {}
         chosen = self.extrapolated(winner, winner.get("optimizer", final.optimizer))
         return bench.Outcome(final.trained(session, chosen, "Final run"), chosen)

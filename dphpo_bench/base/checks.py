@@ -15,6 +15,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 from annotated_types import Interval
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.handed_over import unexpected, way_out
 from dphpo_bench.base.text import shown
 
 P = ParamSpec("P")
@@ -184,6 +185,8 @@ def _taken(name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
             return exact
     words = " or ".join(_words(kind) for kind in kinds)
     way = f"; write {value.__name__!r}" if str in kinds and isinstance(value, type) else ""
+    if not isinstance(value, type) and way_out(value):
+        raise unexpected(f"Expected {name} to be {words}", value)
     raise InvalidValueError(f"Expected {name} to be {words}, got {quoted(value)}{way}.")
 
 

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 from dphpo_bench.base.checks import typed
 from dphpo_bench.base.errors import InvalidValueError, RegistryError, SealedDataError, UnknownNameError
+from dphpo_bench.base.handed_over import unexpected
 from dphpo_bench.base.text import plainly, shown, unknown_name_message
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.seals import sealed
@@ -99,14 +100,14 @@ def method_of(method: str | Method) -> Method:
         UnknownNameError: if no method has this name.
     """
     if not isinstance(method, str | Method):
-        raise InvalidValueError(f"Expected a method or the name of one, got {shown(method, form=repr)}.")
+        raise unexpected("Expected a method or the name of one", method)
     return make_method(method) if isinstance(method, str) else method
 
 
 def task_of(task: str | Task) -> Task:
     """Return a task, or make the task of this name. Raise as `method_of` does."""
     if not isinstance(task, str | Task):
-        raise InvalidValueError(f"Expected a task or the name of one, got {shown(task, form=repr)}.")
+        raise unexpected("Expected a task, such as ArrayTask(name, (inputs, labels), model), or the name of one", task)
     return make_task(task) if isinstance(task, str) else task
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.handed_over import PAIRS, comes_from, unexpected
 from dphpo_bench.base.tensors import RECORD, Records, Tensors, leaves
 from dphpo_bench.base.text import shown
 from dphpo_bench.data import labels
@@ -37,7 +38,8 @@ def as_records(
 
     - a pair (inputs, targets), of which each is an array, a frame, a series, or a dictionary of arrays;
     - a dictionary of arrays, or a frame, of which one, or one column, is called `target`;
-    - a dataset with a length of such pairs or dictionaries;
+    - a dataset with a length of such pairs or dictionaries; one of Hugging Face is a frame if all its columns hold
+      single values, and else a dictionary of arrays;
     - for "tokens" also sequences alone, shape (n, length): each token but the first is to be predicted.
 
     Args:
@@ -92,6 +94,9 @@ def parted(data: Any, which: str, kind: str, target: str) -> tuple[Any, Any]:
     """Return inputs and targets as they are, the items of a dataset as columns; see `as_records`."""
     if isinstance(data, Dataset):
         data = _columns(data, which)
+    if comes_from(data, "datasets", "Dataset"):
+        named = data.with_format("numpy")[:]
+        data = named if any(values.ndim > 1 for values in named.values()) else data.to_pandas()
     if isinstance(data, tuple | list) and len(data) == 2 and not np.isscalar(data[0]):
         return data[0], data[1]
     data = in_pandas(data)
@@ -105,9 +110,12 @@ def parted(data: Any, which: str, kind: str, target: str) -> tuple[Any, Any]:
         return (inputs["inputs"] if set(inputs) == {"inputs"} else inputs), data[target]
     if kind == "tokens" and isinstance(data, Tensor | np.ndarray) and data.ndim == 2:
         return data[:, :-1], data[:, 1:]
-    raise InvalidValueError(
+    pairs = isinstance(data, list) and data and isinstance(data[0], tuple | list) and len(data[0]) == 2
+    raise unexpected(
         f"Expected {which} to be (inputs, labels) or a torch Dataset of such pairs, or a dictionary or a frame with "
-        f"{target!r}, got {type(data).__name__}."
+        f"{target!r}",
+        data,
+        PAIRS if pairs else "",
     )
 
 
@@ -184,7 +192,7 @@ def _columns(dataset: "Dataset[Any]", which: str) -> Any:
     """Return the rows of a dataset as columns: a pair of them, a dictionary of them, or a single one."""
     size = len(dataset) if hasattr(dataset, "__len__") else 0
     if size == 0:
-        raise InvalidValueError(f"Expected a Dataset with a length and at least one record as {which}.")
+        raise unexpected(f"Expected a Dataset with a length and at least one record as {which}", dataset)
     places = [number * size // _REREAD if size > _REREAD else number % size for number in range(_REREAD)]
     before = [copy.deepcopy(dataset[place]) for place in places]
     rows = [dataset[index] for index in range(size)]
@@ -193,6 +201,11 @@ def _columns(dataset: "Dataset[Any]", which: str) -> Any:
             f"Expected a Dataset whose items stay, but two reads of items of {which} differ: what it draws at random "
             "would be drawn once and frozen. Take the random transform out of it, and pass it as "
             "augment=Augmentation(transform, copies), which draws anew in each step."
+        )
+    if isinstance(rows[0], tuple) and len(rows[0]) > 2 and isinstance(rows[0][0], Tensor) and rows[0][0].ndim:
+        raise InvalidValueError(
+            f"Expected {which} to hold pairs (input, label), got items of {len(rows[0])} parts. Several inputs have "
+            "names: ({'first': a, 'second': b}, label)."
         )
     return _stacked(rows, which)
 

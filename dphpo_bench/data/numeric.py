@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.handed_over import way_out
 from dphpo_bench.base.text import shown
 
 _LARGEST = 2**63 - 1
@@ -46,7 +47,8 @@ def as_tensor(data: Any, what: str) -> Tensor:
         return _of_array(data if isinstance(data, np.ndarray) else np.asarray(data), what)
     if isinstance(data, Sequence) and not isinstance(data, str | bytes):
         return _of_sequence(data, what)
-    raise InvalidValueError(f"Expected {what} to be numbers in an array or tensor, got {_type_of(data)}.")
+    rule = f"Expected {what} to be numbers in an array or tensor, got {_type_of(data)}."
+    raise InvalidValueError(f"{rule} {way_out(data)}".rstrip())
 
 
 def in_pandas(data: Any) -> Any:

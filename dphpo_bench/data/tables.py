@@ -9,6 +9,7 @@ import pandas as pd
 import pyarrow as pa
 
 from dphpo_bench.base.errors import DataError, TableValueError
+from dphpo_bench.base.handed_over import comes_from
 from dphpo_bench.base.text import count, shown
 from dphpo_bench.data.values import Values, row_text
 
@@ -54,6 +55,8 @@ def as_frame(data: Any) -> Any:
         raise DataError("Expected a table, got a lazy frame; pass frame.collect().")
     if hasattr(data, "toarray"):
         raise DataError("Expected a dense table, got a sparse matrix; pass its toarray().")
+    if comes_from(data, "datasets", "Dataset"):  # Hugging Face's
+        data = data.with_format("arrow")[:]
     if isinstance(data, pa.RecordBatch) or (hasattr(data, "to_arrow") and hasattr(data, "columns")):
         data = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data.to_arrow()
     if isinstance(data, pa.Table):  # whole numbers stay so beside missing values

@@ -20,6 +20,7 @@ from torch import nn
 
 from dphpo_bench.base.checks import whole
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.handed_over import comes_from, unexpected, way_out
 from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method
@@ -87,6 +88,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             raise InvalidValueError(
                 "Expected epsilon=, such as epsilon=3: the budget for tuning and training together."
             )
+        for part in (X, y):
+            if way_out(part) or comes_from(part, "torch", "Dataset"):
+                raise unexpected("Expected X and y as arrays or frames", part, "X, y = zip(*dataset) makes them.")
         task = self._task(X, y)
         if not task.public:
             self._count_fit()
@@ -311,9 +315,9 @@ def _network(network: Any, n_inputs: int, n_outputs: int) -> "nn.Module | Callab
     if callable(network):
         return network  # type: ignore[no-any-return]
     if isinstance(network, str | bytes) or not hasattr(network, "__iter__"):
-        raise InvalidValueError(
-            'Expected network to be "linear", widths of hidden layers such as (64,), a module or a function that makes '
-            f"one, got {shown(network, form=repr)}."
+        raise unexpected(
+            'Expected network to be "linear", widths of hidden layers such as (64,), a module or a function for one',
+            network,
         )
     widths = [n_inputs, *(whole("width in network", width, low=1, high=_MAX_WIDTH) for width in network)]
     layers = [layer for width, following in pairwise(widths) for layer in (nn.Linear(width, following), nn.Tanh())]

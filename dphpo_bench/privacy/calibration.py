@@ -9,6 +9,7 @@ from scipy.optimize import brentq
 from dphpo_bench.base.errors import BudgetTooSmallError
 from dphpo_bench.privacy.accountants.report import ACCOUNTANTS, epsilon, epsilon_by
 from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.privacy.events import gaussian
 
 LARGEST = 1e5
 """The largest noise considered."""
@@ -69,6 +70,32 @@ def calibrate(event_of: Callable[[float], DpEvent], budget: PrivacyBudget, *, ac
             f"largest noise, {LARGEST:g}. Raise epsilon or delta, or take fewer steps or smaller batches."
         )
     return math.exp(high)
+
+
+def calibrate_parts(
+    whole: Callable[[DpEvent], DpEvent],
+    training: Callable[[float], DpEvent],
+    budget: PrivacyBudget,
+    accountant: str | None = None,
+) -> tuple[float, float]:
+    """Return the least noise of a trial's training and of its score that keep a whole procedure within its budget.
+
+    Training and scoring touch disjoint parts of the records, so each may cost the whole budget.
+
+    Args:
+        whole: the event of the whole procedure, as a function of what a trial exposes a record to.
+        training: the event of a trial's training, as a function of its noise multiplier.
+        budget: the (ε, δ) of the whole procedure.
+        accountant: whose ε must meet the budget; None for the one that is tightest for the training.
+
+    Raises:
+        BudgetTooSmallError: if no noise within reach meets the budget.
+    """
+    noise = calibrate(lambda noise: whole(training(noise)), budget, accountant=accountant)
+    if accountant is None:
+        # Quoted is the accountant whose ε of the worse part is least, so one must bound both.
+        accountant = epsilon(whole(training(noise)), budget.delta).quoted
+    return noise, calibrate(lambda noise: whole(gaussian(noise)), budget, accountant=accountant)
 
 
 def calibrate_roughly(

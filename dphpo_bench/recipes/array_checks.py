@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
+from dphpo_bench.base.handed_over import unexpected
 from dphpo_bench.base.tensors import Records, call, each
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.metrics import OF_CLASSES, OF_NUMBERS, Metric, ModelMetric
@@ -45,7 +46,8 @@ def checked_metrics(metrics: Any, kind: str) -> tuple[Metric | ModelMetric, ...]
     several = tuple(metrics) if isinstance(metrics, list | tuple) else (metrics,)
     for metric in several:
         if not isinstance(metric, Metric | ModelMetric):
-            raise InvalidValueError(f"Expected metrics of type Metric or ModelMetric, got {shown(metric, form=repr)}.")
+            way = 'bench.metrics has them ready, and Metric("name", True, function) makes one of (outputs, targets).'
+            raise unexpected("Expected metrics of type Metric or ModelMetric", metric, way)
         if kind == "regression" and any(metric is known for known in OF_CLASSES):  # its own may have the same name
             raise InvalidValueError(f"Expected metrics of a regression, got {metric.name}, which is about classes.")
         if kind not in ("regression", "own") and any(metric is known for known in OF_NUMBERS):

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from dphpo_bench.base.checks import typed
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.handed_over import refuse_loaders, unexpected
 from dphpo_bench.base.tensors import RECORD, Records, leaves
-from dphpo_bench.base.text import shown
 from dphpo_bench.contract.declared import advice_on_scores, check_balanced, declared_losses
 from dphpo_bench.contract.metrics import Metric, ModelMetric
 from dphpo_bench.contract.task import Kind, Task, TaskFacts, default_search_space
@@ -41,6 +41,7 @@ from dphpo_bench.recipes.array_checks import (
     reset,
     shapes_of,
 )
+from dphpo_bench.recipes.handed_over import check_losses, check_model, refuse_ignored_steps
 from dphpo_bench.training.augmentation import Augmentation, Transform, augmentation_of
 from dphpo_bench.training.functional import copied
 from dphpo_bench.training.losses import Objective, PerRecord
@@ -156,14 +157,13 @@ class ArrayTask(Task):
         self.public = public
         self.augment = augmentation_of(augment)
         self._version = version
-        self._model, self._pretrained = model, pretrained
+        refuse_loaders(train, "train")
+        refuse_loaders(test, "test")
+        check_losses(losses)
+        self._model, self._pretrained = check_model(model), pretrained
         self._losses, self._scores, self._metrics = losses, scores, checked_metrics(metrics, kind)
-        if not callable(model):
-            raise InvalidValueError(
-                f"Expected model to be a torch.nn.Module or a function that makes one, got {shown(model, form=repr)}. "
-                "The data come before it: ArrayTask(name, (inputs, labels), model)."
-            )
         example = example_of(self.build_model, model)
+        refuse_ignored_steps(example, losses)
         if isinstance(model, nn.Module):
             self._model = copied(model)
         if not public:
@@ -277,7 +277,8 @@ class ArrayTask(Task):
         """
         model = copied(self._model) if isinstance(self._model, nn.Module) else self._model()
         if not isinstance(model, nn.Module):
-            raise InvalidValueError(f"Expected model to be or to return a torch.nn.Module, got {type(model).__name__}.")
+            raise unexpected("Expected model to be or to return a torch.nn.Module", model)
+        check_model(model)
         refuse_unfit(model)
         if isinstance(self._model, nn.Module) and not self._pretrained:
             reset(model)

@@ -7,7 +7,7 @@ from annotated_types import Interval
 
 from dphpo_bench.contract.method import Cost, P, Plan
 from dphpo_bench.contract.parameters import LATER, Share
-from dphpo_bench.contract.search_space import ALONE, Extent, Space
+from dphpo_bench.contract.search_space import ALONE, Candidate, Extent, Space
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import ClippingRule, DpSgd
@@ -17,6 +17,8 @@ from dphpo_bench.recipes.trial import SearchThenTrain, Trial, Whole
 from dphpo_bench.training.optimizer_names import OptimizerName
 
 if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
+
     from dphpo_bench.privacy.run_counts import RunCount
 
 
@@ -101,6 +103,45 @@ class SearchMethod(CandidateMethod[P]):
 
 
 @dataclass(frozen=True)
+class Selection:
+    """The rule by which a search selects among independent trials, whoever trains them.
+
+    Attributes:
+        runs: the distribution of the secret number of trials.
+        threshold: score at which the search stops and releases that trial; None: it releases the best.
+        sample_rate: share of the records that the trials see, a secret Poisson sample; 1: all of them.
+        final_share: ε by itself of a final run on all records, as a share of the whole; 0: there is no such run, and
+            the trial that wins is released.
+        final_accountant: whose ε of the final run meets that share; None: the tightest.
+    """
+
+    runs: "RunCount"
+    threshold: float | None = None
+    sample_rate: float = 1.0
+    final_share: float = 0.0
+    final_accountant: str | None = None
+
+    def search(self, trial: "DpEvent") -> "DpEvent":
+        """Return the event of the search, as a function of what a trial exposes a record to."""
+        from dphpo_bench.privacy.events import best_of, poisson_sampled, threshold_search
+
+        if self.threshold is not None:
+            return threshold_search(trial, 1 / self.runs.expected)
+        best = best_of(trial, self.runs)
+        return best if self.sample_rate == 1 else poisson_sampled(self.sample_rate, best)
+
+    def final_budget(self, budget: PrivacyBudget) -> PrivacyBudget:
+        """Return the part of a budget that the final run may cost by itself."""
+        return PrivacyBudget(self.final_share * budget.epsilon, budget.delta)
+
+    def with_final(self, final: "DpEvent") -> Whole:
+        """Return the event of the search and a final run, as a function of what a trial exposes a record to."""
+        from dphpo_bench.privacy.events import compose
+
+        return lambda trial: compose(self.search(trial), final)
+
+
+@dataclass(frozen=True)
 class RandomStopping(SearchMethod[P]):
     """A search of a random, secret number of trials, of which only the best is released.
 
@@ -127,6 +168,14 @@ class RandomStopping(SearchMethod[P]):
     def accountant(self) -> str | None:
         """Whose ε is quoted; None: the tightest."""
         return None if self.accounting == "tightest" else self.accounting
+
+    def selection(self, budget: PrivacyBudget) -> Selection:  # noqa: ARG002  (some depend on it)
+        """Return the rule by which the search selects within this budget."""
+        return Selection(self.runs)
+
+    def extrapolated(self, winner: Candidate, optimizer: str) -> Candidate:  # noqa: ARG002
+        """Return the winner's hyperparameters as a final run with this optimiser trains with them."""
+        return winner
 
     def plan_search(
         self, facts: TaskFacts, budget: PrivacyBudget, whole: Whole, expected_runs: float | None = None

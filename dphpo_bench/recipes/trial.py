@@ -90,15 +90,9 @@ class Trial:
         Raises:
             BudgetTooSmallError: if no noise within reach meets the budget.
         """
-        from dphpo_bench.privacy.accountants.report import epsilon
-        from dphpo_bench.privacy.calibration import calibrate
-        from dphpo_bench.privacy.events import gaussian
+        from dphpo_bench.privacy.calibration import calibrate_parts
 
-        noise = calibrate(lambda noise: whole(training.with_noise(noise).event), budget, accountant=accountant)
-        if accountant is None:
-            # Quoted is the accountant whose ε of the worse part is least, so one must bound both.
-            accountant = epsilon(whole(training.with_noise(noise).event), budget.delta).quoted
-        score_noise = calibrate(lambda noise: whole(gaussian(noise)), budget, accountant=accountant)
+        noise, score_noise = calibrate_parts(whole, lambda noise: training.with_noise(noise).event, budget, accountant)
         return cls(training.with_noise(noise), score_noise, validation, space)
 
     @property

@@ -46,7 +46,10 @@ class GradientEngine(ABC):
         self.loss = loss
         self.parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
-            raise InvalidValueError("Expected a model with at least one parameter that requires a gradient.")
+            raise InvalidValueError(
+                "Expected a model with at least one parameter that requires a gradient, got all frozen. Unfreeze some "
+                "by requires_grad_(True)."
+            )
         for name, parameter in model.named_parameters():
             if parameter.dtype not in (torch.float32, torch.float64):
                 way = "Convert the model by model.float()"
@@ -299,8 +302,15 @@ def _refuse_statistics(norm_layers: Sequence[tuple[str, nn.modules.batchnorm._No
         if mixes or learns_statistics:
             raise InvalidValueError(
                 f"Expected layers that treat each record alone; {name!r} ({type(layer).__name__}) "
-                "computes statistics of the batch. Replace it with GroupNorm, or freeze it with eval()."
+                f"computes statistics of the batch. Use {_norm_of_records(layer)} instead, or freeze it with eval()."
             )
+
+
+def _norm_of_records(layer: nn.modules.batchnorm._NormBase) -> str:
+    """Return what replaces a BatchNorm; the groups of Opacus have a single value each where a channel has one."""
+    if isinstance(layer, nn.BatchNorm1d):
+        return f"nn.GroupNorm(1, {layer.num_features})"
+    return "GroupNorm, as ModuleValidator.fix(model) of Opacus does"
 
 
 def _weighed_units(

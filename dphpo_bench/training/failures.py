@@ -45,6 +45,8 @@ def described(error: Exception, inputs: Tensors) -> str:
         hint = "Pass its ids as integers." if is_lookup else "model.float() makes a model of one type."
     elif not hint and isinstance(layer, nn.Linear):
         hint = f"It takes {layer.in_features} numbers in the last dimension."
+    if not hint and isinstance(error, TypeError) and "argument" in str(error):
+        hint = "A model gets its inputs, several by name, and no labels: losses= makes losses of its outputs."
     hint = hint or "A model takes any number of records, in the first dimension."
     return f"{place}: {kind}{one_line(text, _MOST).rstrip('.')}. {hint}"
 

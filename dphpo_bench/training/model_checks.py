@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records, Tensors, call, converted, each, leaves, take
+from dphpo_bench.base.text import one_line
 from dphpo_bench.training.evaluation import evaluating, rows_at_once
 from dphpo_bench.training.functional import copied
 from dphpo_bench.training.lengths import refuse_wrong_lengths
@@ -29,6 +30,7 @@ _SCALES = (0.1, 3.0, 1.0, 0.3, 10.0, 0.0)
 _TOLERANCE = 1e-3
 _MANY = 33
 """Records of a larger batch: what has a capacity, such as an expert of a mixture, overflows in large batches only."""
+_MOST_OF_REASON = 160
 _CHANCES = 16
 """Models that draw random numbers are tried so many times: some mix records now and then."""
 
@@ -73,8 +75,16 @@ def refuse_watchers(model: nn.Module | None = None) -> None:
     for name, hook in hooks:
         if (getattr(getattr(hook, "func", hook), "__module__", None) or "").partition(".")[0] != "torch":
             raise InvalidValueError(
-                f"Expected a model without hooks, which would see the records; {name} has one. Remove it."
+                f"Expected a model without hooks, which would see the records; {name} has one. "
+                f"{_without_hook(getattr(hook, 'func', hook))}"
             )
+
+
+def _without_hook(hook: object) -> str:
+    """Return how to remove a hook."""
+    if (getattr(hook, "__module__", None) or "").startswith("opacus."):
+        return "Remove those of Opacus: model.to_standard_module(), or hooks.cleanup() after wrap_model=False."
+    return "Remove it."
 
 
 def refuse_mixing(model: nn.Module, inputs: Tensors) -> None:
@@ -154,11 +164,21 @@ def refuse_mixing_values(values: PerRecord, what: str, model: nn.Module, records
             raise
         except Exception as error:
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
-            raise InvalidValueError(f"No {what} can be computed from the model's outputs: {reason}") from None
+            shapes = [", ".join(map(_form, leaves(part))) for part in (outputs, records.targets)]
+            raise InvalidValueError(
+                f"No {what} can be computed from the model's outputs: {one_line(reason, _MOST_OF_REASON).rstrip('.')}. "
+                f"It gets outputs {shapes[0]} and targets {shapes[1]}."
+            ) from None
     if any(bool((again - together).abs().max() > _TOLERANCE * together.abs().max()) for again in otherwise):
         raise InvalidValueError(
             f"Expected each record's {what} to depend on that record alone; it changes with the others of a batch."
         )
+
+
+def _form(tensor: Tensor) -> str:
+    """Return a tensor's type and the shape of its rows, such as "float32 (n, 2)"."""
+    shape = ", ".join(map(str, tensor.shape[1:]))
+    return f"{str(tensor.dtype).removeprefix('torch.')} (n, {shape})".replace("(n, )", "(n,)")
 
 
 def made_up(model: nn.Module, inputs: Tensors) -> Tensors:

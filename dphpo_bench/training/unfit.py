@@ -12,6 +12,7 @@ _LARGEST_SINGULAR_VALUE = (
     "Use weight_norm, freeze the estimate by eval(), or register_parametrization with a module that returns "
     "weight / torch.linalg.matrix_norm(weight, 2)."
 )
+_UNQUANTISED = "Pass the model as it was before it was quantised."
 
 
 def refuse_unfit(model: nn.Module) -> None:
@@ -21,8 +22,7 @@ def refuse_unfit(model: nn.Module) -> None:
         InvalidValueError: names the layer, the reason, and what works instead.
     """
     if next(model.parameters(), None) is None:
-        quantised = any("quantized" in type(module).__module__ for module in model.modules())
-        way = "Pass the model as it was before it was quantised." if quantised else "Add a layer with weights."
+        way = _UNQUANTISED if any(map(_is_quantised, model.modules())) else "Add a layer with weights."
         raise InvalidValueError(f"Expected a model with weights to train, got {type(model).__name__} with none. {way}")
     for name, layer in model.named_modules():
         for reason in _reasons(layer):
@@ -34,6 +34,10 @@ def refuse_unfit(model: nn.Module) -> None:
 
 def _reasons(layer: nn.Module) -> Iterator[str]:
     yield from (reason for applies, reason in _REASONS.items() if applies(layer))
+
+
+def _is_quantised(layer: nn.Module) -> bool:
+    return "quantized" in type(layer).__module__
 
 
 def _is_lazy(layer: nn.Module) -> bool:
@@ -53,6 +57,7 @@ _REASONS: "MappingProxyType[Callable[[nn.Module], bool], str]" = MappingProxyTyp
     {
         _is_lazy: "does not know its shape yet. Call the model once on an example before you pass it.",
         _is_on_meta: "has no values, only shapes, on the device meta. Build the model without torch.device('meta').",
+        _is_quantised: f"has integers for weights. {_UNQUANTISED}",
         lambda layer: isinstance(layer, nn.DataParallel | nn.parallel.DistributedDataParallel): (
             "spreads a batch over devices. Pass what it wraps: model.module."
         ),

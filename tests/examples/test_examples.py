@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import dphpo_bench as bench
 from dphpo_bench.testing import MethodContract, check
@@ -57,6 +58,50 @@ def test_a_transformer_with_lora(printed: Any) -> None:
     assert percent(text) > 80
 
 
+@pytest.fixture
+def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every draw is the same each time: secrets of studies and trainings, and torch's global generator."""
+    monkeypatch.setattr("dphpo_bench.external.declared.secrets.randbits", lambda _: 5)
+    torch.manual_seed(5)
+
+
+def test_a_study_of_optuna(printed: Any, seeded: None) -> None:
+    text = printed("optuna_study.py")
+    assert "ε = 3.00\n1 trial in a study for Optuna's dashboard" in text
+    assert float(re.findall(r"noisy accuracy ([\d.]+)%", text)[0]) > 60
+    assert Path("optuna_study.pt").exists()
+
+
+def test_a_selection_around_a_loop(printed: Any, seeded: None) -> None:
+    text = printed("select_loop.py")
+    assert text.startswith("ε = 3.00 for {'learning_rate': ")
+    assert float(re.findall(r"noisy score (\d\.\d+)", text)[0]) > 0.7
+    assert "run 1 on these records: ε = 3.00 at δ = 0.0001" in text
+
+
+def test_a_loop_without_a_learning_rate(printed: Any, seeded: None) -> None:
+    text = printed("opacus_loop.py")
+    assert float(re.findall(r"Accuracy ([\d.]+)%", text)[0]) > 75
+    assert re.search(r"ε = (2\.99\d|3\.000) here, [23]\.\d+ in Opacus' accountant", text)
+    assert "run 1 on these records: ε = 3.00" in text
+    (record,) = Path("results").glob("digits/hyfreedp/*.json")
+    assert bench.read_record(record).accounting == "declared by the caller"
+
+
+def test_a_trainer_that_stops(printed: Any, seeded: None) -> None:
+    text = printed("trainer_callback.py")
+    assert text.split("Stopped after ")[1].startswith("100 steps.\nPrivacy statement: dp_sgd")
+    assert "ε = 2.9860" in text
+    assert "Nobody checked that" in " ".join(text.split())
+
+
+def test_a_history(main: Any) -> None:
+    code, text, _ = main("price", str(EXAMPLES / "price_history.toml"))
+    assert code == 0
+    assert "Published    ε = 2.68" in text
+    assert "Spent        ε = 23.9" in text
+
+
 def test_an_estimator(printed: Any) -> None:
     text = printed("estimator.py")
     assert text.startswith("ε = 3.00, accuracy ")
@@ -99,6 +144,11 @@ def test_all_examples_are_run_here() -> None:
         "estimator.py",
         "lora_text.py",
         "new_method",
+        "opacus_loop.py",
+        "optuna_study.py",
         "own_network.py",
         "own_table.py",
+        "price_history.toml",
+        "select_loop.py",
+        "trainer_callback.py",
     ]

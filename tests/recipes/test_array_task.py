@@ -113,7 +113,7 @@ def test_fingerprint_tells_nothing_about_the_records() -> None:
             "LazyLinear.* Call the model once",
         ),
         ({"model": lambda: nn.Sequential(nn.LazyLinear(3))}, "'0' .LazyLinear.* Call the model once"),
-        ({"model": lambda: 3}, "Expected model to be or to return a torch.nn.Module, got int"),
+        ({"model": lambda: 3}, "Expected model to be or to return a torch.nn.Module, got 3"),
         ({"model": functools.cache(lambda: nn.Linear(5, 3))}, "make a new module at each call, got the same one twice"),
         ({"name": "a/b"}, "task's name without separators of paths"),
         ({"n_classes": 4}, "Expected a model with n_classes=4 outputs, got 3"),

@@ -1,0 +1,125 @@
+"""Hide what a trial shows, and give it random numbers of its own: both would tell how many trials there are."""
+
+import ctypes
+import inspect
+import logging
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
+from functools import cache
+from pathlib import Path
+from typing import TextIO
+
+import numpy
+import torch
+
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.session.process_state import process_state
+from dphpo_bench.training.randomness import Streams
+
+_BARS = frozenset({"alive_progress", "enlighten", "progressbar", "tqdm"})
+
+
+@contextmanager
+def hidden(streams: Streams, show: bool = False) -> Iterator[None]:
+    """Hide outputs, start global generators from a trial's streams, and put back the state of the process at the end.
+
+    Standard output and error are dropped, those of C code and of child processes too, and so is all that is logged,
+    in files as well.
+
+    Args:
+        streams: of the trial.
+        show: whether outputs stay as they are.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(process_state())
+        stack.enter_context(_fresh_randomness(streams.within("global randomness")))
+        if not show:
+            stack.enter_context(_silence())
+        yield
+
+
+def refuse_progress_bars() -> None:
+    """Reject a loop that a progress bar drives: at its end, outside of all trials, it would show their number.
+
+    Raises:
+        InvalidValueError: if one is among the callers.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__"))
+        if name.partition(".")[0] in _BARS or name.startswith("rich.progress"):
+            raise InvalidValueError(
+                f"Expected a loop over the study itself, got one through {name}, which shows the number of trials: it "
+                "is secret. Write for trial in study."
+            )
+        frame = frame.f_back
+
+
+def global_seeds() -> set[int]:
+    """Return what torch's global generators were last seeded with."""
+    return {torch.initial_seed(), *(generator.initial_seed() for generator in torch.cuda.default_generators)}
+
+
+@contextmanager
+def _fresh_randomness(streams: Streams) -> Iterator[None]:
+    """Start the global generators from these streams; `process_state` puts back those of Python and NumPy."""
+    # Where nobody has asked for a GPU yet, its generator would start from a seed that is the same everywhere.
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices):
+        # Noise may be drawn from them: the 32 bits of a seed would be too few (see `Streams.generator`).
+        torch.default_generator.set_state(streams.generator("torch").get_state())
+        for device in devices:
+            torch.cuda.default_generators[device].manual_seed(streams.derive("cuda", str(device)))
+        random.seed(streams.name("python"))
+        numpy.random.seed([streams.derive("numpy", str(index)) % 2**32 for index in range(8)])
+        yield
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    nowhere, level = _nowhere(), logging.root.manager.disable
+    logging.disable(sys.maxsize)
+    try:
+        with ExitStack() as stack:
+            _flush()
+            for descriptor in (1, 2):
+                stack.callback(_redirected(nowhere.fileno(), descriptor))
+            stack.callback(_flush)  # what a trial left in a buffer would come out later
+            stack.enter_context(redirect_stdout(nowhere))
+            stack.enter_context(redirect_stderr(nowhere))
+            yield
+    finally:
+        logging.disable(level)
+
+
+def _flush() -> None:
+    """Empty the buffers of Python's streams and of C's."""
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        with suppress(Exception):  # some notebooks have none
+            stream.flush()  # type: ignore[union-attr]
+    with suppress(Exception):  # not everywhere is C's library so near
+        ctypes.CDLL(None).fflush(None)
+
+
+@cache
+def _nowhere() -> TextIO:
+    """Return a file that drops everything; never closed, since a handler made in a trial may hold it."""
+    return Path(os.devnull).open("w", encoding="utf-8")
+
+
+def _redirected(target: int, descriptor: int) -> Callable[[], None]:
+    """Point a file descriptor elsewhere, and return a function that puts it back."""
+    try:
+        before = os.dup(descriptor)
+    except OSError:  # a process without a terminal
+        return lambda: None
+    os.dup2(target, descriptor)
+
+    def restore() -> None:
+        os.dup2(before, descriptor)
+        os.close(before)
+
+    return restore

@@ -1,0 +1,110 @@
+"""The end of a study: its winner, its record, and what to say about both."""
+
+import pickle
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.text import shown
+from dphpo_bench.contract.search_space import Candidate
+from dphpo_bench.external.declared import DeclaredRun
+from dphpo_bench.external.standing import Best
+from dphpo_bench.harness.account_report import AccountReport
+from dphpo_bench.records.record import RunRecord
+
+if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """The end of a study: all that may be published of it.
+
+    Attributes:
+        model: of the trial that won, or of the final run; None if there is none.
+        params: hyperparameters of that model; None without a winner.
+        score: noisy score of the trial that won; ε covers it. None without a winner.
+        epsilon: of the whole search, at the δ of the budget.
+        event: of the whole search.
+        record: marked as declared by the caller.
+        path: of the record; None without a folder of results.
+        account: what has been released from these records so far; None without an account.
+    """
+
+    model: Any
+    params: Candidate | None
+    score: float | None
+    epsilon: float
+    event: "DpEvent"
+    record: RunRecord
+    path: Path | None
+    account: AccountReport | None
+
+
+def written(model: Any) -> bytes:
+    """Return a model as `pickle` writes it.
+
+    Raises:
+        InvalidValueError: if it cannot be written.
+    """
+    try:
+        return bytes(cloudpickle.dumps(model))
+    except Exception as error:
+        raise InvalidValueError(
+            f"Expected a model that pickle can write, since the study keeps a copy of the best: {type(error).__name__} "
+            f"for a {type(model).__name__}. Hand over model.state_dict(), or the module inside of a wrapper."
+        ) from None
+
+
+def read_back(content: bytes) -> Any:
+    """Return a model that `written` wrote.
+
+    Raises:
+        InvalidValueError: if its class cannot read it.
+    """
+    try:
+        return pickle.loads(content)
+    except Exception as error:
+        raise InvalidValueError(
+            f"Expected a model that pickle can read again: {type(error).__name__}: {shown(error, 200)}. Hand over "
+            "model.state_dict() instead. A study that has a folder of results keeps it: mend this, and run it again."
+        ) from None
+
+
+def ended(run: DeclaredRun, best: Best | None, params: Candidate | None, content: bytes | None) -> StudyResult:
+    """Write the record, and return what may be published.
+
+    Args:
+        run: of the study.
+        best: the trial that won.
+        params: hyperparameters of the model.
+        content: the model, as `written` wrote it.
+    """
+    model = None if content is None else read_back(content)  # before anything is removed
+    score = None if best is None else best.score
+    released: dict[str, Any] = {"winner": None} if score is None else {"score": score}
+    end = run.finish(released={**released, **(params or {})})
+    return StudyResult(
+        model, params, score, run.epsilon.epsilon, run.declaration.event, end.record, end.path, end.account
+    )
+
+
+def warn_of(result: StudyResult, *, lacks_model: bool, is_share: bool) -> None:
+    """Warn of a search without a model, and of scores that may have been out of range; both follow from the result."""
+    if lacks_model:
+        warnings.warn(
+            "No model: no trial had a score, or the final run failed. The budget is spent all the same. Before another "
+            "study, see with study.rehearsal() and made-up records what training raises.",
+            stacklevel=3,
+        )
+    elif result.score is not None and is_share and not 0 < result.score < 1:
+        warnings.warn(
+            f"The winner's noisy score is {result.score:.4g}. Scores are held to [0, 1], and sums divided by n_scored: "
+            "if yours are percentages or losses, all trials count the same. study.rehearsal() and made-up records "
+            "show it.",
+            stacklevel=3,
+        )

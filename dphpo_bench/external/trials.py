@@ -1,0 +1,173 @@
+"""A trial of a study, as the caller's training code sees it."""
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from dphpo_bench.base.checks import whole
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.text import shown
+from dphpo_bench.contract import search_space as search
+from dphpo_bench.contract.search_space import Candidate
+from dphpo_bench.external.hiding import global_seeds
+from dphpo_bench.external.spaces import checked_space
+from dphpo_bench.training.randomness import Streams
+from dphpo_bench.training.sampling import poisson_sample
+
+if TYPE_CHECKING:
+    import torch
+    from optuna.distributions import BaseDistribution
+
+MAX_RECORDS = 10**12
+
+
+class OneOfAKind:
+    """An object of which there must be no copy."""
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidValueError(
+            f"Expected no copy of a {type(self).__name__}, in this process or another: its draws would repeat. Train "
+            "in the process of the loop, and hand its params, noise_multiplier and seed on to workers."
+        )
+
+
+class StudyTrial(OneOfAKind):
+    """One training, to be done by the caller.
+
+    Its draws are secrets: whoever knows them can subtract the noise. Draw Poisson batches and noise from `generator`,
+    or from the global generators of torch, NumPy and Python, which each trial starts anew.
+
+    Attributes:
+        params: hyperparameters, drawn independently of everything.
+        noise_multiplier: σ of this training: standard deviation of the noise / sensitivity.
+        is_final: whether this is the final run of dp_hyper or subsampled_tuning: on all records, with the
+            hyperparameters of the trial that won. Its score is ignored.
+        generator: a torch generator on the CPU.
+        seed: an integer below 2^63, for generators elsewhere: `torch.Generator("cuda").manual_seed(trial.seed)`. On a
+            CPU, torch takes 32 bits of a seed, too few for noise: use `generator`.
+    """
+
+    def __init__(
+        self,
+        params: Candidate,
+        noise_multiplier: float,
+        streams: Streams,
+        *,
+        is_final: bool = False,
+        sampling: tuple[float, Streams] | None = None,  # rate of the sample, and streams that all trials share
+    ) -> None:
+        self._params = dict(params)
+        self._distributions: dict[str, BaseDistribution] = {}
+        self._noise_multiplier, self._lacks_noise = noise_multiplier, True
+        self.is_final = is_final
+        self._streams = streams
+        self.seed = streams.derive("seed")
+        self.generator: torch.Generator = streams.generator("trial")
+        self._sampling = sampling or (1.0, streams)
+        self._lacks_sample = sampling is not None
+
+    @property
+    def noise_multiplier(self) -> float:
+        """See above."""
+        self._lacks_noise = False
+        return self._noise_multiplier
+
+    @property
+    def params(self) -> Candidate:
+        """See above; a copy."""
+        return dict(self._params)
+
+    @property
+    def distributions(self) -> "dict[str, BaseDistribution]":
+        """Distributions of what `draw` has drawn; a copy."""
+        return dict(self._distributions)
+
+    def draw(self, name: str, values: Any) -> Any:
+        """Draw a hyperparameter while training goes on, so that the space may depend on what was drawn before.
+
+        The draw is independent of everything but the trial's secret, and of the order of draws. Another draw of a name
+        gives the same value; so does the final run, with the winner's.
+
+        Args:
+            name: of the hyperparameter.
+            values: an Optuna distribution, or a list of choices.
+
+        Raises:
+            InvalidValueError: if it is neither, was another one at an earlier draw of this name, or is of what changes
+                the event of a training.
+        """
+        distribution = checked_space({name: values})[name]
+        if self._distributions.setdefault(name, distribution) != distribution:
+            raise InvalidValueError(
+                f"Expected {shown(name, form=repr)} to be drawn from one distribution in a trial, "
+                f"{shown(self._distributions[name])}, got {shown(distribution)}. Use another name."
+            )
+        if name not in self._params:
+            seed = self._streams.derive("candidate", name)
+            self._params[name] = search.draw({"value": distribution}, seed)["value"]
+        return self._params[name]
+
+    def sample(self, n_records: int) -> "torch.Tensor":
+        """Return the records that this trial may see.
+
+        In the search of subsampled_tuning they are a secret Poisson sample, equal for all of its trials: train on the
+        sampled records of the training part, and score on those of the held-out part. Other trials may see all.
+
+        Args:
+            n_records: number of all records, or of units where these hold several records.
+
+        Returns:
+            Indices, ascending, int64.
+        """
+        rate, streams = self._sampling
+        self._lacks_sample = False
+        return poisson_sample(whole("n_records", n_records, low=0, high=MAX_RECORDS), rate, streams.generator("sample"))
+
+    def begin(self) -> None:
+        """Note the seeds of its generator and of torch's global ones, before training."""
+        self._seeds = self._present_seeds()
+
+    def check_seeds(self) -> None:
+        """Reject training that has seeded torch: noise and batches that it drew then, anybody can draw again.
+
+        Raises:
+            InvalidValueError: if it has.
+        """
+        shorter = {self.seed % 2**bits for bits in (63, 32, 31)}  # as other libraries take them
+        if not self._present_seeds() <= self._seeds | shorter:
+            raise InvalidValueError(
+                "Training seeded torch by a seed of its own: noise and batches that it drew after that are known. "
+                "Leave the seed out, since each trial starts torch's generator anew; or seed with trial.seed, or "
+                "trial.seed % 2**32; or put what may be known, such as initial weights, inside of "
+                "torch.random.fork_rng()."
+            )
+
+    def _present_seeds(self) -> set[int]:
+        return {self.generator.initial_seed(), *global_seeds()}
+
+    def check_sampled(self) -> None:
+        """Reject a trial of a search on a sample that has not asked for it.
+
+        Raises:
+            InvalidValueError: if it has not.
+        """
+        if self._lacks_sample:
+            raise InvalidValueError(
+                "Expected training on trial.sample(n_records), the secret sample that ε is computed for; this trial "
+                "has not asked for it."
+            )
+
+    def check_noised(self) -> None:
+        """Reject training that has not asked how much noise to add.
+
+        Raises:
+            InvalidValueError: if it has not.
+        """
+        if self._lacks_noise:
+            raise InvalidValueError(
+                "Expected training with trial.noise_multiplier, which ε is computed for; this trial has not asked for "
+                "it. With Opacus: make_private(..., noise_multiplier=trial.noise_multiplier)."
+            )
+
+    def __repr__(self) -> str:
+        return (
+            f"StudyTrial(params={self.params}, noise_multiplier={self._noise_multiplier:.4g}, is_final={self.is_final})"
+        )

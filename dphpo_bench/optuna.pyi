@@ -1,0 +1,2 @@
+from .external.optuna_study import PrivateStudy as PrivateStudy
+from .external.optuna_trial import PrivateTrial as PrivateTrial

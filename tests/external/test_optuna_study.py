@@ -1,0 +1,504 @@
+"""An Optuna objective under a private selection: the draws of its hyperparameters, and what it must not show."""
+
+import logging
+import math
+import pickle
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+import scipy.stats
+import torch
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+import dphpo_bench as bench
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.external.optuna_trial import PrivateTrial
+from dphpo_bench.external.trials import StudyTrial
+from dphpo_bench.training.randomness import Streams
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:seed=", "ignore:No account counts", "ignore:The winner's noisy score"),
+]
+
+BUDGET = bench.PrivacyBudget(3.0, 1e-5)
+SPACE = {"lr": FloatDistribution(1e-3, 1.0, log=True)}
+
+
+def event(noise: float) -> Any:
+    return bench.events.gaussian(noise)
+
+
+def study(**changes: Any) -> Any:
+    declared = {"budget": BUDGET, "event": event, "held_out": 0.1, "n_scored": 500, "results_dir": None, "seed": 1}
+    return bench.optuna.PrivateStudy(**{**declared, **changes})
+
+
+def optimize(over: Any, func: Callable[[Any], Any], **options: Any) -> None:
+    """Optimise an objective that asks for its noise, as training does."""
+
+    def noised(trial: Any) -> Any:
+        assert trial.noise_multiplier > 0
+        return func(trial)
+
+    over.optimize(noised, **options)
+
+
+def objective(trial: Any) -> tuple[float, Any]:
+    rate = trial.suggest_float("lr", 1e-3, 1.0, log=True)
+    return 0.5, {"rate": rate, "noise": trial.noise_multiplier}
+
+
+def trials(count: int) -> list[PrivateTrial]:
+    streams = [Streams(7).within("trial", str(index)) for index in range(count)]
+    return [PrivateTrial(StudyTrial({}, 1.0, each)) for each in streams]
+
+
+def refused(call: Callable[[], Any]) -> str:
+    with pytest.raises(InvalidValueError) as caught:
+        call()
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
+
+
+# The draws
+
+
+def test_draws_follow_the_declared_distributions() -> None:
+    """By Kolmogorov-Smirnov and χ² at 1e-7 each, five of them: a false alarm has a probability below 1e-6."""
+    drawn = trials(1000)
+    rates = [trial.suggest_float("lr", 1e-4, 10.0, log=True) for trial in drawn]
+    shares = [trial.suggest_float("share", -1.0, 3.0) for trial in drawn]
+    logarithms = (np.log(rates) - math.log(1e-4)) / math.log(1e5)
+    assert scipy.stats.kstest(logarithms, "uniform").pvalue > 1e-7
+    assert scipy.stats.kstest((np.array(shares) + 1) / 4, "uniform").pvalue > 1e-7
+    counted: list[tuple[list[Any], list[Any]]] = [
+        ([trial.suggest_int("layers", 1, 4) for trial in drawn], [1, 2, 3, 4]),
+        ([trial.suggest_categorical("norm", ["layer", "group", None]) for trial in drawn], ["layer", "group", None]),
+        ([trial.suggest_float("drop", 0.0, 0.5, step=0.25) for trial in drawn], [0.0, 0.25, 0.5]),
+    ]
+    for values, possible in counted:
+        assert scipy.stats.chisquare([values.count(value) for value in possible]).pvalue > 1e-7
+
+
+def test_draws_are_independent_of_one_another() -> None:
+    """Ranks of two names, and of one name in the next trial, correlate as chance has it: |ρ|√n < 5.5 twice."""
+    drawn = trials(1000)
+    first = np.array([trial.suggest_float("a", 0, 1) for trial in drawn])
+    second = np.array([trial.suggest_float("b", 0, 1) for trial in drawn])
+    for pair in ((first, second), (first[1:], first[:-1])):
+        assert abs(scipy.stats.spearmanr(*pair).statistic) * math.sqrt(1000) < 5.5
+
+
+def test_draws_depend_on_no_score_and_on_no_order() -> None:
+    listed: list[list[dict[str, Any]]] = []
+    for score in (lambda _: 0.1, lambda rate: rate, lambda rate: 1 - rate, lambda _: math.nan):
+        seen: list[dict[str, Any]] = []
+
+        def scored(trial: Any, score: Any = score, seen: Any = seen) -> float:
+            names = ["x", "y"] if len(listed) % 2 else ["y", "x"]
+            for name in names:
+                trial.suggest_float(name, 0.0, 1.0)
+            seen.append(dict(sorted(trial.params.items())))
+            return float(score(trial.params["x"]))
+
+        if len(listed) == 3:
+            with pytest.warns(UserWarning, match="No model: no trial had a score"):
+                optimize(study(), scored)
+        else:
+            optimize(study(), scored)
+        listed.append(seen)
+    assert len(listed[0]) > 1
+    assert all(seen == listed[0] for seen in listed)
+    assert len({params["x"] for params in listed[0]}) == len(listed[0])
+
+
+def test_a_space_may_depend_on_what_was_drawn() -> None:
+    def conditional(trial: Any) -> float:
+        if trial.suggest_categorical("optimizer", ["SGD", "Adam"]) == "SGD":
+            trial.suggest_float("momentum", 0.0, 0.9)
+        else:
+            trial.suggest_float("beta", 0.9, 0.999)
+        return 0.5
+
+    over = study()
+    optimize(over, conditional)
+    name = {"SGD": "momentum", "Adam": "beta"}[over.best_params["optimizer"]]
+    assert set(over.best_params) == {"optimizer", name}
+    assert over.best_trial.distributions[name] == FloatDistribution(*{"momentum": (0, 0.9), "beta": (0.9, 0.999)}[name])
+
+
+def test_a_name_has_one_distribution_in_a_trial() -> None:
+    (trial,) = trials(1)
+    value = trial.suggest_float("lr", 0.1, 1.0)
+    assert trial.suggest_float("lr", 0.1, 1.0) == value
+    assert trial.params == {"lr": value}
+    text = refused(lambda: trial.suggest_float("lr", 0.1, 2.0))
+    assert "'lr' to be drawn from one distribution in a trial" in text
+    assert trial.refusal is not None
+
+
+def test_a_final_run_gets_what_the_winner_drew() -> None:
+    final: list[float] = []
+
+    def trained(trial: Any) -> tuple[float, Any]:
+        rate = trial.suggest_float("learning_rate", 0.1, 1.0)
+        if trial.is_final:
+            final.append(rate)
+        return rate, {"rate": rate}
+
+    over = study(method="dp_hyper", budget=bench.PrivacyBudget(8, 1e-5))
+    optimize(over, trained)
+    assert final == [over.best_model["rate"]] == [over.best_params["learning_rate"]]
+
+
+def test_a_final_run_may_leave_the_range_and_is_stored_all_the_same() -> None:
+    rates: list[float] = []
+
+    def trained(trial: Any) -> Any:
+        rate = trial.suggest_float("learning_rate", 0.1, 1.0)
+        optimizer = trial.suggest_categorical("optimizer", ["SGD"])
+        if trial.is_final:
+            return 0.5, (optimizer, rate)
+        rates.append(rate)
+        return np.full(len(trial.sample(1000)), 0.5)
+
+    over = study(method="subsampled_tuning", budget=bench.PrivacyBudget(8, 1e-5))
+    optimize(over, trained)
+    assert over.best_params["learning_rate"] > max(rates)
+    assert over.to_optuna().best_params == over.best_params
+
+
+# The same selection as Study's
+
+
+def test_event_noise_and_number_of_trials_are_those_of_a_study() -> None:
+    for method in ("papernot_steinke", "liu_talwar"):
+        ours = study(method=method)
+        theirs = bench.search.Study(
+            SPACE, budget=BUDGET, event=event, method=method, held_out=0.1, n_scored=500, results_dir=None, seed=1
+        )
+        assert ours.event == theirs.event
+        assert ours.epsilon == theirs.epsilon <= 3
+        noises: dict[str, list[tuple[float, int]]] = {"ours": [], "theirs": []}
+
+        def objective(trial: Any, into: Any = noises["ours"]) -> float:
+            trial.suggest_float("lr", 0.0, 1.0)
+            into.append((trial.noise_multiplier, trial.seed))
+            return 0.5
+
+        optimize(ours, objective)
+        for trial in theirs:
+            noises["theirs"].append((trial.noise_multiplier, trial.seed))
+            theirs.tell(trial, 0.5)
+        assert noises["ours"] == noises["theirs"]
+        assert ours.best_value == theirs.result().score
+
+
+def test_the_winner_is_released_and_nothing_else(tmp_path: Path) -> None:
+    over = study(results_dir=tmp_path, name="digits")
+    scores: list[float] = []
+
+    def scored(trial: Any) -> float:
+        rate = trial.suggest_float("lr", 0.0, 1.0)
+        trial.set_user_attr("layers", 2)
+        trial.keep({"rate": rate})
+        trial.params["lr"] = 7.0  # a copy
+        assert trial.number == 0  # in all trials
+        scores.append(rate)
+        return float(rate)
+
+    optimize(over, scored)
+    assert over.best_model == {"rate": over.best_params["lr"]}
+    assert over.best_value not in scores  # but with noise
+    assert abs(over.best_value - over.best_params["lr"]) < 0.5
+    best = over.best_trial
+    assert (best.number, best.value, best.user_attrs) == (0, over.best_value, {"layers": 2})
+    assert best.datetime_start == best.datetime_complete == over.result.record.created
+    assert best.intermediate_values == {}
+    assert over.result.params == over.best_params
+    (path,) = tmp_path.glob("digits/**/*.json")
+    record = bench.read_record(path)
+    assert record.accounting == "declared by the caller"
+    assert record.released == {"score": over.best_value, **over.best_params}
+    assert not [name for name in vars(over.result) if "trial" in name]
+
+
+def test_a_study_of_optuna_holds_the_winner_alone(tmp_path: Path) -> None:
+    over = study()
+    optimize(over, objective)
+    storage = f"sqlite:///{tmp_path}/study.db"
+    for made in (
+        over.to_optuna(),
+        over.to_optuna(storage, "digits"),
+        optuna.load_study(study_name="digits", storage=storage),
+    ):
+        assert len(made.trials) == 1
+        assert made.direction == optuna.study.StudyDirection.MAXIMIZE
+        assert (made.best_value, made.best_params) == (over.best_value, over.best_params)
+        assert made.user_attrs == {"epsilon": over.epsilon, "delta": 1e-5, "method": "papernot_steinke"}
+    assert "DuplicatedStudyError" in refused(lambda: over.to_optuna(storage, "digits"))
+    assert "Optuna makes no study here" in refused(lambda: over.to_optuna("nothing://"))
+
+
+def test_trials_that_fail_or_are_pruned_lose() -> None:
+    states = iter([optuna.TrialPruned(), ValueError("secret"), SystemExit(), None])
+
+    def failing(trial: Any) -> float:
+        trial.suggest_float("lr", 0.0, 1.0)
+        error = next(states, ...)
+        if isinstance(error, BaseException):
+            raise error
+        return None if error is None else 0.5  # type: ignore[return-value]
+
+    over = study(seed=3)
+    optimize(over, failing)
+    assert next(states, ...) is ...
+    assert over.best_value > 0
+
+    def broken(trial: Any) -> float:
+        raise ValueError
+
+    never = study()
+    with pytest.warns(UserWarning, match="No model"):
+        optimize(never, broken)
+    assert "No trial had a score" in refused(lambda: never.best_trial)
+    assert never.result.score is None
+
+
+@pytest.mark.parametrize("repeatable", [False, True])
+def test_an_interrupted_study_goes_on_with_the_same_draws(repeatable: bool, tmp_path: Path) -> None:
+    """The trial that was under way has lost; a repeatable one draws the same again."""
+    settings = {"name": "s", "seed": 4, "repeatable": repeatable}
+    draws: list[float] = []
+    whole = study(results_dir=tmp_path / "whole", **settings)
+    optimize(whole, lambda trial: draws.extend([trial.suggest_float("lr", 0.0, 1.0)]) or 0.5)
+    seen: list[float] = []
+
+    def stopped(trial: Any) -> float:
+        seen.append(trial.suggest_float("lr", 0.0, 1.0))
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        return 0.5
+
+    with pytest.raises(KeyboardInterrupt):
+        optimize(study(results_dir=tmp_path / "killed", **settings), stopped)
+    again = study(results_dir=tmp_path / "killed", **settings)
+    optimize(again, stopped)
+    assert len(draws) > 2
+    assert seen == [*draws[:2], *draws[1 if repeatable else 2 :]]
+    assert again.best_params["lr"] in draws
+    if repeatable:
+        assert again.best_value == whole.best_value
+
+
+# What must stay hidden
+
+
+def test_optuna_and_prints_are_silent_inside(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    optuna.logging.set_verbosity(optuna.logging.INFO)
+
+    def noisy(trial: Any) -> float:
+        inner = optuna.create_study()
+        inner.optimize(lambda nested: nested.suggest_float("x", 0, 1), n_trials=1, show_progress_bar=True)
+        print("trial")  # noqa: T201
+        logging.getLogger("mine").error("trial")
+        return float(trial.suggest_float("lr", 0.0, 1.0))
+
+    over = study()
+    optimize(over, noisy)
+    captured = capfd.readouterr()
+    assert "rial" not in captured.out + captured.err
+    assert caplog.messages == []
+    optuna.create_study(study_name="afterwards")
+    assert "afterwards" in caplog.text
+
+
+ASKS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "report": (lambda trial: trial.report(0.5, 1), "Expected no trial.report: a pruner that sees raw scores"),
+    "should_prune": (lambda trial: trial.should_prune(), "Expected no trial.should_prune"),
+    "set_constraint": (lambda trial: trial.set_constraint("c", 0.5), "compared without noise"),
+    "study": (lambda trial: trial.study.best_value, "Expected no trial.study: other trials"),
+    "storage": (lambda trial: trial.storage, "Expected no trial.storage"),
+    "a raw score": (lambda trial: trial.set_user_attr("accuracy", 0.93), "accuracy of type float: a measure"),
+    "raw scores": (lambda trial: trial.set_user_attr("curve", [1, 0.93]), "curve of type list: a measure"),
+    "an array": (lambda trial: trial.set_user_attr("curve", np.ones(2)), "curve of type ndarray"),
+    "another range": (
+        lambda trial: (trial.suggest_int("n", 1, 3), trial.suggest_int("n", 1, 4)),
+        "'n' to be drawn from one distribution in a trial, IntDistribution.*high=3.*, got IntDistribution.*high=4",
+    ),
+    "an empty range": (lambda trial: trial.suggest_float("x", 2.0, 1.0), "Expected a range or choices as Optuna takes"),
+    "no choices": (lambda trial: trial.suggest_categorical("x", []), "Expected a range or choices as Optuna takes"),
+    "batch size": (lambda trial: trial.suggest_int("batch_size", 8, 64), "sets sample rate and steps"),
+    "objects": (lambda trial: trial.suggest_categorical("f", [len]), "Search over a name, and look the value up"),
+    "another objective": (lambda _: (0.5, 0.7), "an objective that returns its score, or .score, model., got 2"),
+    "three values": (lambda _: (0.5, 0.7, 0.1), "got 3 values"),
+    "a text": (lambda _: "good", "got a str"),
+}
+
+
+@pytest.mark.parametrize("name", ASKS)
+def test_an_objective_that_asks_for_what_no_epsilon_covers_ends_the_search(name: str) -> None:
+    """Also where it catches what it is answered: that must not go on as if it had an answer."""
+    ask, message = ASKS[name]
+
+    def objective(trial: Any) -> Any:
+        return ask(trial)
+
+    def catching(trial: Any) -> Any:
+        try:
+            return ask(trial)
+        except Exception:
+            return 0.5
+
+    for form in (objective, catching):
+        with pytest.raises(InvalidValueError, match=message) as caught:
+            optimize(study(), form)
+        assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_trials": 40}, "Expected no n_trials: the number of trials is drawn in secret. Its mean"),
+        ({"timeout": 60}, "Expected no timeout"),
+        ({"n_jobs": 2}, "Expected no n_jobs: trials run one after the other"),
+        ({"n_jobs": -1}, "Expected no n_jobs"),
+        ({"callbacks": [print]}, "Expected no callbacks: a callback would see raw scores"),
+        ({"catch": (ValueError,)}, "Expected no catch: a trial that raises has lost"),
+        ({"show_progress_bar": True}, "Expected no show_progress_bar"),
+    ],
+)
+def test_arguments_of_optimize_that_would_tell_are_refused(options: dict[str, Any], message: str) -> None:
+    over = study()
+    with pytest.raises(InvalidValueError, match=message):
+        optimize(over, objective, **options)
+    assert "Expected no n_trials" in refused(lambda: over.optimize(objective, 40))
+    optimize(over, objective, n_trials=None, n_jobs=1, catch=(), gc_after_trial=True)  # nothing was asked before
+    assert "Expected one loop over a study" in refused(lambda: optimize(over, objective))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"storage": "sqlite:///a.db"}, "Expected no storage: a storage keeps every raw score.*to_optuna"),
+        ({"sampler": optuna.samplers.TPESampler()}, "Expected no sampler: a sampler that learns from raw scores"),
+        ({"pruner": optuna.pruners.MedianPruner()}, "Expected no pruner"),
+        ({"direction": "minimize"}, "direction='maximize', got 'minimize': .* Return 1 - loss"),
+        ({"direction": optuna.study.StudyDirection.MINIMIZE}, "Return 1 - loss"),
+        ({"directions": ["maximize", "minimize"]}, "Expected no directions"),
+        ({"load_if_exists": True}, "Expected no load_if_exists: a study that was interrupted goes on"),
+        ({"study_name": "digits"}, "Expected name="),
+        ({"n_trials": 3}, "Expected no n_trials"),
+        ({"strange": 3}, "no argument 'strange'"),
+        ({"n_scored": None}, "Expected n_scored"),
+        ({"method": "hyfreedp"}, "Expected a private selection"),
+    ],
+)
+def test_arguments_of_a_study_of_optuna_that_would_tell_are_refused(options: dict[str, Any], message: str) -> None:
+    text = refused(lambda: study(**options))
+    assert re.search(message, text), text
+    study(direction="maximize", storage=None, sampler=None)
+    study(direction=optuna.study.StudyDirection.MAXIMIZE)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["trials", "get_trials", "best_trials", "trials_dataframe", "enqueue_trial", "add_trial", "ask", "tell", "stop"],
+)
+def test_names_of_optuna_that_would_tell_are_refused_with_a_way_out(name: str) -> None:
+    over = study()
+    assert f"Expected no study.{name}: " in refused(lambda: getattr(over, name))
+    assert not hasattr(over, name)
+    with pytest.raises(AttributeError):
+        over.strange  # noqa: B018
+
+
+def test_an_objective_that_does_not_ask_for_its_noise_ends_the_search() -> None:
+    """It trains without privacy, as it did before: the ε of the study would be wrong."""
+
+    def unchanged(trial: Any) -> Any:
+        return float(trial.suggest_float("lr", 0.0, 1.0))
+
+    for call in (study().optimize, study().rehearse):
+        assert "training with trial.noise_multiplier, which ε is computed for" in refused(partial(call, unchanged))
+
+
+@pytest.mark.parametrize("seeded", ["torch", "trial"])
+def test_an_objective_that_seeds_its_noise_ends_the_search(seeded: str) -> None:
+    def objective(trial: Any) -> float:
+        {"torch": torch, "trial": trial.generator}[seeded].manual_seed(0)
+        return 0.5
+
+    assert "Training seeded torch by a seed of its own" in refused(partial(optimize, study(), objective))
+
+
+def test_an_objective_that_asks_its_own_study_ends_the_search() -> None:
+    for ask in (lambda of: of.best_value, lambda of: of.trials, lambda of: of.result):
+        over = study()
+
+        def objective(trial: Any, ask: Any = ask, over: Any = over) -> Any:
+            if ask(over):
+                trial.suggest_float("lr", 0.0, 1.0)
+            return 0.5
+
+        assert re.search("The search is not over|no ε covers trials", refused(partial(optimize, over, objective)))
+
+
+@pytest.mark.parametrize("name", ["score", "winner"])
+def test_a_hyperparameter_has_no_name_of_the_record(name: str) -> None:
+    def objective(trial: Any) -> Any:
+        return float(trial.suggest_float(name, 0.0, 1.0))
+
+    assert f"of another name than {name}" in refused(partial(optimize, study(), objective))
+    with pytest.raises(InvalidValueError, match="of another name"):
+        bench.search.Study({name: [0, 1]}, budget=BUDGET, event=event, n_scored=9)
+
+
+def test_before_the_end_there_is_no_winner() -> None:
+    over = study()
+    for name in ("best_params", "best_value", "best_model", "best_trial", "result"):
+        assert "The search is not over" in refused(partial(getattr, over, name))
+
+
+def test_a_rehearsal_shows_errors_and_counts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    def failing(trial: Any) -> float:
+        print("visible")  # noqa: T201
+        raise KeyError("lr")
+
+    over = study()
+    with pytest.raises(KeyError):
+        over.rehearse(failing)
+    assert capsys.readouterr().out == "visible\n"
+    assert "Divide percentages by 100" in refused(
+        lambda: over.rehearse(lambda trial: 93.0 * bool(trial.noise_multiplier))
+    )
+    over.rehearse(objective)
+    optimize(over, objective)
+
+
+def test_trials_are_those_of_optuna_by_their_class() -> None:
+    (trial,) = trials(1)
+    assert isinstance(trial, optuna.trial.BaseTrial)
+    assert trial.number == 0
+    assert trial.suggest_uniform("a", 0, 1) == trial.suggest_float("a", 0, 1)
+    assert 0.1 <= trial.suggest_loguniform("b", 0.1, 1) <= 1
+    assert trial.suggest_discrete_uniform("c", 0, 1, 0.5) in (0, 0.5, 1)
+    assert trial.distributions["c"] == FloatDistribution(0, 1, step=0.5)
+    trial.set_user_attr("depths", {"of": [1, 2, None, "x", True]})
+    assert trial.user_attrs == {"depths": {"of": [1, 2, None, "x", True]}}
+    assert trial.suggest_int("d", 1, 9, log=True) == trial.params["d"]
+    assert isinstance(trial.distributions["d"], IntDistribution)
+    assert trial.suggest_categorical("e", (True,)) is True
+    assert trial.distributions["e"] == CategoricalDistribution((True,))
+    assert trial.datetime_start is not None
+    assert trial.constraints == {}
+    for single in (trial, study()):
+        assert "Expected no copy" in refused(partial(pickle.dumps, single))

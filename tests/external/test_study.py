@@ -1,0 +1,762 @@
+"""Studies: what the caller's loop sees, what it cannot do, and what is dropped."""
+
+import copy
+import logging
+import os
+import pickle
+import random
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from optuna.distributions import CategoricalDistribution, FloatDistribution
+from rich.progress import track
+from tqdm import tqdm
+
+import dphpo_bench as bench
+from dphpo_bench.base.errors import BudgetTooSmallError, InvalidValueError
+from dphpo_bench.external.trials import StudyTrial
+from dphpo_bench.search import Study, StudyResult
+
+BUDGET = bench.PrivacyBudget(2.0, 1e-5)
+SPACE = {"rate": FloatDistribution(0.001, 1.0, log=True), "kind": ["a", "b"]}
+SEEDS = range(6)
+LONG = 3  # a seed of several trials
+
+pytestmark = pytest.mark.filterwarnings("ignore:seed=", "ignore:No account", "ignore:No model", "ignore:The winner's")
+
+
+def event(noise: float) -> Any:
+    return bench.events.repeat(bench.events.gaussian(noise), 10)
+
+
+def study(method: Any = "papernot_steinke", *, seed: int | None = LONG, **changes: Any) -> Study:
+    settings = {"held_out": 0.1, "n_scored": 1000, "results_dir": None, "seed": seed, **changes}
+    return Study(SPACE, budget=BUDGET, event=event, method=method, **settings)
+
+
+def finished(of: Study, score: Callable[[StudyTrial], Any], seen: list[StudyTrial] | None = None) -> StudyResult:
+    for trial in of:
+        if seen is not None:
+            seen.append(trial)
+        of.tell(trial, score(trial), {"rate": trial.params["rate"]})
+    return of.result()
+
+
+def test_the_best_trial_wins_by_a_noisy_score_and_losers_are_dropped() -> None:
+    seen: list[StudyTrial] = []
+    result = finished(study(), lambda trial: trial.params["rate"], seen)
+    best = max(seen, key=lambda trial: trial.params["rate"])
+    assert len(seen) > 2
+    assert result.params == best.params
+    assert result.model == {"rate": best.params["rate"]}
+    assert result.score is not None
+    assert 0 < abs(result.score - best.params["rate"]) < 0.1
+    assert result.record.accounting == "declared by the caller"
+    assert result.record.released == {"score": result.score, **best.params}
+    assert not {"trials", "K"} & set(result.record.released)
+
+
+@pytest.mark.parametrize("form", [list, numpy.array, torch.tensor])
+def test_scores_of_records_are_summed_and_held_to_their_range(form: Any) -> None:
+    values = [1.0, 0.5, float("nan"), 7.0, -3.0, float("inf")]
+    result = finished(study(), lambda _: form(values))
+    alike = finished(study(), lambda _: form([1.0, 0.5, 0.0, 1.0, 0.0, 0.0]))
+    assert result.score == pytest.approx(alike.score)
+    spread = [finished(study(seed=seed), lambda _: form(values)).score for seed in SEEDS]
+    assert all(score is not None and abs(score - 2.5 / 1000) < 0.1 for score in spread)
+    assert len(set(spread)) == len(spread)
+
+
+def test_the_noise_on_a_score_is_that_of_the_plan() -> None:
+    """Each of 6 searches of seed s: the released score less the raw one, over its deviation, is below 8 deviations."""
+    of = study()
+    noise = of._plan.score_noise / 1000
+    assert noise > 0
+    mean = finished(study(seed=0), lambda _: 0.5).score
+    each = finished(study(seed=0), lambda _: [0.5] * 1000).score
+    other = finished(study(seed=0, n_scored=None, score_sensitivity=0.001), lambda _: 0.5).score
+    assert mean == pytest.approx(each) == pytest.approx(other)
+    assert mean is not None
+    assert 0 < abs(mean - 0.5) < 8 * noise
+
+
+def test_noise_has_the_stated_deviation() -> None:
+    rule = study()._rule
+    draws = torch.tensor([rule.noisy(0.5, torch.Generator().manual_seed(seed)) for seed in range(400)])
+    # Of 400 draws the deviation is within 7 · 1/√800 = 25 % of its own but for 1e-11.
+    assert draws.std().item() == pytest.approx(rule.noise / 1000, rel=0.25)
+
+
+def test_noise_on_scores_is_in_none_of_the_callers_streams() -> None:
+    draws: set[float] = set()
+    noise = study()._plan.score_noise / 1000
+
+    def score(trial: StudyTrial) -> float:
+        for generator in (trial.generator, torch.default_generator, torch.Generator().manual_seed(trial.seed)):
+            for size in (1, 1, 50):  # torch draws few and many in different ways
+                draws.update(torch.randn(size, generator=generator, dtype=torch.float64).tolist())
+        return 0.5
+
+    result = finished(study(), score)
+    assert result.score is not None
+    assert min(abs((result.score - 0.5) / noise - draw) for draw in draws) > 1e-9
+
+
+@pytest.mark.parametrize("bad", [None, float("nan"), float("inf")])
+def test_a_trial_without_a_score_cannot_win(bad: Any) -> None:
+    seen: list[StudyTrial] = []
+
+    def score(trial: StudyTrial) -> Any:
+        return 0.0 if len(seen) == 2 else bad
+
+    result = finished(study(), score, seen)
+    assert len(seen) > 2
+    assert result.params == seen[1].params
+    with pytest.warns(UserWarning, match=r"No model: .*rehearsal"):
+        nobody = finished(study(), lambda _: bad)
+    assert (nobody.model, nobody.params, nobody.score) == (None, None, None)
+    assert nobody.record.released == {"winner": None}
+    assert nobody.epsilon == result.epsilon
+
+
+def test_noise_on_a_huge_score_is_not_rounded_away() -> None:
+    changes: dict[str, Any] = {"n_scored": None, "score_sensitivity": 2.0}
+    scores = [finished(study(seed=seed, **changes), lambda _: 1e30).score for seed in SEEDS]
+    assert len({score % 1 for score in scores if score is not None}) == len(SEEDS)
+
+
+def test_percentages_are_held_to_the_range_and_the_result_says_so() -> None:
+    with pytest.warns(UserWarning, match=r"noisy score .* held to \[0, 1\].*percentages"):
+        result = finished(study(seed=0), lambda _: 87.3)
+    assert result.score is not None
+    assert result.score < 1.2
+
+
+def test_a_model_is_kept_as_it_was_when_its_trial_was_over() -> None:
+    of, shared = study(), {"rate": 0.0}
+    for trial in of:
+        shared["rate"] = trial.params["rate"]  # a loop that trains one module again and again
+        of.tell(trial, trial.params["rate"], shared)
+    result = of.result()
+    assert result.params is not None
+    assert result.model == {"rate": result.params["rate"]}
+
+
+def test_changing_params_changes_no_record() -> None:
+    of = study()
+    for trial in of:
+        rate = trial.params.pop("rate")
+        of.tell(trial, rate)
+    assert set(of.result().record.released) == {"rate", "kind", "score"}
+
+
+# ------------------------------------------------------------------------------------------------------- misuse
+
+
+def first(of: Study) -> tuple[Iterator[StudyTrial], StudyTrial]:
+    loop = iter(of)
+    return loop, next(loop)
+
+
+def test_a_trial_is_told_once_to_its_own_study() -> None:
+    of, other = study(), study()
+    loop, trial = first(of)
+    with pytest.raises(InvalidValueError, match="to its own study"):
+        other.tell(trial, 0.5)
+    of.tell(trial, 0.5)
+    with pytest.raises(InvalidValueError, match="each trial is told once"):
+        of.tell(trial, 0.9)
+    second = next(loop)
+    with pytest.raises(InvalidValueError, match="each trial is told once"):
+        of.tell(trial, 0.9)
+    of.tell(second, 0.5)
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_nothing_is_copied(duplicate: Any) -> None:
+    of = study()
+    _loop, trial = first(of)
+    for thing in (of, trial):
+        with pytest.raises(InvalidValueError, match="no copy"):
+            duplicate(thing)
+
+
+def test_trials_run_one_after_the_other() -> None:
+    loop, _trial = first(study())
+    with pytest.raises(InvalidValueError, match=r"study\.tell before the next trial"):
+        next(loop)
+
+
+def test_another_thread_cannot_tell_or_go_on() -> None:
+    of = study()
+    loop, trial = first(of)
+    errors: list[str] = []
+
+    def meddle(action: Callable[[], Any]) -> None:
+        try:
+            action()
+        except InvalidValueError as error:
+            errors.append(str(error))
+
+    for action in (lambda: of.tell(trial, 0.5), lambda: next(loop)):
+        thread = threading.Thread(target=meddle, args=(action,))
+        thread.start()
+        thread.join()
+    assert len(errors) == 2
+    assert all("the process and the thread of the loop" in error for error in errors)
+
+
+def test_a_forked_process_cannot_tell() -> None:
+    of = study()
+    _loop, trial = first(of)
+    child = os.fork()
+    if child == 0:
+        try:
+            of.tell(trial, 0.5)
+        except InvalidValueError:
+            os._exit(7)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    of.tell(trial, 0.5)
+
+
+def test_there_is_no_result_before_the_end() -> None:
+    of = study()
+    with pytest.raises(InvalidValueError, match="The search is not over"):
+        of.result()
+    for trial in of:
+        of.tell(trial, 0.9, "chosen by hand")
+        with pytest.raises(InvalidValueError, match="The search is not over"):
+            of.result()
+        break
+    with pytest.raises(InvalidValueError, match="The search is not over"):
+        of.result()
+    with pytest.raises(InvalidValueError, match="one loop over a study"):
+        iter(of)
+    with pytest.raises(InvalidValueError, match="the trial under way"):
+        of.tell(trial, 0.9)
+    assert finished(study(), lambda _: 0.5).score is not None  # the process is free for another
+
+
+def test_a_finished_study_is_not_gone_through_again() -> None:
+    of = study()
+    result = finished(of, lambda _: 0.5)
+    with pytest.raises(InvalidValueError, match="one loop over a study"):
+        iter(of)
+    assert of.result() is result
+
+
+def test_one_study_is_under_way_in_a_process() -> None:
+    _loop, _trial = first(study())
+    with pytest.raises(InvalidValueError, match="Another study is under way"):
+        next(iter(study()))
+
+
+@pytest.mark.parametrize("name", ["n_trials", "timeout", "n_jobs"])
+def test_the_number_of_trials_cannot_be_set(name: str) -> None:
+    with pytest.raises(InvalidValueError, match=rf"Expected no {name}: the number of trials is drawn in secret"):
+        study(**{name: 40})
+    with pytest.raises(InvalidValueError, match="no argument 'colour'"):
+        study(colour="red")
+
+
+@pytest.mark.parametrize("count", [len, list, sorted, lambda of: [*tqdm(of)], lambda of: [*track(of)]])
+def test_nobody_counts_the_trials(count: Any) -> None:
+    with pytest.raises(InvalidValueError, match="their number is secret"):
+        count(study())
+
+
+def test_training_that_seeds_torch_is_refused() -> None:
+    of = study()
+    loop, trial = first(of)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)  # initial weights may be known
+    torch.manual_seed(trial.seed)
+    of.tell(trial, 0.5)
+    trial = next(loop)
+    torch.manual_seed(trial.seed % 2**32)
+    of.tell(trial, 0.5)
+    trial = next(loop)
+    torch.manual_seed(42)
+    with pytest.raises(
+        InvalidValueError, match=r"seeded torch by a seed of its own.*or seed with trial\.seed.*fork_rng"
+    ):
+        of.tell(trial, 0.5)
+
+
+@pytest.mark.parametrize("method", ["hyfreedp", "grid_composed", "dp_hypo", "nonprivate"])
+def test_other_methods_are_refused_with_those_that_serve(method: str) -> None:
+    with pytest.raises(InvalidValueError, match=rf"dp_hyper, liu_talwar, .*, got {method}"):
+        study(method)
+
+
+@pytest.mark.parametrize(
+    ("strange", "message"),
+    [
+        (lambda _: bench.events.gaussian(3.0), "falls as the noise multiplier grows"),
+        (lambda noise: bench.events.gaussian(1 / noise), "falls as the noise multiplier grows"),
+        (lambda noise: bench.events.gaussian(abs(noise - 2) + 0.5), "falls as the noise multiplier grows"),
+        (lambda noise: bench.events.compose(bench.events.non_private(), bench.events.gaussian(noise)), "falls as"),
+        (lambda noise: noise, "to return a privacy event"),
+        (lambda noise: noise / 0, "raised ZeroDivisionError"),
+        (lambda: None, "raised TypeError"),
+        (bench.events.gaussian(1.0), "a function"),
+        (lambda noise: bench.events.held_out(event(noise), event(noise), 0.1), "training alone"),
+    ],
+)
+def test_an_event_that_is_no_function_of_its_noise_is_refused(strange: Any, message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        Study(SPACE, budget=BUDGET, event=strange, held_out=0.1, n_scored=10, results_dir=None)
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        ({}, "at least one hyperparameter"),
+        ({"rate": 0.1}, "an Optuna distribution or a list"),
+        ({"rate": (0.1, 1.0)}, r"FloatDistribution\(1e-3"),
+        ({"rate": []}, "an Optuna distribution or a list"),
+        ({"batch_size": [1, 2]}, "leave the event of a training as it is"),
+        ({"epochs:sgd": FloatDistribution(1, 2)}, "leave the event of a training as it is"),
+        ({"kind": [torch.optim.SGD, torch.optim.Adam]}, "numbers, texts"),
+        ({1: [1, 2]}, "to be a text"),
+        (["rate"], "a dictionary"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Choices for a categorical")
+def test_strange_spaces_are_refused(space: Any, message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        Study(space, budget=BUDGET, event=event, held_out=0.1, n_scored=10, results_dir=None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_scored": None}, "Expected n_scored"),
+        ({"score_sensitivity": 1.0}, "not both"),
+        ({"n_scored": 0}, "n_scored from 1"),
+        ({"n_scored": 2.5}, "n_scored to be a whole number"),
+        ({"n_scored": None, "score_sensitivity": 0.0}, "score_sensitivity"),
+        ({"held_out": 1.0}, "0 < held_out < 1"),
+        ({"held_out": True}, "held_out"),
+        ({"name": "a/b"}, "Expected a name"),
+        ({"budget": (2.0, 1e-5)}, "PrivacyBudget"),
+    ],
+)
+def test_strange_settings_are_refused(changes: dict[str, Any], message: str) -> None:
+    settings = {"budget": BUDGET, "held_out": 0.1, "n_scored": 10, "results_dir": None, **changes}
+    with pytest.raises(InvalidValueError, match=message):
+        Study(SPACE, event=event, **settings)
+
+
+def test_a_budget_that_no_noise_meets_is_refused() -> None:
+    def heavy(noise: float) -> Any:
+        return bench.events.repeat(bench.events.gaussian(noise), 10**9)
+
+    with pytest.raises(BudgetTooSmallError):
+        Study(SPACE, budget=bench.PrivacyBudget(0.01, 1e-9), event=heavy, held_out=0.1, n_scored=10, results_dir=None)
+
+
+@pytest.mark.parametrize("score", ["0.9", True, [[0.5, 0.5]], {"score": 0.5}, object()])
+def test_scores_of_another_form_are_refused(score: Any) -> None:
+    of = study()
+    _loop, trial = first(of)
+    with pytest.raises(InvalidValueError, match="Expected the scores of the held-out records"):
+        of.tell(trial, score)
+    of.tell(trial, 0.5)  # a mistake in the call ends no trial
+
+
+def test_a_model_that_cannot_be_written_is_refused_whoever_wins() -> None:
+    of = study()
+    loop, trial = first(of)
+    of.tell(trial, 1.0)
+    loser = next(loop)
+    with pytest.raises(InvalidValueError, match=r"TypeError for a lock.*state_dict"):
+        of.tell(loser, 0.0, threading.Lock())
+
+
+# ---------------------------------------------------------------------------------------------------- the hidden
+
+
+@pytest.mark.parametrize("show", [False, True])
+def test_trials_print_and_log_nothing(show: bool, capfd: pytest.CaptureFixture[str], caplog: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        of = study(show_trials=show)
+        for trial in of:
+            print("printed")  # noqa: T201
+            print("complained", file=sys.stderr)  # noqa: T201
+            os.write(1, b"from C\n")
+            subprocess.run([sys.executable, "-c", "print('child')"], check=True)
+            warnings.warn("warned", stacklevel=1)
+            logging.getLogger("training").log(99, "logged")
+            of.tell(trial, 0.5)
+        print("after")  # noqa: T201
+    out, err = capfd.readouterr()
+    assert "after" in out
+    shown = {text for text in ("printed", "from C", "child") if text in out} | {
+        text for text in ("complained",) if text in err
+    }
+    assert shown == ({"printed", "from C", "child", "complained"} if show else set())
+    assert any(record.message == "logged" for record in caplog.records) == show
+    logging.getLogger("training").error("after")
+    assert caplog.records[-1].message == "after"
+
+
+BUFFERED = """
+import ctypes, sys, warnings
+warnings.simplefilter("ignore")
+from tests.external.test_study import study
+print("before")
+of = study()
+for trial in of:
+    sys.__stdout__.write("secret")
+    ctypes.CDLL(None).printf(b"secret")
+    print("secret")
+    of.tell(trial, 0.5, "model")
+print("after")
+"""
+
+
+def test_nothing_of_a_trial_waits_in_a_buffer() -> None:
+    environment = {**os.environ, "PYTHONUNBUFFERED": ""}
+    command = [sys.executable, "-c", BUFFERED]
+    root = Path(__file__).parents[2]
+    process = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=root)
+    assert process.stdout.split() == ["before", "after"]
+
+
+def test_show_trials_on_records_that_may_be_private_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match="shows how many trials"):
+        study(seed=None, show_trials=True)
+
+
+@pytest.mark.parametrize("leave", ["break", "raise", "end", "close"])
+def test_the_state_of_the_process_is_put_back(leave: str, capfd: pytest.CaptureFixture[str]) -> None:
+    stdout, threads, level = sys.stdout, torch.get_num_threads(), logging.root.manager.disable
+    torch.manual_seed(5)
+    random.seed(5)
+    numpy.random.seed(5)
+    of = study()
+    loop = iter(of)
+    try:
+        for trial in loop:
+            torch.set_num_threads(threads + 1)
+            torch.set_default_dtype(torch.float64)
+            torch.rand(3), random.random(), numpy.random.rand()
+            os.environ["STUDY_TEST"] = "1"
+            if leave == "raise":
+                raise ValueError
+            of.tell(trial, 0.5)
+            if leave in ("break", "close"):
+                break
+    except ValueError:
+        pass
+    loop.close()  # type: ignore[attr-defined]
+    assert (sys.stdout, torch.get_num_threads(), logging.root.manager.disable) == (stdout, threads, level)
+    assert torch.get_default_dtype() == torch.float32
+    assert "STUDY_TEST" not in os.environ
+    draws = torch.rand(1).item(), random.random(), numpy.random.rand()
+    torch.manual_seed(5)
+    random.seed(5)
+    numpy.random.seed(5)
+    assert draws == (torch.rand(1).item(), random.random(), numpy.random.rand())
+    print("visible")  # noqa: T201
+    assert "visible" in capfd.readouterr().out
+
+
+def test_a_loop_that_is_left_puts_the_process_back_at_once(capfd: pytest.CaptureFixture[str]) -> None:
+    of = study()
+    for trial in of:
+        of.tell(trial, 0.5)
+        break
+    print("visible")  # noqa: T201
+    assert "visible" in capfd.readouterr().out
+
+
+def test_an_error_in_the_loop_is_seen(capfd: pytest.CaptureFixture[str]) -> None:
+    def fail(_: StudyTrial) -> None:
+        raise RuntimeError("of the caller")
+
+    with pytest.raises(RuntimeError, match="of the caller"):
+        finished(study(), fail)
+    print("visible")  # noqa: T201
+    assert "visible" in capfd.readouterr().out
+    assert finished(study(), lambda _: 0.5).score is not None
+
+
+def test_global_generators_start_anew_in_each_trial() -> None:
+    draws: list[tuple[float, ...]] = []
+
+    def score(_: StudyTrial) -> float:
+        draws.append((torch.rand(1).item(), random.random(), numpy.random.rand()))
+        return 0.5
+
+    finished(study(), score)
+    assert all(len(set(column)) == len(column) > 2 for column in zip(*draws, strict=True))
+    again = [*draws]
+    draws.clear()
+    finished(study(), score)
+    assert draws == again
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_generators_of_gpus_start_anew_in_each_trial() -> None:
+    before = torch.cuda.get_rng_state()
+
+    def drawn() -> list[float]:
+        draws = []
+        of = study()
+        for trial in of:
+            draws.append(torch.randn(1, device="cuda").item())
+            of.tell(trial, torch.full((100,), 0.5, device="cuda"), torch.nn.Linear(2, 2).cuda())
+        assert of.result().model.weight.is_cuda
+        return draws
+
+    draws = drawn()
+    assert len(set(draws)) == len(draws) > 2
+    assert drawn() == draws
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+    of = study()
+    _loop, trial = first(of)
+    torch.cuda.manual_seed(42)
+    with pytest.raises(InvalidValueError, match="seeded torch"):
+        of.tell(trial, 0.5)
+
+
+# ------------------------------------------------------------------------------------------ the search's own draws
+
+
+def test_draws_of_trials_are_independent_and_repeatable() -> None:
+    def drawn(seed: int | None) -> list[Any]:
+        seen: list[Any] = []
+        of = study(seed=seed)
+        for trial in of:
+            seen.append((trial.params, trial.seed, torch.rand(1, generator=trial.generator).item()))
+            of.tell(trial, 0.5)
+        return seen
+
+    assert drawn(LONG) == drawn(LONG)
+    values = [value for seed in SEEDS for value in drawn(seed)]
+    assert len({seed for _, seed, _ in values}) == len({draw for _, _, draw in values}) == len(values) > 10
+    assert len({params["rate"] for params, _, _ in values}) == len(values)
+    unseeded = drawn(None)
+    assert unseeded[0] != drawn(None)[0]
+
+
+def test_a_threshold_ends_the_search_with_the_first_trial_that_reaches_it() -> None:
+    method = bench.make_method("liu_talwar", {"threshold": 0.7, "mean": 20})
+    seen: list[StudyTrial] = []
+    result = finished(study(method, seed=1), lambda _: 0.9 if len(seen) == 2 else 0.3, seen)
+    assert len(seen) == 2
+    assert result.params == seen[1].params
+    nobody = finished(study(method, seed=1), lambda _: 0.3)
+    assert nobody.model is None
+
+
+@pytest.mark.parametrize("name", ["dp_hyper", "subsampled_tuning"])
+def test_a_final_run_trains_with_the_winners_hyperparameters(name: str) -> None:
+    seen: list[StudyTrial] = []
+
+    def score(trial: StudyTrial) -> Any:
+        if trial.is_final:
+            return -1e9  # ignored
+        if name == "subsampled_tuning":
+            trial.sample(100)
+        return [trial.params["rate"]] * 1000
+
+    result = finished(study(name), score, seen)
+    *trials, final = seen
+    best = max(trials, key=lambda trial: trial.params["rate"])
+    assert final.is_final
+    assert not any(trial.is_final for trial in trials)
+    assert final.params == best.params == result.params
+    assert len({trial.seed for trial in seen}) == len({trial.generator.get_state().numpy().tobytes() for trial in seen})
+    assert len({trial.seed for trial in seen}) == len(seen)
+    assert final.noise_multiplier < trials[0].noise_multiplier
+    assert result.model == {"rate": best.params["rate"]}
+    assert result.score == pytest.approx(best.params["rate"], abs=0.1)
+
+
+def test_a_final_run_without_a_winner_trains_a_blind_draw() -> None:
+    seen: list[StudyTrial] = []
+    result = finished(study("dp_hyper"), lambda trial: 0.5 if trial.is_final else None, seen)
+    assert seen[-1].is_final
+    assert result.params == seen[-1].params
+    assert result.score is None
+    assert result.model == {"rate": seen[-1].params["rate"]}
+
+
+def test_a_final_run_that_fails_leaves_hyperparameters_and_no_model() -> None:
+    of = study("dp_hyper")
+    loop = iter(of)
+    trial = next(loop)
+    while not trial.is_final:
+        of.tell(trial, 0.5, "model")
+        trial = next(loop)
+    of.tell(trial, None)
+    with pytest.warns(UserWarning, match="the final run failed"):
+        next(loop, None)
+    assert of.result().model is None
+    assert of.result().params == trial.params
+
+
+def test_learning_rates_are_extrapolated_as_the_method_says() -> None:
+    space = {"learning_rate": FloatDistribution(0.01, 0.1), "optimizer": CategoricalDistribution(["SGD"])}
+    of = Study(
+        space,
+        budget=BUDGET,
+        event=event,
+        method="subsampled_tuning",
+        n_scored=50,
+        held_out=0.3,
+        results_dir=None,
+        seed=0,
+    )
+    rates: list[float] = []
+    for trial in of:
+        rates.append(trial.params["learning_rate"])
+        if not trial.is_final:
+            trial.sample(10)
+        of.tell(trial, [1.0], "model")
+    assert any(rates[-1] == pytest.approx(rate / 0.2) for rate in rates[:-1])
+
+
+def test_the_sample_is_secret_and_the_same_for_all_trials() -> None:
+    def sampled(seed: int | None) -> set[tuple[int, ...]]:
+        samples = set()
+        of = study("subsampled_tuning", seed=seed)
+        for trial in of:
+            if trial.is_final:
+                assert trial.sample(1000).tolist() == [*range(1000)]
+            else:
+                samples.add(tuple(trial.sample(1000).tolist()))
+            of.tell(trial, [0.5], "model")
+        return samples
+
+    (sample,) = sampled(LONG)
+    assert 100 < len(sample) < 320  # 200 expected, 12.6 the deviation
+    assert sampled(LONG) == {sample}
+    assert sampled(None) != sampled(None)
+
+
+def test_training_without_the_sample_is_refused() -> None:
+    of = study("subsampled_tuning")
+    _loop, trial = first(of)
+    with pytest.raises(InvalidValueError, match=r"Expected training on trial\.sample"):
+        of.tell(trial, [0.5])
+    trial.sample(10)
+    with pytest.raises(InvalidValueError, match="a mean has no known sensitivity"):
+        of.tell(trial, 0.5)
+    of.tell(trial, [0.5])
+    with pytest.raises(InvalidValueError, match="no score_sensitivity where trials see a secret sample"):
+        study("subsampled_tuning", n_scored=None, score_sensitivity=1.0)
+
+
+def test_other_trials_may_see_all_records() -> None:
+    _loop, trial = first(study())
+    assert trial.sample(10).tolist() == [*range(10)]
+
+
+# ----------------------------------------------------------------------------------------------------- rehearsals
+
+
+class Unreadable:
+    """Written by pickle, and never read."""
+
+    def __reduce__(self) -> Any:
+        return int.__truediv__, (1, 0)
+
+
+def test_a_rehearsal_counts_nothing_and_shows_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    of = study(results_dir=tmp_path, seed=None)
+    trial = of.rehearsal()
+    assert set(trial.params) == {"rate", "kind"}
+    assert trial.noise_multiplier == of._plan.noise_multiplier
+    print("visible")  # noqa: T201
+    for bad in (87.3, [0.5, float("nan")], -0.1):
+        with pytest.raises(InvalidValueError, match=r"Expected scores from 0 to 1.*percentages"):
+            of.tell(of.rehearsal(), bad)
+    with pytest.raises(InvalidValueError, match="state_dict"):
+        of.tell(of.rehearsal(), 0.5, threading.Lock())
+    with pytest.raises(InvalidValueError, match="pickle can read again: ZeroDivisionError"):
+        of.tell(of.rehearsal(), 0.5, Unreadable())
+    of.tell(trial, 0.5, "model")
+    with pytest.raises(InvalidValueError, match="told once"):
+        of.tell(trial, 0.5, "model")
+    seeded = of.rehearsal()
+    with torch.random.fork_rng():
+        torch.manual_seed(42)
+        with pytest.raises(InvalidValueError, match="seeded torch"):
+            of.tell(seeded, 0.5, "model")
+    assert "visible" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+    assert finished(of, lambda _: 0.5).path is not None
+
+
+# --------------------------------------------------------------------------------------------------------- select
+
+
+def selected(train: Callable[[StudyTrial], Any], **changes: Any) -> StudyResult:
+    settings = {"held_out": 0.1, "n_scored": 1000, "results_dir": None, "seed": LONG, **changes}
+    return bench.select(train, SPACE, budget=BUDGET, event=event, **settings)
+
+
+def test_select_is_the_loop() -> None:
+    result = selected(lambda trial: (trial.params, trial.params["rate"] * (trial.noise_multiplier > 0)))
+    alike = finished(study(), lambda trial: trial.params["rate"])
+    assert result.params == alike.params == result.model
+    assert result.score == alike.score
+    assert result.event == alike.event
+
+
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
+def test_a_trial_that_raises_has_lost_and_counts(error: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    calls: list[StudyTrial] = []
+
+    def train(trial: StudyTrial) -> tuple[str, float]:
+        calls.append(trial)
+        print("secret")  # noqa: T201
+        if len(calls) != 2:
+            raise error("secret")
+        return f"model at {trial.noise_multiplier}", 0.0
+
+    result = selected(train)
+    reference: list[StudyTrial] = []
+    finished(study(), lambda _: 0.5, reference)
+    assert len(calls) == len(reference)
+    assert result.params == calls[1].params
+    assert "secret" not in "".join(capfd.readouterr())
+
+
+def test_ctrl_c_ends_a_selection() -> None:
+    def train(_: StudyTrial) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        selected(train)
+    assert selected(lambda trial: (trial.noise_multiplier, 0.5)).score is not None
+
+
+def test_training_that_has_not_asked_for_its_noise_is_refused() -> None:
+    with pytest.raises(InvalidValueError, match=r"training with trial\.noise_multiplier, which ε is computed for"):
+        selected(lambda _: (None, 0.5))
+
+
+@pytest.mark.parametrize("outcome", [0.5, None, ("model", 0.5, 1)])
+def test_train_returns_a_pair(outcome: Any) -> None:
+    with pytest.raises(InvalidValueError, match=r"Expected train\(trial\) to return model, score"):
+        selected(lambda _: outcome)
+
+
+def test_select_takes_no_number_of_trials() -> None:
+    with pytest.raises(InvalidValueError, match="Expected no n_trials"):
+        selected(lambda _: (None, 0.5), n_trials=40)
