@@ -16,6 +16,7 @@ from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.external.accountants import CallersAccountant
 from dphpo_bench.external.groups import place_in_group
+from dphpo_bench.external.opacus_parts import draw_secretly, hooked
 from dphpo_bench.recipes.voting import Voted
 from dphpo_bench.training.optimizer_names import check_optimizer, published
 from dphpo_bench.training.optimizers import UpdateRule
@@ -174,16 +175,24 @@ class CallersOptimizer:
 
 
 def attached(
-    optimizer: Any, loader: Any, accountant: Any, weights: Sequence[Tensor], planned: Voted
+    optimizer: Any, loader: Any, accountant: Any, weights: Sequence[Tensor], planned: Voted, *, is_secret: bool
 ) -> CallersOptimizer:
     """Return the caller's optimiser, after a check that it, its loader and its accountant do what is planned.
+
+    Args:
+        optimizer: see `Tuner.attach`, as the next two.
+        loader: of a DPOptimizer.
+        accountant: which takes in gradients too, if the DPOptimizer tells none of them.
+        weights: of the model.
+        planned: the plan.
+        is_secret: whether noise and batches of Opacus get seeds that nobody knows.
 
     Raises:
         InvalidValueError: if one of them does not, or is missing. The optimiser is then as it was.
     """
     ours = CallersOptimizer(optimizer, weights)
     try:
-        CallersAccountant(accountant)
+        theirs = CallersAccountant(accountant)
         if ours.is_private:
             ours.check(planned)
             if loader is None:
@@ -191,20 +200,24 @@ def attached(
                     "Expected the loader of make_private beside its optimizer: attach(optimizer, loader, "
                     "engine.accountant)."
                 )
-            check_loader(loader, planned)
-            if accountant is None and optimizer.step_hook is not None:
+            sampler = check_loader(loader, planned)
+            if optimizer.step_hook is None:
+                optimizer.attach_step_hook(lambda _: theirs.note(planned.step))
+            elif accountant is None or hooked(optimizer)[0] not in (None, accountant):
                 raise InvalidValueError(
                     "Expected the accountant of make_private, whose ε would lack the votes: attach(optimizer, loader, "
                     "engine.accountant)."
                 )
+            if is_secret:
+                draw_secretly(optimizer, sampler)
     except DphpoBenchError:
         ours.release()
         raise
     return ours
 
 
-def check_loader(loader: Any, planned: Voted) -> None:
-    """Reject a loader whose batches are no Poisson samples at the declared rate."""
+def check_loader(loader: Any, planned: Voted) -> Any:
+    """Return the sampler of a loader; reject it if its batches are no Poisson samples at the declared rate."""
     sampler: Any = getattr(loader, "batch_sampler", None)
     if type(sampler).__name__ == "BatchSplittingSampler":  # of a BatchMemoryManager
         sampler = sampler.sampler
@@ -223,3 +236,4 @@ def check_loader(loader: Any, planned: Voted) -> None:
         raise InvalidValueError(
             f"Expected a loader of the tuner's {planned.records} records, got {n}. Pass data=loader.dataset."
         )
+    return sampler

@@ -75,7 +75,7 @@ class StepSource:
                 "DifferentiallyPrivateDistributedDataParallel before make_private."
             )
         if private is not None:
-            attached, recorded = _hooked(private)
+            attached, recorded = hooked(private)
         elif engine is not None or rate is None or noise is None:
             raise InvalidValueError(NO_NOISE.format(type(getattr(optimizer, "optimizer", optimizer)).__name__))
         if engine is not None and attached is not None and attached is not engine:
@@ -156,7 +156,7 @@ def accountant_of(engine: Any) -> Any:
     return accountant
 
 
-def _hooked(optimizer: Any) -> tuple[Any | None, float | None]:
+def hooked(optimizer: Any) -> tuple[Any | None, float | None]:
     """Return the accountant and the sample rate that Opacus' engine attached to its optimizer; None if unknown."""
     if optimizer.step_hook is None:
         raise InvalidValueError(

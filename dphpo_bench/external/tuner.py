@@ -173,7 +173,9 @@ class Tuner:
         """
         if self.steps_taken or self._optimizer:
             raise InvalidValueError("Expected one attach() before the first step. Make another tuner.")
-        self._optimizer = attached(optimizer, loader, accountant, self._weights, self.planned)
+        self._optimizer = attached(
+            optimizer, loader, accountant, self._weights, self.planned, is_secret=self._options["seed"] is None
+        )
         self._accountant = CallersAccountant(accountant)
 
     def backward(self) -> None:

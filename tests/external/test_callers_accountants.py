@@ -8,12 +8,16 @@ import pytest
 import torch
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
+from opacus import GradSampleModule
 from opacus.accountants import GaussianAccountant, PRVAccountant, RDPAccountant
+from opacus.data_loader import DPDataLoader
+from opacus.optimizers import DPOptimizer
 from torch.nn import functional
+from torch.utils.data import DataLoader
 
 import dphpo_bench as bench
 from dphpo_bench.external.accountants import CallersAccountant, as_one_gaussian
-from tests.external.loops import BUDGET, RATE, STEPS, batches, network, private, tuner_of
+from tests.external.loops import BUDGET, DATA, RATE, STEPS, N, batches, network, private, tuner_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:No account counts", "ignore:.*hook", "ignore:Secure RNG", "ignore:GDP")
 
@@ -60,6 +64,29 @@ def test_an_accountant_of_dp_accounting_says_the_same() -> None:
     tuner.finish()
     declared = bench.events.epsilon(tuner.event, BUDGET.delta).epsilon
     assert accountant.get_epsilon(BUDGET.delta) == pytest.approx(declared, rel=2e-3)
+
+
+@pytest.mark.parametrize("accountant", [RDPAccountant(), PLDAccountant()])
+def test_gradients_of_an_optimiser_that_tells_no_accountant_are_noted(accountant: Any) -> None:
+    """A DPOptimizer made by hand has no step hook."""
+    model = network()
+    tuner, module = tuner_of(model), GradSampleModule(model)
+    optimizer = DPOptimizer(
+        torch.optim.SGD(model.parameters(), lr=1.0),
+        noise_multiplier=tuner.noise_multiplier,
+        max_grad_norm=0.1,
+        expected_batch_size=round(N * RATE),
+    )
+    loader = DPDataLoader.from_data_loader(DataLoader(DATA, batch_size=round(N * RATE)))
+    tuner.attach(optimizer, loader, accountant)
+    for x, y in batches(loader, STEPS):
+        functional.cross_entropy(module(x), y).backward()
+        tuner.step()
+    if isinstance(accountant, RDPAccountant):
+        assert accountant.history[-1] == (tuner.noise_multiplier, pytest.approx(RATE), STEPS)
+    else:
+        declared = bench.events.epsilon(tuner.event, BUDGET.delta).epsilon
+        assert accountant.get_epsilon(BUDGET.delta) == pytest.approx(declared, rel=2e-3)
 
 
 @pytest.mark.parametrize(("noise", "rate", "loss"), [(1.0, 0.1, 0.5), (3.0, 0.3, 0.1), (2.0, 1.0, 1.0)])

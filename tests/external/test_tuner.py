@@ -149,6 +149,25 @@ def test_a_virtual_step_of_a_batch_memory_manager_is_no_step() -> None:
     assert tuner.finish() is not None
 
 
+@pytest.mark.parametrize(("seed", "is_secret"), [(None, True), (3, False)])
+def test_a_seed_of_the_script_tells_nothing_of_noise_and_batches_of_opacus(seed: int | None, is_secret: bool) -> None:
+    """Scripts call torch.manual_seed, and publish it. For public data `seed` leaves the generators as they are."""
+    gradients = []
+    for _ in range(2):
+        model = network()
+        tuner = tuner_of(model, seed=seed)
+        module, optimizer, loader, accountant = private(model, tuner)
+        tuner.attach(optimizer, loader, accountant)
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            functional.cross_entropy(module(TRAIN.inputs[:50]), TRAIN.targets[:50]).backward()
+            optimizer.pre_step()
+            gradients.append((model[0].weight.grad, next(iter(loader.batch_sampler))))  # type: ignore[index]
+    (noisy, batch), (again, other) = gradients
+    assert torch.equal(noisy, again) != is_secret
+    assert (batch == other) != is_secret
+
+
 # ------------------------------------------------------------------------------------------------------------- counted
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import pandas
 import pytest
 import torch
+from dp_accounting.rdp import RdpAccountant
+from opacus.accountants import RDPAccountant
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import ConcatDataset, DataLoader, Subset
@@ -119,8 +121,9 @@ def test_loader_and_accountant_come_with_a_private_optimiser() -> None:
     _, optimizer, loader, _ = private(model, tuner)
     with pytest.raises(InvalidValueError, match="the loader of make_private"):
         tuner.attach(optimizer)
-    with pytest.raises(InvalidValueError, match="would lack the votes"):
-        tuner.attach(optimizer, loader)
+    for accountant in (None, RdpAccountant(), RDPAccountant()):
+        with pytest.raises(InvalidValueError, match="would lack the votes"):
+            tuner.attach(optimizer, loader, accountant)
 
 
 def test_the_optimiser_steps_by_the_tuner_only_until_the_end() -> None:
