@@ -6,17 +6,17 @@ Opacus is never imported: a DPOptimizer is known by its attributes.
 import copy
 import math
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.external.accountants import CallersAccountant
 from dphpo_bench.external.groups import place_in_group
 from dphpo_bench.external.opacus_parts import draw_secretly, hooked
+from dphpo_bench.recipes.dp_sgd import trainable
 from dphpo_bench.recipes.voting import Voted
 from dphpo_bench.training.optimizer_names import check_optimizer, published
 from dphpo_bench.training.optimizers import UpdateRule
@@ -33,13 +33,17 @@ class CallersOptimizer:
 
     Args:
         optimizer: of torch; or a DPOptimizer of Opacus around one.
-        weights: the model's, of which all are trained.
+        model: whose trained weights it moves.
+
+    Attributes:
+        prefetched: number of batches that a loader draws before they are used.
 
     Raises:
         InvalidValueError: if the optimiser moves other weights, or is none that can serve.
     """
 
-    def __init__(self, optimizer: Any, weights: Sequence[Tensor]) -> None:
+    def __init__(self, optimizer: Any, model: nn.Module) -> None:
+        weights = trainable(model)
         self.outer = optimizer
         self.is_private = hasattr(optimizer, "pre_step") and hasattr(optimizer, "original_optimizer")
         self.inner: torch.optim.Optimizer = optimizer.original_optimizer if self.is_private else optimizer
@@ -60,7 +64,8 @@ class CallersOptimizer:
             raise InvalidValueError(
                 "Expected lr > 0 in the first group of the optimizer: those of others are relative."
             )
-        self._weights = list(weights)
+        self._weights, self.prefetched = weights, 0
+        self._ghost = _ghost_of(model) if "FastGradientClipping" in type(optimizer).__name__ else None
         self._own_step = vars(optimizer).get("step")
         self.check_schedulers()
         self._refusing = self._refuse_step  # a method, which schedulers expect
@@ -115,6 +120,11 @@ class CallersOptimizer:
                 "Expected Opacus' optimizer of several processes, got one that keeps its gradients to itself. Wrap the "
                 "model in DifferentiallyPrivateDistributedDataParallel before make_private."
             )
+        if self._ghost and self._ghost.max_grad_norm > self.outer.max_grad_norm:
+            raise InvalidValueError(
+                f"Expected max_grad_norm={self._ghost.max_grad_norm:g} in the optimizer, by which ghost clipping clips,"
+                f" got {self.outer.max_grad_norm:g}: its noise would be too small. Leave it as make_private sets it."
+            )
         if not self.outer.noise_multiplier >= planned.noise_multiplier * (1 - _ROUNDING):
             raise InvalidValueError(
                 f"Expected noise_multiplier >= {planned.noise_multiplier:.6g} in the optimizer, got "
@@ -146,10 +156,20 @@ class CallersOptimizer:
                 "Expected gradients of the records, got none: call loss.backward() on the model of make_private, then "
                 "tuner.step()."
             )
+        if self._ghost and not hasattr(self._ghost, "per_sample_gradient_norms"):
+            raise InvalidValueError(
+                "Expected gradients that ghost clipping has clipped, got none: call criterion(model(x), y).backward() "
+                "with the criterion that make_private returns, then tuner.step()."
+            )
         if self.outer.accumulated_iterations != 1:
             raise InvalidValueError(
                 f"Expected one backward pass in each step, got {self.outer.accumulated_iterations}: their batches "
                 "would be sampled at a larger rate. Use opacus.utils.batch_memory_manager."
+            )
+        if len(vars(self.outer)["_step_skip_queue"]) > 1 + self.prefetched:
+            raise InvalidValueError(
+                "Expected tuner.step() after each piece of a BatchMemoryManager; one was left out, so that pieces of "
+                "two batches would be added up. Begin a training anew, which steps at each."
             )
 
     def noisy_gradient(self) -> list[Tensor] | None:
@@ -159,6 +179,12 @@ class CallersOptimizer:
         if hasattr(self.outer, "reduce_gradients"):
             self.outer.reduce_gradients()
         return [weight.grad.detach() for weight in self._weights if weight.grad is not None]
+
+    def clear(self) -> None:
+        """Clear the gradients of a step, but for what a virtual step adds up."""
+        self.outer.zero_grad()
+        if self._ghost:
+            self._ghost.per_sample_gradient_norms = None
 
     @property
     def noise(self) -> float:
@@ -175,7 +201,7 @@ class CallersOptimizer:
 
 
 def attached(
-    optimizer: Any, loader: Any, accountant: Any, weights: Sequence[Tensor], planned: Voted, *, is_secret: bool
+    optimizer: Any, loader: Any, accountant: Any, model: nn.Module, planned: Voted, *, is_secret: bool
 ) -> CallersOptimizer:
     """Return the caller's optimiser, after a check that it, its loader and its accountant do what is planned.
 
@@ -183,14 +209,14 @@ def attached(
         optimizer: see `Tuner.attach`, as the next two.
         loader: of a DPOptimizer.
         accountant: which takes in gradients too, if the DPOptimizer tells none of them.
-        weights: of the model.
+        model: the caller's.
         planned: the plan.
         is_secret: whether noise and batches of Opacus get seeds that nobody knows.
 
     Raises:
         InvalidValueError: if one of them does not, or is missing. The optimiser is then as it was.
     """
-    ours = CallersOptimizer(optimizer, weights)
+    ours = CallersOptimizer(optimizer, model)
     try:
         theirs = CallersAccountant(accountant)
         if ours.is_private:
@@ -201,6 +227,8 @@ def attached(
                     "engine.accountant)."
                 )
             sampler = check_loader(loader, planned)
+            if loader.num_workers:  # whose batches are drawn before they are used
+                ours.prefetched = loader.num_workers * loader.prefetch_factor
             if optimizer.step_hook is None:
                 optimizer.attach_step_hook(lambda _: theirs.note(planned.step))
             elif accountant is None or hooked(optimizer)[0] not in (None, accountant):
@@ -214,6 +242,13 @@ def attached(
         ours.release()
         raise
     return ours
+
+
+def _ghost_of(model: nn.Module) -> Any:
+    """Return what clips the gradients of Opacus' ghost clipping, which leaves those of other losses as they are."""
+    hooks = [hook for part in model.modules() for hook in vars(part)["_forward_hooks"].values()]
+    owners = (getattr(hook, "__self__", None) for hook in hooks)
+    return next((owner for owner in owners if hasattr(owner, "get_clipping_coef")), None)
 
 
 def check_loader(loader: Any, planned: Voted) -> Any:

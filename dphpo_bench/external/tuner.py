@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 
 _MAX_STEPS = 10**6
 
+_IN_THE_MIDDLE = (
+    "An error or Ctrl-C ended a step in the middle, after gradients were released: to go on would release more than "
+    "was declared. Train anew, with a new tuner, name and budget; this one stays counted."
+)
+
 _INNER = ("_module", "_orig_mod", "module")
 """Names by which wrappers hold a model."""
 
@@ -69,7 +74,7 @@ class Tuner:
         name: of this training, in account and record: letters, digits, _ . and -.
         results_dir: folder of the record and the account; None: nothing is written or counted, with a warning.
         account: which account of the folder counts the training; None: "main".
-        seed: makes the tuner's draws repeatable, which is right for public data only.
+        seed: repeats the tuner's draws, for public data only. None: a secret one, and another for those of Opacus.
         regression: whether losses grow with the square of the outputs.
         clipping: of `backward`: "auto_s", "auto_s:γ", "auto_v" or "abadi:C".
         averaging: decay of the exponential average of weights that `finish` puts into the model; 0: the last ones.
@@ -129,7 +134,7 @@ class Tuner:
         self._declared: DeclaredRun | None = None
         self._streams: Streams | None = None  # of somebody else's, to compare with the method
         self._gradient: list[Tensor] | None = None  # of `backward`
-        self._is_over = False
+        self._is_over = self._is_under_way = False
         self.steps_taken = 0
 
     @property
@@ -173,9 +178,8 @@ class Tuner:
         """
         if self.steps_taken or self._optimizer:
             raise InvalidValueError("Expected one attach() before the first step. Make another tuner.")
-        self._optimizer = attached(
-            optimizer, loader, accountant, self._weights, self.planned, is_secret=self._options["seed"] is None
-        )
+        model, is_secret = self._records.whole, self._options["seed"] is None
+        self._optimizer = attached(optimizer, loader, accountant, model, self.planned, is_secret=is_secret)
         self._accountant = CallersAccountant(accountant)
 
     def backward(self) -> None:
@@ -194,8 +198,7 @@ class Tuner:
         self._check_open()
         session, kind = self._voted.session, self.planned.step
         self._accountant.note(kind)
-        batch = session.sample(kind)
-        self._gradient = batch.gradient(self._records.whole, self._clipping, self.noise_multiplier)
+        self._gradient = session.sample(kind).gradient(self._records.whole, self._clipping, self.noise_multiplier)
         for weight, part in zip(self._weights, self._gradient, strict=True):
             weight.grad = part
 
@@ -219,13 +222,14 @@ class Tuner:
         if self._optimizer:
             self._optimizer.check_schedulers()
         voted = self._voted  # counted from here on
+        self._is_under_way = True
         if (gradient := private.noisy_gradient() if private else self._gradient) is not None:
             voted.step(self.steps_taken, gradient)
             self._average.update()
             self.steps_taken += 1
-        self._gradient = None
+        self._gradient, self._is_under_way = None, False
         if private:
-            private.outer.zero_grad()
+            private.clear()
         else:
             for weight in self._weights:
                 weight.grad = None
@@ -266,6 +270,8 @@ class Tuner:
                 f"Expected at most steps={self.steps} steps, as declared: the budget covers no other. Call finish(), "
                 "once; another training needs a tuner and a budget of its own."
             )
+        if self._is_under_way:
+            raise InvalidValueError(_IN_THE_MIDDLE)
         if (device := self._weights[0].device) != self._records.device:
             raise InvalidValueError(
                 f"Expected the model on {self._records.device}, where it was when the tuner was made, got {device}. "

@@ -9,6 +9,7 @@ import pytest
 import torch
 from dp_accounting.rdp import RdpAccountant
 from opacus.accountants import RDPAccountant
+from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import ConcatDataset, DataLoader, Subset
@@ -171,6 +172,74 @@ def test_gradients_of_the_records_must_be_there_and_of_one_batch() -> None:
         tuner.step()
     with pytest.raises(InvalidValueError, match="which adds the noise"):
         tuner.backward()
+
+
+def test_a_step_that_ends_in_the_middle_ends_the_training() -> None:
+    """`except: continue` around it would release gradients that no step of the plan pays for."""
+    tuner, _, _, backward = attached()
+    backward()
+    tuner.step()
+    tuner._average.update = lambda: 1 / 0  # type: ignore[method-assign]
+    backward()
+    with pytest.raises(ZeroDivisionError):
+        tuner.step()
+    noted = len(tuner._accountant.accountant.history)
+    with pytest.raises(InvalidValueError, match="in the middle"):
+        tuner.step()
+    assert len(tuner._accountant.accountant.history) == noted
+
+
+def ghost() -> tuple[bench.hyfreedp.Tuner, Any, Any, Any]:
+    """A tuner, Opacus' module for ghost clipping, its optimiser and its criterion."""
+    model = network()
+    tuner = tuner_of(model)
+    module, optimizer, criterion, loader, accountant = private(
+        model, tuner, grad_sample_mode="ghost", criterion=nn.CrossEntropyLoss()
+    )
+    tuner.attach(optimizer, loader, accountant)
+    return tuner, module, optimizer, criterion
+
+
+def test_ghost_clipping_with_another_loss_than_its_own_clips_nothing_and_is_refused() -> None:
+    tuner, module, _, criterion = ghost()
+    criterion(module(TRAIN.inputs[:50]), TRAIN.targets[:50]).backward()
+    tuner.step()
+    with pytest.raises(InvalidValueError, match="the criterion that make_private returns"):
+        tuner.step()
+    functional.cross_entropy(module(TRAIN.inputs[:50]), TRAIN.targets[:50]).backward()
+    with pytest.raises(InvalidValueError, match="the criterion that make_private returns"):
+        tuner.step()
+    assert tuner.steps_taken == 1
+    criterion(module(TRAIN.inputs[:0]), TRAIN.targets[:0]).backward()  # an empty batch
+    tuner.step()
+
+
+def test_ghost_clipping_with_noise_for_another_norm_is_refused() -> None:
+    tuner, module, optimizer, criterion = ghost()
+    optimizer.max_grad_norm /= 2
+    criterion(module(TRAIN.inputs[:50]), TRAIN.targets[:50]).backward()
+    with pytest.raises(InvalidValueError, match="noise would be too small"):
+        tuner.step()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_piece_of_a_batch_without_its_step_is_refused(workers: int) -> None:
+    """Such as one that was out of memory: the next steps would add up pieces of two batches."""
+    model = network()
+    tuner = tuner_of(model)
+    loader = DataLoader(DATA, round(N * RATE), num_workers=workers)
+    module, optimizer, loader, accountant = private(model, tuner, loader=loader)
+    tuner.attach(optimizer, loader, accountant)
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=16, optimizer=optimizer) as pieces:
+        for number, (x, y) in enumerate(pieces):
+            if number == 2:
+                continue
+            functional.cross_entropy(module(x), y).backward()
+            if number == 3:
+                with pytest.raises(InvalidValueError, match="pieces of two batches"):
+                    tuner.step()
+                break
+            tuner.step()
 
 
 def test_there_are_as_many_steps_as_planned_and_an_end() -> None:
