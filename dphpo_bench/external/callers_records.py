@@ -31,6 +31,11 @@ from dphpo_bench.training.unfit import refuse_unfit
 Losses = Callable[[nn.Module, Any], Tensor]
 """(model, batch) → each record's loss, shape (n,)."""
 
+_HINTS = {
+    "depend on the weights": "Do the losses call the model that they get, and no other?",
+    "depend on the others": "The losses are part of it: do they pair shapes (n, 1) and (n,), or use other records?",
+}
+
 _AT_ONCE = 512
 """Records that are read at once."""
 
@@ -131,9 +136,8 @@ class CallersRecords(RawRecords):
             try:
                 self.own_model().check(scores=False)
             except InvalidValueError as error:
-                if "depend on the weights" not in str(error):
-                    raise
-                raise InvalidValueError(f"{error} Do the losses call the model that they get, and no other?") from None
+                hints = [hint for part, hint in _HINTS.items() if part in str(error)]
+                raise InvalidValueError(" ".join([str(error), *hints])) from None
 
     @property
     def n_units(self) -> int:

@@ -14,6 +14,9 @@ from dphpo_bench.data.arrays import items_stay
 
 Collate = Callable[[list[Any]], Any]
 
+_TOGETHER = 16
+"""Records that are collated once, to see that they can be."""
+
 FORMS = "a map-style Dataset, a tensor, a pair or a dictionary of tensors"
 
 
@@ -45,6 +48,13 @@ class Rows:
                 raise InvalidValueError(
                     f"Expected data as {FORMS}; reading records of this {type(data).__name__} by index, from 0 to "
                     f"{self._length - 1}, raises {type(error).__name__}."
+                ) from None
+            try:
+                self.batch(range(0, self._length, 1 + self._length // _TOGETHER))
+            except (LookupError, TypeError, ValueError, RuntimeError) as error:
+                raise InvalidValueError(
+                    f"Expected records that collate_fn makes a batch of; with some of these it raises "
+                    f"{type(error).__name__}. Pass the collate_fn of your loader."
                 ) from None
             if not stay:
                 raise InvalidValueError(
@@ -85,8 +95,7 @@ def parts_of(batch: Any) -> dict[str, Tensor]:
         if not isinstance(part, Tensor) or part.ndim == 0:
             raise InvalidValueError(
                 f"Expected batches of tensors with one row for each record, a tensor, several, or a dictionary; part "
-                f"{name} is {shown(part, form=repr) if not isinstance(part, Tensor) else 'a number'}. Leave it out, or "
-                "pass collate_fn."
+                f"{shown(name)} is of type {type(part).__name__}. Leave it out, or pass collate_fn."
             )
     return parts
 
@@ -95,6 +104,8 @@ def form_of(batch: Any) -> Any:
     """Return the form of a batch without its tensors, for `like`."""
     if isinstance(batch, Mapping):
         return dict.fromkeys(batch)
+    if hasattr(batch, "_make"):  # a named tuple
+        return batch._make([None] * len(batch))
     return [None] * len(batch) if isinstance(batch, tuple | list) else None
 
 
@@ -102,24 +113,33 @@ def like(form: Any, parts: Mapping[str, Tensor]) -> Any:
     """Return tensors by name in the form of a batch; see `parts_of`."""
     if isinstance(form, Mapping):
         return {name: parts[str(name)] for name in form}
-    return parts["0"] if form is None else [parts[str(place)] for place in range(len(form))]
+    if form is None:
+        return parts["0"]
+    some = [parts[str(place)] for place in range(len(form))]
+    return form._make(some) if hasattr(form, "_make") else some
 
 
 def _tensors(data: Any) -> Any:
     """Return data that are arrays or tensors as tensors; None for anything else."""
-    if isinstance(data, Mapping):
-        items: list[Any] = list(data.values())
-    else:
-        items = list(data) if isinstance(data, tuple | list) else [data]
-    if not items or not all(isinstance(item, Tensor | np.ndarray) for item in items):
+    is_several = isinstance(data, Mapping | tuple | list)
+    items = dict(data if isinstance(data, Mapping) else enumerate(data if is_several else [data]))
+    if not items or not all(isinstance(item, Tensor | np.ndarray) for item in items.values()):
         return None
-    tensors = [torch.as_tensor(item) for item in items]
-    if isinstance(data, Mapping):
-        return dict(zip(data, tensors, strict=True))
-    return tensors if isinstance(data, tuple | list) else tensors[0]
+    return like(form_of(data), {str(name): _dense(name, item) for name, item in items.items()})
+
+
+def _dense(name: Any, item: Any) -> Tensor:
+    if isinstance(item, np.ndarray) and item.dtype.kind not in "biuf":
+        raise InvalidValueError(
+            f"Expected numbers, got part {shown(name)} of dtype {item.dtype}. Encode them as numbers."
+        )
+    if (tensor := torch.as_tensor(item)).layout is not torch.strided:
+        raise InvalidValueError(f"Expected dense tensors, got part {shown(name)} sparse. Pass its to_dense().")
+    return tensor
 
 
 def _check_dataset(data: Any) -> None:
     is_map = hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, IterableDataset)
-    if not is_map or isinstance(data, Mapping | tuple | list | str) or len(data) == 0:
+    is_of_items = isinstance(data, list) and data and isinstance(data[0], Mapping | tuple | list)
+    if not is_map or (isinstance(data, Mapping | tuple | list | str) and not is_of_items) or len(data) == 0:
         raise InvalidValueError(f"Expected data as {FORMS}, with at least one record, got {type(data).__name__}.")

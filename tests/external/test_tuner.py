@@ -1,7 +1,7 @@
 """HyFreeDP in a loop of the caller: the method's releases and rates, whoever computes the gradients."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -254,6 +254,17 @@ class RandomPairs(Pairs):
         return item | {"x": item["x"] + torch.randn(5)}
 
 
+class Point(NamedTuple):
+    """A record, or a batch."""
+
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+def point_losses(model: nn.Module, batch: Point) -> torch.Tensor:
+    return functional.cross_entropy(model(batch.x), batch.y, reduction="none")
+
+
 def named_losses(model: nn.Module, batch: Any) -> torch.Tensor:
     return functional.cross_entropy(model(batch["x"]), batch["y"], reduction="none")
 
@@ -264,11 +275,14 @@ def test_a_data_set_read_by_index_and_tensors_give_the_same() -> None:
         (None, losses),
         (Pairs(), named_losses),
         ({"x": TRAIN.inputs, "y": TRAIN.targets}, named_losses),
+        ([*zip(TRAIN.inputs, TRAIN.targets, strict=True)], losses),
+        (Point(TRAIN.inputs, TRAIN.targets), point_losses),
+        ([Point(*pair) for pair in zip(TRAIN.inputs, TRAIN.targets, strict=True)], point_losses),
     ):
         tuner = having(tuner_of(network(), data, function), Streams(1))
         loop(tuner)
         paths.append(tuner.path)
-    assert paths[0] == paths[1] == paths[2]
+    assert all(path == paths[0] for path in paths)
 
 
 def test_the_tuner_leaves_the_generators_of_the_caller_alone() -> None:

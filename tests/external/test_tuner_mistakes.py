@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pandas
 import pytest
 import torch
@@ -51,6 +52,11 @@ class Mixing(nn.Module):
         return outputs
 
 
+def broadcast_loss(model: nn.Module, batch: Any) -> torch.Tensor:
+    """Square errors of each record with every target."""
+    return (model(batch[0]) - batch[1].float()).square().mean(1)
+
+
 OTHER = network()
 
 BEFORE_THE_LOOP: list[tuple[Callable[[], Any], str]] = [
@@ -59,6 +65,11 @@ BEFORE_THE_LOOP: list[tuple[Callable[[], Any], str]] = [
     (lambda: whole_model(network(), iter(DATA)), "map-style Dataset"),
     (lambda: whole_model(network(), pandas.DataFrame({"x": [1.0, 2.0]})), "by index, from 0 to 1, raises KeyError"),
     (lambda: whole_model(network(), (TRAIN.inputs, TRAIN.targets[:5])), "one row for each record"),
+    (lambda: whole_model(network(), (TRAIN.inputs.numpy(), numpy.array(["a"] * N))), "Encode them as numbers"),
+    (lambda: whole_model(network(), (TRAIN.inputs.to_sparse(), TRAIN.targets)), "to_dense()"),
+    (lambda: whole_model(network(), [({"x": 1.25}, 0)] * 9), "part 0 is of type dict. Leave it out"),
+    (lambda: whole_model(network(), [(torch.ones(1 + n), 0) for n in range(9)]), "the collate_fn of your loader"),
+    (lambda: whole_model(nn.Linear(5, 1), function=broadcast_loss), "shapes (n, 1) and (n,)"),
     (lambda: whole_model(network(), function=nn.CrossEntropyLoss()), "reduction='none'"),
     (lambda: whole_model(network(), function=lambda m, b: functional.cross_entropy(m(b[0]), b[1])), "reduction='none'"),
     (lambda: whole_model(network(), function=lambda m, b: m(b[0]) - m(b[0]).mean(0)), "one loss for each record"),
