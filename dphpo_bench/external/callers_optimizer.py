@@ -37,6 +37,7 @@ class CallersOptimizer:
 
     Attributes:
         prefetched: number of batches that a loader draws before they are used.
+        source: generator of batches alone, which moves with each; None if it is another's.
 
     Raises:
         InvalidValueError: if the optimiser moves other weights, or is none that can serve.
@@ -65,6 +66,8 @@ class CallersOptimizer:
                 "Expected lr > 0 in the first group of the optimizer: those of others are relative."
             )
         self._weights, self.prefetched = weights, 0
+        self.source: torch.Generator | None = None
+        self._partial: bytes | None = None  # the batch of which pieces are added up
         self._ghost = _ghost_of(model) if "FastGradientClipping" in type(optimizer).__name__ else None
         self._own_step = vars(optimizer).get("step")
         self.check_schedulers()
@@ -166,7 +169,8 @@ class CallersOptimizer:
                 f"Expected one backward pass in each step, got {self.outer.accumulated_iterations}: their batches "
                 "would be sampled at a larger rate. Use opacus.utils.batch_memory_manager."
             )
-        if len(vars(self.outer)["_step_skip_queue"]) > 1 + self.prefetched:
+        is_late = len(vars(self.outer)["_step_skip_queue"]) > 1 + self.prefetched
+        if is_late or self._partial not in (None, self._drawn):
             raise InvalidValueError(
                 "Expected tuner.step() after each piece of a BatchMemoryManager; one was left out, so that pieces of "
                 "two batches would be added up. Begin a training anew, which steps at each."
@@ -175,10 +179,17 @@ class CallersOptimizer:
     def noisy_gradient(self) -> list[Tensor] | None:
         """Return the gradient with noise that Opacus makes of those of the records; None after a virtual step."""
         if not self.outer.pre_step():
+            self._partial = self._drawn
             return None
+        self._partial = None
         if hasattr(self.outer, "reduce_gradients"):
             self.outer.reduce_gradients()
         return [weight.grad.detach() for weight in self._weights if weight.grad is not None]
+
+    @property
+    def _drawn(self) -> bytes:
+        """State that tells the latest batch that was drawn from others; empty where it is not known."""
+        return b"" if self.source is None or self.prefetched else self.source.get_state().numpy().tobytes()
 
     def clear(self) -> None:
         """Clear the gradients of a step, but for what a virtual step adds up."""
@@ -229,6 +240,7 @@ def attached(
             sampler = check_loader(loader, planned)
             if loader.num_workers:  # whose batches are drawn before they are used
                 ours.prefetched = loader.num_workers * loader.prefetch_factor
+            is_theirs = getattr(sampler, "generator", 0) is not None
             if optimizer.step_hook is None:
                 optimizer.attach_step_hook(lambda _: theirs.note(planned.step))
             elif accountant is None or hooked(optimizer)[0] not in (None, accountant):
@@ -238,6 +250,7 @@ def attached(
                 )
             if is_secret:
                 draw_secretly(optimizer, sampler)
+                ours.source = None if is_theirs else sampler.generator
     except DphpoBenchError:
         ours.release()
         raise

@@ -1,7 +1,7 @@
 """HyFreeDP in a training loop of the caller: no learning rate to choose, and what that costs is in the budget."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -272,11 +272,7 @@ class Tuner:
             )
         if self._is_under_way:
             raise InvalidValueError(_IN_THE_MIDDLE)
-        if (device := self._weights[0].device) != self._records.device:
-            raise InvalidValueError(
-                f"Expected the model on {self._records.device}, where it was when the tuner was made, got {device}. "
-                "Move it before."
-            )
+        _check_model(self._records, self._weights)
 
     @cached_property
     def _voted(self) -> VotedTraining:
@@ -293,6 +289,20 @@ class Tuner:
         if optimizer and optimizer.is_private:
             noise = optimizer.noise
         return VotedTraining(self.planned, session, self._records.whole, update, noise, is_regression=self._regression)
+
+
+def _check_model(records: CallersRecords, weights: Sequence[Tensor]) -> None:
+    """Reject a model that has moved, or trains other weights than at the start."""
+    if (device := weights[0].device) != records.device:
+        raise InvalidValueError(
+            f"Expected the model on {records.device}, where it was when the tuner was made, got {device}. Move it "
+            "before."
+        )
+    if [id(weight) for weight in trainable(records.whole)] != [id(weight) for weight in weights]:
+        raise InvalidValueError(
+            "Expected a model that trains the weights of the start; some were frozen, unfrozen or replaced since. Do "
+            "so before the tuner is made."
+        )
 
 
 def _numbers(metrics: Mapping[str, float] | None) -> dict[str, float]:

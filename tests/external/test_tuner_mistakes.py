@@ -253,6 +253,43 @@ def test_a_piece_of_a_batch_without_its_step_is_refused(workers: int) -> None:
             tuner.step()
 
 
+def test_a_batch_that_is_left_before_its_last_piece_is_refused() -> None:
+    """Pieces of the next one would be added: a record of both would count twice."""
+    model = network()
+    tuner = tuner_of(model)
+    module, optimizer, loader, accountant = private(model, tuner)
+    tuner.attach(optimizer, loader, accountant)
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=16, optimizer=optimizer) as pieces:
+        for x, y in pieces:
+            functional.cross_entropy(module(x), y).backward()
+            tuner.step()
+            if tuner.steps_taken:
+                break
+        for number, (x, y) in enumerate(pieces):  # from the start of a batch
+            functional.cross_entropy(module(x), y).backward()
+            tuner.step()
+            if number == 1:
+                break
+        x, y = next(iter(pieces))
+        functional.cross_entropy(module(x), y).backward()
+        with pytest.raises(InvalidValueError, match="pieces of two batches"):
+            tuner.step()
+
+
+@pytest.mark.parametrize("change", ["frozen", "replaced"])
+def test_a_model_that_trains_other_weights_than_at_the_start_is_refused(change: str) -> None:
+    model: Any = network()
+    tuner = tuner_of(model)
+    tuner.backward()
+    tuner.step()
+    if change == "frozen":
+        model[0].requires_grad_(False)
+    else:
+        model[0].weight = nn.Parameter(model[0].weight.detach())
+    with pytest.raises(InvalidValueError, match="frozen, unfrozen or replaced"):
+        tuner.backward()
+
+
 def test_there_are_as_many_steps_as_planned_and_an_end() -> None:
     model = network()
     tuner = tuner_of(model)
