@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.external.accountants import CallersAccountant
-from dphpo_bench.external.groups import place_in_group
-from dphpo_bench.external.opacus_parts import draw_secretly, hooked
+from dphpo_bench.external.opacus_parts import draw_secretly, hooked, poisson_sampler, refuse_other_releases
+from dphpo_bench.external.processes import place_in_group
 from dphpo_bench.recipes.dp_sgd import trainable
 from dphpo_bench.recipes.voting import Voted
 from dphpo_bench.training.optimizer_names import check_optimizer, published
@@ -113,16 +113,7 @@ class CallersOptimizer:
 
     def check(self, planned: Voted) -> None:
         """Reject a DPOptimizer that does not do what is planned."""
-        if type(self.outer).__name__.startswith("AdaClip") or hasattr(self.outer, "_adjusted_noise_multiplier"):
-            raise InvalidValueError(
-                "Expected clipping='flat' or 'per_layer', got adaptive clipping, which releases counts of records that "
-                "the tuner does not declare."
-            )
-        if place_in_group()[1] > 1 and not hasattr(self.outer, "reduce_gradients"):
-            raise InvalidValueError(
-                "Expected Opacus' optimizer of several processes, got one that keeps its gradients to itself. Wrap the "
-                "model in DifferentiallyPrivateDistributedDataParallel before make_private."
-            )
+        refuse_other_releases(self.outer, "reduce_gradients")
         if self._ghost and self._ghost.max_grad_norm > self.outer.max_grad_norm:
             raise InvalidValueError(
                 f"Expected max_grad_norm={self._ghost.max_grad_norm:g} in the optimizer, by which ghost clipping clips,"
@@ -266,15 +257,8 @@ def _ghost_of(model: nn.Module) -> Any:
 
 def check_loader(loader: Any, planned: Voted) -> Any:
     """Return the sampler of a loader; reject it if its batches are no Poisson samples at the declared rate."""
-    sampler: Any = getattr(loader, "batch_sampler", None)
-    if type(sampler).__name__ == "BatchSplittingSampler":  # of a BatchMemoryManager
-        sampler = sampler.sampler
-    rate = getattr(sampler, "sample_rate", None)
-    if rate is None:
-        raise InvalidValueError(
-            "Expected a loader of Poisson batches, got batches of a fixed size, whose privacy is another. Take the "
-            "loader that make_private returns, with poisson_sampling=True."
-        )
+    sampler = poisson_sampler(loader)
+    rate = getattr(sampler, "sample_rate", math.nan)  # of one that is not known
     if not math.isclose(rate, planned.sample_rate, rel_tol=_ROUNDING):
         raise InvalidValueError(
             f"Expected a loader of sample_rate={planned.sample_rate:.6g}, as declared, got {rate:.6g}. Declare "

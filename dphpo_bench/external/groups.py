@@ -3,20 +3,13 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, distributed
 
-from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, RecordError
+from dphpo_bench.base.errors import InvalidValueError, RecordError
 from dphpo_bench.external.declaration import Declaration
 from dphpo_bench.external.declared import DeclaredRun
+from dphpo_bench.external.processes import in_first_process, place_in_group
 from dphpo_bench.training.randomness import Streams
-
-
-def place_in_group() -> tuple[int, int]:
-    """Return the number of this process in its group, from 0, and the size of the group; (0, 1) without a group."""
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return 0, 1
-    return distributed.get_rank(), distributed.get_world_size()
 
 
 def added(tensors: list[Tensor]) -> list[Tensor]:
@@ -60,21 +53,15 @@ def open_in_group(declaration: Declaration, **options: Any) -> tuple[DeclaredRun
         AccountError: in all processes, and likewise what else `DeclaredRun.open` raises in the first.
         RecordError: in all processes, if an earlier training of this name was interrupted.
     """
-    rank, size = place_in_group()
     run: DeclaredRun | None = None
-    answer: list[Any] = [None]
-    if rank == 0:
-        try:
-            run = _opened(declaration, options)
-            answer = [run.streams]
-        except DphpoBenchError as error:
-            answer = [error]
-    if size > 1:
-        device = torch.device("cuda", torch.cuda.current_device()) if distributed.get_backend() == "nccl" else None
-        distributed.broadcast_object_list(answer, device=device)
-    if isinstance(answer[0], DphpoBenchError):
-        raise answer[0]
-    return run, answer[0]
+
+    def opened() -> Streams:
+        nonlocal run
+        run = _opened(declaration, options)
+        return run.streams
+
+    streams = in_first_process(opened)
+    return run, streams
 
 
 def _opened(declaration: Declaration, options: dict[str, Any]) -> DeclaredRun:

@@ -13,7 +13,7 @@ from annotated_types import Interval
 from dphpo_bench.base.checks import positive, ranged
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
-from dphpo_bench.external.processes import process_count
+from dphpo_bench.external.processes import place_in_group
 from dphpo_bench.external.step_plan import Counts, NoiseSchedule
 
 _ROUNDING = 1 + 1e-9
@@ -63,18 +63,8 @@ class StepSource:
             InvalidValueError: if nobody adds noise or counts it, or batches are no Poisson samples of that rate.
         """
         private, attached, recorded = private_optimizer(optimizer), None, None
-        if hasattr(private, "unclipped_num_std"):
-            raise InvalidValueError(
-                "Opacus' adaptive clipping releases more than its accountant records: it counts a noisy number of "
-                "clipped gradients as half as sensitive as it is. Use clipping='flat'."
-            )
-        if private is not None and process_count() > 1 and not hasattr(private, "world_size"):
-            raise InvalidValueError(
-                f"Expected Opacus' distributed optimizer in {process_count()} processes, got a "
-                f"{type(private).__name__}, with which each process trains a model of its own. Wrap the model in "
-                "DifferentiallyPrivateDistributedDataParallel before make_private."
-            )
         if private is not None:
+            refuse_other_releases(private, "world_size")
             attached, recorded = hooked(private)
         elif engine is not None or rate is None or noise is None:
             raise InvalidValueError(NO_NOISE.format(type(getattr(optimizer, "optimizer", optimizer)).__name__))
@@ -140,6 +130,26 @@ def private_optimizer(optimizer: Any) -> Any:
             return optimizer
         optimizer = getattr(optimizer, "optimizer", None)
     return None
+
+
+def refuse_other_releases(private: Any, shared_by: str) -> None:
+    """Reject an optimizer of Opacus that releases more than its noise multiplier says.
+
+    Args:
+        private: of Opacus.
+        shared_by: the attribute that those of several processes have.
+    """
+    if hasattr(private, "unclipped_num_std") or hasattr(private, "_adjusted_noise_multiplier"):
+        raise InvalidValueError(
+            "Opacus' adaptive clipping releases more than its accountant records: it counts a noisy number of clipped "
+            "gradients as half as sensitive as it is. Use clipping='flat'."
+        )
+    if (size := place_in_group()[1]) > 1 and not hasattr(private, shared_by):
+        raise InvalidValueError(
+            f"Expected Opacus' distributed optimizer in {size} processes, got a {type(private).__name__}, with which "
+            "each process trains a model of its own. Wrap the model in DifferentiallyPrivateDistributedDataParallel "
+            "before make_private."
+        )
 
 
 def accountant_of(engine: Any) -> Any:

@@ -8,11 +8,13 @@ from dphpo_bench.base.errors import DphpoBenchError
 T = TypeVar("T")
 
 
-def process_count() -> int:
-    """Return how many processes of `torch.distributed` train together; 1 without it."""
+def place_in_group() -> tuple[int, int]:
+    """Return the number of this process in its group, from 0, and the size of the group; (0, 1) without a group."""
     from torch import distributed
 
-    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return 0, 1
+    return distributed.get_rank(), distributed.get_world_size()
 
 
 def in_first_process(make: Callable[[], T]) -> T:
@@ -22,10 +24,11 @@ def in_first_process(make: Callable[[], T]) -> T:
     """
     from torch import distributed
 
-    if process_count() == 1:
+    rank, size = place_in_group()
+    if size == 1:
         return make()
     answer: list[Any] = [None]
-    if distributed.get_rank() == 0:
+    if rank == 0:
         try:
             answer = [make()]
         except DphpoBenchError as error:

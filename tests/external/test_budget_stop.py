@@ -458,7 +458,7 @@ def test_a_generator_of_the_caller_stays() -> None:
 
 
 def test_an_optimizer_of_one_process_is_refused_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opacus_parts, "process_count", lambda: 2)
+    monkeypatch.setattr(opacus_parts, "place_in_group", lambda: (0, 2))
     with pytest.raises(InvalidValueError, match="distributed optimizer in 2 processes, got a DPOptimizer"):
         begin(budget_of(), private_parts())
 

@@ -105,7 +105,7 @@ def test_a_mistake_before_the_loop(mistake: Callable[[], Any], line: str) -> Non
     [
         ({"noise_multiplier": 0.5}, "noise_multiplier=tuner.noise_multiplier"),
         ({"loader": DataLoader(DATA, batch_size=50)}, "sample_rate"),
-        ({"poisson_sampling": False, "loader": DataLoader(DATA, 100, shuffle=True)}, "poisson_sampling=True"),
+        ({"poisson_sampling": False, "loader": DataLoader(DATA, 100, shuffle=True)}, "Poisson batches, on which"),
         (
             {"clipping": "adaptive", "target_unclipped_quantile": 0.5, "clipbound_learning_rate": 0.2,
              "max_clipbound": 1.0, "min_clipbound": 0.01, "unclipped_num_std": 1.0},
