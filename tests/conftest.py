@@ -16,6 +16,7 @@ from torch import nn
 import dphpo_bench as bench
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.session.raw import RawRecords
 from dphpo_bench.session.session import Session, open_session
 from dphpo_bench.training.randomness import Streams
 
@@ -150,7 +151,8 @@ def session_on(
     task: bench.Task, train: bench.Records, ledger: Ledger | None = None, streams: Streams | None = None, **options: Any
 ) -> Session:
     """A session on these records, as the harness opens it."""
-    return open_session(task, train, ledger or Ledger(), streams or Streams(0), **options)
+    raw = RawRecords(task, train, options.pop("device", "cpu"))
+    return open_session(raw, ledger or Ledger(), streams or Streams(0), **options)
 
 
 def asking(rate: float, *releases: Any) -> Any:

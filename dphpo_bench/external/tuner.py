@@ -23,7 +23,7 @@ from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.recipes.dp_sgd import trainable
 from dphpo_bench.recipes.voted_training import VotedTraining
 from dphpo_bench.recipes.voting import Voted
-from dphpo_bench.session.session import open_session_on
+from dphpo_bench.session.session import open_session
 from dphpo_bench.training.averaging import WeightAverage
 from dphpo_bench.training.clipping import parse_clipping
 from dphpo_bench.training.optimizers import UpdateRule
@@ -280,7 +280,7 @@ class Tuner:
         optimizer = self._optimizer
         check_alike(self._records.hashes)
         self._declared, streams = open_in_group(self._declaration, **self._options)
-        session = open_session_on(self._records, Ledger(self.event), self._streams or streams)
+        session = open_session(self._records, Ledger(self.event), self._streams or streams)
         # All at once: with releases of other kinds in between, Opacus' PRV accountant takes ten times as long.
         for kind in (self.planned.walk, *[self.planned.vote] * len(self.planned.probes), self.planned.scale):
             self._accountant.note(kind)

@@ -51,6 +51,7 @@ def _let_run(
     checked: CheckedPlan, task: Task, train: Records, ledger: Ledger, setup: Setup
 ) -> "tuple[Outcome | None, Status, str | None]":
     """Let the method run; whatever it raises is a result, except a mistake in the call and an interrupt."""
+    from dphpo_bench.session.raw import RawRecords
     from dphpo_bench.session.session import open_session
 
     method, facts = checked.method, checked.facts
@@ -64,12 +65,10 @@ def _let_run(
         axes += (setup.identity, event, str(setup.conditions()), records_digest(streams.name("records"), train))
     hidden = setup.hides_trials(checked.plan.event)
     session = open_session(
-        task,
-        train,
+        RawRecords(task, train, setup.device),
         ledger,
         streams.within(*axes),
         model_streams=streams,
-        device=setup.device,
         progress=NullProgress() if hidden else setup.progress,
         meter=None if hidden else setup.meter,
         observer=setup.observer,

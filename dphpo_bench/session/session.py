@@ -17,7 +17,7 @@ from dphpo_bench.base.progress import NullProgress, Progress
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.search_space import Candidate, Proposals, Space
-from dphpo_bench.contract.task import Task, TaskFacts
+from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.session.unique import Unique
 
 if TYPE_CHECKING:
@@ -40,54 +40,6 @@ if TYPE_CHECKING:
 
 
 def open_session(
-    task: Task,
-    train: Records,
-    ledger: "Ledger",
-    streams: "Streams",
-    *,
-    model_streams: "Streams | None" = None,
-    device: "torch.device | str" = "cpu",
-    progress: Progress | None = None,
-    meter: Meter | None = None,
-    observer: "Observer | None" = None,
-    order: Callable[[int], Sequence[int]] = range,
-    checkpoints: "Checkpoints | None" = None,
-    releases: "Releases | None" = None,
-) -> "Session":
-    """Open the session of a run, on all records.
-
-    Args:
-        task: where models come from.
-        train: the private records.
-        ledger: the account that pays for all releases.
-        streams: random streams of this run.
-        model_streams: streams of the initial weights and of the split into parts, which methods compared at one seed
-            share; None: those of the run.
-        device: where models and batches live.
-        progress: where long work reports to.
-        meter: counts what is computed, if given.
-        observer: called with each release, if given.
-        order: number of trials of a selection → their indices in the order in which they run, which changes nothing.
-        checkpoints: where the run resumes after a kill, if it has checkpoints.
-        releases: notes what is released, if a restart would draw the same noise.
-    """
-    from dphpo_bench.session.raw import RawRecords
-
-    return open_session_on(
-        RawRecords(task, train, device),
-        ledger,
-        streams,
-        model_streams=model_streams,
-        progress=progress,
-        meter=meter,
-        observer=observer,
-        order=order,
-        checkpoints=checkpoints,
-        releases=releases,
-    )
-
-
-def open_session_on(
     raw: "RawRecords",
     ledger: "Ledger",
     streams: "Streams",
@@ -100,7 +52,21 @@ def open_session_on(
     checkpoints: "Checkpoints | None" = None,
     releases: "Releases | None" = None,
 ) -> "Session":
-    """Open a session on records with their models; see `open_session`."""
+    """Open the session of a run, on all of its records.
+
+    Args:
+        raw: the private records, and models that meet them.
+        ledger: the account that pays for all releases.
+        streams: random streams of this run.
+        model_streams: streams of the initial weights and of the split into parts, which methods compared at one seed
+            share; None: those of the run.
+        progress: where long work reports to.
+        meter: counts what is computed, if given.
+        observer: called with each release, if given.
+        order: number of trials of a selection → their indices in the order in which they run, which changes nothing.
+        checkpoints: where the run resumes after a kill, if it has checkpoints.
+        releases: notes what is released, if a restart would draw the same noise.
+    """
     from dphpo_bench.session.access import Access
     from dphpo_bench.session.guard import Guard
 

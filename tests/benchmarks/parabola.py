@@ -19,6 +19,7 @@ import torch
 import dphpo_bench as bench
 from dphpo_bench.methods.hyfreedp_paper import HyFreeDPPaper
 from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.session.raw import RawRecords
 from dphpo_bench.session.session import open_session
 from dphpo_bench.training.randomness import Streams
 
@@ -61,7 +62,7 @@ def main() -> None:
     method = bench.make_method("hyfreedp_paper", dict(text.split("=", 1) for text in options.set))
     assert isinstance(method, HyFreeDPPaper)
     plan = method.plan(task.facts, bench.PrivacyBudget(options.epsilon, task.facts.default_delta))
-    session = open_session(task, task.load_train(source), Ledger(), Streams(options.seed))
+    session = open_session(RawRecords(task, task.load_train(source), "cpu"), Ledger(), Streams(options.seed))
     seen: list[list[float]] = []
     outcome = method.run(plan, Watched(session, options.exact, seen))  # type: ignore[arg-type]
     path = outcome.released["path"]

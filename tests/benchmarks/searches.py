@@ -27,6 +27,7 @@ from dphpo_bench.contract.search_space import draw
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.run_counts import Poisson, RunCount, TruncatedNegativeBinomial, UniformCount, geometric
 from dphpo_bench.recipes.networks import zero_linear
+from dphpo_bench.session.raw import RawRecords
 from dphpo_bench.session.session import open_session
 from dphpo_bench.training.evaluation import all_outputs
 from dphpo_bench.training.randomness import Streams
@@ -116,10 +117,10 @@ def train(task: bench.Task, epsilon: float, draws: int, rates: int, table: Path)
         schedule = {name: candidate[name] for name in ("batch_size", "epochs")}
         (run,) = (one.run for one in several.combinations if one.schedule == schedule)
         for level, relative in enumerate(LEVELS):
-            session = open_session(task, records, Ledger(), Streams(100 * index + level))
+            session = open_session(RawRecords(task, records, "cpu"), Ledger(), Streams(100 * index + level))
             model = run.having(free).with_noise(relative * run.noise_multiplier).train(session)
             found.append(score(model))
-    untrained = float(score(open_session(task, records, Ledger(), Streams(0)).build_model()).mean())
+    untrained = float(score(open_session(RawRecords(task, records, "cpu"), Ledger(), Streams(0)).build_model()).mean())
     right = np.array(found).reshape(len(tried), len(LEVELS), -1)
     parts = ["full"] * draws + ["learning_rate"] * 2 * rates + ["fixed_schedule"] * (draws // 2)
     about = {
