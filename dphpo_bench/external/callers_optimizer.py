@@ -169,6 +169,7 @@ class CallersOptimizer:
 
     def noisy_gradient(self) -> list[Tensor] | None:
         """Return the gradient with noise that Opacus makes of those of the records; None after a virtual step."""
+        self._leave_out_unbounded()
         if not self.outer.pre_step():
             self._partial = self._drawn
             return None
@@ -176,6 +177,18 @@ class CallersOptimizer:
         if hasattr(self.outer, "reduce_gradients"):
             self.outer.reduce_gradients()
         return [weight.grad.detach() for weight in self._weights if weight.grad is not None]
+
+    def _leave_out_unbounded(self) -> None:
+        """Set gradients of a record that are not finite to 0: Opacus' clipping would make NaN of the whole sum.
+
+        Ghost clipping has no gradients of records, only their sum.
+        """
+        samples = [sample for weight in self._weights if (sample := getattr(weight, "grad_sample", None)) is not None]
+        finite = [sample.flatten(1).sum(1).isfinite() if sample.ndim > 1 else sample.isfinite() for sample in samples]
+        if len({len(rows) for rows in finite}) == 1 and not torch.stack(finite).all():
+            unbounded = ~torch.stack(finite).all(0)
+            for sample in samples:
+                sample[unbounded] = 0
 
     @property
     def _drawn(self) -> bytes:

@@ -149,6 +149,24 @@ def test_a_virtual_step_of_a_batch_memory_manager_is_no_step() -> None:
     assert tuner.finish() is not None
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("mode", ["hooks", "functorch"])
+def test_a_record_without_a_finite_gradient_counts_as_none(bad: float, mode: str) -> None:
+    """Opacus clips NaN to NaN, and weights of NaN would show that the record took part."""
+    inputs = TRAIN.inputs[:50].clone()
+    inputs[3] = bad
+    gradients = []
+    for rows in (inputs, torch.cat([inputs[:3], inputs[4:]])):
+        model = network()
+        tuner = tuner_of(model)
+        module, optimizer, loader, accountant = private(model, tuner, grad_sample_mode=mode)
+        tuner.attach(optimizer, loader, accountant)
+        optimizer.noise_multiplier, optimizer.loss_reduction = 1e-9, "sum"
+        functional.cross_entropy(module(rows), torch.zeros(len(rows), dtype=torch.long)).backward()
+        gradients.append(tuner._optimizer.noisy_gradient())  # type: ignore[union-attr]
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(("seed", "is_secret"), [(None, True), (3, False)])
 def test_a_seed_of_the_script_tells_nothing_of_noise_and_batches_of_opacus(seed: int | None, is_secret: bool) -> None:
     """Scripts call torch.manual_seed, and publish it. For public data `seed` leaves the generators as they are."""
