@@ -71,7 +71,7 @@ def by_opacus(rank: int, size: int) -> tuple[Any, nn.Module, Any]:
 
 def as_users_do() -> tuple[Any, nn.Module, Any]:
     """A loop of `make_private` over a model for several processes."""
-    torch.manual_seed(distributed.get_rank())  # the sampler draws a share of the batch from the global generator
+    torch.manual_seed(0)  # in both; the tuner gives each a secret generator for its share of the batches
     model = network()
     tuner = tuner_of(model)
     module, optimizer, loader, accountant = private(PrivateParallel(model), tuner)
