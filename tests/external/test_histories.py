@@ -69,7 +69,7 @@ def accountant(kind: Any = RDPAccountant) -> Any:
         SimpleNamespace(dp_event=THEIRS),
         SimpleNamespace(dp_event=THEIRS, neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE),
     ],
-    ids=str,
+    ids=lambda form: type(form).__name__,
 )
 def test_one_run_in_many_forms(history: object) -> None:
     assert runs_of(history) == {RUN: 1}
