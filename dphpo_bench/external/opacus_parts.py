@@ -68,6 +68,11 @@ class StepSource:
                 "Opacus' adaptive clipping releases more than its accountant records: it counts a noisy number of "
                 "clipped gradients as half as sensitive as it is. Use clipping='flat'."
             )
+        if any("FastGradientClipping" in kind.__name__ for kind in type(private).__mro__):
+            raise InvalidValueError(
+                "Opacus' ghost clipping clips only in the backward of its own loss, which trainers do not call: then "
+                "gradients are not clipped at all. Use grad_sample_mode='hooks'."
+            )
         if private is not None and process_count() > 1 and not hasattr(private, "world_size"):
             raise InvalidValueError(
                 f"Expected Opacus' distributed optimizer in {process_count()} processes, got a "

@@ -9,7 +9,9 @@ import dp_accounting as dpa
 import pytest
 import torch
 from dp_accounting import pld
+from opacus import PrivacyEngine
 from opacus.accountants import PRVAccountant
+from torch.utils.data import DataLoader, TensorDataset
 
 from dphpo_bench.base.errors import (
     AccountError,
@@ -474,6 +476,22 @@ def test_adaptive_clipping_that_records_too_little_is_refused() -> None:
     }
     with pytest.raises(InvalidValueError, match="releases more than its accountant records"):
         begin(budget_of(), private_parts(**adaptive))
+
+
+def test_ghost_clipping_that_a_trainer_leaves_out_is_refused() -> None:
+    """With a plain backward, as trainers have it, Opacus sums up gradients of any norm."""
+    engine, model, data = PrivacyEngine(), torch.nn.Linear(4, 2), TensorDataset(torch.ones(8, 4), torch.ones(8).long())
+    _, optimizer, _, loader = engine.make_private(
+        module=model.train(),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        criterion=torch.nn.CrossEntropyLoss(),
+        data_loader=DataLoader(data, batch_size=2),
+        noise_multiplier=2.0,
+        max_grad_norm=1.0,
+        grad_sample_mode="ghost",
+    )
+    with pytest.raises(InvalidValueError, match="not clipped at all"):
+        budget_of().begin(model, optimizer, loader, -1, 0)
 
 
 def test_a_history_that_shrinks_is_refused() -> None:
