@@ -1,3 +1,4 @@
+import errno
 import json
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import torch
 from dp_accounting import pld
 from opacus import PrivacyEngine
 from opacus.accountants import PRVAccountant
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 from dphpo_bench.base.errors import (
     AccountError,
@@ -20,7 +21,7 @@ from dphpo_bench.base.errors import (
     OverBudgetError,
     RecordError,
 )
-from dphpo_bench.external import opacus_parts
+from dphpo_bench.external import opacus_parts, reserved_steps
 from dphpo_bench.external.budget_stop import StepBudget
 from dphpo_bench.harness.account import Account
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -29,6 +30,10 @@ from dphpo_bench.records.store import read_record
 from tests.external.trainings import BUDGET, RATE, Parts, private_parts, step
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:No account counts this")
+
+
+class SortedBatches(BatchSampler):
+    """Batches of a fixed size, as of records of similar length."""
 
 
 def budget_of(
@@ -261,6 +266,26 @@ def test_steps_are_on_disk_before_they_are_taken(tmp_path: Path) -> None:
     assert state.stat().st_mode & 0o077 == 0
 
 
+def test_a_full_disk_stops_the_next_step_and_costs_nothing_before_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as here:
+        here.setattr(reserved_steps, "write_whole", full)
+        with pytest.raises(RecordError, match="No space left"):
+            begin(budget_of(tmp_path), private_parts())
+    assert not Account(tmp_path).read()[1]
+    stop, parts = budget_of(tmp_path), private_parts()
+    begin(stop, parts, most=5)
+    monkeypatch.setattr(reserved_steps, "write_whole", full)
+    with pytest.raises(RecordError, match="No step was taken without it"):
+        stop.before_step()
+    (entry,) = Account(tmp_path).read()[1]
+    assert entry.status == "open"
+
+
 def test_a_step_after_the_last_is_stopped_before_it_is_taken(tmp_path: Path) -> None:
     stop, parts = budget_of(tmp_path), private_parts()
     begin(stop, parts, most=2)
@@ -413,6 +438,14 @@ def test_batches_of_a_fixed_size_are_refused() -> None:
         begin(budget_of(), parts)
     with pytest.raises(InvalidValueError, match="got batches of a fixed size"):
         begin(budget_of(), private_parts(poisson_sampling=False))
+
+
+@pytest.mark.parametrize("sampler", [SortedBatches(RandomSampler(range(64)), 16, False), [[0, 1], [2, 3]]])
+def test_batches_of_a_sampler_that_says_nothing_are_refused(sampler: Any) -> None:
+    parts = private_parts()
+    parts.loader = DataLoader(parts.loader.dataset, batch_sampler=sampler)
+    with pytest.raises(InvalidValueError, match="says so by an attribute sample_rate"):
+        begin(budget_of(), parts)
 
 
 def test_larger_batches_than_declared_are_refused() -> None:
