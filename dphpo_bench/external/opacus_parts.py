@@ -177,30 +177,24 @@ def _hooked(optimizer: Any) -> tuple[Any | None, float | None]:
 
 
 def poisson_sampler(loader: Any) -> Any:
-    """Return the sampler of a loader's Poisson batches, or of other ones that is unknown here.
+    """Return the sampler of a loader's Poisson batches, in whatever wrappers; it has a `sample_rate`.
 
     Raises:
-        InvalidValueError: if its batches have a fixed size.
+        InvalidValueError: if none of the loader's samplers has one: its batches may have a fixed size.
     """
     from torch.utils.data import BatchSampler
 
     sampler: Any = getattr(loader, "batch_sampler", None)
     for _ in range(_WRAPPERS):
         if hasattr(sampler, "sample_rate"):
-            break
-        inner = getattr(sampler, "batch_sampler", None)
-        if inner is None and type(sampler) is not BatchSampler:
-            inner = getattr(sampler, "sampler", None)  # of batches that Opacus splits in memory
-        if inner is None:
-            break
-        sampler = inner
-    if sampler is None or type(sampler) is BatchSampler:
-        raise InvalidValueError(
-            f"Expected Poisson batches, on which ε relies, got batches of a fixed size from a {type(loader).__name__}. "
-            "Train from the loader that PrivacyEngine.make_private returns, or from DPDataLoader.from_data_loader("
-            "loader)."
-        )
-    return sampler
+            return sampler
+        inner = None if type(sampler) is BatchSampler else getattr(sampler, "sampler", None)  # as Opacus splits batches
+        sampler = getattr(sampler, "batch_sampler", inner)
+    raise InvalidValueError(
+        f"Expected Poisson batches, on which ε relies, got batches of a fixed size from a {type(loader).__name__}. "
+        "Train from the loader that PrivacyEngine.make_private returns, or from DPDataLoader.from_data_loader(loader). "
+        "A batch sampler of your own that draws each record by itself says so by an attribute sample_rate."
+    )
 
 
 def draw_secretly(optimizer: Any, sampler: Any) -> None:
