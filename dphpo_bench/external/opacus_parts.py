@@ -137,6 +137,12 @@ class StepSource:
         """True if the optimizer's next call only adds up gradients of a batch that is split in memory."""
         return self.optimizer is not None and vars(self.optimizer).get("_step_skip_queue", [])[:1] == [True]
 
+    @property
+    def adds_up_batches(self) -> bool:
+        """True if the gradients of several backward passes wait for the next step."""
+        waiting = () if self.optimizer is None else (weight.grad_sample for weight in self.optimizer.params)
+        return any(isinstance(grads, list) and len(grads) > 1 for grads in waiting)
+
 
 def private_optimizer(optimizer: Any) -> Any:
     """Return Opacus' optimizer inside the wrappers of a trainer, or None if there is none."""

@@ -12,6 +12,7 @@ import torch
 from dp_accounting import pld
 from opacus import PrivacyEngine
 from opacus.accountants import PRVAccountant
+from opacus.data_loader import DPDataLoader
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 from dphpo_bench.base.errors import (
@@ -406,6 +407,18 @@ def test_a_batch_of_several_pieces_is_one_step() -> None:
         stop.after_step()
     stop.end()
     assert stop.taken == sum(times for *_, times in parts.engine.accountant.history) == 4
+
+
+def test_several_batches_are_no_step(tmp_path: Path) -> None:
+    """Opacus refuses them where its engine drew the batches; with Poisson batches of the caller's it does not."""
+    parts, stop = private_parts(poisson_sampling=False), budget_of(tmp_path)
+    parts.loader = DPDataLoader.from_data_loader(DataLoader(parts.loader.dataset, batch_size=16))
+    begin(stop, parts, most=5)
+    for inputs, labels in list(parts.loader)[:2]:
+        torch.nn.functional.cross_entropy(parts.model(inputs), labels).backward()
+    with pytest.raises(OverBudgetError, match="got several backward passes: a record may be in several"):
+        stop.before_step()
+    assert not Account(tmp_path).read()[1]
 
 
 def test_declared_steps_are_counted_before_they_are_taken() -> None:
