@@ -264,7 +264,7 @@ class DeclaredRun:
             ),
             cost=None,
             seconds={},
-            environment=environment("the caller's", "drawn by the caller, as declared"),
+            environment=environment("the caller's device", "drawn by the caller, as declared"),
             accounting=DECLARED,
             created=created,
         )
@@ -285,7 +285,8 @@ def _locked(store: RecordStore, declaration: Declaration) -> FileLock:
     except Timeout:
         raise RecordError(
             f"The {declaration.what} {declaration.name} is under way in another process, or in an earlier call of this "
-            "one. Wait for its end, or name this one anew, which is a release of its own."
+            "one. Wait for its end; restart this process, such as a notebook's kernel, if it was interrupted here; or "
+            "name this one anew, which is a release of its own."
         ) from None
     except OSError as error:
         raise RecordError(f"Cannot write {path}: {error.strerror}.") from None

@@ -68,6 +68,11 @@ class StepSource:
                 "Opacus' adaptive clipping releases more than its accountant records: it counts a noisy number of "
                 "clipped gradients as half as sensitive as it is. Use clipping='flat'."
             )
+        if any("FastGradientClipping" in kind.__name__ for kind in type(private).__mro__):
+            raise InvalidValueError(
+                "Opacus' ghost clipping clips only in the backward of its own loss, which trainers do not call: then "
+                "gradients are not clipped at all. Use grad_sample_mode='hooks'."
+            )
         if private is not None and process_count() > 1 and not hasattr(private, "world_size"):
             raise InvalidValueError(
                 f"Expected Opacus' distributed optimizer in {process_count()} processes, got a "
@@ -132,6 +137,12 @@ class StepSource:
         """True if the optimizer's next call only adds up gradients of a batch that is split in memory."""
         return self.optimizer is not None and vars(self.optimizer).get("_step_skip_queue", [])[:1] == [True]
 
+    @property
+    def adds_up_batches(self) -> bool:
+        """True if the gradients of several backward passes wait for the next step."""
+        waiting = () if self.optimizer is None else (weight.grad_sample for weight in self.optimizer.params)
+        return any(isinstance(grads, list) and len(grads) > 1 for grads in waiting)
+
 
 def private_optimizer(optimizer: Any) -> Any:
     """Return Opacus' optimizer inside the wrappers of a trainer, or None if there is none."""
@@ -172,30 +183,24 @@ def _hooked(optimizer: Any) -> tuple[Any | None, float | None]:
 
 
 def poisson_sampler(loader: Any) -> Any:
-    """Return the sampler of a loader's Poisson batches, or of other ones that is unknown here.
+    """Return the sampler of a loader's Poisson batches, in whatever wrappers; it has a `sample_rate`.
 
     Raises:
-        InvalidValueError: if its batches have a fixed size.
+        InvalidValueError: if none of the loader's samplers has one: its batches may have a fixed size.
     """
     from torch.utils.data import BatchSampler
 
     sampler: Any = getattr(loader, "batch_sampler", None)
     for _ in range(_WRAPPERS):
         if hasattr(sampler, "sample_rate"):
-            break
-        inner = getattr(sampler, "batch_sampler", None)
-        if inner is None and type(sampler) is not BatchSampler:
-            inner = getattr(sampler, "sampler", None)  # of batches that Opacus splits in memory
-        if inner is None:
-            break
-        sampler = inner
-    if sampler is None or type(sampler) is BatchSampler:
-        raise InvalidValueError(
-            f"Expected Poisson batches, on which ε relies, got batches of a fixed size from a {type(loader).__name__}. "
-            "Train from the loader that PrivacyEngine.make_private returns, or from DPDataLoader.from_data_loader("
-            "loader)."
-        )
-    return sampler
+            return sampler
+        inner = None if type(sampler) is BatchSampler else getattr(sampler, "sampler", None)  # as Opacus splits batches
+        sampler = getattr(sampler, "batch_sampler", inner)
+    raise InvalidValueError(
+        f"Expected Poisson batches, on which ε relies, got batches of a fixed size from a {type(loader).__name__}. "
+        "Train from the loader that PrivacyEngine.make_private returns, or from DPDataLoader.from_data_loader(loader). "
+        "A batch sampler of your own that draws each record by itself says so by an attribute sample_rate."
+    )
 
 
 def draw_secretly(optimizer: Any, sampler: Any) -> None:
