@@ -97,7 +97,7 @@ def sweep_command(
     with executor_for(chosen, executor, workers, address) as (cells, opened), interrupted_by_sigterm():
         budgets = {(cell.task.facts.task, cell.task.facts.n_records, cell.budget): cell.task.facts for cell in cells}
         for (_, _, budget), facts in budgets.items():
-            warn_of_budget(budget, facts)
+            warn_of_budget(budget, facts.n_records, facts.unit)
         if not dry_run:
             for task, identity in {cell.identity.task: (cell.task, cell.identity) for cell in cells}.values():
                 check_declared_data(store.root, task, identity, source)

@@ -39,6 +39,13 @@ MAX_STEPS = 10**9
 """Largest number of steps of a run."""
 
 MAX_DELTA = 1e-3
+
+
+def usual_delta(n_records: int) -> float:
+    """Return δ = N^-1.1, the convention of the field's benchmarks (smaller than 1/N), or the most that boards take."""
+    return min(float(n_records**-1.1), MAX_DELTA)
+
+
 """Largest δ of a record that a board takes."""
 
 Kind = Literal["classification", "binary", "multilabel", "regression", "tokens", "own"]
@@ -202,8 +209,8 @@ class TaskFacts:
 
     @property
     def default_delta(self) -> float:
-        """δ = N^-1.1, the convention of the field's benchmarks (smaller than 1/N), or the most that boards take."""
-        return min(float(self.n_records**-1.1), MAX_DELTA)
+        """See `usual_delta`."""
+        return usual_delta(self.n_records)
 
 
 class Task(ABC):

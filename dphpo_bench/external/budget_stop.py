@@ -22,6 +22,7 @@ from dphpo_bench.external.opacus_parts import StepSource, accountant_of
 from dphpo_bench.external.processes import in_first_process
 from dphpo_bench.external.reserved_steps import ReservedSteps
 from dphpo_bench.external.step_plan import MAX_LEVELS, MOST_STEPS, Counts, NoiseSchedule, event_of, most_steps
+from dphpo_bench.external.trainer_rules import ACCUMULATION
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.risks import risk_of
@@ -233,6 +234,8 @@ class StepBudget(TrainingRecord):
         self._read()
         if not self.has_next():
             self._fail(f"The trainer goes on after {count(self.taken, 'step')}, and no more were planned.")
+        if self._source.adds_up_batches:
+            self._fail(ACCUMULATION.format("several backward passes"))
         least, optimizer = self._schedule.at(self.taken), self._source.optimizer
         if optimizer is not None and optimizer.noise_multiplier < least:
             self._fail(

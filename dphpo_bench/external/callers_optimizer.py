@@ -271,7 +271,7 @@ def _ghost_of(model: nn.Module) -> Any:
 def check_loader(loader: Any, planned: Voted) -> Any:
     """Return the sampler of a loader; reject it if its batches are no Poisson samples at the declared rate."""
     sampler = poisson_sampler(loader)
-    rate = getattr(sampler, "sample_rate", math.nan)  # of one that is not known
+    rate = sampler.sample_rate
     if not math.isclose(rate, planned.sample_rate, rel_tol=_ROUNDING):
         raise InvalidValueError(
             f"Expected a loader of sample_rate={planned.sample_rate:.6g}, as declared, got {rate:.6g}. Declare "

@@ -25,6 +25,7 @@ from dphpo_bench.harness.account_report import AccountReport, report_of
 from dphpo_bench.harness.attempt import EPSILON_ROUNDING
 from dphpo_bench.harness.entry import ENTRY, number_of, told_apart
 from dphpo_bench.harness.journal import Journal
+from dphpo_bench.harness.plan import warn_of_budget
 from dphpo_bench.harness.recording import environment, epsilon_record
 from dphpo_bench.privacy.accountants.report import EpsilonReport, epsilon
 from dphpo_bench.privacy.event_kinds import has_selection
@@ -122,6 +123,8 @@ class DeclaredRun:
                 f"The declared event costs epsilon={planned.epsilon:.6g}, more than the budget epsilon="
                 f"{budget.epsilon:g} at delta={budget.delta:g}. No data was read."
             )
+        if declaration.n_records is not None:
+            warn_of_budget(budget, declaration.n_records, declaration.unit, stacklevel=5)
         if seed is not None:
             seed = whole("seed", seed, low=0, high=2**63)
             warnings.warn(
@@ -264,7 +267,7 @@ class DeclaredRun:
             ),
             cost=None,
             seconds={},
-            environment=environment("the caller's", "drawn by the caller, as declared"),
+            environment=environment("the caller's device", "drawn by the caller, as declared"),
             accounting=DECLARED,
             created=created,
         )
@@ -285,7 +288,8 @@ def _locked(store: RecordStore, declaration: Declaration) -> FileLock:
     except Timeout:
         raise RecordError(
             f"The {declaration.what} {declaration.name} is under way in another process, or in an earlier call of this "
-            "one. Wait for its end, or name this one anew, which is a release of its own."
+            "one. Wait for its end; restart this process, such as a notebook's kernel, if it was interrupted here; or "
+            "name this one anew, which is a release of its own."
         ) from None
     except OSError as error:
         raise RecordError(f"Cannot write {path}: {error.strerror}.") from None

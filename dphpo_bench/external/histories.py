@@ -115,6 +115,8 @@ def _file(path: Path) -> History:
     suffix, start = path.suffix.lower(), data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
     if suffix == ".toml":
         values: Any = toml_values(path, data)
+    elif b'"op_code"' in data[: data.find(b"\n")]:
+        raise InvalidValueError(f"{path} is a journal of Optuna. Load the study in Python: bench.price(study).")
     elif suffix == ".json" or start in (b"[", b"{"):
         values = _json(path, data)
     else:
@@ -127,8 +129,6 @@ def _file(path: Path) -> History:
             ) from None
     if not isinstance(values, dict) or "type" in values:
         return _runs(values, f"{path}, ")
-    if "op_code" in values:
-        raise InvalidValueError(f"{path} is a journal of Optuna. Load the study in Python: bench.price(study).")
     try:
         known = _File.model_validate(values)
     except ValidationError as error:

@@ -11,7 +11,13 @@ from dphpo_bench.external.trainer_rules import ACCUMULATION, CHOICE, CLIPPING, H
 
 require_extra("lightning", "bench.lightning.BudgetCallback needs", "lightning")
 
-from lightning.pytorch.callbacks import Callback, Checkpoint, EarlyStopping, LearningRateFinder  # noqa: E402
+from lightning.pytorch.callbacks import (  # noqa: E402
+    Callback,
+    Checkpoint,
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+)
 
 
 class BudgetCallback(StepBudget, Callback):
@@ -48,7 +54,9 @@ class BudgetCallback(StepBudget, Callback):
 
 
 def _refusals(trainer: Any, public_evaluation: bool) -> Iterator[tuple[bool, str]]:
-    count, batches, precision = len(trainer.optimizers), trainer.accumulate_grad_batches, str(trainer.precision)
+    count, precision = len(trainer.optimizers), str(trainer.precision)
+    schedules = [each.scheduling for each in trainer.callbacks if isinstance(each, GradientAccumulationScheduler)]
+    batches = max([trainer.accumulate_grad_batches, *(most for each in schedules for most in each.values())])
     chooses = [
         type(callback).__name__
         for callback in trainer.callbacks

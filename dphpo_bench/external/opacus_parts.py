@@ -63,6 +63,11 @@ class StepSource:
             InvalidValueError: if nobody adds noise or counts it, or batches are no Poisson samples of that rate.
         """
         private, attached, recorded = private_optimizer(optimizer), None, None
+        if any("FastGradientClipping" in kind.__name__ for kind in type(private).__mro__):
+            raise InvalidValueError(
+                "Opacus' ghost clipping clips only in the backward of its own loss, which trainers do not call: then "
+                "gradients are not clipped at all. Use grad_sample_mode='hooks'."
+            )
         if private is not None:
             refuse_other_releases(private, "world_size")
             attached, recorded = hooked(private)
@@ -121,6 +126,12 @@ class StepSource:
     def skips_next(self) -> bool:
         """True if the optimizer's next call only adds up gradients of a batch that is split in memory."""
         return self.optimizer is not None and vars(self.optimizer).get("_step_skip_queue", [])[:1] == [True]
+
+    @property
+    def adds_up_batches(self) -> bool:
+        """True if the gradients of several backward passes wait for the next step."""
+        waiting = () if self.optimizer is None else (weight.grad_sample for weight in self.optimizer.params)
+        return any(isinstance(grads, list) and len(grads) > 1 for grads in waiting)
 
 
 def private_optimizer(optimizer: Any) -> Any:
@@ -182,30 +193,24 @@ def hooked(optimizer: Any) -> tuple[Any | None, float | None]:
 
 
 def poisson_sampler(loader: Any) -> Any:
-    """Return the sampler of a loader's Poisson batches, or of other ones that is unknown here.
+    """Return the sampler of a loader's Poisson batches, in whatever wrappers; it has a `sample_rate`.
 
     Raises:
-        InvalidValueError: if its batches have a fixed size.
+        InvalidValueError: if none of the loader's samplers has one: its batches may have a fixed size.
     """
     from torch.utils.data import BatchSampler
 
     sampler: Any = getattr(loader, "batch_sampler", None)
     for _ in range(_WRAPPERS):
         if hasattr(sampler, "sample_rate"):
-            break
-        inner = getattr(sampler, "batch_sampler", None)
-        if inner is None and type(sampler) is not BatchSampler:
-            inner = getattr(sampler, "sampler", None)  # of batches that Opacus splits in memory
-        if inner is None:
-            break
-        sampler = inner
-    if sampler is None or type(sampler) is BatchSampler:
-        raise InvalidValueError(
-            f"Expected Poisson batches, on which ε relies, got batches of a fixed size from a {type(loader).__name__}. "
-            "Train from the loader that PrivacyEngine.make_private returns, or from DPDataLoader.from_data_loader("
-            "loader)."
-        )
-    return sampler
+            return sampler
+        inner = None if type(sampler) is BatchSampler else getattr(sampler, "sampler", None)  # as Opacus splits batches
+        sampler = getattr(sampler, "batch_sampler", inner)
+    raise InvalidValueError(
+        f"Expected Poisson batches, on which ε relies, got batches of a fixed size from a {type(loader).__name__}. "
+        "Train from the loader that PrivacyEngine.make_private returns, or from DPDataLoader.from_data_loader(loader). "
+        "A batch sampler of your own that draws each record by itself says so by an attribute sample_rate."
+    )
 
 
 def draw_secretly(optimizer: Any, sampler: Any) -> None:

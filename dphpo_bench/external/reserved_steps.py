@@ -26,7 +26,7 @@ class ReservedSteps:
 
         Raises:
             InvalidValueError: if the checkpoint has steps that nobody counted.
-            RecordError: if nobody knows what earlier processes took.
+            RecordError: if nobody knows what earlier processes took, or the file cannot be written.
         """
         self._path = run.state_path
         if run.resumed:
@@ -41,13 +41,23 @@ class ReservedSteps:
         self._write(restored)
 
     def cover(self, taken: int, planned: int) -> None:
-        """Write down that one more step than `taken` may be taken; a thousandth of all at once."""
+        """Write down that one more step than `taken` may be taken; a thousandth of all at once.
+
+        Raises:
+            RecordError: if the file cannot be written.
+        """
         if taken >= self.steps:
             self._write(min(planned, taken + max(1, planned // _WRITES)))
 
     def _write(self, steps: int) -> None:
         if self._path is not None:
-            write_whole(self._path, json.dumps(steps), 0o600)
+            try:
+                write_whole(self._path, json.dumps(steps), 0o600)
+            except OSError as error:
+                raise RecordError(
+                    f"Cannot write {self._path}: {error.strerror}. No step was taken without it: a restart would not "
+                    "know of it. Free some space, and go on from a checkpoint under the same name."
+                ) from None
         self.steps = steps
 
     def _read(self, run: DeclaredRun) -> int:

@@ -107,6 +107,8 @@ def trials_of(history: object, options: TrialOptions) -> Trials | None:
         file = re.fullmatch(r"sqlite(?:\+\w+)?:///(?!file:)([^?]+)(?:\?.*)?", history)
         # Messages leave out what may be a password.
         place, where = (history, f"{history.partition('://')[0]}://…") if file is None else (Path(file[1]), file[1])
+        if isinstance(place, Path) and not place.is_file():
+            raise InvalidValueError(f"Cannot read the history {where}: there is no such file.")
         with _stored(place, where, options.study) as study:
             return _trials(study, options)
     if isinstance(history, str | Path):
@@ -219,7 +221,9 @@ class _Trial:
 
     def _recorded(self) -> int | None:
         """Return the steps in the attributes of the trial."""
-        name = self._options.steps or "steps"
+        name = self._options.steps
+        if name is None and (self._options.epochs is None or self.state == "PRUNED"):
+            name = "steps"
         steps = self._trial.user_attrs.get(name) if isinstance(name, str) else None
         with self._naming():
             return None if steps is None else _steps(steps)
@@ -266,9 +270,10 @@ class _Trial:
 
     def _lacks(self, option: str, others: str = "") -> InvalidValueError:
         name = getattr(self._options, option) or option
+        unread = "" if self.state == "COMPLETE" else " If it ended before it read records, price a list of the others."
         return self._wrong(
             f"it has no parameter or user attribute {shown(name, form=repr)}. It began, so it counts: state {option}"
-            f"{others} as a number, or as the name of a parameter or attribute that each trial has."
+            f"{others} as a number, or as the name of a parameter or attribute that each trial has.{unread}"
         )
 
     def _wrong(self, reason: object) -> InvalidValueError:

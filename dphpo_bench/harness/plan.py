@@ -14,7 +14,7 @@ from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method, Plan
 from dphpo_bench.contract.registry import method_of, task_of
 from dphpo_bench.contract.seals import sealed
-from dphpo_bench.contract.task import Task, TaskFacts
+from dphpo_bench.contract.task import Task, TaskFacts, usual_delta
 from dphpo_bench.harness.cost_cache import CostCache
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.privacy.accountants.report import EpsilonReport
@@ -115,30 +115,30 @@ def plan(
             f"The plan of {method.name} costs epsilon={total.epsilon:.6g}, more than the budget "
             f"epsilon={budget.epsilon:g} at delta={budget.delta:g}. No data was read."
         )
-    warn_of_budget(budget, facts)  # at last, so that a refusal is one line
+    warn_of_budget(budget, facts.n_records, facts.unit)  # at last, so that a refusal is one line
     return CheckedPlan(method, facts, planned, total, _tuning_share(planned, total, costs), private, costs)
 
 
-def warn_of_budget(budget: PrivacyBudget, facts: TaskFacts) -> None:
+def warn_of_budget(budget: PrivacyBudget, n_records: int, unit: str, stacklevel: int = 3) -> None:
     """Warn of a budget that protects nobody, or with which nothing can be learned."""
-    unit = "record" if facts.unit == RECORD else f"unit ({facts.unit})"
-    if budget.delta >= 1 / facts.n_records:
+    unit = "record" if unit == RECORD else f"unit ({unit})"
+    if budget.delta >= 1 / n_records:
         warnings.warn(
-            f"delta={budget.delta:g} is not below 1/N = {1 / facts.n_records:.3g}: such a guarantee permits "
-            f"publishing a {unit}, and no leaderboard takes it. The default is {facts.default_delta:.3g}.",
-            stacklevel=3,
+            f"delta={budget.delta:g} is not below 1/N = {1 / n_records:.3g}: such a guarantee permits "
+            f"publishing a {unit}, and no leaderboard takes it. The default is {usual_delta(n_records):.3g}.",
+            stacklevel=stacklevel,
         )
     if budget.epsilon > MEANINGLESS:
         warnings.warn(
             f"epsilon={budget.epsilon:g} protects nobody: one {unit} may change the odds of any outcome by a factor of "
             f"e^{budget.epsilon:g}. Budgets of 1 to 8 are usual.",
-            stacklevel=3,
+            stacklevel=stacklevel,
         )
-    if budget.epsilon * facts.n_records <= 1:
+    if budget.epsilon * n_records <= 1:
         warnings.warn(
-            f"epsilon={budget.epsilon:g} is not above 1/N = {1 / facts.n_records:.3g}: even a single sum over all "
+            f"epsilon={budget.epsilon:g} is not above 1/N = {1 / n_records:.3g}: even a single sum over all "
             "records is hidden by its noise, so nothing can be learned. Budgets of 1 to 8 are usual.",
-            stacklevel=3,
+            stacklevel=stacklevel,
         )
 
 

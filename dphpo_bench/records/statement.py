@@ -157,13 +157,18 @@ def _unprotected(record: RunRecord) -> Iterator[str]:
         yield "People with several records, and groups: for k records the guarantee is weaker, about kε."
     else:
         yield "Groups of several units: for k of them the guarantee is weaker, about kε."
+    facts = "whatever was declared" if record.accounting else "every argument of the task"
     yield (
-        "Public facts: the number of units, shapes, classes, every argument of the task, and data of which a public "
-        "model or a transform was made beforehand."
+        f"Public facts: the number of units, shapes, classes, {facts}, and data of which a public model or a transform "
+        "was made beforehand."
     )
     if record.metrics:
         yield "The test records: the metrics of this record were computed on them without noise."
-    yield "Running times and peak memory in this record, and logs."
+    yield (
+        "Logs, running times and peak memory."
+        if record.accounting
+        else ("Running times and peak memory in this record, and logs.")
+    )
     if record.identity.seed is not None:
         yield (
             "Anything, from whoever knows the seed of the run, which its record names: the noise can be subtracted. A "

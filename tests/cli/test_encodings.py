@@ -35,6 +35,7 @@ COMMANDS: list[tuple[str, ...]] = [
     ("check", "dp_sgdd"),  # a mistake
     ("sweep", "--help"),
     ("account", "."),
+    ("price", str(ROOT / "examples" / "price_history.toml")),
     ("audit", "-m", "hyfreedp", "-t", "digits", "--canaries", "-1"),  # a mistake
     ("new", "method", "mine"),
     ("new", "task", "other"),

@@ -1,3 +1,4 @@
+import errno
 import json
 import subprocess
 import sys
@@ -9,7 +10,10 @@ import dp_accounting as dpa
 import pytest
 import torch
 from dp_accounting import pld
+from opacus import PrivacyEngine
 from opacus.accountants import PRVAccountant
+from opacus.data_loader import DPDataLoader
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 from dphpo_bench.base.errors import (
     AccountError,
@@ -18,7 +22,7 @@ from dphpo_bench.base.errors import (
     OverBudgetError,
     RecordError,
 )
-from dphpo_bench.external import opacus_parts
+from dphpo_bench.external import opacus_parts, reserved_steps
 from dphpo_bench.external.budget_stop import StepBudget
 from dphpo_bench.harness.account import Account
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -27,6 +31,10 @@ from dphpo_bench.records.store import read_record
 from tests.external.trainings import BUDGET, RATE, Parts, private_parts, step
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:No account counts this")
+
+
+class SortedBatches(BatchSampler):
+    """Batches of a fixed size, as of records of similar length."""
 
 
 def budget_of(
@@ -259,6 +267,26 @@ def test_steps_are_on_disk_before_they_are_taken(tmp_path: Path) -> None:
     assert state.stat().st_mode & 0o077 == 0
 
 
+def test_a_full_disk_stops_the_next_step_and_costs_nothing_before_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as here:
+        here.setattr(reserved_steps, "write_whole", full)
+        with pytest.raises(RecordError, match="No space left"):
+            begin(budget_of(tmp_path), private_parts())
+    assert not Account(tmp_path).read()[1]
+    stop, parts = budget_of(tmp_path), private_parts()
+    begin(stop, parts, most=5)
+    monkeypatch.setattr(reserved_steps, "write_whole", full)
+    with pytest.raises(RecordError, match="No step was taken without it"):
+        stop.before_step()
+    (entry,) = Account(tmp_path).read()[1]
+    assert entry.status == "open"
+
+
 def test_a_step_after_the_last_is_stopped_before_it_is_taken(tmp_path: Path) -> None:
     stop, parts = budget_of(tmp_path), private_parts()
     begin(stop, parts, most=2)
@@ -381,6 +409,18 @@ def test_a_batch_of_several_pieces_is_one_step() -> None:
     assert stop.taken == sum(times for *_, times in parts.engine.accountant.history) == 4
 
 
+def test_several_batches_are_no_step(tmp_path: Path) -> None:
+    """Opacus refuses them where its engine drew the batches; with Poisson batches of the caller's it does not."""
+    parts, stop = private_parts(poisson_sampling=False), budget_of(tmp_path)
+    parts.loader = DPDataLoader.from_data_loader(DataLoader(parts.loader.dataset, batch_size=16))
+    begin(stop, parts, most=5)
+    for inputs, labels in list(parts.loader)[:2]:
+        torch.nn.functional.cross_entropy(parts.model(inputs), labels).backward()
+    with pytest.raises(OverBudgetError, match="got several backward passes: a record may be in several"):
+        stop.before_step()
+    assert not Account(tmp_path).read()[1]
+
+
 def test_declared_steps_are_counted_before_they_are_taken() -> None:
     optimizer = torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), lr=0.1)
     stop = budget_of(sample_rate=RATE, noise_multiplier=2.0)
@@ -411,6 +451,14 @@ def test_batches_of_a_fixed_size_are_refused() -> None:
         begin(budget_of(), parts)
     with pytest.raises(InvalidValueError, match="got batches of a fixed size"):
         begin(budget_of(), private_parts(poisson_sampling=False))
+
+
+@pytest.mark.parametrize("sampler", [SortedBatches(RandomSampler(range(64)), 16, False), [[0, 1], [2, 3]]])
+def test_batches_of_a_sampler_that_says_nothing_are_refused(sampler: Any) -> None:
+    parts = private_parts()
+    parts.loader = DataLoader(parts.loader.dataset, batch_sampler=sampler)
+    with pytest.raises(InvalidValueError, match="says so by an attribute sample_rate"):
+        begin(budget_of(), parts)
 
 
 def test_larger_batches_than_declared_are_refused() -> None:
@@ -474,6 +522,22 @@ def test_adaptive_clipping_that_records_too_little_is_refused() -> None:
     }
     with pytest.raises(InvalidValueError, match="releases more than its accountant records"):
         begin(budget_of(), private_parts(**adaptive))
+
+
+def test_ghost_clipping_that_a_trainer_leaves_out_is_refused() -> None:
+    """With a plain backward, as trainers have it, Opacus sums up gradients of any norm."""
+    engine, model, data = PrivacyEngine(), torch.nn.Linear(4, 2), TensorDataset(torch.ones(8, 4), torch.ones(8).long())
+    _, optimizer, _, loader = engine.make_private(
+        module=model.train(),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        criterion=torch.nn.CrossEntropyLoss(),
+        data_loader=DataLoader(data, batch_size=2),
+        noise_multiplier=2.0,
+        max_grad_norm=1.0,
+        grad_sample_mode="ghost",
+    )
+    with pytest.raises(InvalidValueError, match="not clipped at all"):
+        budget_of().begin(model, optimizer, loader, -1, 0)
 
 
 def test_a_history_that_shrinks_is_refused() -> None:

@@ -208,6 +208,11 @@ def test_an_event_above_the_budget_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / ".accounts").exists()
 
 
+def test_a_delta_that_permits_to_publish_a_record_is_said(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="delta=1e-05 is not below 1/N"):
+        opened(tmp_path, n_records=100_000)
+
+
 def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.warns(UserWarning, match="No account counts this"):

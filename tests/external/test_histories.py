@@ -69,7 +69,7 @@ def accountant(kind: Any = RDPAccountant) -> Any:
         SimpleNamespace(dp_event=THEIRS),
         SimpleNamespace(dp_event=THEIRS, neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE),
     ],
-    ids=str,
+    ids=lambda form: type(form).__name__,
 )
 def test_one_run_in_many_forms(history: object) -> None:
     assert runs_of(history) == {RUN: 1}
@@ -251,7 +251,7 @@ def test_wrong_options_are_one_line(options: Any, message: str) -> None:
         ("h.json", b"[" + b"9" * 5000 + b"]", "is not JSON"),
         ("h.json", b'{"type": "gaussian"}', "noise_multiplier"),
         ("h.json", b'{"type": "gaussian", "noise_multiplier": "1"}', "noise_multiplier='1'"),
-        ("j.log", b'{"op_code": 0, "study_name": "x"}', "journal of Optuna"),
+        ("j.log", b'{"op_code": 0, "study_name": "x"}\n{"op_code": 4, "study_id": 0}\n', "journal of Optuna"),
         ("h.db", b"", "is no history"),
         ("h.db", bytes(range(256)) * 20, "is no history"),
         ("h.db", b"SQLite format 3\0" + bytes(2000), "has no studies that this version of Optuna"),

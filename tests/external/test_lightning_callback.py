@@ -7,7 +7,12 @@ import lightning
 import pytest
 import torch
 from dp_accounting import pld
-from lightning.pytorch.callbacks import EarlyStopping, LearningRateFinder, ModelCheckpoint
+from lightning.pytorch.callbacks import (
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    ModelCheckpoint,
+)
 from opacus import PrivacyEngine
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -196,6 +201,12 @@ def test_what_is_silently_wrong_is_refused(tmp_path: Path, settings: dict[str, A
         trainer_of(tmp_path, callback, **settings).fit(Network(), datamodule=Data())
     assert "\n" not in str(refusal.value)
     assert not (tmp_path / "results").exists()
+
+
+def test_batches_that_are_added_up_later_on_are_refused(tmp_path: Path) -> None:
+    later = GradientAccumulationScheduler({2: 4})
+    with pytest.raises(InvalidValueError, match="got accumulate_grad_batches=4"):
+        trainer_of(tmp_path, callback_of(), later).fit(Network(), datamodule=Data())
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,9 @@ def study_of(*trials: tuple[str, dict[str, Any], dict[str, Any]]) -> optuna.Stud
         # One that failed or still runs may have gone on after it recorded its steps.
         ([("COMPLETE", {}, RATE), ("FAIL", {}, {"steps": 40}), ("RUNNING", {}, {"steps": 400})],
          {"sample_rate": 0.01, "noise_multiplier": 1}, [(0.01, 1, 300), (0.01, 1, 300), (0.01, 1, 400)]),
+        # Epochs that are stated count, whatever an attribute named steps may be.
+        ([("COMPLETE", {}, {**RATE, "steps": 7})], {"epochs": 3}, [(0.01, 1.1, 300)]),
+        ([("PRUNED", {}, {**RATE, "steps": 7})], {"epochs": 3}, [(0.01, 1.1, 7)]),
         ([("RUNNING", {}, {})], RATE, [(0.01, 1.1, 300)]),
         ([("COMPLETE", {}, {}), ("WAITING", {}, {})], RATE, [(0.01, 1.1, 300)]),
     ],
@@ -147,7 +150,7 @@ def test_where_a_trial_has_its_numbers(trials: Any, options: Any, events_of: Any
         ([("COMPLETE", {}, {})], {}, r"Trial 0 \(COMPLETE\): .*steps"),
         ([("COMPLETE", {}, {"steps": 3})], {}, "noise_multiplier"),
         ([("COMPLETE", {}, {"steps": 3})], {"noise_multiplier": 1}, "sample_rate.*batch_size with records"),
-        ([("COMPLETE", {}, RATE), ("FAIL", {}, {})], {}, r"Trial 1 \(FAIL\)"),
+        ([("COMPLETE", {}, RATE), ("FAIL", {}, {})], {}, r"Trial 1 \(FAIL\): .* a list of the others"),
         ([("COMPLETE", {}, RATE)], {"noise_multiplier": "sigma"}, "'sigma'"),
         ([("COMPLETE", {}, RATE)], {"steps": "T"}, "'T'"),
         ([("PRUNED", {}, {})], {"sample_rate": 0.1, "noise_multiplier": 1}, r"Trial 0 \(PRUNED\): .*steps"),
@@ -241,6 +244,12 @@ def test_storages_that_do_not_answer(
     code, out, err = main_here("price", "x.db", "--delta", "1e-5", *(["--study", study] if study else []))
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert (tmp_path / "x.db").read_bytes() == before
+
+
+def test_a_url_of_no_file_is_one_line_and_makes_none(tmp_path: Path) -> None:
+    with pytest.raises(bench.errors.InvalidValueError, match="there is no such file"):
+        bench.price(f"sqlite:///{tmp_path / 'none.db'}", delta=DELTA)
+    assert not list(tmp_path.iterdir())
 
 
 def test_one_of_several_studies(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_the_first_process_counts_and_records_once(both: tuple[Path, list[Any]])
 
 
 @pytest.mark.parametrize(
-    ("place", "line"), enumerate(["cap", "the same weights in each", "the same data in each", "Wrap the model"])
+    ("place", "line"), [*enumerate(["cap", "the same weights in each", "the same data in each", "Wrap the model"])]
 )
 def test_all_are_refused_together(both: tuple[Path, list[Any]], place: int, line: str) -> None:
     assert all(line in refused[place] for _, refused in both[1])

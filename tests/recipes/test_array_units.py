@@ -165,7 +165,7 @@ def test_plan_run_and_show_name_the_unit() -> None:
     assert line in text(run_table(result))
     assert "Protected unit: patient, each with all its records" in [*record_lines(result.record, None, "")]
     with pytest.warns(UserWarning, match=r"publishing a unit \(patient\)"):
-        warn_of_budget(bench.PrivacyBudget(3, 0.1), task.facts)
+        warn_of_budget(bench.PrivacyBudget(3, 0.1), task.facts.n_records, task.facts.unit)
 
 
 @pytest.mark.parametrize("attack", ["black_box", "white_box"])
