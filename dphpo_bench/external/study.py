@@ -199,7 +199,7 @@ class Study(OneOfAKind):
         """
         if any(trial is each for each in self._rehearsals):
             self._rehearsals = [each for each in self._rehearsals if each is not trial]
-            trial.check_seeds()
+            trial.check_use(model)
             if score is not None:
                 trial.check_sampled()
                 self._rule.check_range(score)
