@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -91,9 +92,8 @@ def _silence() -> Iterator[None]:
             stack.callback(_flush)  # what a trial left in a buffer would come out later
             stack.callback(_warnings_dropped())
             if "IPython" in sys.modules:
-                from IPython.utils.capture import capture_output
-
-                stack.enter_context(capture_output(stdout=False, stderr=False, display=True))
+                notebook = import_module("IPython.utils.capture")
+                stack.enter_context(notebook.capture_output(stdout=False, stderr=False, display=True))
             stack.enter_context(redirect_stdout(nowhere))
             stack.enter_context(redirect_stderr(nowhere))
             yield

@@ -33,6 +33,10 @@ class OneOfAKind:
         )
 
 
+class RefusedNameError(InvalidValueError, AttributeError):
+    """A name that a trial or a study does not have."""
+
+
 class StudyTrial(OneOfAKind):
     """One training, to be done by the caller.
 
@@ -69,6 +73,15 @@ class StudyTrial(OneOfAKind):
         self._lacks_sample = sampling is not None
         self._n_sampled: int | None = None
         self._mistake: InvalidValueError | None = None
+
+    def __getattr__(self, name: str) -> NoReturn:
+        error = RefusedNameError(
+            f"A trial of a study has no {shown(name)}. It has params, noise_multiplier, generator, seed, is_final, "
+            "draw and sample; a hyperparameter is trial.params[name]."
+        )
+        if not name.startswith("_"):
+            self._mistake = error  # must not pass for a failed training
+        raise error
 
     @property
     def noise_multiplier(self) -> float:

@@ -305,7 +305,8 @@ _closed: list[AccountError] | None = None  # refusals since accounts were closed
 def accounts_closed() -> Iterator[Sequence[AccountError]]:
     """Refuse to count anything while a trial of a private selection runs; yield the refusals."""
     global _closed
-    _closed = refusals = []
+    refusals: list[AccountError] = []
+    _closed = refusals
     try:
         yield refusals
     finally:
@@ -317,8 +318,8 @@ def _refuse_if_closed() -> None:
         return
     error = AccountError(
         "Expected a trial of a private selection to count nothing: entries and records would tell the number of "
-        "trials, and the study counts all of them at once. Train with trial.noise_multiplier, and leave out what counts "
-        "itself, such as a run, a tuner or a callback with a folder of results."
+        "trials, and the study counts all of them at once. Train with trial.noise_multiplier, and leave out what "
+        "counts itself, such as a run, a tuner or a callback with a folder of results."
     )
     _closed.append(error)
     raise error

@@ -328,6 +328,8 @@ def test_an_event_that_is_no_function_of_its_noise_is_refused(strange: Any, mess
         ({"rate": []}, "an Optuna distribution or a list"),
         ({"batch_size": [1, 2]}, "leave the event of a training as it is"),
         ({"epochs:sgd": FloatDistribution(1, 2)}, "leave the event of a training as it is"),
+        ({"noise_multiplier": [0.5, 1.0]}, "leave the event of a training as it is"),
+        ({"num_train_epochs": [1, 2]}, "leave the event of a training as it is"),
         ({"kind": [torch.optim.SGD, torch.optim.Adam]}, "numbers, texts"),
         ({1: [1, 2]}, "to be a text"),
         (["rate"], "a dictionary"),
@@ -350,6 +352,8 @@ def test_strange_spaces_are_refused(space: Any, message: str) -> None:
         ({"held_out": 1.0}, "0 < held_out < 1"),
         ({"held_out": True}, "held_out"),
         ({"name": "a/b"}, "Expected a name"),
+        ({"direction": "minimize"}, "tell 1 - loss"),
+        ({"mean": 8.0}, r"method=bench.make_method\('papernot_steinke', {'mean': 8.0}\)"),
         ({"budget": (2.0, 1e-5)}, "PrivacyBudget"),
     ],
 )
@@ -465,7 +469,7 @@ def test_displays_of_a_notebook_are_captured(monkeypatch: pytest.MonkeyPatch) ->
         yield
         captured.append(False)
 
-    for name in ("IPython", "IPython.utils", "IPython.utils.capture"):
+    for name in ("IPython", "IPython.utils.capture"):
         monkeypatch.setitem(sys.modules, name, SimpleNamespace(capture_output=capture_output))
     of = study()
     for trial in of:
@@ -836,6 +840,25 @@ def test_training_that_has_not_asked_for_its_noise_is_refused() -> None:
 def test_train_returns_a_pair(outcome: Any) -> None:
     with pytest.raises(InvalidValueError, match=r"Expected train\(trial\) to return model, score"):
         selected(lambda _: outcome)
+
+
+def test_a_trial_that_is_asked_for_what_it_lacks_ends_the_search() -> None:
+    """An error in training is a trial that has lost, and nobody would see this one until the budget is spent."""
+    with pytest.raises(InvalidValueError, match=r"no suggest_float\..*trial\.params\[name\]"):
+        bench.select(
+            lambda trial: (trial.suggest_float("rate", 0, 1), 0.5),
+            SPACE, budget=BUDGET, event=event, n_scored=10, results_dir=None, seed=LONG,
+        )  # fmt: skip
+
+
+def test_choices_of_numpy_are_numbers() -> None:
+    space = {"rate": [*numpy.logspace(-2, 0, 3)]}
+    result = bench.select(
+        lambda trial: (trial.noise_multiplier, 0.5),
+        space, budget=BUDGET, event=event, n_scored=10, results_dir=None, seed=LONG,
+    )  # fmt: skip
+    assert result.params
+    assert type(result.params["rate"]) is float
 
 
 def test_select_takes_no_number_of_trials() -> None:
