@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from dphpo_bench.base.checks import typed
+from dphpo_bench.base.checks import inside, typed
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import shown
@@ -18,7 +18,7 @@ from dphpo_bench.external.declaration import Declaration
 from dphpo_bench.external.declared import DeclaredRun
 from dphpo_bench.external.hiding import refuse_progress_bars
 from dphpo_bench.external.loop import Loop
-from dphpo_bench.external.procedure import EventOf, Procedure, share_held_out
+from dphpo_bench.external.procedure import EventOf, Procedure
 from dphpo_bench.external.results import StudyResult, read_back, warn_of, written
 from dphpo_bench.external.scores import ScoreRule
 from dphpo_bench.external.spaces import checked_space, space_json
@@ -107,7 +107,7 @@ class Study(OneOfAKind):
     ) -> None:
         _refuse_others(others, method := registry.method_of(method))
         self._space = {} if space is None else checked_space(space)
-        share = share_held_out(held_out)
+        share = None if held_out is None else inside("held_out", held_out)
         self._plan = plan = Procedure.calibrated(method, event, budget, share)
         is_sampled = plan.selection.sample_rate < 1
         self._rule = ScoreRule(plan.score_noise, n_scored, score_sensitivity, each=is_sampled)
