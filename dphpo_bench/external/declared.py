@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 
 from dphpo_bench.base.checks import whole
 from dphpo_bench.base.errors import AccountError, InvalidValueError, PlanOverBudgetError, RecordError
+from dphpo_bench.base.files import TORN
 from dphpo_bench.external.declaration import Declaration
 from dphpo_bench.harness.account import DEFAULT, VOID, Account
 from dphpo_bench.harness.account_report import AccountReport, report_of
@@ -228,8 +229,10 @@ class DeclaredRun:
 
     def _discard(self) -> None:
         self.journal.discard()
-        if self.state_path:
-            self.state_path.unlink(missing_ok=True)
+        if path := self.state_path:
+            path.unlink(missing_ok=True)
+            for torn in path.parent.glob(f".{path.name}.*{TORN}"):  # of a process that was killed while it wrote
+                torn.unlink(missing_ok=True)
         self.release()
 
     def _record(

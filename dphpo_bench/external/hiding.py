@@ -6,11 +6,13 @@ import logging
 import os
 import random
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy
 import torch
@@ -26,8 +28,8 @@ _BARS = frozenset({"alive_progress", "enlighten", "progressbar", "tqdm"})
 def hidden(streams: Streams, show: bool = False) -> Iterator[None]:
     """Hide outputs, start global generators from a trial's streams, and put back the state of the process at the end.
 
-    Standard output and error are dropped, those of C code and of child processes too, and so is all that is logged,
-    in files as well.
+    Standard output and error are dropped, those of C code and of child processes too, what a notebook displays, and
+    warnings, also where the caller records them. So is all that is logged, in files as well.
 
     Args:
         streams: of the trial.
@@ -88,11 +90,33 @@ def _silence() -> Iterator[None]:
             for descriptor in (1, 2):
                 stack.callback(_redirected(nowhere.fileno(), descriptor))
             stack.callback(_flush)  # what a trial left in a buffer would come out later
+            stack.callback(_warnings_dropped())
+            if "IPython" in sys.modules:
+                notebook = import_module("IPython.utils.capture")
+                stack.enter_context(notebook.capture_output(stdout=False, stderr=False, display=True))
             stack.enter_context(redirect_stdout(nowhere))
             stack.enter_context(redirect_stderr(nowhere))
             yield
     finally:
         logging.disable(level)
+
+
+def _warnings_dropped() -> Callable[[], None]:
+    """Drop warnings, also where somebody records them, and return a function that ends it."""
+    before, is_hidden = warnings.showwarning, True
+
+    def show(*arguments: Any, **options: Any) -> None:
+        if not is_hidden:  # somebody who recorded warnings across trials has put it back
+            before(*arguments, **options)
+
+    def restore() -> None:
+        nonlocal is_hidden
+        is_hidden = False
+        if warnings.showwarning is show:
+            warnings.showwarning = before
+
+    warnings.showwarning = show
+    return restore
 
 
 def _flush() -> None:

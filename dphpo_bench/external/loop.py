@@ -2,11 +2,11 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.search_space import Candidate
 from dphpo_bench.external.declared import DeclaredRun
@@ -16,6 +16,7 @@ from dphpo_bench.external.results import StudyResult, ended, written
 from dphpo_bench.external.scores import ScoreRule
 from dphpo_bench.external.standing import FINAL, Best, Standing
 from dphpo_bench.external.trials import StudyTrial
+from dphpo_bench.harness.account import accounts_closed
 from dphpo_bench.session.access import draw_uniform
 from dphpo_bench.training.randomness import Streams
 
@@ -47,6 +48,7 @@ class Loop:
     _place: tuple[int, int] = field(default_factory=lambda: (os.getpid(), threading.get_ident()))
     _open: StudyTrial | None = None
     _outcome: Best | bytes | None = None
+    _refusals: Sequence[DphpoBenchError] = ()  # of the trial under way
 
     def trials(self, run: DeclaredRun) -> Iterator[StudyTrial]:
         """Yield the trials; the result is there when they are over."""
@@ -62,7 +64,7 @@ class Loop:
                 yield from self._final(params, self.plan.final_noise, streams, standing)
                 model = standing.final
         finally:
-            self._open = None
+            self._open = self._outcome = None
         self.lacks_model = model is None
         self.result = ended(run, best, params, model)
 
@@ -90,7 +92,9 @@ class Loop:
                 "Expected the trial under way, which has not been told yet, got another one: each trial is told once, "
                 "to its own study, before the next begins."
             )
-        trial.check_seeds()
+        if self._refusals:
+            raise self._refusals[0]
+        trial.check_use(model)
         outcome: Best | bytes | None = None
         if trial.is_final:
             outcome = None if score is None and model is None else written(model)
@@ -134,7 +138,7 @@ class Loop:
     def _shown(self, trial: StudyTrial, streams: Streams) -> Iterator[StudyTrial]:
         """Yield a trial, hidden from everybody but the caller's code."""
         self._outcome, self._open, self._streams = None, trial, streams
-        with hidden(streams, self.show):
+        with hidden(streams, self.show), accounts_closed() as self._refusals:
             trial.begin()
             yield trial
         if self._open is not None or not self._is_here():

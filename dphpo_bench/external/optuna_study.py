@@ -15,11 +15,11 @@ from dphpo_bench.base.checks import typed
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import one_line, shown
 from dphpo_bench.contract.method import Method
-from dphpo_bench.external.optuna_trial import PrivateTrial, RefusedNameError
+from dphpo_bench.external.optuna_trial import PrivateTrial
 from dphpo_bench.external.procedure import EventOf
 from dphpo_bench.external.results import StudyResult
 from dphpo_bench.external.study import Study
-from dphpo_bench.external.trials import OneOfAKind, StudyTrial
+from dphpo_bench.external.trials import OneOfAKind, RefusedNameError, StudyTrial
 from dphpo_bench.privacy.budget import PrivacyBudget
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ _OF_CREATION = MappingProxyType(
         "sampler": "a sampler that learns from raw scores makes every later trial a release. Trials are random.",
         "pruner": "a pruner compares raw scores, which no ε covers. Every trial trains to its end.",
         "directions": "a private selection compares one score, the larger the better.",
+        "space": "an objective draws by trial.suggest_float and its kin. bench.select takes a space.",
     }
 )
 _OF_OPTIMIZE: Mapping[str, tuple[Any, str]] = MappingProxyType(
@@ -330,6 +331,7 @@ def _outcome(
         score, asked.model = returned
     if score is None and not trial.is_final:
         return None, None
+    trial.check_use(asked.model)
     return score, KeptTrial(asked.model, asked.params, asked.distributions, asked.user_attrs)
 
 

@@ -10,7 +10,7 @@ from optuna.trial import BaseTrial
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import one_line, shown
-from dphpo_bench.external.trials import OneOfAKind, StudyTrial
+from dphpo_bench.external.trials import OneOfAKind, RefusedNameError, StudyTrial
 
 if TYPE_CHECKING:
     import torch
@@ -27,10 +27,6 @@ _UNSHOWN = MappingProxyType(
         "relative_params": "no sampler learns from earlier trials",
     }
 )
-
-
-class RefusedNameError(InvalidValueError, AttributeError):
-    """A name of Optuna's that a private study does not have."""
 
 
 class PrivateTrial(OneOfAKind, BaseTrial):
@@ -118,6 +114,8 @@ class PrivateTrial(OneOfAKind, BaseTrial):
     def set_user_attr(self, key: str, value: Any) -> None:
         """Note a text, a flag or a whole number about this trial, which its end forgets unless it wins.
 
+        The winner's notes are released: they must not count or measure private records.
+
         Raises:
             InvalidValueError: for fractions and arrays, which are what measures of private records look like.
         """
@@ -182,7 +180,10 @@ class PrivateTrial(OneOfAKind, BaseTrial):
         if name in _UNSHOWN:
             self.refusal = RefusedNameError(f"Expected no trial.{name}: {_UNSHOWN[name]}, and no ε covers them.")
             raise self.refusal
-        raise AttributeError(f"A trial has no attribute {name}.")
+        error = RefusedNameError(f"A trial has no attribute {shown(name)}.")
+        if not name.startswith("_"):
+            self.refusal = error  # must not pass for a failed training
+        raise error
 
     def _suggest(self, name: str, make: Callable[[], BaseDistribution]) -> Any:
         value = self._guarded(lambda: self._trial.draw(name, make()))

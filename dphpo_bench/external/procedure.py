@@ -7,7 +7,6 @@ from typing import Any
 
 from dp_accounting.dp_event import DpEvent
 
-from dphpo_bench.base.checks import inside
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract import registry
@@ -95,15 +94,6 @@ class Procedure:
         return cls(searcher, selection, budget, noise, score_noise, final_noise, event_, released)
 
 
-def share_held_out(value: float | None) -> float | None:
-    """Return the share of the records that only score; None if trained records may score.
-
-    Raises:
-        InvalidValueError: if it is no share.
-    """
-    return None if value is None else inside("held_out", value)
-
-
 def _selecting(method: str | Method) -> RandomStopping[Any]:
     method = registry.method_of(method)
     if isinstance(method, RandomStopping) and method.independent:
@@ -121,11 +111,6 @@ def _selecting(method: str | Method) -> RandomStopping[Any]:
 
 def _checked(event: EventOf, budget: PrivacyBudget, held_out: float | None) -> EventOf:
     """Return the function, its events frozen; reject one whose noise does not lower ε."""
-    if not callable(event):
-        raise InvalidValueError(
-            "Expected event to be a function of the noise multiplier, such as lambda noise: "
-            f"bench.recipes.dp_sgd_event(sample_rate, steps, noise), got {shown(event)}."
-        )
 
     def event_of(noise: float) -> DpEvent:
         try:

@@ -3,10 +3,12 @@
 import pickle
 import warnings
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
+from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
@@ -18,6 +20,12 @@ from dphpo_bench.records.record import RunRecord
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
+
+
+_GRADIENTS = frozenset({"grad_sample", "summed_grad"})  # on weights, by Opacus; None stands for there is none
+_CAPTURED = frozenset(
+    {"activations", "max_batch_len", "_current_grad_sample", "_norm_sample", "norm_sample"}
+)  # of its hooks
 
 
 @dataclass(frozen=True)
@@ -45,14 +53,32 @@ class StudyResult:
     account: AccountReport | None
 
 
+class _Writer(cloudpickle.Pickler):  # type: ignore[misc]
+    """Writes weights and layers without the inputs and gradients of records that Opacus leaves on them."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, nn.Module | Tensor):
+            reduced: Any = obj.__reduce_ex__(pickle.DEFAULT_PROTOCOL)
+            function, arguments, *rest = reduced
+            return function, tuple(map(_without_records, arguments)), *map(_without_records, rest)
+        return super().reducer_override(obj)
+
+
+def _without_records(state: Any) -> Any:
+    if type(state) is not dict:
+        return state
+    return {name: None if name in _GRADIENTS else value for name, value in state.items() if name not in _CAPTURED}
+
+
 def written(model: Any) -> bytes:
-    """Return a model as `pickle` writes it.
+    """Return a model as `pickle` writes it, without the inputs and gradients of records that Opacus leaves on it.
 
     Raises:
         InvalidValueError: if it cannot be written.
     """
     try:
-        return bytes(cloudpickle.dumps(model))
+        _Writer(file := BytesIO(), protocol=pickle.DEFAULT_PROTOCOL).dump(model)
+        return file.getvalue()
     except Exception as error:
         raise InvalidValueError(
             f"Expected a model that pickle can write, since the study keeps a copy of the best: {type(error).__name__} "

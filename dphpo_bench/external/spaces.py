@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import numpy
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -16,6 +17,16 @@ from dphpo_bench.base.checks import short_text
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.search_space import SCHEDULE, hyperparameter
+
+_OF_EVENT = SCHEDULE | {
+    "max_steps",
+    "noise_multiplier",
+    "num_epochs",
+    "num_train_epochs",
+    "per_device_train_batch_size",
+    "sample_rate",
+    "steps",
+}
 
 
 def checked_space(space: Mapping[str, Any]) -> dict[str, BaseDistribution]:
@@ -37,13 +48,13 @@ def space_json(space: Mapping[str, BaseDistribution]) -> dict[str, Any]:
 def _distribution(name: str, values: Any) -> BaseDistribution:
     if name in ("score", "winner"):
         raise InvalidValueError(f"Expected a hyperparameter of another name than {name}, which a record has already.")
-    if hyperparameter(name) in SCHEDULE:
+    if hyperparameter(name) in _OF_EVENT:
         raise InvalidValueError(
-            f"Expected hyperparameters that leave the event of a training as it is, got {name}: it sets sample rate "
-            "and steps, which event(noise) states once for all trials. Fix it."
+            f"Expected hyperparameters that leave the event of a training as it is, got {name}: sample rate, steps and "
+            "noise are the same in all trials, as event(noise) states. Fix it."
         )
     if isinstance(values, list) and values:
-        values = CategoricalDistribution(values)
+        values = CategoricalDistribution([each.item() if isinstance(each, numpy.generic) else each for each in values])
     if not isinstance(values, CategoricalDistribution | FloatDistribution | IntDistribution):
         raise InvalidValueError(
             f"Expected an Optuna distribution or a list of choices for {name}, got {shown(values, form=repr)}. For a "
@@ -54,7 +65,8 @@ def _distribution(name: str, values: Any) -> BaseDistribution:
     ]
     if strange:
         raise InvalidValueError(
-            f"Expected choices that are numbers, texts, True, False or None for {name}, got {shown(strange[0])}. "
-            "Search over a name, and look the value up in training."
+            f"Expected choices that are numbers, texts, True, False or None for {name}, got {shown(strange[0])} "
+            f"of type {type(strange[0]).__name__}. Search over a name, and look the value up in training; of an array "
+            "of NumPy, take array.tolist()."
         )
     return values

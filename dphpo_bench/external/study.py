@@ -8,16 +8,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from dphpo_bench.base.checks import typed
+from dphpo_bench.base.checks import inside, typed
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import shown
+from dphpo_bench.contract import registry
 from dphpo_bench.contract.method import Method
 from dphpo_bench.external.declaration import Declaration
 from dphpo_bench.external.declared import DeclaredRun
 from dphpo_bench.external.hiding import refuse_progress_bars
 from dphpo_bench.external.loop import Loop
-from dphpo_bench.external.procedure import EventOf, Procedure, share_held_out
+from dphpo_bench.external.procedure import EventOf, Procedure
 from dphpo_bench.external.results import StudyResult, read_back, warn_of, written
 from dphpo_bench.external.scores import ScoreRule
 from dphpo_bench.external.spaces import checked_space, space_json
@@ -45,10 +46,12 @@ class Study(OneOfAKind):
     the account before the first trial begins. After a kill, the next process goes on with the same draws; the trial
     that was under way has lost.
 
-    The caller answers for four things. Space, event and settings were chosen without a look at these records. Training
-    with `trial.noise_multiplier` costs `event` of it. Each record is in one part, training or held-out, by a rule that
-    looks at that record alone, such as a coin for each record tossed before the first trial; a shuffled split of fixed
-    sizes (`train_test_split`) is not quite that. Nothing but what the study returns is published.
+    The caller answers for five things. Space, event and settings were chosen without a look at these records. Training
+    with `trial.noise_multiplier` costs `event` of it, and starts anew in each trial. The model holds nothing else that
+    was computed of records: no raw score, and no checkpoint or number of steps that raw scores chose. Each record is in
+    one part, training or held-out, by a rule that looks at that record alone, such as a coin for each record tossed
+    before the first trial; a shuffled split of fixed sizes (`train_test_split`) is not quite that. Nothing but what the
+    study returns is published.
 
     Hidden while a trial runs: what it prints and logs, progress bars and warnings. Not hidden: how long the whole
     takes, the files that training writes, generators and other objects that it changes, and what it sends elsewhere.
@@ -63,7 +66,7 @@ class Study(OneOfAKind):
         held_out: expected share of the records that only score, and never train; None: scores may be of trained
             records, which costs both.
         n_scored: public number by which the sum of the records' scores is divided. If means are told, the number of
-            scored records is never below it.
+            scored records is never below it, and each record's score is from 0 to 1.
         score_sensitivity: sensitivity of a score of another kind, a single number, under adding or removing one record.
         name: of the study, for records and accounts. A study that was interrupted goes on under its name.
         results_dir: folder of the record, the account and the journal; None: nothing is written or counted.
@@ -102,9 +105,9 @@ class Study(OneOfAKind):
         show_trials: bool = False,
         **others: Any,
     ) -> None:
-        _refuse_others(others)
+        _refuse_others(others, method := registry.method_of(method))
         self._space = {} if space is None else checked_space(space)
-        share = share_held_out(held_out)
+        share = None if held_out is None else inside("held_out", held_out)
         self._plan = plan = Procedure.calibrated(method, event, budget, share)
         is_sampled = plan.selection.sample_rate < 1
         self._rule = ScoreRule(plan.score_noise, n_scored, score_sensitivity, each=is_sampled)
@@ -189,8 +192,8 @@ class Study(OneOfAKind):
         Args:
             trial: the trial under way.
             score: larger is better. Scores of the held-out records, a list or 1-D array, each held to [0, 1], NaN and
-                infinity counting 0; or their mean, held to [0, 1]; or, with `score_sensitivity`, a single number. None,
-                or a single number that is not finite: the trial failed and cannot win.
+                infinity counting 0; or their mean, if each of them is from 0 to 1; or, with `score_sensitivity`, a
+                single number. None, or a single number that is not finite: the trial failed and cannot win.
             model: whatever `pickle` can write. The study keeps a copy as it is now.
 
         Raises:
@@ -199,7 +202,7 @@ class Study(OneOfAKind):
         """
         if any(trial is each for each in self._rehearsals):
             self._rehearsals = [each for each in self._rehearsals if each is not trial]
-            trial.check_seeds()
+            trial.check_use(model)
             if score is not None:
                 trial.check_sampled()
                 self._rule.check_range(score)
@@ -243,7 +246,7 @@ class Study(OneOfAKind):
         warn_of(self.result(), lacks_model=loop.lacks_model, is_share=self._rule.sensitivity is None)
 
 
-def _refuse_others(others: Mapping[str, Any]) -> None:
+def _refuse_others(others: Mapping[str, Any], method: Method) -> None:
     if not others:
         return
     name = next(iter(others))
@@ -251,5 +254,12 @@ def _refuse_others(others: Mapping[str, Any]) -> None:
         raise InvalidValueError(
             f"Expected no {name}: the number of trials is drawn in secret, and they run one after the other. Its mean "
             'is the method\'s: bench.make_method("papernot_steinke", {"mean": 8}).'
+        )
+    if name in ("direction", "maximize", "minimize"):
+        raise InvalidValueError(f"Expected no {name}: the largest score wins. Of a loss from 0 to 1, tell 1 - loss.")
+    if name in method.parameters:
+        raise InvalidValueError(
+            f"Expected no {name} here, since it is the method's: method=bench.make_method({method.name!r}, "
+            f"{{{name!r}: {shown(others[name], form=repr)}}})."
         )
     raise InvalidValueError(f"A study has no argument {shown(name, form=repr)}; see help(bench.search.Study).")

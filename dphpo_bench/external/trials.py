@@ -1,6 +1,10 @@
 """A trial of a study, as the caller's training code sees it."""
 
+import gc
+import weakref
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from torch import nn
 
 from dphpo_bench.base.checks import whole
 from dphpo_bench.base.errors import InvalidValueError
@@ -27,6 +31,10 @@ class OneOfAKind:
             f"Expected no copy of a {type(self).__name__}, in this process or another: its draws would repeat. Train "
             "in the process of the loop, and hand its params, noise_multiplier and seed on to workers."
         )
+
+
+class RefusedNameError(InvalidValueError, AttributeError):
+    """A name that a trial or a study does not have."""
 
 
 class StudyTrial(OneOfAKind):
@@ -63,6 +71,17 @@ class StudyTrial(OneOfAKind):
         self.generator: torch.Generator = streams.generator("trial")
         self._sampling = sampling or (1.0, streams)
         self._lacks_sample = sampling is not None
+        self._n_sampled: int | None = None
+        self._mistake: InvalidValueError | None = None
+
+    def __getattr__(self, name: str) -> NoReturn:
+        error = RefusedNameError(
+            f"A trial of a study has no {shown(name)}. It has params, noise_multiplier, generator, seed, is_final, "
+            "draw and sample; a hyperparameter is trial.params[name]."
+        )
+        if not name.startswith("_"):
+            self._mistake = error  # must not pass for a failed training
+        raise error
 
     @property
     def noise_multiplier(self) -> float:
@@ -112,25 +131,53 @@ class StudyTrial(OneOfAKind):
         sampled records of the training part, and score on those of the held-out part. Other trials may see all.
 
         Args:
-            n_records: number of all records, or of units where these hold several records.
+            n_records: number of all records, training and held-out, or of units where these hold several records.
 
         Returns:
             Indices, ascending, int64.
+
+        Raises:
+            InvalidValueError: if an earlier call named another number.
         """
         rate, streams = self._sampling
-        self._lacks_sample = False
-        return poisson_sample(whole("n_records", n_records, low=0, high=MAX_RECORDS), rate, streams.generator("sample"))
+        n_records = whole("n_records", n_records, low=0, high=MAX_RECORDS)
+        if rate < 1 and self._n_sampled not in (None, n_records):
+            self._mistake = InvalidValueError(
+                f"Expected one n_records in trial.sample, got {self._n_sampled} and {n_records}: records of two "
+                "samples would share their coins. Number all records, training and held-out, in one row; sample once."
+            )
+            raise self._mistake
+        self._lacks_sample, self._n_sampled = False, n_records
+        return poisson_sample(n_records, rate, streams.generator("sample"))
 
     def begin(self) -> None:
-        """Note the seeds of its generator and of torch's global ones, before training."""
+        """Note the seeds of its generator and of torch's global ones, and the networks there are, before training."""
         self._seeds = self._present_seeds()
+        self._older = [weakref.ref(each) for each in gc.get_objects() if issubclass(type(each), nn.Module)]
 
-    def check_seeds(self) -> None:
-        """Reject training that has seeded torch: noise and batches that it drew then, anybody can draw again.
+    def check_use(self, model: Any) -> None:
+        """Reject training that has misused its sample, seeded torch, or went on from the weights of another trial.
+
+        Noise and batches that are drawn from a known seed, anybody can draw again.
+
+        Args:
+            model: of the trial.
 
         Raises:
             InvalidValueError: if it has.
         """
+        if self._mistake is not None:
+            raise self._mistake
+        older = {id(each()) for each in self._older}
+        if isinstance(model, nn.Module) and any(
+            id(part) in older and any(weight.requires_grad for weight in part.parameters(recurse=False))
+            for part in model.modules()
+        ):
+            raise InvalidValueError(
+                "Expected a model that was made in its trial, got one from before: the next trial would go on from "
+                "weights that this one trained, and ε covers independent trials. Build it in the trial, or train "
+                "copy.deepcopy(model)."
+            )
         shorter = {self.seed % 2**bits for bits in (63, 32, 31)}  # as other libraries take them
         if not self._present_seeds() <= self._seeds | shorter:
             raise InvalidValueError(

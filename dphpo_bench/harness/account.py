@@ -183,6 +183,7 @@ class Account:
             AccountError: if the cap does not cover all of them, one was counted with another plan, or the file cannot
                 be written; then none is written.
         """
+        _refuse_if_closed()
         with self._locked():
             cap, known = self.read()
             begun = {entry.number: entry for entry in known}
@@ -295,6 +296,33 @@ class Account:
             f"Cannot write the account {self.path}: {reason}. No data was read: a run on private records is counted "
             f"first. {'Free some space' if full else 'Name a writable folder of results'}."
         )
+
+
+_closed: list[AccountError] | None = None  # refusals since accounts were closed; None: they are not
+
+
+@contextmanager
+def accounts_closed() -> Iterator[Sequence[AccountError]]:
+    """Refuse to count anything while a trial of a private selection runs; yield the refusals."""
+    global _closed
+    refusals: list[AccountError] = []
+    _closed = refusals
+    try:
+        yield refusals
+    finally:
+        _closed = None
+
+
+def _refuse_if_closed() -> None:
+    if _closed is None:
+        return
+    error = AccountError(
+        "Expected a trial of a private selection to count nothing: entries and records would tell the number of "
+        "trials, and the study counts all of them at once. Train with trial.noise_multiplier, and leave out what "
+        "counts itself, such as a run, a tuner or a callback with a folder of results."
+    )
+    _closed.append(error)
+    raise error
 
 
 def accounts_in(root: Path) -> list[Account]:

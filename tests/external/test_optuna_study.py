@@ -336,7 +336,7 @@ ASKS: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "an empty range": (lambda trial: trial.suggest_float("x", 2.0, 1.0), "Expected a range or choices as Optuna takes"),
     "no choices": (lambda trial: trial.suggest_categorical("x", []), "Expected a range or choices as Optuna takes"),
-    "batch size": (lambda trial: trial.suggest_int("batch_size", 8, 64), "sets sample rate and steps"),
+    "batch size": (lambda trial: trial.suggest_int("batch_size", 8, 64), "sample rate, steps and noise are the same"),
     "objects": (lambda trial: trial.suggest_categorical("f", [len]), "Search over a name, and look the value up"),
     "another objective": (lambda _: (0.5, 0.7), "an objective that returns its score, or .score, model., got 2"),
     "three values": (lambda _: (0.5, 0.7, 0.1), "got 3 values"),
@@ -460,6 +460,17 @@ def test_a_hyperparameter_has_no_name_of_the_record(name: str) -> None:
     assert f"of another name than {name}" in refused(partial(optimize, study(), objective))
     with pytest.raises(InvalidValueError, match="of another name"):
         bench.search.Study({name: [0, 1]}, budget=BUDGET, event=event, n_scored=9)
+
+
+def test_an_objective_with_a_misspelt_name_or_an_older_model_ends_the_search() -> None:
+    """As failed trials, both would spend the budget unseen."""
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(InvalidValueError, match="no attribute sugest_float"):
+        study().optimize(lambda trial: trial.sugest_float("rate", 0, 1))
+    with pytest.raises(InvalidValueError, match="made in its trial"):
+        study().optimize(lambda trial: (trial.noise_multiplier * 0 + 0.5, model))
+    with pytest.raises(InvalidValueError, match="Expected no space"):
+        study(space={"rate": [1, 2]})
 
 
 def test_before_the_end_there_is_no_winner() -> None:

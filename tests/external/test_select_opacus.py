@@ -1,5 +1,7 @@
 """A real Opacus loop around digits: what a caller writes, and what comes out."""
 
+import copy
+import pickle
 import warnings
 from collections.abc import Iterator
 from itertools import pairwise
@@ -95,6 +97,27 @@ def test_select_around_an_opacus_loop_learns(parts: dict[str, Any]) -> None:
     accountant.history = [(noise[0], RATE, STEPS)]
     assert 0.2 * BUDGET.epsilon < accountant.get_epsilon(BUDGET.delta) < 0.8 * BUDGET.epsilon
     assert len(set(noise)) == 1
+
+
+@pytest.mark.parametrize("handed_over", ["wrapper", "inner", "deep copy", "in a dictionary"])
+def test_the_released_model_holds_no_records(parts: dict[str, Any], handed_over: str) -> None:
+    """Opacus leaves gradients of the last batch on weights, and inputs of the last prediction on layers."""
+
+    def trained(trial: StudyTrial) -> tuple[Any, Any]:
+        model, scores = train(trial, parts)
+        forms = {"inner": model._module, "deep copy": copy.deepcopy(model), "in a dictionary": {"model": model}}
+        return forms.get(handed_over, model), scores
+
+    model = bench.select(trained, SPACE, **SETTINGS).model
+    model = model["model"] if handed_over == "in a dictionary" else model
+    content = pickle.dumps(model)
+    records = [*parts["held_out"][0], *parts["inputs"]]
+    assert not any(record.numpy().tobytes() in content for record in records)
+    assert not [
+        weight for weight in model.parameters() if any(isinstance(each, torch.Tensor) for each in vars(weight).values())
+    ]
+    if handed_over != "deep copy":  # which Opacus' hooks do not survive
+        functional.cross_entropy(model(parts["inputs"]), parts["targets"]).backward()
 
 
 def test_the_loop_form_gives_the_same_model(parts: dict[str, Any]) -> None:

@@ -10,7 +10,9 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -326,6 +328,8 @@ def test_an_event_that_is_no_function_of_its_noise_is_refused(strange: Any, mess
         ({"rate": []}, "an Optuna distribution or a list"),
         ({"batch_size": [1, 2]}, "leave the event of a training as it is"),
         ({"epochs:sgd": FloatDistribution(1, 2)}, "leave the event of a training as it is"),
+        ({"noise_multiplier": [0.5, 1.0]}, "leave the event of a training as it is"),
+        ({"num_train_epochs": [1, 2]}, "leave the event of a training as it is"),
         ({"kind": [torch.optim.SGD, torch.optim.Adam]}, "numbers, texts"),
         ({1: [1, 2]}, "to be a text"),
         (["rate"], "a dictionary"),
@@ -348,6 +352,8 @@ def test_strange_spaces_are_refused(space: Any, message: str) -> None:
         ({"held_out": 1.0}, "0 < held_out < 1"),
         ({"held_out": True}, "held_out"),
         ({"name": "a/b"}, "Expected a name"),
+        ({"direction": "minimize"}, "tell 1 - loss"),
+        ({"mean": 8.0}, r"method=bench.make_method\('papernot_steinke', {'mean': 8.0}\)"),
         ({"budget": (2.0, 1e-5)}, "PrivacyBudget"),
     ],
 )
@@ -383,6 +389,24 @@ def test_a_model_that_cannot_be_written_is_refused_whoever_wins() -> None:
         of.tell(loser, 0.0, threading.Lock())
 
 
+def test_a_model_from_before_the_trial_is_refused() -> None:
+    """A second trial would go on from the weights of the first."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 2))
+    of = study()
+    _loop, trial = first(of)
+    for shared in (model, model[0], torch.nn.Sequential(torch.nn.ReLU(), model)):
+        with pytest.raises(InvalidValueError, match="made in its trial, got one from before"):
+            of.tell(trial, 0.5, shared)
+    with pytest.raises(InvalidValueError, match="made in its trial, got one from before"):
+        of.tell(of.rehearsal(), 0.5, model)
+    of.tell(trial, 0.5, copy.deepcopy(model))
+    _loop.close()  # type: ignore[attr-defined]
+    frozen = model.requires_grad_(False)
+    for trial in (of := study()):
+        of.tell(trial, 0.5, torch.nn.Sequential(frozen, torch.nn.Linear(2, 2)))
+    assert isinstance(of.result().model, torch.nn.Sequential)
+
+
 # ---------------------------------------------------------------------------------------------------- the hidden
 
 
@@ -409,6 +433,50 @@ def test_trials_print_and_log_nothing(show: bool, capfd: pytest.CaptureFixture[s
     assert any(record.message == "logged" for record in caplog.records) == show
     logging.getLogger("training").error("after")
     assert caplog.records[-1].message == "after"
+
+
+def test_warnings_of_trials_are_in_no_list_of_the_callers() -> None:
+    of = study()
+    with warnings.catch_warnings(record=True) as record:
+        warnings.simplefilter("always")
+        for trial in of:
+            warnings.warn("of a trial", stacklevel=1)
+            of.tell(trial, 0.5)
+        warnings.warn("after", stacklevel=1)
+    assert [str(each.message) for each in record if str(each.message) in ("of a trial", "after")] == ["after"]
+
+
+def test_who_records_warnings_across_the_end_of_a_trial_hears_of_later_ones() -> None:
+    of = study()
+    loop, trial = first(of)
+    with warnings.catch_warnings(record=True) as across:
+        warnings.simplefilter("always")
+        of.tell(trial, 0.5)
+        loop.close()  # type: ignore[attr-defined]
+        warnings.warn("after", stacklevel=1)
+    assert [str(each.message) for each in across] == ["after"]
+    with pytest.warns(UserWarning, match="later"):
+        warnings.warn("later", stacklevel=1)
+
+
+def test_displays_of_a_notebook_are_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    captured: list[bool] = []
+
+    @contextmanager
+    def capture_output(*, stdout: bool, stderr: bool, display: bool) -> Iterator[None]:
+        assert (stdout, stderr, display) == (False, False, True)
+        captured.append(True)
+        yield
+        captured.append(False)
+
+    for name in ("IPython", "IPython.utils.capture"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(capture_output=capture_output))
+    of = study()
+    for trial in of:
+        assert captured[-1]
+        of.tell(trial, 0.5)
+        assert captured[-1]
+    assert not captured[-1]
 
 
 BUFFERED = """
@@ -661,6 +729,23 @@ def test_training_without_the_sample_is_refused() -> None:
         study("subsampled_tuning", n_scored=None, score_sensitivity=1.0)
 
 
+def test_training_and_held_out_records_are_one_sample() -> None:
+    """Two samples of one trial would share their coins: a record's coin would tell of another's."""
+    of = study("subsampled_tuning")
+    _loop, trial = first(of)
+    trial.sample(900)
+    with pytest.raises(InvalidValueError, match="got 900 and 100: records of two samples would share"):
+        trial.sample(100)
+    with pytest.raises(InvalidValueError, match="got 900 and 100"):
+        of.tell(trial, [0.5])
+    _loop.close()  # type: ignore[attr-defined]
+    with pytest.raises(InvalidValueError, match="got 900 and 100"):
+        bench.select(
+            lambda trial: (trial.sample(900), trial.sample(100), trial.noise_multiplier)[:2],
+            SPACE, budget=BUDGET, event=event, method="subsampled_tuning", n_scored=10, results_dir=None, seed=LONG,
+        )  # fmt: skip
+
+
 def test_other_trials_may_see_all_records() -> None:
     _loop, trial = first(study())
     assert trial.sample(10).tolist() == [*range(10)]
@@ -755,6 +840,25 @@ def test_training_that_has_not_asked_for_its_noise_is_refused() -> None:
 def test_train_returns_a_pair(outcome: Any) -> None:
     with pytest.raises(InvalidValueError, match=r"Expected train\(trial\) to return model, score"):
         selected(lambda _: outcome)
+
+
+def test_a_trial_that_is_asked_for_what_it_lacks_ends_the_search() -> None:
+    """An error in training is a trial that has lost, and nobody would see this one until the budget is spent."""
+    with pytest.raises(InvalidValueError, match=r"no suggest_float\..*trial\.params\[name\]"):
+        bench.select(
+            lambda trial: (trial.suggest_float("rate", 0, 1), 0.5),
+            SPACE, budget=BUDGET, event=event, n_scored=10, results_dir=None, seed=LONG,
+        )  # fmt: skip
+
+
+def test_choices_of_numpy_are_numbers() -> None:
+    space = {"rate": [*numpy.logspace(-2, 0, 3)]}
+    result = bench.select(
+        lambda trial: (trial.noise_multiplier, 0.5),
+        space, budget=BUDGET, event=event, n_scored=10, results_dir=None, seed=LONG,
+    )  # fmt: skip
+    assert result.params
+    assert type(result.params["rate"]) is float
 
 
 def test_select_takes_no_number_of_trials() -> None:

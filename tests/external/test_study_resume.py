@@ -12,6 +12,7 @@ import pytest
 import dphpo_bench as bench
 from dphpo_bench.base.errors import AccountError, InvalidValueError, RecordError
 from dphpo_bench.external import declared
+from dphpo_bench.external.declaration import Declaration
 from dphpo_bench.external.declared import DeclaredRun
 from dphpo_bench.external.standing import Standing
 from dphpo_bench.external.trials import StudyTrial
@@ -127,6 +128,22 @@ def test_a_study_that_was_left_goes_on_in_another_of_its_name(tmp_path: Path) ->
     assert len(Account(tmp_path / "left").read()[1]) == 1
 
 
+def test_what_a_kill_leaves_of_a_state_file_is_gone_at_the_end(tmp_path: Path) -> None:
+    """It would hold the model and the score of a trial that may have lost."""
+
+    def work() -> None:
+        of = study(tmp_path)
+        for number, trial in enumerate(of):
+            if number == 1:
+                Path.replace = die  # type: ignore[method-assign,assignment]
+            of.tell(trial, 0.1 + 0.2 * number, "model")
+
+    assert ended(start(work)) == -signal.SIGKILL
+    assert [*(tmp_path / ".unfinished").glob(".*.tmp")]
+    gone_through(study(tmp_path))
+    assert [path.name for path in (tmp_path / ".unfinished").iterdir()] == ["declared-mine.lock"]
+
+
 @pytest.mark.parametrize("damage", [b"", b"torn", None, "flip"])
 def test_a_damaged_state_is_one_line(tmp_path: Path, damage: Any) -> None:
     killed_in(tmp_path, 3)
@@ -205,6 +222,24 @@ def test_two_studies_on_one_account_are_both_counted(tmp_path: Path, monkeypatch
     together = bench.account(tmp_path).totals[0].together
     assert together is not None
     assert BUDGET.epsilon < together <= 2 * BUDGET.epsilon
+
+
+def test_a_trial_counts_nothing_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries and records of trials would tell how many there were."""
+    monkeypatch.undo()  # two procedures have two secrets
+
+    def counted(*_: object) -> Any:
+        declaration = Declaration("inner", "dp_sgd", "training", BUDGET, bench.events.gaussian(9.0))
+        DeclaredRun.open(declaration, results_dir=tmp_path).finish()
+
+    refusal = "Expected a trial of a private selection to count nothing"
+    with pytest.raises(AccountError, match=refusal):
+        gone_through(study(tmp_path), counted)
+    with pytest.raises(AccountError, match=refusal):
+        bench.select(counted, SPACE, budget=BUDGET, event=event, n_scored=10, results_dir=tmp_path, name="other")
+    assert [entry.task for entry in Account(tmp_path).read()[1]] == ["mine", "other"]
+    counted()
+    assert len(Account(tmp_path).read()[1]) == 3
 
 
 def test_one_name_at_a_time(tmp_path: Path) -> None:
