@@ -18,7 +18,7 @@ from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, OverBudg
 from dphpo_bench.base.text import count
 from dphpo_bench.external.declaration import Declaration
 from dphpo_bench.external.declared import DeclaredRun, Finished
-from dphpo_bench.external.opacus_parts import StepSource, accountant_of
+from dphpo_bench.external.opacus_parts import StepSource, accountant_of, forget_records
 from dphpo_bench.external.processes import in_first_process
 from dphpo_bench.external.reserved_steps import ReservedSteps
 from dphpo_bench.external.step_plan import MAX_LEVELS, MOST_STEPS, Counts, NoiseSchedule, event_of, most_steps
@@ -300,6 +300,7 @@ class StepBudget(TrainingRecord):
 
     def _finish(self, **how: Any) -> None:
         self._has_ended = True
+        forget_records(self._model)
         if self._run is not None:
             assert self.planned is not None
             spent = self._counted

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from annotated_types import Interval
+from torch import nn
 
 from dphpo_bench.base.checks import positive, ranged
 from dphpo_bench.base.errors import InvalidValueError
@@ -18,6 +19,12 @@ from dphpo_bench.external.step_plan import Counts, NoiseSchedule
 
 _ROUNDING = 1 + 1e-9
 _WRAPPERS = 8
+GRADIENTS = frozenset({"grad_sample", "summed_grad"})
+"""Attributes of weights by which Opacus keeps gradients of records; None: there is none."""
+
+CAPTURED = frozenset({"activations", "max_batch_len", "_current_grad_sample", "_norm_sample", "norm_sample"})
+"""Attributes that the hooks of Opacus leave on layers and weights."""
+
 
 NO_NOISE = (
     "This trainer is not private: its optimizer ({}) clips no gradients and adds no noise. Make it with Opacus' "
@@ -211,6 +218,17 @@ def poisson_sampler(loader: Any) -> Any:
         "Train from the loader that PrivacyEngine.make_private returns, or from DPDataLoader.from_data_loader(loader). "
         "A batch sampler of your own that draws each record by itself says so by an attribute sample_rate."
     )
+
+
+def forget_records(model: Any) -> None:
+    """Remove the inputs and gradients of records that Opacus leaves on a module; saving it would publish them."""
+    if not isinstance(model, nn.Module):
+        return
+    for part in (*model.modules(), *model.parameters()):
+        for name in CAPTURED & vars(part).keys():
+            delattr(part, name)
+        for name in GRADIENTS & vars(part).keys():
+            setattr(part, name, None)
 
 
 def draw_secretly(optimizer: Any, sampler: Any) -> None:

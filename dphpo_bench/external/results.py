@@ -14,18 +14,13 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.search_space import Candidate
 from dphpo_bench.external.declared import DeclaredRun
+from dphpo_bench.external.opacus_parts import CAPTURED, GRADIENTS
 from dphpo_bench.external.standing import Best
 from dphpo_bench.harness.account_report import AccountReport
 from dphpo_bench.records.record import RunRecord
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
-
-
-_GRADIENTS = frozenset({"grad_sample", "summed_grad"})  # on weights, by Opacus; None stands for there is none
-_CAPTURED = frozenset(
-    {"activations", "max_batch_len", "_current_grad_sample", "_norm_sample", "norm_sample"}
-)  # of its hooks
 
 
 @dataclass(frozen=True)
@@ -67,7 +62,7 @@ class _Writer(cloudpickle.Pickler):  # type: ignore[misc]
 def _without_records(state: Any) -> Any:
     if type(state) is not dict:
         return state
-    return {name: None if name in _GRADIENTS else value for name, value in state.items() if name not in _CAPTURED}
+    return {name: None if name in GRADIENTS else value for name, value in state.items() if name not in CAPTURED}
 
 
 def written(model: Any) -> bytes:

@@ -17,6 +17,7 @@ from dphpo_bench.external.callers_records import CallersRecords, Losses
 from dphpo_bench.external.declaration import Declaration
 from dphpo_bench.external.declared import DeclaredRun, Finished
 from dphpo_bench.external.groups import check_alike, open_in_group
+from dphpo_bench.external.opacus_parts import forget_records
 from dphpo_bench.external.rows import Collate, Rows
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.ledger import Ledger
@@ -258,6 +259,7 @@ class Tuner:
         if self._optimizer:
             self._optimizer.release()
         self._average.copy_to(self._weights)
+        forget_records(self._records.whole)
         results = self._voted.results()
         self._voted.session.close()
         return self._declared.finish(released=results, metrics=numbers) if self._declared else None

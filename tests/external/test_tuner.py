@@ -186,6 +186,22 @@ def test_a_seed_of_the_script_tells_nothing_of_noise_and_batches_of_opacus(seed:
     assert (batch == other) != is_secret
 
 
+def test_a_finished_model_holds_no_records() -> None:
+    """Nothing in the file of the model is the size of a batch, as inputs and gradients of records are."""
+    model = network("mlp")
+    tuner = tuner_of(model)
+    module, optimizer, loader, accountant = private(model, tuner)
+    tuner.attach(optimizer, loader, accountant)
+    for x, y in batches(loader, STEPS):
+        functional.cross_entropy(module(x), y).backward()
+        tuner.step()
+    module(TRAIN.inputs)  # an input that stays on the layers
+    assert any(hasattr(layer, "activations") for layer in module.modules())
+    tuner.finish()
+    assert not any(hasattr(layer, "activations") for layer in module.modules())
+    assert all(weight.grad_sample is None and weight.summed_grad is None for weight in module.parameters())
+
+
 # ------------------------------------------------------------------------------------------------------------- counted
 
 
