@@ -5,6 +5,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from torch import nn
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.contract import search_space as search
@@ -15,7 +18,7 @@ from dphpo_bench.external.procedure import Procedure
 from dphpo_bench.external.results import StudyResult, ended, written
 from dphpo_bench.external.scores import ScoreRule
 from dphpo_bench.external.standing import FINAL, Best, Standing
-from dphpo_bench.external.trials import StudyTrial
+from dphpo_bench.external.trials import StudyTrial, networks
 from dphpo_bench.harness.account import accounts_closed
 from dphpo_bench.session.access import draw_uniform
 from dphpo_bench.training.randomness import Streams
@@ -49,6 +52,7 @@ class Loop:
     _open: StudyTrial | None = None
     _outcome: Best | bytes | None = None
     _refusals: Sequence[DphpoBenchError] = ()  # of the trial under way
+    _older: list[ref[nn.Module]] | None = None  # networks from before the first trial, and those of trials
 
     def trials(self, run: DeclaredRun) -> Iterator[StudyTrial]:
         """Yield the trials; the result is there when they are over."""
@@ -138,9 +142,11 @@ class Loop:
     def _shown(self, trial: StudyTrial, streams: Streams) -> Iterator[StudyTrial]:
         """Yield a trial, hidden from everybody but the caller's code."""
         self._outcome, self._open, self._streams = None, trial, streams
+        self._older = networks() if self._older is None else self._older  # once, since it takes long
         with hidden(streams, self.show), accounts_closed() as self._refusals:
-            trial.begin()
+            trial.begin(self._older)
             yield trial
+        self._older += trial.networks
         if self._open is not None or not self._is_here():
             raise InvalidValueError(
                 "Expected study.tell before the next trial, in the process and the thread of the loop; "

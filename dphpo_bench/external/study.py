@@ -22,7 +22,7 @@ from dphpo_bench.external.procedure import EventOf, Procedure
 from dphpo_bench.external.results import StudyResult, read_back, warn_of, written
 from dphpo_bench.external.scores import ScoreRule
 from dphpo_bench.external.spaces import checked_space, space_json
-from dphpo_bench.external.trials import OneOfAKind, StudyTrial
+from dphpo_bench.external.trials import OneOfAKind, StudyTrial, networks
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.training.randomness import Streams
 
@@ -159,7 +159,7 @@ class Study(OneOfAKind):
         """
         streams = Streams(secrets.randbits(128)).within("rehearsal")
         trial = self._new_loop().trial(streams, streams)
-        trial.begin()
+        trial.begin(networks())
         self._rehearsals.append(trial)
         return trial
 

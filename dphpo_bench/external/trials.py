@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch import nn
@@ -37,6 +38,11 @@ class RefusedNameError(InvalidValueError, AttributeError):
     """A name that a trial or a study does not have."""
 
 
+def networks() -> "list[weakref.ref[nn.Module]]":
+    """Return all networks that there are in this process."""
+    return [weakref.ref(each) for each in gc.get_objects() if issubclass(type(each), nn.Module)]
+
+
 class StudyTrial(OneOfAKind):
     """One training, to be done by the caller.
 
@@ -51,6 +57,7 @@ class StudyTrial(OneOfAKind):
         generator: a torch generator on the CPU.
         seed: an integer below 2^63, for generators elsewhere: `torch.Generator("cuda").manual_seed(trial.seed)`. On a
             CPU, torch takes 32 bits of a seed, too few for noise: use `generator`.
+        networks: parts of its model, once it is over.
     """
 
     def __init__(
@@ -69,6 +76,7 @@ class StudyTrial(OneOfAKind):
         self._streams = streams
         self.seed = streams.derive("seed")
         self.generator: torch.Generator = streams.generator("trial")
+        self.networks: list[weakref.ref[nn.Module]] = []
         self._sampling = sampling or (1.0, streams)
         self._lacks_sample = sampling is not None
         self._n_sampled: int | None = None
@@ -150,10 +158,13 @@ class StudyTrial(OneOfAKind):
         self._lacks_sample, self._n_sampled = False, n_records
         return poisson_sample(n_records, rate, streams.generator("sample"))
 
-    def begin(self) -> None:
-        """Note the seeds of its generator and of torch's global ones, and the networks there are, before training."""
-        self._seeds = self._present_seeds()
-        self._older = [weakref.ref(each) for each in gc.get_objects() if issubclass(type(each), nn.Module)]
+    def begin(self, older: "Sequence[weakref.ref[nn.Module]]") -> None:
+        """Note the seeds of its generator and of torch's global ones, before training.
+
+        Args:
+            older: networks that were there before this trial.
+        """
+        self._seeds, self._older = self._present_seeds(), older
 
     def check_use(self, model: Any) -> None:
         """Reject training that has misused its sample, seeded torch, or went on from the weights of another trial.
@@ -178,6 +189,8 @@ class StudyTrial(OneOfAKind):
                 "weights that this one trained, and ε covers independent trials. Build it in the trial, or train "
                 "copy.deepcopy(model)."
             )
+        if isinstance(model, nn.Module):
+            self.networks = [weakref.ref(part) for part in model.modules()]
         shorter = {self.seed % 2**bits for bits in (63, 32, 31)}  # as other libraries take them
         if not self._present_seeds() <= self._seeds | shorter:
             raise InvalidValueError(

@@ -389,6 +389,17 @@ def test_a_model_that_cannot_be_written_is_refused_whoever_wins() -> None:
         of.tell(loser, 0.0, threading.Lock())
 
 
+def test_a_model_of_an_earlier_trial_is_refused() -> None:
+    of = study()
+    loop, trial = first(of)
+    model = torch.nn.Linear(2, 3)
+    of.tell(trial, 0.5, torch.nn.Sequential(model))
+    following = next(loop)
+    with pytest.raises(InvalidValueError, match="made in its trial, got one from before"):
+        of.tell(following, 0.5, model)
+    of.tell(following, 0.5, copy.deepcopy(model))
+
+
 def test_a_model_from_before_the_trial_is_refused() -> None:
     """A second trial would go on from the weights of the first."""
     model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 2))
