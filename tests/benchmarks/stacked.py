@@ -24,6 +24,12 @@ from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.optimizers import UpdateRule
 from dphpo_bench.training.randomness import Streams, global_randomness
 
+SLOPES: dict[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
+    nn.Tanh: torch.ops.aten.tanh_backward,
+    nn.ReLU: lambda delta, outputs: torch.ops.aten.threshold_backward(delta, outputs, 0),
+}
+"""Gradients with respect to inputs of activations, from those with respect to outputs, and outputs."""
+
 CELLS = 2**20
 """Largest number of outputs of a layer, of all runs for the records of a micro-batch: they should stay in cache."""
 
@@ -111,9 +117,8 @@ class StackedPerceptrons(Stack):
             lengths = (hidden[layer - 1] if layer else x.t()).square().sum(-2).add_(1)
             squares.addcmul_(deltas[0].square().sum(1), lengths.expand_as(squares))
             if layer:
-                h = hidden[layer - 1]
-                slope = 1 - h.square() if self._activations[layer - 1] is nn.Tanh else h > 0
-                deltas.insert(0, torch.bmm(weights[layer].transpose(1, 2), deltas[0]).mul_(slope))
+                back = SLOPES[self._activations[layer - 1]]
+                deltas.insert(0, back(torch.bmm(weights[layer].transpose(1, 2), deltas[0]), hidden[layer - 1]))
         finite = squares.isfinite()
         if not finite.all():  # of runs that diverged: such a record adds nothing
             deltas, hidden = ([torch.where(finite[:, None], part, 0.0) for part in parts] for parts in (deltas, hidden))
@@ -139,7 +144,7 @@ def perceptron_layers(model: nn.Module) -> list[type[nn.Module]] | None:
     layers = layers[1:] if type(layers[0]) is nn.Flatten else layers
     linear, between = layers[::2], [type(layer) for layer in layers[1::2]]
     is_linear = all(type(layer) is nn.Linear and layer.bias is not None for layer in linear)
-    return between if is_linear and len(layers) % 2 and set(between) <= {nn.Tanh, nn.ReLU} else None
+    return between if is_linear and len(layers) % 2 and set(between) <= set(SLOPES) else None
 
 
 def _of_classes(outputs: Tensor, targets: Tensor) -> Tensor:
