@@ -12,12 +12,13 @@ fixed rate, the average of the weights, δ = N^-1.1. All runs of a task at one s
 Rates follow the law ν = J · (what the noise of a whole run moves a weight by). J is the standard deviation, centred
 over records, of the outputs when each weight moves by a standard normal number, linearised at the initial weights.
 AdamW's noise moves a weight by η √T, that of SGD with momentum by η (σ / B) √Σ ((1 - .9^k) / .1)². `NUS` go from .025
-to 102.
+to 102; in regressions and where a class is rare they are shifted by `SHIFTS`, so that the best is inside.
 
 `read()` returns the curves from the file in the repository: means and seeds of the test metric that ranks the task.
 """
 
 import argparse
+import hashlib
 import json
 import math
 import sys
@@ -47,6 +48,8 @@ RESULTS = Path(__file__).with_name("data") / "development_set.npz"
 EPSILONS = (0.3, 1.0, 3.0, 8.0)
 OPTIMIZERS = ("AdamW", "SGD")
 NUS = tuple(0.025 * 2**k for k in range(13))
+SHIFTS = {"regression": (1 / 4, 1 / 16), "binary": (4.0, 2.0)}
+"""Factors of `NUS` by kind of task and optimiser. With few noise SGD diverges at small ν; rare classes take long."""
 RUNS = len(OPTIMIZERS) * len(EPSILONS) * len(NUS)
 SEEDS = {300: 16, 1_000: 8, 10_000: 4, math.inf: 2}
 """Seeds of tasks with fewer records than this."""
@@ -57,6 +60,8 @@ DRAWS = tuple(SyntheticDraw.of(name) for name in (*CASES, *map(str, DEVELOPMENT)
 REAL = ("diabetes-linear", "digits-linear", "digits-mlp", "adult-linear", "adult-mlp")
 LARGE = ("cifar10-pretrained", "fashion_mnist-linear")
 NAMES = (*TABLES, *(f"synthetic-{draw.name}" for draw in DRAWS), *REAL, *LARGE)
+KEY = hashlib.sha256(json.dumps([set_hash(DRAWS), NUS, SHIFTS, EPSILONS, OPTIMIZERS]).encode()).hexdigest()
+"""A hash of the draws and of the grid: what has another one is of no use."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,7 @@ class Curves:
         stratum: kind of task and model; the name of a real one.
         facts: N, batch size, steps, trained weights, and the metric.
         spread: J.
+        nus: ν of the rates, by optimiser.
         sigmas: noise multipliers, by ε.
         seconds: of a core, for all seeds.
         rates: learning rates, shape (optimisers, ε, 13).
@@ -78,6 +84,7 @@ class Curves:
     stratum: str
     facts: dict[str, Any]
     spread: float
+    nus: tuple[tuple[float, ...], ...]
     sigmas: tuple[float, ...]
     seconds: float
     rates: NDArray[np.float32] = field(repr=False)
@@ -146,12 +153,18 @@ def output_spread(task: Task, records: Records, draws: int = 16) -> float:
     return float(torch.stack(squares).mean().sqrt())
 
 
+def nus_of(task: Task) -> tuple[tuple[float, ...], ...]:
+    """ν of the rates, by optimiser."""
+    shifts = SHIFTS.get(task.facts.kind, (1.0,) * len(OPTIMIZERS))
+    return tuple(tuple(nu * shift for nu in NUS) for shift in shifts)
+
+
 def learning_rates(task: Task, spread: float, sigmas: tuple[float, ...]) -> Tensor:
     """Rates by the law: shape (optimisers, ε, 13)."""
     steps, size = task.facts.steps, task.facts.batch_size
     momentum = math.sqrt(sum(((1 - 0.9**k) / 0.1) ** 2 for k in range(1, steps + 1)))
     moves = torch.tensor([[math.sqrt(steps)] * len(sigmas), [momentum * sigma / size for sigma in sigmas]])
-    return torch.tensor(NUS) / (spread * moves[..., None])
+    return torch.tensor(nus_of(task))[:, None] / (spread * moves[..., None])
 
 
 def batches(task: Task, generator: torch.Generator, steps: int | None = None) -> Iterator[Tensor]:
@@ -192,6 +205,7 @@ def compute(name: str, folder: Path) -> Curves:
     start, task, source = time.process_time(), make(name), bench.DataSource.resolve()
     kept = folder / f"{name}.npz"
     done = dict(np.load(kept)) if kept.exists() else {}
+    done = done if str(done.get("key")) == KEY else {}
     seconds = float(done.get("seconds", 0.0))
     if "rates" in done:
         spread, sigmas, rates = (
@@ -208,7 +222,7 @@ def compute(name: str, folder: Path) -> Curves:
     metrics = [*done.get("metric", [])]
     while len(metrics) < n_seeds(task):
         metrics.append(curve(name, len(metrics), sigmas, rates))
-        entry = {"spread": spread, "sigmas": sigmas, "rates": rates.numpy(), "metric": np.stack(metrics)}
+        entry = {"key": KEY, "spread": spread, "sigmas": sigmas, "rates": rates.numpy(), "metric": np.stack(metrics)}
         replacement = kept.with_suffix(".tmp.npz")
         np.savez_compressed(replacement, seconds=seconds + time.process_time() - start, **entry)  # type: ignore[arg-type]
         replacement.replace(kept)
@@ -228,10 +242,10 @@ def curves_of(name: str, entry: dict[str, Any]) -> Curves:
         "metric": task.metrics[0].name,
     }
     draw = getattr(task, "draw", None)
-    return Curves(
-        name, draw.stratum if draw else name, facts, float(entry["spread"]), tuple(map(float, entry["sigmas"])),
-        round(float(entry["seconds"]), 1), entry["rates"], entry["metric"],
-    )  # fmt: skip
+    spread, seconds = (float(entry[key]) for key in ("spread", "seconds"))
+    sigmas = tuple(map(float, entry["sigmas"]))
+    stratum = draw.stratum if draw else name
+    return Curves(name, stratum, facts, spread, nus_of(task), sigmas, seconds, entry["rates"], entry["metric"])
 
 
 def pack(curves: list[Curves], path: Path = RESULTS) -> None:
@@ -241,7 +255,7 @@ def pack(curves: list[Curves], path: Path = RESULTS) -> None:
     for row, each in zip(metric, curves, strict=True):
         row[: len(each.metric)] = np.round(each.metric, 4)
     header = {
-        "generator": VERSION, "hash": set_hash(DRAWS), "torch": torch.__version__, "numpy": np.__version__,
+        "generator": VERSION, "draws": set_hash(DRAWS), "key": KEY, "torch": torch.__version__, "numpy": np.__version__,
         "epsilons": EPSILONS, "optimizers": OPTIMIZERS, "nus": NUS, "of": len(NAMES),
         "tasks": [{**each.header(), "seeds": len(each.metric)} for each in curves],
     }  # fmt: skip
@@ -250,15 +264,16 @@ def pack(curves: list[Curves], path: Path = RESULTS) -> None:
 
 
 def read(path: Path = RESULTS) -> list[Curves]:
-    """All curves of a file, in the order of `NAMES`; those of another generator are none of these tasks."""
+    """All curves of a file, in the order of `NAMES`; those of other draws or another grid are refused."""
     data = np.load(path)
     header = json.loads(str(data["header"]))
-    if header["hash"] != set_hash(DRAWS):
-        raise ValueError(f"{path} has curves of other draws (generator {header['generator']}). Compute them anew.")
+    if header["key"] != KEY:
+        raise ValueError(f"{path} has curves of other draws or another grid. Remove it, and compute them anew.")
     curves = []
     for entry, rates, metric in zip(header["tasks"], data["rates"], data["metric"], strict=True):
         seeds = entry.pop("seeds")
-        curves.append(Curves(**{**entry, "sigmas": tuple(entry["sigmas"])}, rates=rates, metric=metric[:seeds]))
+        entry |= {"sigmas": tuple(entry["sigmas"]), "nus": tuple(map(tuple, entry["nus"]))}
+        curves.append(Curves(**entry, rates=rates, metric=metric[:seeds]))
     return curves
 
 

@@ -153,6 +153,7 @@ def test_rates_follow_the_law() -> None:
     assert rates.shape == (2, 2, 13)
     assert rates[0, 0, 0] == pytest.approx(0.025 / (2 * math.sqrt(6)))
     assert (rates[1, 0] / rates[1, 1]).tolist() == pytest.approx([3.0] * 13)
+    assert development_set.nus_of(small("2"))[1][4] == pytest.approx(0.4 / 16)  # regression, SGD
 
 
 @pytest.fixture
@@ -184,7 +185,7 @@ def test_curves_resume_and_come_back_from_the_file(tmp_path: Path, monkeypatch: 
     (back,) = development_set.read(tmp_path / "packed.npz")
     assert back.header() == whole.header()
     np.testing.assert_allclose(back.metric, whole.metric, atol=6e-5)
-    monkeypatch.setattr(development_set, "set_hash", lambda _: "another")
+    monkeypatch.setattr(development_set, "KEY", "another")
     with pytest.raises(ValueError, match="other draws"):
         development_set.read(tmp_path / "packed.npz")
 
