@@ -69,7 +69,7 @@ class SyntheticDraw:
         n_records: N.
         n_inputs: of a record; of a picture, its pixels.
         n_outputs: classes, or 1.
-        hidden: widths of the hidden layers of a perceptron; () with `shape` "pictures": a small convolutional network.
+        hidden: widths of the hidden layers; () for a linear model, None for a small convolutional network.
         activation: "tanh" or "relu".
         batch_size: expected batch size.
         steps: of training.
@@ -193,8 +193,7 @@ class SyntheticDraw:
             targets = generator.integers(classes, size=n)
             z += centres[targets]
         else:
-            functions = self._functions(z, rules)
-            targets = self._answers(functions, generator)
+            targets = self._answers(self._functions(z, rules), generator)
         if self.label_noise and self.kind != "regression":
             anew = (
                 generator.integers(classes, size=n)
@@ -325,10 +324,8 @@ def _affordable(draw: SyntheticDraw) -> SyntheticDraw:
     if draw.hidden is None:
         weights = 400 * draw.n_inputs  # by time
     batch_size, steps = draw.batch_size, draw.steps
-    while steps * batch_size * weights > MOST_WORK and (batch_size > 256 or steps > 40):
+    while steps * batch_size * weights > MOST_WORK and (batch_size > 512 or steps > 40):
         batch_size, steps = (batch_size // 2, steps) if batch_size > 512 else (batch_size, max(40, steps * 3 // 4))
-        if batch_size <= 512 and steps == 40:
-            break
     rounded: dict[str, Any] = {
         name: float(f"{value:.4g}") for name, value in asdict(draw).items() if isinstance(value, float)
     }  # libraries differ in the last bits of powers

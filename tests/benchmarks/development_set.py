@@ -49,7 +49,7 @@ EPSILONS = (0.3, 1.0, 3.0, 8.0)
 OPTIMIZERS = ("AdamW", "SGD")
 NUS = tuple(0.025 * 2**k for k in range(13))
 SHIFTS = {"regression": (1 / 4, 1 / 16), "binary": (4.0, 2.0)}
-"""Factors of `NUS` by kind of task and optimiser. With few noise SGD diverges at small ν; rare classes take long."""
+"""Factors of `NUS` by kind of task and optimiser. With little noise SGD diverges at small ν; rare classes take long."""
 RUNS = len(OPTIMIZERS) * len(EPSILONS) * len(NUS)
 SEEDS = {300: 16, 1_000: 8, 10_000: 4, math.inf: 2}
 """Seeds of tasks with fewer records than this."""
@@ -189,11 +189,8 @@ def curve(name: str, seed: int, sigmas: tuple[float, ...], rates: Tensor) -> NDA
     task.prepare(source)
     records, streams = task.load_train(source), Streams(seed)
     stack = stack_of(task, records, RUNS, seed)
-    noise = gaussian_noise(
-        stack,
-        torch.tensor(sigmas).repeat_interleave(len(NUS)).repeat(len(OPTIMIZERS)),
-        streams.generator("noise", name),
-    )
+    of_runs = torch.tensor(sigmas).repeat_interleave(len(NUS)).repeat(len(OPTIMIZERS))
+    noise = gaussian_noise(stack, of_runs, streams.generator("noise", name))
     drawn = batches(task, streams.generator("batches", name))
     train(stack, records, task.facts.batch_size, drawn, noise, rates.flatten(), OPTIMIZERS)
     return measured(task, stack, task.load_test(source)).reshape(rates.shape)
@@ -207,18 +204,14 @@ def compute(name: str, folder: Path) -> Curves:
     done = dict(np.load(kept)) if kept.exists() else {}
     done = done if str(done.get("key")) == KEY else {}
     seconds = float(done.get("seconds", 0.0))
-    if "rates" in done:
-        spread, sigmas, rates = (
-            float(done["spread"]),
-            tuple(map(float, done["sigmas"])),
-            torch.from_numpy(done["rates"]),
-        )
+    if done:
+        spread, sigmas = float(done["spread"]), tuple(map(float, done["sigmas"]))
     else:
         task.prepare(source)
         spread = output_spread(task, task.load_train(source))
         budgets = [bench.PrivacyBudget(epsilon, task.facts.default_delta) for epsilon in EPSILONS]
         sigmas = tuple(bench.recipes.DpSgd.of(task.facts).calibrated(budget).noise_multiplier for budget in budgets)
-        rates = learning_rates(task, spread, sigmas)
+    rates = learning_rates(task, spread, sigmas)
     metrics = [*done.get("metric", [])]
     while len(metrics) < n_seeds(task):
         metrics.append(curve(name, len(metrics), sigmas, rates))

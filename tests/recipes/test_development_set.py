@@ -163,6 +163,21 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick")
+def test_each_run_has_its_optimiser_noise_and_rate() -> None:
+    """R² of models that did not move is 0. Noise of 10⁶ spoils it, but not beyond what AdamW's steps can move."""
+    rates = torch.full((2, 4, 13), 0.05)
+    rates[1] = rates[0, :, 12] = 1e-12  # SGD, and AdamW's last rate
+    metric = development_set.curve("synthetic-10", 0, (0.0, 0.0, 0.0, 1e6), rates)
+    unmoved = metric[1, 0, 0]
+    np.testing.assert_allclose(metric[1, :3], unmoved, atol=1e-6)
+    np.testing.assert_allclose(metric[0, :3, 12], unmoved, atol=1e-6)
+    assert (metric[0, :3, :12] > unmoved + 0.1).all()
+    assert (abs(metric[0, 3, :12] - metric[0, 0, :12]) > 0.01).all()
+    assert (metric[0, 3] > -5).all()
+    np.testing.assert_allclose(metric[0, 0, :12], metric[0, 2, :12], atol=1e-5)
+
+
+@pytest.mark.usefixtures("quick")
 def test_curves_resume_and_come_back_from_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = development_set.compute("synthetic-10", tmp_path)
     (tmp_path / "killed").mkdir()
