@@ -33,6 +33,7 @@ from dphpo_bench.leaderboard.requirements import (
 from dphpo_bench.leaderboard.values import PathPoint, Refused
 from dphpo_bench.privacy.risk import CERTAIN, Risk, worst
 from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS
+from dphpo_bench.recipes.synthetic import SyntheticDraw
 from dphpo_bench.records.measure import Measure, compared_value, shown_measure
 from dphpo_bench.records.reading import path_text, record_files
 from dphpo_bench.records.record import CostRecord, Identity
@@ -195,6 +196,11 @@ def setting_of(identity: Identity) -> Setting:
 
 def kinds_of(task: str, model: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the kinds, of the records first; none if the facts are of another form."""
+    if task == "synthetic":
+        try:
+            return "made-up records", "networks" if SyntheticDraw.of(model).hidden != () else "linear models"
+        except InvalidValueError:  # of a draw that this version does not know
+            return ()
     match facts.get("inputs"):
         case {"shape": [_]} if task in VECTORS:
             records = VECTORS[task]

@@ -23,4 +23,5 @@ from .probed_training import clamp as clamp
 from .probed_training import parabola as parabola
 from .single_run import SingleRun as SingleRun
 from .single_run import TrainingMethod as TrainingMethod
+from .synthetic import SyntheticDraw as SyntheticDraw
 from .text_task import TextTask as TextTask

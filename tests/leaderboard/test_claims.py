@@ -208,7 +208,7 @@ def test_power_says_what_would_settle_the_rest(board: Board) -> None:
 def test_kinds_of_this_projects_tasks() -> None:
     from dphpo_bench.contract import registry
 
-    vectors = {name for name in registry.tasks() if name not in ("e2e",)}
+    vectors = {name for name in registry.tasks() if name not in ("e2e", "synthetic")}
     assert vectors == set(VECTORS)
 
 
@@ -224,6 +224,10 @@ def test_kinds_of_this_projects_tasks() -> None:
         ("mine", "linear", {"shape": [3]}, ("tables and fixed features", "linear models")),
         ("mine", "own", {"left": {"shape": [3]}, "right": {"shape": [3]}}, ()),
         ("mine", "own", 3, ()),
+        ("synthetic", "gaussian_50", {"shape": [50]}, ("made-up records", "linear models")),
+        ("synthetic", "4", {"shape": [390]}, ("made-up records", "networks")),
+        ("synthetic", "7", {"shape": [1, 8, 8]}, ("made-up records", "networks")),
+        ("synthetic", "mine", {"shape": [50]}, ()),
     ],
 )
 def test_kinds(task: str, model: str, inputs: object, kinds: tuple[str, ...], tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ from dphpo_bench.tasks.qqp import Qqp
 from dphpo_bench.tasks.readmissions import COLUMNS, N_TEST, N_TRAIN, Readmissions, stays
 from dphpo_bench.tasks.sst2 import Sst2
 from dphpo_bench.tasks.svhn import Svhn
+from dphpo_bench.tasks.synthetic import Synthetic
 from dphpo_bench.testing import TaskContract
 from dphpo_bench.testing.new_process import SLOW
 
@@ -48,6 +49,8 @@ OF_THE_HUB = (Cifar100, Food101, Gtsrb, *GLUE, Svhn)  # most mirrors lack them
 WITH_DATA = (Adult, *IMAGE_TASKS, Sst2, *OF_THE_HUB)
 # Tried on tiny networks in tests/recipes: the real ones need gigabytes, or weights that no package has.
 FINE_TUNED = ("bitfit", "lora", "gru", "vit", "vit_bitfit", "vit_lora", *ROBERTAS)
+
+SLOW_PACKAGED = (DigitsEight(), Readmissions("mlp"), Synthetic(), *map(Synthetic, ("2", "6", "7", "15")))
 
 NEED_NO_DATA = (
     "test_declarations",
@@ -60,10 +63,10 @@ NEED_NO_DATA = (
 class TestPackagedTasksContract(TaskContract):
     @pytest.fixture(
         params=[
-            *(Digits("mlp"), Diabetes()),
-            *(pytest.param(task, marks=pytest.mark.slow) for task in (DigitsEight(), Readmissions("mlp"))),
+            *(Digits("mlp"), Diabetes(), Synthetic("13")),
+            *(pytest.param(task, marks=pytest.mark.slow) for task in SLOW_PACKAGED),
         ],
-        ids=lambda task: task.name,
+        ids=lambda task: f"{task.name}-{task.model_name}",
     )
     def task(self, request: pytest.FixtureRequest) -> Task:
         return request.param
