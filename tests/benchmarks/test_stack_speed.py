@@ -7,6 +7,7 @@ import torch
 
 import dphpo_bench as bench
 from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.session.raw import RawRecords
 from dphpo_bench.session.session import open_session
 from dphpo_bench.tasks.synthetic import Synthetic
 from dphpo_bench.training.randomness import Streams
@@ -35,7 +36,7 @@ def test_a_stack_against_single_runs(benchmark, name: str) -> None:
     def alone() -> None:
         for optimizer in development_set.OPTIMIZERS:
             run = bench.recipes.DpSgd.of(task.facts, optimizer=optimizer).with_noise(1.0)
-            run.train(open_session(task, records, Ledger(run.event), Streams(0)))
+            run.train(open_session(RawRecords(task, records, "cpu"), Ledger(run.event), Streams(0)))
 
     times = interleaved({"104 at once": together, "2 alone": alone}, rounds=3)
     times["104 alone"] = RUNS / 2 * times.pop("2 alone")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 import dphpo_bench as bench
 from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.session.raw import RawRecords
 from dphpo_bench.session.session import open_session
 from dphpo_bench.tasks.synthetic import Synthetic
 from dphpo_bench.training.clipping import AutoS
@@ -71,7 +72,7 @@ def test_the_general_stack_takes_what_is_no_perceptron() -> None:
 
 def session_of(task: Synthetic, seed: int) -> bench.Session:
     run = bench.recipes.DpSgd.of(task.facts).with_noise(NOISE)
-    return open_session(task, task.load_train(SOURCE), Ledger(run.event), Streams(seed))
+    return open_session(RawRecords(task, task.load_train(SOURCE), "cpu"), Ledger(run.event), Streams(seed))
 
 
 def ordinary(task: Synthetic, seed: int, rate: float, optimizer: str) -> list[Tensor]:
