@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -15,13 +14,11 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract import registry
-from dphpo_bench.harness.account import OPEN, Entry
+from dphpo_bench.harness.account import OPEN, Entry, check_file_name
 from dphpo_bench.privacy import event_texts
 from dphpo_bench.privacy.accountants.report import EpsilonReport, epsilon
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.records.record import DECLARED, Identity
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 @dataclass(frozen=True)
@@ -57,10 +54,7 @@ class Declaration:
     n_records: int | None = None
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.name, str) and _NAME.fullmatch(self.name)):
-            raise InvalidValueError(
-                f"Expected a name of at most 64 letters, digits, _ . and -, got {shown(self.name, form=repr)}."
-            )
+        check_file_name("a name", self.name)
         if not isinstance(self.budget, PrivacyBudget):
             raise InvalidValueError(f"Expected a PrivacyBudget(epsilon, delta), got {shown(self.budget, form=repr)}.")
         short_text("unit", self.unit)

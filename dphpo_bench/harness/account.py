@@ -39,6 +39,14 @@ VOID = "void"  # the status of a release that is taken back: its run ended befor
 OPEN = "open"  # the status of a release whose run has not ended, or was killed
 
 
+def check_file_name(what: str, name: object) -> None:
+    """Reject a name that cannot stand in the name of a file."""
+    if not (isinstance(name, str) and _NAME.fullmatch(name)):
+        raise InvalidValueError(
+            f"Expected {what} of at most 64 letters, digits, _ . and -, got {shown(name, form=repr)}."
+        )
+
+
 @dataclass(frozen=True)
 class Entry:
     """One run on private records, as an account counts it."""
@@ -138,10 +146,7 @@ class Account:
     """
 
     def __init__(self, root: Path, name: str = DEFAULT) -> None:
-        if not (isinstance(name, str) and _NAME.fullmatch(name)):
-            raise InvalidValueError(
-                f"Expected an account's name of at most 64 letters, digits, _ . and -, got {shown(name, form=repr)}."
-            )
+        check_file_name("an account's name", name)
         self.root, self.name = root, name
         self.path = root / ".accounts" / f"{name}.jsonl"
 
