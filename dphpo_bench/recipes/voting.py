@@ -57,13 +57,13 @@ WARM = 0.1
 """The share of the run in which steps grow, evenly, up to the rate."""
 
 MOSTLY = 0.6
-"""Where the mean of two sums of votes is below minus this, four records in five lose."""
+"""Mean of two sums of votes, negated: above it four records in five lose."""
 
 ONWARD = 2.0
 """Standard deviations by which the gradients must then point along the stretch for the rate to grow."""
 
 BOLD = 36.0
-"""By how much it then grows, before the damping that all votes have: the first by the root of this."""
+"""Factor by which the rate then grows, before the damping that all votes have: the first by the root of this."""
 
 TINY = 1e-5
 """A change of the loss by more than this, in nats, is a whole vote."""
