@@ -17,7 +17,7 @@ from dphpo_bench.external.accountants import CallersAccountant
 from dphpo_bench.external.opacus_parts import draw_secretly, hooked, poisson_sampler, refuse_other_releases
 from dphpo_bench.external.processes import place_in_group
 from dphpo_bench.recipes.dp_sgd import trainable
-from dphpo_bench.recipes.voting import Voted
+from dphpo_bench.recipes.noise_law import Looked
 from dphpo_bench.training.optimizer_names import check_optimizer, published
 from dphpo_bench.training.optimizers import UpdateRule
 
@@ -88,6 +88,18 @@ class CallersOptimizer:
         """Return a rule with this optimiser's options and state; rates of groups are relative to the first."""
         return UpdateRule(self._alike, self._weights)
 
+    def rule_of(self, tensors: list[Tensor]) -> UpdateRule:
+        """Return a rule for other tensors, with the options of the first group, in its first state."""
+        return UpdateRule(self._fresh, tensors)
+
+    def _fresh(self, stand_ins: list[Tensor], lr: float) -> torch.optim.Optimizer:
+        """Return an optimiser of this kind that has taken no step."""
+        fresh = copy.copy(self.inner)
+        vars(fresh).pop("step", None)
+        fresh.param_groups = [{**self.inner.param_groups[0], "params": stand_ins, "lr": lr}]
+        fresh.state = defaultdict(dict)
+        return fresh
+
     def _alike(self, stand_ins: list[Tensor], lr: float) -> torch.optim.Optimizer:
         """Return a copy that steps on other tensors."""
         stand_in = {id(weight): tensor for weight, tensor in zip(self._weights, stand_ins, strict=True)}
@@ -111,7 +123,7 @@ class CallersOptimizer:
 
     # ------------------------------------------------------------------------------------------------- Opacus
 
-    def check(self, planned: Voted) -> None:
+    def check(self, planned: Looked) -> None:
         """Reject a DPOptimizer that does not do what is planned."""
         refuse_other_releases(self.outer, "reduce_gradients")
         if self._ghost and self._ghost.max_grad_norm > self.outer.max_grad_norm:
@@ -138,7 +150,7 @@ class CallersOptimizer:
         wrapped = any(getattr(o.step, "_wrapped_by_lr_sched", False) for o in (self.outer, self.inner))
         if wrapped or any("initial_lr" in group for group in self.inner.param_groups):
             raise InvalidValueError(
-                "Expected an optimizer without a scheduler of its learning rate: the tuner sets the rate, from votes. "
+                "Expected an optimizer without a scheduler of its learning rate: the tuner sets the rate. "
                 "Leave the scheduler out."
             )
 
@@ -216,7 +228,7 @@ class CallersOptimizer:
 
 
 def attached(
-    optimizer: Any, loader: Any, accountant: Any, model: nn.Module, planned: Voted, *, is_secret: bool
+    optimizer: Any, loader: Any, accountant: Any, model: nn.Module, planned: Looked, *, is_secret: bool
 ) -> CallersOptimizer:
     """Return the caller's optimiser, after a check that it, its loader and its accountant do what is planned.
 
@@ -249,7 +261,7 @@ def attached(
                 optimizer.attach_step_hook(lambda _: theirs.note(planned.step))
             elif accountant is None or hooked(optimizer)[0] not in (None, accountant):
                 raise InvalidValueError(
-                    "Expected the accountant of make_private, whose ε would lack the votes: attach(optimizer, loader, "
+                    "Expected the accountant of make_private, whose ε would lack the looks: attach(optimizer, loader, "
                     "engine.accountant)."
                 )
             if is_secret:
@@ -268,7 +280,7 @@ def _ghost_of(model: nn.Module) -> Any:
     return next((owner for owner in owners if hasattr(owner, "get_clipping_coef")), None)
 
 
-def check_loader(loader: Any, planned: Voted) -> Any:
+def check_loader(loader: Any, planned: Looked) -> Any:
     """Return the sampler of a loader; reject it if its batches are no Poisson samples at the declared rate."""
     sampler = poisson_sampler(loader)
     rate = sampler.sample_rate

@@ -1,0 +1,144 @@
+"""A training whose learning rate follows from looks and from its own gradients: gradients in, steps of the weights out.
+
+The method `hyfreedp` and `bench.hyfreedp.Tuner` train by it. They differ in who computes the gradients.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dphpo_bench.recipes.dp_sgd import trainable
+from dphpo_bench.recipes.noise_law import Looked, first_rate, noise_walk, root_mean_square
+from dphpo_bench.session.session import Session
+from dphpo_bench.training.averaging import WeightAverage
+from dphpo_bench.training.optimizers import UpdateRule
+
+# Settled as those of `noise_law`.
+GAIN, TIMES = 0.25, 20
+"""Octaves by which the rate may move at a time; times in a run."""
+
+LIMIT = 4.0
+"""The longest step, in steps of pure noise."""
+
+SCALINGS = 8
+"""Number of looks after the last step."""
+
+ASIDE, SETTLE = 0.35, 0.85
+"""For the logarithm of the last layer's scale: distance of compared losses, factor between strides."""
+
+BOUND = 2.0
+"""Nats: the most that one record counts in a look after the last step."""
+
+
+class TunedTraining:
+    """A training of a plan, one step at a time.
+
+    It starts at the rate of `first_rate`. From then on gradients move it, which are released anyway. Let w̄ be the
+    average of the recent weights, and w the present ones. The noise of a step's gradient does not depend on w − w̄, so
+    the component of the gradient along it, in standard deviations of that noise, is a standard normal number plus what
+    the records say. If they say that the loss still falls that way, the run makes headway and the rate grows; if it
+    rises, the run goes back and forth and the rate falls. At the best fixed rates the two balance, in linear models and
+    in networks (docs/hyfreedp.md).
+
+    Steps are no longer than four steps of pure noise, so that a loss of large curvature does not throw a run off
+    where there is little noise.
+
+    Args:
+        planned: the plan's parameters.
+        session: whose records look.
+        model: what is trained, in place.
+        update: makes directions of gradients.
+        alike: the same optimiser in its first state, of one other tensor; see `noise_walk`.
+        noise: standard deviation of the noise on each coordinate of a gradient.
+
+    Attributes:
+        learning_rate: of the next step; NaN before the first.
+        state: all that changes from step to step but the weights, for checkpoints.
+        path: what the gradients said, and the learning rate after it.
+    """
+
+    def __init__(
+        self,
+        planned: Looked,
+        session: Session,
+        model: nn.Module,
+        update: UpdateRule,
+        alike: UpdateRule,
+        noise: float,
+    ) -> None:
+        self.planned, self.session, self.model = planned, session, model
+        self._update, self._noise = update, noise
+        self._weights = trainable(model)
+        self._recent = WeightAverage(self._weights, 0.99)
+        self._steps, self._travel = noise_walk(alike, noise, planned.steps)
+        self._rate: list[float] = []
+        self._onward: list[float] = []
+        apart = max(1, planned.steps // TIMES)
+        self.times = tuple(range(max(2, apart), planned.steps, apart))
+        self.path: list[dict[str, float]] = []
+        self.state: list[Any] = [update, self._recent, self._onward, self._rate, self.path]
+
+    @property
+    def learning_rate(self) -> float:
+        """See above."""
+        return self._rate[-1] if self._rate else math.nan
+
+    def step(self, step: int, gradient: Sequence[Tensor]) -> None:
+        """Take one step along a noisy mean gradient.
+
+        Args:
+            step: its number, from 0.
+            gradient: one tensor for each trainable parameter.
+        """
+        if step == 0:
+            self._rate.append(first_rate(self.planned, self.session, self.model, self._travel))
+        stretch = [weight.detach() - mean for weight, mean in zip(self._weights, self._recent.average, strict=True)]
+        self._onward.append(descent(gradient, stretch) / self._noise)
+        if step in self.times:
+            along = sum(self._onward) / math.sqrt(len(self._onward))
+            self._rate[:] = [self.learning_rate * 2 ** (GAIN * math.tanh(along / 2))]
+            self.path.append({"step": step, "learning_rate": self.learning_rate, "onward": along})
+            self._onward.clear()
+        direction = self._update.direction(gradient)
+        longest = LIMIT * self._steps[min(step, len(self._steps) - 1)]
+        self._update.apply(direction, self.learning_rate * min(1.0, longest / root_mean_square(direction)))
+        self._recent.update()
+
+    def results(self) -> dict[str, Any]:
+        """Scale the last layer, after the last step, and return what the training released beside the gradients."""
+        return {"learning_rate": self.learning_rate, "path": self.path, "scale": self.scaled()}
+
+    @torch.no_grad()
+    def scaled(self) -> float:
+        """Scale the last layer to where the cross entropy is least, and return by how much; not in a regression."""
+        planned, logarithm = self.planned, 0.0
+        if not planned.scalings:
+            return 1.0
+        batch, last = self.session.sample(planned.looks(planned.scalings), "scale"), list(last_layer(self.model))
+        for look in range(planned.scalings):
+            torch._foreach_mul_(last, math.exp(ASIDE))
+            direction = [weight * any(weight is member for member in last) for weight in self._weights]
+            back, noise = 1 - math.exp(-2 * ASIDE), planned.look_noise
+            (change,) = batch.loss_changes(self.model, direction, (back,), BOUND, noise)
+            stride = 2 * ASIDE * SETTLE**look if abs(change) > 2 * BOUND * planned.deviation else 0.0
+            torch._foreach_mul_(last, math.exp(math.copysign(stride, change) - ASIDE))
+            logarithm += math.copysign(stride, change)
+        return math.exp(logarithm)
+
+
+def descent(gradient: Sequence[Tensor], way: Sequence[Tensor]) -> float:
+    """Return the first-order decrease of the loss for a step of length 1 along the path; 0 without a path."""
+    pairs = [(slope.double(), step.double()) for slope, step in zip(gradient, way, strict=True)]
+    length = math.sqrt(sum(step.square().sum().item() for _, step in pairs))
+    return -sum((slope * step).sum().item() for slope, step in pairs) / length if length else 0.0
+
+
+def last_layer(model: nn.Module) -> Sequence[Tensor]:
+    """Return the trained weights of the last module that has any itself, which usually computes the outputs."""
+    owned = (
+        [weight for weight in layer.parameters(recurse=False) if weight.requires_grad] for layer in model.modules()
+    )
+    return [weights for weights in owned if weights][-1]
