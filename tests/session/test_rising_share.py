@@ -13,11 +13,14 @@ from torch import Tensor, nn
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, OverBudgetError
 from dphpo_bench.base.meter import Meter
+from dphpo_bench.external.callers_records import CallersRecords
+from dphpo_bench.external.rows import Rows
 from dphpo_bench.privacy.event_rules import multiset
 from dphpo_bench.privacy.events import compose, gaussian, poisson_sampled, repeat
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.raw import RawRecords
-from dphpo_bench.session.session import Session
+from dphpo_bench.session.session import Session, open_session
+from dphpo_bench.training.randomness import Streams
 from tests.conftest import TinyTask, asking, session_on
 from tests.session.test_units import a_direction, losses_of, open_on, visits
 
@@ -111,6 +114,28 @@ def test_which_records_count(monkeypatch, start: float, along: tuple[float, floa
     share = batch.rising_share(model, a_direction(model), (0.1, -0.1), 2.0, NO_NOISE)
     assert asked == [(0.0, 0.1, -0.1)]
     assert (share - 0.5) * N == pytest.approx(0.5 if counts else -0.5, abs=1e-9)
+
+
+def test_callers_records_vote_as_those_of_a_task() -> None:
+    records = records_of()
+    records.inputs[0] = math.nan  # type: ignore[index]
+    task = TinyTask("mlp")
+    model = task.build_model()
+
+    def losses(model: nn.Module, batch: Any) -> Tensor:
+        return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+    raw = CallersRecords(Rows(list(zip(records.inputs, records.targets, strict=True))), model, losses)
+    kind = asking(1.0, gaussian(NO_NOISE))
+    shares = [
+        session.sample(kind).rising_share(asked, a_direction(model), STEPS, 1.05, NO_NOISE)
+        for session, asked in (
+            (session_on(task, records), model),
+            (open_session(raw, Ledger(), Streams(0)), raw.whole),
+        )
+    ]
+    assert 0.1 < shares[0] < 0.9
+    assert shares[0] == pytest.approx(shares[1], abs=1e-9)
 
 
 def noisefree_sum(session: Session, factor: float, scale: float) -> float:
