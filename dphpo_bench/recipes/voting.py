@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
 
 # Settled on digits, Fashion-MNIST and Adult (linear models and small networks; of the pictures also one class against
-# the rest), then frozen; see docs/hyfreedp.md.
+# the rest), then frozen; see docs/hyfreedp_history.md.
 LOOKS = 8
 """Number of noise levels that are tried on the weights before the first step."""
 
@@ -82,10 +82,10 @@ class VotingRule:
     negative where the rate is too large. Votes do not depend on the scale of the loss.
 
     At t of T steps the rate grows if b/a is above 8 (T − t)/t, held to [1, 8], and falls if b/a is below 1/4, ever more
-    slowly. Best fixed learning rates had values between these limits (docs/hyfreedp.md). If b is significant but a is
-    not, the path is straight. Where it leads down, the rate grows, by √3 or more, or by less where noise could hide a.
-    The rate stays if the path leads up or b/a < −3, because then the direction was wrong and not the length. It stays
-    if neither a nor b is significant. It does not grow in the first tenth of the run, the warm-up.
+    slowly. Best fixed learning rates had values between these limits (docs/hyfreedp_history.md). If b is significant
+    but a is not, the path is straight. Where it leads down, the rate grows, by √3 or more, or by less where noise could
+    hide a. The rate stays if the path leads up or b/a < −3, because then the direction was wrong and not the length. It
+    stays if neither a nor b is significant. It does not grow in the first tenth of the run, the warm-up.
 
     Where one class is rare, most records may lose although the few gain more. The gradients, released anyway, tell
     this from divergence: if four in five lose along a straight path, and the gradients still point along it, the
