@@ -32,9 +32,7 @@ class HyFreeDP(bench.recipes.TrainingMethod[bench.hyfreedp.Looked]):
 
     name = "hyfreedp"
     version = 11
-    summary = (
-        "Starts at the rate whose noise the weights bear, and moves it as its gradients say; the rule is ours."
-    )
+    summary = "Starts at the rate whose noise the weights bear, and moves it as its gradients say; the rule is ours."
     reference = "after Liu and Bu 2025 (arXiv:2503.00703), Towards hyperparameter-free optimization with DP"
     tuning = ("learning rate", "clipping threshold")
     end_to_end_private = True
