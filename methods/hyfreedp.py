@@ -1,4 +1,4 @@
-"""HyFreeDP with a rule of ours: a first rate by the noise that the weights bear, moved by what the gradients say."""
+"""HyFreeDP with a rule of ours: the rate whose noise the weights bear, and more where the gradients ask for it."""
 
 from dataclasses import dataclass
 
@@ -13,8 +13,7 @@ class HyFreeDP(bench.recipes.TrainingMethod[bench.hyfreedp.Looked]):
     The queries and the rule are ours; their rule is `hyfreedp_paper`.
 
     - Before the first step, eight looks at one batch find the first rate, as in `noise_scaled`.
-    - Then the rate moves, by a factor of eight at most, with what the released gradients say; see `TunedTraining`. That
-      costs nothing.
+    - Then the rate grows where the released gradients ask for it; see `TunedTraining`. That costs nothing.
     - After the last step, eight looks at one batch find a scale of the last layer, unless the task is a regression:
       temperature scaling (Guo et al. 2017), because normalised gradients let margins grow without end.
 
@@ -32,7 +31,7 @@ class HyFreeDP(bench.recipes.TrainingMethod[bench.hyfreedp.Looked]):
 
     name = "hyfreedp"
     version = 11
-    summary = "Starts at the rate whose noise the weights bear, and moves it as its gradients say; the rule is ours."
+    summary = "Starts at the rate whose noise the weights bear, and raises it as gradients ask; the rule is ours."
     reference = "after Liu and Bu 2025 (arXiv:2503.00703), Towards hyperparameter-free optimization with DP"
     tuning = ("learning rate", "clipping threshold")
     end_to_end_private = True
@@ -50,9 +49,9 @@ class HyFreeDP(bench.recipes.TrainingMethod[bench.hyfreedp.Looked]):
             facts.steps,
             facts.n_records,
             share=self.share,
-            scalings=bench.hyfreedp.SCALINGS,
             regression=facts.kind == "regression",
             optimizer=facts.optimizer if self.optimizer == "task" else self.optimizer,
+            scaled=True,
         )
         return planned.as_plan(budget)
 

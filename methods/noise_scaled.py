@@ -11,7 +11,7 @@ class NoiseScaled(bench.recipes.TrainingMethod[bench.hyfreedp.Looked]):
 
     The noise of a whole run moves each weight by η M Z, with Z standard normal. M is public: it follows from the noise
     multiplier, the number of steps and the optimiser. The method adds such noise to the initial weights and subtracts
-    it, and asks a batch for the share of records whose loss rises by 10 % or more, averaged over both sides. The rate
+    it, and asks a batch for the share of records whose loss rises by a fifth or more, averaged over both sides. The rate
     is that at which it is a half; six times that if only a last layer is trained and the task is no regression.
 
     Released are the gradients, T × Poisson(q; Gaussian σ), and the looks, Poisson(p; 8 × Gaussian σ_p), calibrated as
@@ -44,7 +44,6 @@ class NoiseScaled(bench.recipes.TrainingMethod[bench.hyfreedp.Looked]):
             facts.steps,
             facts.n_records,
             share=self.share,
-            scalings=0,
             regression=facts.kind == "regression",
             optimizer=facts.optimizer if self.optimizer == "task" else self.optimizer,
         ).as_plan(budget)

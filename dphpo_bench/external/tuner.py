@@ -23,7 +23,7 @@ from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.recipes.dp_sgd import trainable
 from dphpo_bench.recipes.noise_law import Looked, stand_in
-from dphpo_bench.recipes.tuned_training import SCALINGS, TunedTraining
+from dphpo_bench.recipes.tuned_training import TunedTraining
 from dphpo_bench.session.session import open_session
 from dphpo_bench.training.averaging import WeightAverage
 from dphpo_bench.training.clipping import parse_clipping
@@ -122,7 +122,7 @@ class Tuner:
         self._average = WeightAverage(self._weights, averaging)
         n = self._records.n_units
         self.planned = Looked.calibrated(
-            budget, sample_rate, steps, n, share=share, scalings=SCALINGS, regression=regression, optimizer="SGD"
+            budget, sample_rate, steps, n, share=share, regression=regression, optimizer="SGD", scaled=True
         )
         settings = {"share": share, "averaging": averaging}
         self._declaration = _declared(name, budget, self.planned, settings)

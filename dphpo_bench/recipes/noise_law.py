@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
 
 # Settled on the development set (`tests.benchmarks.development_set`), then frozen; see docs/hyfreedp.md.
-RISE = 1.1
+RISE = 1.2
 """Half of the records' losses may rise by this factor from the noise of a whole run."""
 
 HEAD = 6.0
 """How many times as much noise a linear classifier bears: its outputs have no scale of their own."""
 
 LOOKS = 8
-"""Number of noise levels that are tried on the weights."""
+"""Number of looks at a batch, before the first step and perhaps after the last."""
 
-LOOKERS, PASSES = 256, 0.28
-"""The least expected number of records in a look; at most so many forward passes for each training record."""
+LOOKERS = 512
+"""Expected number of records in a look."""
 
 GUESS, STRIDE, SHRINK = 0.05, 3.0, 0.72
 """For the search of the noise per weight: start, first stride of its logarithm, factor between strides."""
@@ -78,9 +78,9 @@ class Looked:
         records: int,
         *,
         share: float,
-        scalings: int,
         regression: bool,
         optimizer: str,
+        scaled: bool = False,
     ) -> "Looked":
         """Choose the noise of looks, then calibrate that of gradients, for the whole training at once.
 
@@ -90,18 +90,18 @@ class Looked:
             steps: T.
             records: N.
             share: the largest share of the run's Gaussian DP μ² that looks may take, about twice that of ε.
-            scalings: number of looks after the last step; none in a regression.
             regression: whether the loss grows with the square of the outputs.
             optimizer: a `torch.optim` name.
+            scaled: whether there are looks after the last step too, but for a regression.
 
         Raises:
             BudgetTooSmallError: if no noise within reach meets the budget.
         """
         from dphpo_bench.privacy.calibration import calibrate, calibrate_roughly
 
-        scalings = 0 if regression else scalings
+        scalings = LOOKS if scaled and not regression else 0
         looks = LOOKS + scalings
-        look_rate = min(1.0, max(LOOKERS, PASSES * sample_rate * steps * records / (3 * looks)) / records)
+        look_rate = min(1.0, LOOKERS / records)
         alone = calibrate_roughly(lambda noise: dp_sgd_event(sample_rate, steps, noise), budget)
         # T subsampled Gaussians have μ² of about T (q/σ)² while σ is large, and looks likewise. An error here makes
         # looks more or less accurate; it never changes ε, which is calibrated below.

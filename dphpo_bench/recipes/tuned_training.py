@@ -11,23 +11,20 @@ import torch
 from torch import Tensor, nn
 
 from dphpo_bench.recipes.dp_sgd import trainable
-from dphpo_bench.recipes.noise_law import Looked, first_rate, noise_walk, root_mean_square
+from dphpo_bench.recipes.noise_law import SHRINK, Looked, first_rate, noise_walk, root_mean_square
 from dphpo_bench.session.session import Session
 from dphpo_bench.training.averaging import WeightAverage
 from dphpo_bench.training.optimizers import UpdateRule
 
-# Settled as those of `noise_law`.
-GAIN, TIMES = 0.25, 20
-"""Octaves by which the rate may move at a time; times in a run."""
+# Settled like those of `noise_law`.
+TIMES, HEARD, GROWTH = 20, 3.0, 1.2
+"""Times in a run that the rate may grow; the standard deviations by which gradients must ask for it; the factor."""
 
 LIMIT = 4.0
 """The longest step, in steps of pure noise."""
 
-SCALINGS = 8
-"""Number of looks after the last step."""
-
-ASIDE, SETTLE = 0.35, 0.85
-"""For the logarithm of the last layer's scale: distance of compared losses, factor between strides."""
+ASIDE = 0.35
+"""Distance of compared losses on both sides, for the logarithm of the last layer's scale."""
 
 BOUND = 2.0
 """Nats: the most that one record counts in a look after the last step."""
@@ -36,15 +33,14 @@ BOUND = 2.0
 class TunedTraining:
     """A training of a plan, one step at a time.
 
-    It starts at the rate of `first_rate`. From then on gradients move it, which are released anyway. Let w̄ be the
+    It starts at the rate of `first_rate`. From then on gradients, which are released anyway, may raise it. Let w̄ be the
     average of the recent weights, and w the present ones. The noise of a step's gradient does not depend on w − w̄, so
     the component of the gradient along it, in standard deviations of that noise, is a standard normal number plus what
-    the records say. If they say that the loss still falls that way, the run makes headway and the rate grows; if it
-    rises, the run goes back and forth and the rate falls. At the best fixed rates the two balance, in linear models and
-    in networks (docs/hyfreedp.md).
+    the records say. If over a twentieth of the run they say by three standard deviations that the loss still falls that
+    way, the rate grows. At the best fixed rates the two directions balance, in linear models and in networks.
 
-    Steps are no longer than four steps of pure noise, so that a loss of large curvature does not throw a run off
-    where there is little noise.
+    Steps are no longer than four steps of pure noise, so that a loss of large curvature does not throw a run off where
+    there is little noise.
 
     Args:
         planned: the plan's parameters.
@@ -99,7 +95,7 @@ class TunedTraining:
         self._onward.append(descent(gradient, stretch) / self._noise)
         if step in self.times:
             along = sum(self._onward) / math.sqrt(len(self._onward))
-            self._rate[:] = [self.learning_rate * 2 ** (GAIN * math.tanh(along / 2))]
+            self._rate[:] = [self.learning_rate * (GROWTH if along > HEARD else 1.0)]
             self.path.append({"step": step, "learning_rate": self.learning_rate, "onward": along})
             self._onward.clear()
         direction = self._update.direction(gradient)
@@ -123,7 +119,7 @@ class TunedTraining:
             direction = [weight * any(weight is member for member in last) for weight in self._weights]
             back, noise = 1 - math.exp(-2 * ASIDE), planned.look_noise
             (change,) = batch.loss_changes(self.model, direction, (back,), BOUND, noise)
-            stride = 2 * ASIDE * SETTLE**look if abs(change) > 2 * BOUND * planned.deviation else 0.0
+            stride = 2 * ASIDE * SHRINK**look if abs(change) > 2 * BOUND * planned.deviation else 0.0
             torch._foreach_mul_(last, math.exp(math.copysign(stride, change) - ASIDE))
             logarithm += math.copysign(stride, change)
         return math.exp(logarithm)
