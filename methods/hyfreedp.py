@@ -13,7 +13,7 @@ class HyFreeDP(bench.recipes.TrainingMethod[bench.hyfreedp.Looked]):
     The queries and the rule are ours; their rule is `hyfreedp_paper`.
 
     - Before the first step, eight looks at one batch find the first rate, as in `noise_scaled`.
-    - Then the rate grows where the released gradients ask for it; see `TunedTraining`. That costs nothing.
+    - In a regression the rate grows where the released gradients ask for it; see `TunedTraining`. That costs nothing.
     - After the last step, eight looks at one batch find a scale of the last layer, unless the task is a regression:
       temperature scaling (Guo et al. 2017), because normalised gradients let margins grow without end.
 

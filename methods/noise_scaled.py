@@ -11,8 +11,8 @@ class NoiseScaled(bench.recipes.TrainingMethod[bench.hyfreedp.Looked]):
 
     The noise of a whole run moves each weight by η M Z, with Z standard normal. M is public: it follows from the noise
     multiplier, the number of steps and the optimiser. The method adds such noise to the initial weights and subtracts
-    it, and asks a batch for the share of records whose loss rises by a fifth or more, averaged over both sides. The rate
-    is that at which it is a half; six times that if only a last layer is trained and the task is no regression.
+    it, and asks a batch for the share of records whose loss rises by a fifth or more, averaged over both sides. At the
+    rate it is a half; the rate is six times as large if only a last layer is trained and the task is no regression.
 
     Released are the gradients, T × Poisson(q; Gaussian σ), and the looks, Poisson(p; 8 × Gaussian σ_p), calibrated as
     one event. It is what every method that adapts its rate has to beat; docs/hyfreedp.md has the law behind it.

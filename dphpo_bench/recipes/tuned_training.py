@@ -33,14 +33,14 @@ BOUND = 2.0
 class TunedTraining:
     """A training of a plan, one step at a time.
 
-    It starts at the rate of `first_rate`. From then on gradients, which are released anyway, may raise it. Let w̄ be the
-    average of the recent weights, and w the present ones. The noise of a step's gradient does not depend on w − w̄, so
-    the component of the gradient along it, in standard deviations of that noise, is a standard normal number plus what
-    the records say. If over a twentieth of the run they say by three standard deviations that the loss still falls that
-    way, the rate grows. At the best fixed rates the two directions balance, in linear models and in networks.
+    Its rate is that of `first_rate`. Steps are no longer than four steps of pure noise, so that a loss of large curvature
+    does not throw a run off where there is little noise.
 
-    Steps are no longer than four steps of pure noise, so that a loss of large curvature does not throw a run off where
-    there is little noise.
+    In a regression gradients, which are released anyway, may raise the rate. Let w̄ be the average of the recent weights,
+    and w the present ones. The noise of a step's gradient does not depend on w − w̄, so the component of the gradient
+    along it, in standard deviations of that noise, is a standard normal number plus what the records say. If over a
+    twentieth of the run they say by three standard deviations that the loss still falls that way, the rate grows. In a
+    classification they nearly always say so, because normalised gradients let margins grow without end.
 
     Args:
         planned: the plan's parameters.
@@ -73,7 +73,7 @@ class TunedTraining:
         self._rate: list[float] = []
         self._onward: list[float] = []
         apart = max(1, planned.steps // TIMES)
-        self.times = tuple(range(max(2, apart), planned.steps, apart))
+        self._times = frozenset(range(max(2, apart), planned.steps, apart))
         self.path: list[dict[str, float]] = []
         self.state: list[Any] = [update, self._recent, self._onward, self._rate, self.path]
 
@@ -91,17 +91,22 @@ class TunedTraining:
         """
         if step == 0:
             self._rate.append(first_rate(self.planned, self.session, self.model, self._travel))
+        if self.planned.regression:
+            self._listen(step, gradient)
+        direction = self._update.direction(gradient)
+        longest = LIMIT * self._steps[min(step, len(self._steps) - 1)]
+        self._update.apply(direction, self.learning_rate * min(1.0, longest / root_mean_square(direction)))
+
+    def _listen(self, step: int, gradient: Sequence[Tensor]) -> None:
+        """Raise the rate at the times of it, if the gradients since the last time ask for it."""
+        self._recent.update()
         stretch = [weight.detach() - mean for weight, mean in zip(self._weights, self._recent.average, strict=True)]
         self._onward.append(descent(gradient, stretch) / self._noise)
-        if step in self.times:
+        if step in self._times:
             along = sum(self._onward) / math.sqrt(len(self._onward))
             self._rate[:] = [self.learning_rate * (GROWTH if along > HEARD else 1.0)]
             self.path.append({"step": step, "learning_rate": self.learning_rate, "onward": along})
             self._onward.clear()
-        direction = self._update.direction(gradient)
-        longest = LIMIT * self._steps[min(step, len(self._steps) - 1)]
-        self._update.apply(direction, self.learning_rate * min(1.0, longest / root_mean_square(direction)))
-        self._recent.update()
 
     def results(self) -> dict[str, Any]:
         """Scale the last layer, after the last step, and return what the training released beside the gradients."""
