@@ -40,7 +40,7 @@ GUESS, STRIDE, SHRINK = 0.05, 3.0, 0.72
 """For the search of the noise per weight: start, first stride of its logarithm, factor between strides."""
 
 QUIETEST = 2.0
-"""The least noise multiplier of a look. With less, μ² grows faster than 1/σ², and a look costs more than planned."""
+"""The least noise multiplier of a batch's looks together. With less, μ² grows faster than 1/σ², and they cost more."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Looked:
         alone = calibrate_roughly(lambda noise: dp_sgd_event(sample_rate, steps, noise), budget)
         # T subsampled Gaussians have μ² of about T (q/σ)² while σ is large, and looks likewise. An error here makes
         # looks more or less accurate; it never changes ε, which is calibrated below.
-        look_noise = max(QUIETEST, look_rate * alone * math.sqrt(looks / (share * steps)) / sample_rate)
+        look_noise = max(QUIETEST * math.sqrt(LOOKS), look_rate * alone * math.sqrt(looks / (share * steps)) / sample_rate)
         planned = cls(sample_rate, steps, 0.0, records, look_rate, look_noise, scalings, regression, optimizer)
         return replace(
             planned,
