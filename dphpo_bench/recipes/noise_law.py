@@ -105,7 +105,8 @@ class Looked:
         alone = calibrate_roughly(lambda noise: dp_sgd_event(sample_rate, steps, noise), budget)
         # T subsampled Gaussians have μ² of about T (q/σ)² while σ is large, and looks likewise. An error here makes
         # looks more or less accurate; it never changes ε, which is calibrated below.
-        look_noise = max(QUIETEST * math.sqrt(LOOKS), look_rate * alone * math.sqrt(looks / (share * steps)) / sample_rate)
+        affordable = look_rate * alone * math.sqrt(looks / (share * steps)) / sample_rate
+        look_noise = max(QUIETEST * math.sqrt(LOOKS), affordable)
         planned = cls(sample_rate, steps, 0.0, records, look_rate, look_noise, scalings, regression, optimizer)
         return replace(
             planned,
