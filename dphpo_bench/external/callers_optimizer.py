@@ -143,26 +143,13 @@ class CallersOptimizer:
         factory: OptimizerFactory = type(self.inner)
         fresh = factory(stand_ins, lr=lr, **named)
         fresh.param_groups[0].update(options)
-        vars(fresh).update(self._attributes)
+        vars(fresh).update(_attributes(self.inner))
         return fresh
 
     def _at_rest(self, stand_ins: list[Tensor], lr: float) -> torch.optim.Optimizer:
         """Return such a one as a copy, as `_alike` is."""
         fresh = self._fresh(stand_ins, lr, decay=False)
-        return self._copy(fresh.param_groups, fresh.state)
-
-    @property
-    def _attributes(self) -> dict[str, Any]:
-        """Options that a class keeps beside those of its groups."""
-        return {name: value for name, value in vars(self.inner).items() if isinstance(value, bool | int | float | str)}
-
-    def _copy(self, groups: list[dict[str, Any]], state: defaultdict[Any, Any]) -> torch.optim.Optimizer:
-        """Return a copy of the optimiser, without its hooks, that steps on other tensors."""
-        alike = copy.copy(self.inner)  # torch leaves attributes out
-        vars(alike).update(self._attributes)
-        vars(alike).pop("step", None)
-        alike.param_groups, alike.state = groups, state
-        return alike
+        return _copied(self.inner, fresh.param_groups, fresh.state)
 
     def _alike(self, stand_ins: list[Tensor], lr: float) -> torch.optim.Optimizer:
         """Return a copy with a copy of the state."""
@@ -181,7 +168,7 @@ class CallersOptimizer:
                 is_like = isinstance(value, Tensor) and value.shape == weight.shape and value.ndim > 0
                 some = value.to(stand_in[id(weight)].dtype, copy=True) if is_like else copy.deepcopy(value)
                 state[stand_in[id(weight)]][name] = some
-        return self._copy(groups, state)
+        return _copied(self.inner, groups, state)
 
     # ------------------------------------------------------------------------------------------------- Opacus
 
@@ -287,6 +274,22 @@ class CallersOptimizer:
     def _size(self) -> float:
         """Expected number of records of a batch, over all processes."""
         return float(self.outer.expected_batch_size * place_in_group()[1])
+
+
+def _attributes(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return options that a class keeps beside those of its groups."""
+    return {name: value for name, value in vars(optimizer).items() if isinstance(value, bool | int | float | str)}
+
+
+def _copied(
+    optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]], state: defaultdict[Any, Any]
+) -> torch.optim.Optimizer:
+    """Return a copy of an optimiser, without its hooks, that steps on other tensors."""
+    alike = copy.copy(optimizer)  # torch leaves attributes out
+    vars(alike).update(_attributes(optimizer))
+    vars(alike).pop("step", None)
+    alike.param_groups, alike.state = groups, state
+    return alike
 
 
 def attached(
