@@ -283,12 +283,9 @@ class Tuner:
         # All at once: with releases of other kinds in between, Opacus' PRV accountant takes ten times as long.
         for kind in self.planned.around:
             self._accountant.note(kind)
+        other = stand_in(self._records.whole)
         update = optimizer.update_rule() if optimizer else UpdateRule("SGD", self._weights)
-        alike = (
-            optimizer.rule_of(stand_in(self._records.whole))
-            if optimizer
-            else UpdateRule("SGD", stand_in(self._records.whole))
-        )
+        alike = optimizer.rule_of(other) if optimizer else UpdateRule("SGD", other)
         noise = self.noise_multiplier * self._clipping.sensitivity / self.planned.batch_size
         if optimizer and optimizer.is_private:
             noise = optimizer.noise
