@@ -146,7 +146,7 @@ def walk(optimizer: str, steps: int, noise: float = 0.5) -> tuple[list[float], f
 
 @pytest.mark.parametrize("steps", [1, 10, 300])
 def test_noise_moves_momentum_as_its_closed_form(steps: int) -> None:
-    """The numbers are always the same; a root mean square of a thousand is good to 2.2 %, and 10 % are over four of it."""
+    """The numbers are always the same; a root mean square of a thousand is good to 2.2 %: 10 % is a wide tolerance."""
     gains = [(1 - 0.9**k) / 0.1 for k in range(1, steps + 1)]
     sizes, travel = walk("SGD", steps)
     assert travel == pytest.approx(0.5 * math.sqrt(sum(gain**2 for gain in gains)), rel=0.1)
