@@ -33,14 +33,15 @@ BOUND = 2.0
 class TunedTraining:
     """A training of a plan, one step at a time.
 
-    Its rate is that of `first_rate`. Steps are no longer than four steps of pure noise, so that a loss of large curvature
-    does not throw a run off where there is little noise.
+    Its rate is that of `first_rate`. Steps are no longer than four steps of pure noise, so that a loss of large
+    curvature does not throw a run off where there is little noise.
 
-    In a regression gradients, which are released anyway, may raise the rate. Let w̄ be the average of the recent weights,
-    and w the present ones. The noise of a step's gradient does not depend on w − w̄, so the component of the gradient
-    along it, in standard deviations of that noise, is a standard normal number plus what the records say. If over a
-    twentieth of the run they say by three standard deviations that the loss still falls that way, the rate grows. In a
-    classification they nearly always say so, because normalised gradients let margins grow without end.
+    In a regression gradients, which are released anyway, may raise the rate. Let w̄ be the average of the recent
+    weights, and w the present ones. The noise of a step's gradient does not depend on w − w̄, so the component of
+    the gradient along it, in standard deviations of that noise, is a standard normal number plus what the records
+    say. If over a twentieth of the run they say by three standard deviations that the loss still falls that way,
+    the rate grows. In a classification they nearly always say so, because normalised gradients let margins grow
+    without end.
 
     Args:
         planned: the plan's parameters.

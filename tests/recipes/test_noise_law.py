@@ -106,7 +106,7 @@ def test_looks_find_a_threshold(threshold: float) -> None:
 
 @given(threshold=st.floats(2e-3, 1.2), wrong=st.integers(0, LOOKS - 1))
 def test_no_look_decides_alone(threshold: float, wrong: int) -> None:
-    """What follows a wrong look makes up for most of it: in the worst case, a factor of 2.1 is left."""
+    """Later looks make up for most of a wrong answer: in the worst case, a factor of 2.1 is left."""
     with pytest.MonkeyPatch.context() as patched:
         assert abs(math.log(answered(patched, threshold, wrong) / threshold)) < 0.76
 
