@@ -11,17 +11,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
-
 from dphpo_bench.contract.method import Cost, Plan, Release
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import dp_sgd_event, trainable
-from dphpo_bench.session.session import Session
-from dphpo_bench.training.optimizers import UpdateRule
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
+    from torch import Tensor, nn
+
+    from dphpo_bench.session.session import Session
+    from dphpo_bench.training.optimizers import UpdateRule
 
 # Settled on the development set (`tests.benchmarks.development_set`), then frozen; see docs/hyfreedp.md.
 RISE = 1.2
@@ -169,7 +168,7 @@ class Looked:
         )
 
 
-def first_rate(planned: Looked, session: Session, model: nn.Module, travel: float) -> float:
+def first_rate(planned: Looked, session: "Session", model: "nn.Module", travel: float) -> float:
     """Return the learning rate at which the noise of the whole run is what the initial weights bear.
 
     Args:
@@ -189,7 +188,7 @@ def first_rate(planned: Looked, session: Session, model: nn.Module, travel: floa
     return math.exp(size) * (HEAD if is_head(model) and not planned.regression else 1.0) / travel
 
 
-def noise_walk(update: UpdateRule, noise: float, steps: int) -> tuple[list[float], float]:
+def noise_walk(update: "UpdateRule", noise: float, steps: int) -> tuple[list[float], float]:
     """Return how far an optimiser moves a weight if gradients are noise alone, at learning rate 1.
 
     No record has a part in it, and the same numbers come out each time.
@@ -202,6 +201,8 @@ def noise_walk(update: UpdateRule, noise: float, steps: int) -> tuple[list[float
     Returns:
         The root mean square of each step, and of all steps together.
     """
+    import torch
+
     generator = torch.Generator().manual_seed(0)
     (tensor,) = update.parameters
     total, sizes = torch.zeros_like(tensor), []
@@ -212,13 +213,15 @@ def noise_walk(update: UpdateRule, noise: float, steps: int) -> tuple[list[float
     return sizes, root_mean_square([total]) * math.sqrt(steps / len(sizes))
 
 
-def stand_in(model: nn.Module) -> list[Tensor]:
+def stand_in(model: "nn.Module") -> "list[Tensor]":
     """Return weights for the optimiser of `noise_walk`, where those of the model are."""
     return [trainable(model)[0].new_zeros(1_000)]
 
 
-def normal_like(tensors: Sequence[Tensor], uniform: float) -> Iterator[list[Tensor]]:
+def normal_like(tensors: "Sequence[Tensor]", uniform: float) -> "Iterator[list[Tensor]]":
     """Yield standard normal tensors of these shapes without end, drawn without looking at any record."""
+    import torch
+
     generator = torch.Generator().manual_seed(random.Random(uniform).getrandbits(63))
     while True:
         yield [
@@ -226,13 +229,13 @@ def normal_like(tensors: Sequence[Tensor], uniform: float) -> Iterator[list[Tens
         ]
 
 
-def root_mean_square(tensors: Sequence[Tensor]) -> float:
+def root_mean_square(tensors: "Sequence[Tensor]") -> float:
     """Return the root mean square of all entries; never 0."""
     total = sum(tensor.double().square().sum().item() for tensor in tensors)
     return max(math.sqrt(total / sum(tensor.numel() for tensor in tensors)), 1e-12)
 
 
-def is_head(model: nn.Module) -> bool:
+def is_head(model: "nn.Module") -> bool:
     """Return whether one matrix, and at most a bias, of the last layer with weights is all that is trained."""
     owned = [weights for layer in model.modules() if (weights := list(layer.parameters(recurse=False)))]
     others = (weight.requires_grad for weights in owned[:-1] for weight in weights)
