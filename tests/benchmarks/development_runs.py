@@ -95,7 +95,7 @@ def run(variant: str, task_name: str, seed: int) -> list[list[float]]:
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
             record = bench.run(method, task, bench.PrivacyBudget(epsilon, task.facts.default_delta), seed=seed).record
         metric = record.metrics.get(task.metrics[0].name)
-        results.append([math.nan if metric is None else 100 * metric, record.seconds["train"]])
+        results.append([math.nan if metric is None else round(100 * metric, 3), round(record.seconds["train"], 2)])
     return results
 
 
