@@ -84,7 +84,7 @@ class Tuner:
 
     Attributes:
         planned: what the training releases, and when.
-        learning_rate: of the next step; NaN before the first.
+        learning_rate: of the latest step; NaN before the first.
         path: what the gradients said, and the learning rate after it.
         steps_taken: number of steps so far; a virtual step of a `BatchMemoryManager` is none.
 
@@ -174,8 +174,8 @@ class Tuner:
         Raises:
             InvalidValueError: if one of them does not do what was declared.
         """
-        if self.steps_taken or self._optimizer:
-            raise InvalidValueError("Expected one attach() before the first step. Make another tuner.")
+        if self._optimizer or "_tuned" in vars(self):  # which an accountant attached later would not take in
+            raise InvalidValueError("Expected one attach() before the first backward() or step(). Make another tuner.")
         model, is_secret = self._records.whole, self._options["seed"] is None
         self._optimizer = attached(optimizer, loader, accountant, model, self.planned, is_secret=is_secret)
         self._accountant = CallersAccountant(accountant)

@@ -2,7 +2,7 @@
 
 DP-SGD adds noise of known size in every step. A rate is about right if the noise of the whole run, added to the initial
 weights, harms the model a little: with less, the run does not get far; with more, noise is most of what it ends at.
-docs/hyfreedp.md has the law behind this, on 251 tasks.
+docs/hyfreedp.md has the law behind this, on 241 tasks.
 """
 
 import math
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.contract.method import Cost, Plan, Release
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import dp_sgd_event, trainable
@@ -95,9 +96,12 @@ class Looked:
 
         Raises:
             BudgetTooSmallError: if no noise within reach meets the budget.
+            InvalidValueError: if the optimiser takes matrices only, so that its noise has no walk.
         """
         from dphpo_bench.privacy.calibration import calibrate, calibrate_roughly
 
+        if optimizer.lower() == "muon":
+            raise InvalidValueError("Expected an optimizer of tensors of any shape, got 'muon'. Use 'adamw' or 'sgd'.")
         scalings = LOOKS if scaled and not regression else 0
         looks = LOOKS + scalings
         look_rate = min(1.0, LOOKERS / records)
@@ -196,7 +200,7 @@ def noise_walk(update: "UpdateRule", noise: float, steps: int) -> tuple[list[flo
     Args:
         update: the optimiser, of a `stand_in`.
         noise: standard deviation of the noise on each of them.
-        steps: T. Of more than two thousand steps the others are extrapolated.
+        steps: T. Of more than two thousand steps the others are extrapolated by √T, which is too far for Adagrad.
 
     Returns:
         The root mean square of each step, and of all steps together.

@@ -18,7 +18,8 @@ from dphpo_bench.training.optimizers import UpdateRule
 
 # Settled like those of `noise_law`.
 TIMES, HEARD, GROWTH = 20, 3.0, 1.2
-"""Times in a run that the rate may grow; the standard deviations by which gradients must ask for it; the factor."""
+"""Least times in a run that the rate may grow, and at most twice that; the standard deviations by which gradients must
+ask for it; the factor."""
 
 LIMIT = 4.0
 """The longest step, in steps of pure noise."""
@@ -38,9 +39,10 @@ class TunedTraining:
 
     In a regression gradients, which are released anyway, may raise the rate. Let w̄ be the average of the recent
     weights, and w the present ones. The noise of a step's gradient does not depend on w − w̄, so the component of the
-    gradient along it, in standard deviations of that noise, is a standard normal number plus what the records say. If
-    over a twentieth of the run they say by three standard deviations that the loss still falls that way, the rate
-    grows. In a classification they nearly always say so, because normalised gradients let margins grow without end.
+    gradient along it, in standard deviations of that noise, is a standard normal number plus what the drawn records
+    say. If over a twentieth of the run or less they say by three standard deviations that the loss still falls that
+    way, the rate grows. In a classification they nearly always say so, because normalised gradients let margins grow
+    without end.
 
     Args:
         planned: the plan's parameters.
@@ -51,7 +53,7 @@ class TunedTraining:
         noise: standard deviation of the noise on each coordinate of a gradient.
 
     Attributes:
-        learning_rate: of the next step; NaN before the first.
+        learning_rate: of the latest step; NaN before the first.
         state: all that changes from step to step but the weights, for checkpoints.
         path: what the gradients said, and the learning rate after it.
     """

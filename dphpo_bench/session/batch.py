@@ -194,7 +194,8 @@ class Batch(Unique):
             model: at weights w.
             direction: G, one tensor for each trainable parameter.
             steps: h₁, ..., h_k, at least one; a record's loss is averaged over w − h_j · G.
-            factor: positive, in use above 1. A record counts if that average exceeds factor · its loss at w.
+            factor: positive, in use above 1. A record counts if that average exceeds factor · its loss at w; or
+                (2 − factor) · its loss, where that is negative.
             noise_multiplier: noise standard deviation / sensitivity of the sum.
 
         Returns:
@@ -212,7 +213,8 @@ class Batch(Unique):
         with self._access.guard.alone():
             losses = self._losses_along(model, direction, (0.0, *steps), noise_multiplier, 1)
             start, average = losses[0], losses[1:].mean(dim=0)
-            stays = start.isfinite() & average.isfinite() & (average <= factor * start)
+            most = torch.where(start < 0, (2 - factor) * start, factor * start)  # a rise by the same share of its size
+            stays = start.isfinite() & average.isfinite() & (average <= most)
             (centred,) = self._noisy_means(0.5 - stays.double()[None], 0.5, noise_multiplier)
             return 0.5 + centred  # of the expected batch size, never of the drawn one
 

@@ -397,3 +397,12 @@ def test_a_model_that_moves_is_refused() -> None:
     model.cuda()
     with pytest.raises(InvalidValueError, match="Move it before"):
         tuner.backward()
+
+
+def test_attach_comes_before_the_first_backward() -> None:
+    """An accountant attached later would take in neither the looks nor the first step."""
+    model = network()
+    tuner = tuner_of(model)
+    tuner.backward()
+    with pytest.raises(InvalidValueError, match=r"one attach\(\) before the first backward"):
+        tuner.attach(torch.optim.AdamW(model.parameters()))

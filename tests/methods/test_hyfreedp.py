@@ -68,3 +68,9 @@ def test_both_begin_at_the_same_rate_where_their_plans_agree(monkeypatch: pytest
         for method, plan in zip(METHODS, plans, strict=True)
     )
     assert first == pytest.approx(second)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_plan_refuses_an_optimizer_of_matrices(method: type[bench.Method]) -> None:
+    with pytest.raises(bench.errors.InvalidValueError, match="got 'muon'"):
+        bench.plan(method(optimizer="muon"), "digits", bench.PrivacyBudget(3, 1e-5))
