@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 import dphpo_bench as bench
 
+from .noise_scaled import NoiseScaled
+
 
 @dataclass(frozen=True)
-class HyFreeDP(bench.recipes.TrainingMethod[bench.hyfreedp.Looked]):
+class HyFreeDP(NoiseScaled):
     """Training without a learning rate or a clipping threshold to choose; the idea is that of Liu and Bu 2025.
 
     Like theirs, it releases a few privatised losses, and its learning rate follows from them and from the gradients.
@@ -21,12 +23,7 @@ class HyFreeDP(bench.recipes.TrainingMethod[bench.hyfreedp.Looked]):
     records, and Poisson(p; 8 × Gaussian σ_p) last, as clipped sums of changes of the loss. They are calibrated as one
     event. σ_p follows from `share` and public numbers.
 
-    The other parameters are those of every `TrainingMethod`.
-
-    Attributes:
-        share: about twice the largest share of ε that looks may take: their share of the run's Gaussian DP μ².
-        clipping: "auto_s", "auto_s:γ", "auto_v" or "abadi:C".
-        optimizer: a `torch.optim` name; "task" takes the task's.
+    The parameters are those of `NoiseScaled`.
     """
 
     name = "hyfreedp"
@@ -35,25 +32,7 @@ class HyFreeDP(bench.recipes.TrainingMethod[bench.hyfreedp.Looked]):
     reference = "after Liu and Bu 2025 (arXiv:2503.00703), Towards hyperparameter-free optimization with DP"
     tuning = ("learning rate", "clipping threshold")
     end_to_end_private = True
-
-    share: bench.parameters.Share = 0.03
-    clipping: bench.parameters.ClippingRule = "auto_s"
-    optimizer: bench.parameters.OptimizerOrTask = "SGD"
-
-    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.hyfreedp.Looked]:
-        """Choose the noise of looks, then calibrate that of gradients, for the whole training at once."""
-        facts = self.scheduled(facts)
-        planned = bench.hyfreedp.Looked.calibrated(
-            budget,
-            facts.sample_rate,
-            facts.steps,
-            facts.n_records,
-            share=self.share,
-            regression=facts.kind == "regression",
-            optimizer=facts.optimizer if self.optimizer == "task" else self.optimizer,
-            scaled=True,
-        )
-        return planned.as_plan(budget)
+    scaled = True
 
     def run(self, plan: bench.Plan[bench.hyfreedp.Looked], session: "bench.Session") -> bench.Outcome:
         """Train for T steps, at a rate that moves."""

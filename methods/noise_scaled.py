@@ -1,6 +1,7 @@
 """DP-SGD at the learning rate whose noise, in the whole run, is what the initial weights bear."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import dphpo_bench as bench
 
@@ -30,6 +31,7 @@ class NoiseScaled(bench.recipes.TrainingMethod[bench.hyfreedp.Looked]):
     reference = "this benchmark, docs/hyfreedp.md"
     tuning = ("learning rate", "clipping threshold")
     end_to_end_private = True
+    scaled: ClassVar[bool] = False  # by looks after the last step
 
     share: bench.parameters.Share = 0.03
     clipping: bench.parameters.ClippingRule = "auto_s"
@@ -46,6 +48,7 @@ class NoiseScaled(bench.recipes.TrainingMethod[bench.hyfreedp.Looked]):
             share=self.share,
             regression=facts.kind == "regression",
             optimizer=facts.optimizer if self.optimizer == "task" else self.optimizer,
+            scaled=self.scaled,
         ).as_plan(budget)
 
     def run(self, plan: bench.Plan[bench.hyfreedp.Looked], session: "bench.Session") -> bench.Outcome:

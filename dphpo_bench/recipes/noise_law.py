@@ -28,7 +28,7 @@ RISE = 1.2
 """Half of the records' losses may rise by this factor from the noise of a whole run."""
 
 HEAD = 6.0
-"""How many times as much noise a linear classifier bears: its outputs have no scale of their own."""
+"""Factor by which a linear classifier bears more noise: its outputs have no scale of their own."""
 
 LOOKS = 8
 """Number of looks at a batch, before the first step and perhaps after the last."""
