@@ -4,8 +4,11 @@ Charts show what leaderboard/leaderboard.csv says, which `dphpo-bench leaderboar
 same table gives the same bytes on every machine; tests/docs/test_figures.py draws them again and compares.
 """
 
+import sys
+from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from dphpo_bench.leaderboard.charts.frame import estimates_axis, log_axis
@@ -108,6 +111,37 @@ def audits() -> str:
     )
 
 
+NUS = (1 / 16, 1 / 4, 1 / 2, 1, 2, 4, 8, 16, 64)
+WORST = 20.0
+
+
+def law() -> str:
+    """Draw what a fixed rate loses, by the noise ν of the whole run on the outputs, for kinds of tasks."""
+    sys.path.insert(0, str(HERE.parents[1]))
+    from tests.benchmarks.development_runs import kind_of, regret_at
+    from tests.benchmarks.development_set import OPTIMIZERS, read
+
+    lost: dict[str, list[list[list[float]]]] = defaultdict(list)  # for each ν and task, at each ε
+    sgd = OPTIMIZERS.index("SGD")
+    for task in read():
+        at_one = task.rates[sgd][:, 0] / task.nus[sgd][0]  # the rates of ν = 1
+        lost[kind_of(task)].append([regret_at(task, sgd, [nu * rate for rate in at_one]) for nu in NUS])
+    panels = []
+    for kind in sorted(lost):
+        values = np.minimum(np.array(lost[kind]).swapaxes(0, 1).reshape(len(NUS), -1), WORST)
+        quartiles = np.quantile(values, (0.5, 0.25, 0.75), axis=1).round(2).T
+        panels.append(
+            Panel(kind, {f"ν = {nu:g}": Estimate(*map(float, row)) for nu, row in zip(NUS, quartiles, strict=True)})
+        )
+    return to_svg(
+        panels,
+        dict.fromkeys((f"ν = {nu:g}" for nu in NUS), ""),
+        estimates_axis(_known(panels)),
+        title="What a fixed rate loses to the best rate, by the noise of the run",
+        note="Points; medians and quartiles over tasks and ε. SGD. 20 stands for 20 or more.",
+    )
+
+
 # x, y, width and the lines of each box; those of one row are 44 high.
 BOXES = (
     (30, 56, 130, "Task", "public facts"),
@@ -168,7 +202,7 @@ def flow() -> str:
     return "\n".join([*parts, "</svg>"])
 
 
-FIGURES = {"flow": flow, "distance": distance, "losses": losses, "audits": audits}
+FIGURES = {"flow": flow, "distance": distance, "losses": losses, "audits": audits, "law": law}
 
 if __name__ == "__main__":
     for name, draw in FIGURES.items():

@@ -4,6 +4,7 @@ Opacus is never imported: a DPOptimizer is known by its attributes.
 """
 
 import copy
+import inspect
 import math
 from collections import defaultdict
 from typing import Any
@@ -17,11 +18,12 @@ from dphpo_bench.external.accountants import CallersAccountant
 from dphpo_bench.external.opacus_parts import draw_secretly, hooked, poisson_sampler, refuse_other_releases
 from dphpo_bench.external.processes import place_in_group
 from dphpo_bench.recipes.dp_sgd import trainable
-from dphpo_bench.recipes.voting import Voted
+from dphpo_bench.recipes.noise_law import Looked
 from dphpo_bench.training.optimizer_names import check_optimizer, published
-from dphpo_bench.training.optimizers import UpdateRule
+from dphpo_bench.training.optimizers import OptimizerFactory, UpdateRule
 
 _ROUNDING = 1e-9
+_RATE, _STEPS = 0.5, 30
 _SIZE = 0.02
 """Opacus rounds: of some loaders, as of 93 batches, its own has a batch less."""
 
@@ -66,6 +68,7 @@ class CallersOptimizer:
                 "Expected lr > 0 in the first group of the optimizer: those of others are relative."
             )
         self._weights, self.prefetched = weights, 0
+        self._check_rule()
         self.source: torch.Generator | None = None
         self._partial: bytes | None = None  # the batch of which pieces are added up
         self._ghost = _ghost_of(model) if "FastGradientClipping" in type(optimizer).__name__ else None
@@ -88,30 +91,88 @@ class CallersOptimizer:
         """Return a rule with this optimiser's options and state; rates of groups are relative to the first."""
         return UpdateRule(self._alike, self._weights)
 
+    def rule_of(self, tensors: list[Tensor]) -> UpdateRule:
+        """Return a rule for other tensors, in its first state.
+
+        Options are those of the first group. The rate is the root mean square of all weights' rates, relative to the
+        first group's. So noise moves these tensors as far as it moves the model's weights, in the root mean square.
+        Weights of a group with a larger rate move farther than that, and those of one with a smaller rate less far.
+        """
+        groups, first = self.inner.param_groups, float(self.inner.param_groups[0]["lr"])
+        rates = [(float(group["lr"]) / first, weight) for group in groups for weight in group["params"]]
+        squares = sum(rate**2 * weight.numel() for rate, weight in rates if weight.requires_grad)
+        mean = math.sqrt(squares / sum(weight.numel() for weight in self._weights))
+        return UpdateRule(lambda stand_ins, lr: self._fresh(stand_ins, lr * mean), tensors)
+
+    def _check_rule(self) -> None:
+        """Reject an optimiser whose step is not its rate times what gradients alone say, but for weight decay.
+
+        The rate follows from such steps; see `noise_walk`. Tried on a few numbers, in moves and at rest.
+        """
+        numbers = torch.randn(8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        numbers = numbers.to(self._weights[0].device)
+        moved, rest, total = numbers.clone(), torch.zeros_like(numbers), torch.zeros_like(numbers)
+        gradients = [numbers.roll(1) + numbers.roll(step) / 4 for step in range(_STEPS)]
+        name = type(self.inner).__name__
+        try:
+            moving, rule = self._fresh([moved], _RATE, decay=False), UpdateRule(self._at_rest, [rest])
+            for gradient in gradients:
+                moved.grad = gradient.clone()
+                moving.step()
+                total += rule.direction([gradient])[0]
+        except Exception as error:  # of anybody's class
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise InvalidValueError(
+                f"Expected an optimizer that can be made anew for other tensors; {name} fails ({reason}). Use AdamW or "
+                "SGD."
+            ) from error
+        falls = bool((total * sum(gradients)).sum() > 0)
+        if not (falls and torch.allclose(numbers - moved, _RATE * total, rtol=1e-6, atol=1e-12)):
+            raise InvalidValueError(
+                "Expected an optimizer whose step is its learning rate times a direction against gradients, which "
+                f"follows from them alone; {name} has another. Use AdamW or SGD, without maximize."
+            )
+
+    def _fresh(self, stand_ins: list[Tensor], lr: float, *, decay: bool = True) -> torch.optim.Optimizer:
+        """Return an optimiser of this class with the options of the first group, which has taken no step."""
+        first, accepted = self.inner.param_groups[0], inspect.signature(type(self.inner)).parameters
+        options = {name: first[name] for name in self.inner.defaults if name in first and name != "lr"}
+        if "weight_decay" in options and not decay:
+            options["weight_decay"] = 0.0
+        named = {name: value for name, value in options.items() if name in accepted}
+        factory: OptimizerFactory = type(self.inner)
+        fresh = factory(stand_ins, lr=lr, **named)
+        fresh.param_groups[0].update(options)
+        vars(fresh).update(_attributes(self.inner))
+        return fresh
+
+    def _at_rest(self, stand_ins: list[Tensor], lr: float) -> torch.optim.Optimizer:
+        """Return such a one as a copy, as `_alike` is."""
+        fresh = self._fresh(stand_ins, lr, decay=False)
+        return _copied(self.inner, fresh.param_groups, fresh.state)
+
     def _alike(self, stand_ins: list[Tensor], lr: float) -> torch.optim.Optimizer:
-        """Return a copy that steps on other tensors."""
+        """Return a copy with a copy of the state."""
         stand_in = {id(weight): tensor for weight, tensor in zip(self._weights, stand_ins, strict=True)}
-        alike, groups = copy.copy(self.inner), self.inner.param_groups
-        vars(alike).pop("step", None)
-        alike.param_groups = [
+        first, state = float(self.inner.param_groups[0]["lr"]), defaultdict[Any, Any](dict)
+        groups = [
             {
                 **group,
                 "params": [stand_in[id(weight)] for weight in group["params"] if id(weight) in stand_in],
-                "lr": lr * float(group["lr"]) / float(groups[0]["lr"]),
+                "lr": lr * float(group["lr"]) / first,
             }
-            for group in groups
+            for group in self.inner.param_groups
         ]
-        alike.state = defaultdict(dict)
         for weight in self._weights:
             for name, value in self.inner.state.get(weight, {}).items():
                 is_like = isinstance(value, Tensor) and value.shape == weight.shape and value.ndim > 0
                 some = value.to(stand_in[id(weight)].dtype, copy=True) if is_like else copy.deepcopy(value)
-                alike.state[stand_in[id(weight)]][name] = some
-        return alike
+                state[stand_in[id(weight)]][name] = some
+        return _copied(self.inner, groups, state)
 
     # ------------------------------------------------------------------------------------------------- Opacus
 
-    def check(self, planned: Voted) -> None:
+    def check(self, planned: Looked) -> None:
         """Reject a DPOptimizer that does not do what is planned."""
         refuse_other_releases(self.outer, "reduce_gradients")
         if self._ghost and self._ghost.max_grad_norm > self.outer.max_grad_norm:
@@ -138,7 +199,7 @@ class CallersOptimizer:
         wrapped = any(getattr(o.step, "_wrapped_by_lr_sched", False) for o in (self.outer, self.inner))
         if wrapped or any("initial_lr" in group for group in self.inner.param_groups):
             raise InvalidValueError(
-                "Expected an optimizer without a scheduler of its learning rate: the tuner sets the rate, from votes. "
+                "Expected an optimizer without a scheduler of its learning rate: the tuner sets the rate. "
                 "Leave the scheduler out."
             )
 
@@ -215,8 +276,24 @@ class CallersOptimizer:
         return float(self.outer.expected_batch_size * place_in_group()[1])
 
 
+def _attributes(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return options that a class keeps beside those of its groups."""
+    return {name: value for name, value in vars(optimizer).items() if isinstance(value, bool | int | float | str)}
+
+
+def _copied(
+    optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]], state: defaultdict[Any, Any]
+) -> torch.optim.Optimizer:
+    """Return a copy of an optimiser, without its hooks, that steps on other tensors."""
+    alike = copy.copy(optimizer)  # torch leaves attributes out
+    vars(alike).update(_attributes(optimizer))
+    vars(alike).pop("step", None)
+    alike.param_groups, alike.state = groups, state
+    return alike
+
+
 def attached(
-    optimizer: Any, loader: Any, accountant: Any, model: nn.Module, planned: Voted, *, is_secret: bool
+    optimizer: Any, loader: Any, accountant: Any, model: nn.Module, planned: Looked, *, is_secret: bool
 ) -> CallersOptimizer:
     """Return the caller's optimiser, after a check that it, its loader and its accountant do what is planned.
 
@@ -249,7 +326,7 @@ def attached(
                 optimizer.attach_step_hook(lambda _: theirs.note(planned.step))
             elif accountant is None or hooked(optimizer)[0] not in (None, accountant):
                 raise InvalidValueError(
-                    "Expected the accountant of make_private, whose ε would lack the votes: attach(optimizer, loader, "
+                    "Expected the accountant of make_private, whose ε would lack the looks: attach(optimizer, loader, "
                     "engine.accountant)."
                 )
             if is_secret:
@@ -268,7 +345,7 @@ def _ghost_of(model: nn.Module) -> Any:
     return next((owner for owner in owners if hasattr(owner, "get_clipping_coef")), None)
 
 
-def check_loader(loader: Any, planned: Voted) -> Any:
+def check_loader(loader: Any, planned: Looked) -> Any:
     """Return the sampler of a loader; reject it if its batches are no Poisson samples at the declared rate."""
     sampler = poisson_sampler(loader)
     rate = sampler.sample_rate

@@ -58,7 +58,7 @@ class Rows:
                 ) from None
             if not stay:
                 raise InvalidValueError(
-                    "Expected a Dataset whose items stay, but two reads of one differ: a vote would compare losses of "
+                    "Expected a Dataset whose items stay, but two reads of one differ: a look would compare losses of "
                     "different inputs. Pass the data without the random transform, and transform in the loop."
                 )
         else:

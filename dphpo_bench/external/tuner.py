@@ -22,8 +22,8 @@ from dphpo_bench.external.rows import Collate, Rows
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.recipes.dp_sgd import trainable
-from dphpo_bench.recipes.voted_training import VotedTraining
-from dphpo_bench.recipes.voting import Voted
+from dphpo_bench.recipes.noise_law import Looked, stand_in
+from dphpo_bench.recipes.tuned_training import TunedTraining
 from dphpo_bench.session.session import open_session
 from dphpo_bench.training.averaging import WeightAverage
 from dphpo_bench.training.clipping import parse_clipping
@@ -48,8 +48,8 @@ class Tuner:
     """The method `hyfreedp` in a loop of yours, which needs no learning rate.
 
     The gradients are yours: of an Opacus `DPOptimizer` that the tuner is attached to, or of `backward`. The tuner sets
-    each step's length from privatised votes of the records, as the method does (docs/hyfreedp.md). Its releases and the
-    gradients are one event, `event`, within the budget.
+    each step's length from a few privatised looks at the records and from the gradients, as the method does
+    (docs/hyfreedp.md). Its releases and the gradients are one event, `event`, within the budget.
 
         tuner = Tuner(model, data, losses, sample_rate=1 / len(loader), steps=T, budget=..., name=...)
         ... = engine.make_private(..., noise_multiplier=tuner.noise_multiplier)
@@ -66,7 +66,7 @@ class Tuner:
     Args:
         model: on its device, before or after `make_private`. Its weights are moved in place.
         data: the private records that the loop trains on: a map-style Dataset, a tensor, a pair or a dictionary of
-            tensors. Looks and votes read a few hundred of them by index.
+            tensors. Looks read a few hundred of them by index.
         losses: (model, batch) → each record's loss, shape (n,), a function of that record alone. A batch has the form
             of `data`, with tensors of n rows, on the model's device.
         sample_rate: rate q of the Poisson batches, public.
@@ -79,14 +79,13 @@ class Tuner:
         regression: whether losses grow with the square of the outputs.
         clipping: of `backward`: "auto_s", "auto_s:γ", "auto_v" or "abadi:C".
         averaging: decay of the exponential average of weights that `finish` puts into the model; 0: the last ones.
-        share: about twice the share of ε that votes may take.
-        probe_size: largest expected number of voters at a time.
+        share: about twice the largest share of ε that looks may take.
         collate_fn: items of a Dataset → a batch; None: torch's default.
 
     Attributes:
         planned: what the training releases, and when.
-        learning_rate: of the next step, once the warm-up is over; NaN before the first step.
-        path: what each probe released, and the learning rate after it.
+        learning_rate: of the latest step; NaN before the first.
+        path: what the gradients said, and the learning rate after it.
         steps_taken: number of steps so far; a virtual step of a `BatchMemoryManager` is none.
 
     Raises:
@@ -112,22 +111,20 @@ class Tuner:
         clipping: str = "auto_s",
         averaging: float = 0.99,
         share: float = 0.03,
-        probe_size: int = 2048,
         collate_fn: Collate | None = None,
     ) -> None:
         sample_rate = float(ranged("sample_rate", sample_rate, float, Interval(gt=0, le=1)))
         steps = whole("steps", steps, low=1, high=_MAX_STEPS)
         share = float(ranged("share", share, float, Interval(gt=0, lt=1)))
-        probe_size = whole("probe_size", probe_size, low=1, high=10**9)
-        self._clipping, self._regression = parse_clipping(clipping), regression
+        self._clipping = parse_clipping(clipping)
         self._records = CallersRecords(Rows(data, collate_fn), _unwrapped(model), losses)
         self._weights = trainable(self._records.whole)
         self._average = WeightAverage(self._weights, averaging)
         n = self._records.n_units
-        self.planned = Voted.calibrated(
-            budget, sample_rate, steps, n, share=share, probe_size=probe_size, optimizer="AdamW"
+        self.planned = Looked.calibrated(
+            budget, sample_rate, steps, n, share=share, regression=regression, optimizer="SGD", scaled=True
         )
-        settings = {"share": share, "probe_size": probe_size, "averaging": averaging}
+        settings = {"share": share, "averaging": averaging}
         self._declaration = _declared(name, budget, self.planned, settings)
         self._options: dict[str, Any] = {"results_dir": results_dir, "account": account, "seed": seed}
         self._optimizer: CallersOptimizer | None = None
@@ -145,7 +142,7 @@ class Tuner:
 
     @property
     def event(self) -> "DpEvent":
-        """The event of the whole training: gradients, looks and votes."""
+        """The event of the whole training: gradients and looks."""
         return self.planned.event
 
     @property
@@ -156,12 +153,12 @@ class Tuner:
     @property
     def learning_rate(self) -> float:
         """See above."""
-        return self._voted.rule.learning_rate if self.steps_taken else float("nan")
+        return self._tuned.learning_rate if self.steps_taken else float("nan")
 
     @property
     def path(self) -> list[dict[str, float]]:
         """See above."""
-        return [*self._voted.path] if self.steps_taken else []
+        return [*self._tuned.path] if self.steps_taken else []
 
     def attach(self, optimizer: Any, loader: Any = None, accountant: Any = None) -> None:
         """Take the optimiser of the loop, whose `step` the tuner replaces.
@@ -171,14 +168,14 @@ class Tuner:
         Args:
             optimizer: of torch, or the DPOptimizer of `make_private`.
             loader: that the loop runs over, to check its rate; None: of `backward`, which draws its own batches.
-            accountant: of Opacus or dp_accounting. At the first step it takes in all looks and votes of the plan. None:
+            accountant: of Opacus or dp_accounting. At the first step it takes in all looks of the plan. None:
                 there is none.
 
         Raises:
             InvalidValueError: if one of them does not do what was declared.
         """
-        if self.steps_taken or self._optimizer:
-            raise InvalidValueError("Expected one attach() before the first step. Make another tuner.")
+        if self._optimizer or "_tuned" in vars(self):  # which an accountant attached later would not take in
+            raise InvalidValueError("Expected one attach() before the first backward() or step(). Make another tuner.")
         model, is_secret = self._records.whole, self._options["seed"] is None
         self._optimizer = attached(optimizer, loader, accountant, model, self.planned, is_secret=is_secret)
         self._accountant = CallersAccountant(accountant)
@@ -197,7 +194,7 @@ class Tuner:
         if self._gradient is not None:
             raise InvalidValueError("Expected tuner.step() between two calls of tuner.backward().")
         self._check_open()
-        session, kind = self._voted.session, self.planned.step
+        session, kind = self._tuned.session, self.planned.step
         self._accountant.note(kind)
         self._gradient = session.sample(kind).gradient(self._records.whole, self._clipping, self.noise_multiplier)
         for weight, part in zip(self._weights, self._gradient, strict=True):
@@ -222,10 +219,10 @@ class Tuner:
             )
         if self._optimizer:
             self._optimizer.check_schedulers()
-        voted = self._voted  # counted from here on
+        tuned = self._tuned  # counted from here on
         self._is_under_way = True
         if (gradient := private.noisy_gradient() if private else self._gradient) is not None:
-            voted.step(self.steps_taken, gradient)
+            tuned.step(self.steps_taken, gradient)
             self._average.update()
             self.steps_taken += 1
         self._gradient, self._is_under_way = None, False
@@ -260,8 +257,8 @@ class Tuner:
             self._optimizer.release()
         self._average.copy_to(self._weights)
         forget_records(self._records.whole)
-        results = self._voted.results()
-        self._voted.session.close()
+        results = self._tuned.results()
+        self._tuned.session.close()
         return self._declared.finish(released=results, metrics=numbers) if self._declared else None
 
     # ------------------------------------------------------------------------------------------------ the training
@@ -277,20 +274,22 @@ class Tuner:
         _check_model(self._records, self._weights)
 
     @cached_property
-    def _voted(self) -> VotedTraining:
+    def _tuned(self) -> TunedTraining:
         """The training, which is counted when it begins."""
         optimizer = self._optimizer
         check_alike(self._records.hashes)
         self._declared, streams = open_in_group(self._declaration, **self._options)
         session = open_session(self._records, Ledger(self.event), self._streams or streams)
         # All at once: with releases of other kinds in between, Opacus' PRV accountant takes ten times as long.
-        for kind in (self.planned.walk, *[self.planned.vote] * len(self.planned.probes), self.planned.scale):
+        for kind in self.planned.around:
             self._accountant.note(kind)
-        update = optimizer.update_rule() if optimizer else UpdateRule("AdamW", self._weights)
+        other = stand_in(self._records.whole)
+        update = optimizer.update_rule() if optimizer else UpdateRule("SGD", self._weights)
+        alike = optimizer.rule_of(other) if optimizer else UpdateRule("SGD", other)
         noise = self.noise_multiplier * self._clipping.sensitivity / self.planned.batch_size
         if optimizer and optimizer.is_private:
             noise = optimizer.noise
-        return VotedTraining(self.planned, session, self._records.whole, update, noise, is_regression=self._regression)
+        return TunedTraining(self.planned, session, self._records.whole, update, alike, noise)
 
 
 def _check_model(records: CallersRecords, weights: Sequence[Tensor]) -> None:
@@ -314,7 +313,7 @@ def _numbers(metrics: Mapping[str, float] | None) -> dict[str, float]:
     return {short_text("metric", name): number(str(name), value, low=-1e300) for name, value in (metrics or {}).items()}
 
 
-def _declared(name: str, budget: PrivacyBudget, planned: Voted, settings: Mapping[str, Any]) -> Declaration:
+def _declared(name: str, budget: PrivacyBudget, planned: Looked, settings: Mapping[str, Any]) -> Declaration:
     """Return what the caller declares of a training."""
     schedule = ("sample_rate", "steps", "noise_multiplier")
     return Declaration(

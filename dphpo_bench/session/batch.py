@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from dphpo_bench.base.checks import bound as checked_bound
-from dphpo_bench.base.checks import number
+from dphpo_bench.base.checks import number, positive
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import plain, single
 from dphpo_bench.privacy import events
@@ -176,6 +176,47 @@ class Batch(Unique):
             changes = losses[1:] - losses[0]
             clipped = torch.nan_to_num(changes, nan=bound, posinf=bound, neginf=-bound).clamp_(-bound, bound)
             return self._noisy_means(clipped, bound, noise_multiplier)
+
+    def rising_share(
+        self,
+        model: "nn.Module",
+        direction: "Sequence[Tensor]",
+        steps: Sequence[float],
+        factor: float,
+        noise_multiplier: float,
+    ) -> float:
+        """Return the noisy share of records whose loss rises by more than a factor, averaged over points of a line.
+
+        The batch releases Σ (bᵢ − 1/2), where bᵢ = 1 if record i's loss rises or is not finite anywhere, else 0. This
+        sum has sensitivity 1/2 and is one Gaussian, however many steps there are. A unit's bᵢ is its records' mean.
+
+        Args:
+            model: at weights w.
+            direction: G, one tensor for each trainable parameter.
+            steps: h₁, ..., h_k, at least one; a record's loss is averaged over w − h_j · G.
+            factor: positive, in use above 1. A record counts if that average exceeds factor · its loss at w; or
+                (2 − factor) · its loss, where that is negative.
+            noise_multiplier: noise standard deviation / sensitivity of the sum.
+
+        Returns:
+            The share, which may lie outside [0, 1]. Its noise has standard deviation noise_multiplier / (2 · N · rate);
+            the number of records drawn adds ½ √((1 − rate) / (N · rate)), whatever the share.
+
+        Raises:
+            InvalidValueError: if there is no step, or the factor is not positive and finite.
+            OverBudgetError: if the plan does not cover the release; nothing is released then.
+        """
+        steps, factor = tuple(map(float, steps)), positive("factor", factor)
+        if not steps:
+            raise InvalidValueError("Expected at least one step to average losses over, got none.")
+        noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
+        with self._access.guard.alone():
+            losses = self._losses_along(model, direction, (0.0, *steps), noise_multiplier, 1)
+            start, average = losses[0], losses[1:].mean(dim=0)
+            most = torch.where(start < 0, (2 - factor) * start, factor * start)  # a rise by the same share of its size
+            stays = start.isfinite() & average.isfinite() & (average <= most)
+            (centred,) = self._noisy_means(0.5 - stays.double()[None], 0.5, noise_multiplier)
+            return 0.5 + centred  # of the expected batch size, never of the drawn one
 
     def _losses_along(
         self,

@@ -14,10 +14,10 @@ from dphpo_bench.contract import registry
 def test_a_method(main_here: Any) -> None:
     code, out, err = main_here("describe", "hyfreedp")
     assert (code, err) == (0, "")
-    for text in ("hyfreedp: Finds the learning rate", "Liu and Bu 2025", "learning rate, clipping threshold", "covers"):
+    for text in ("hyfreedp: Starts at the rate", "Liu and Bu 2025", "learning rate, clipping threshold", "covers"):
         assert text in out
     (line,) = (line for line in out.splitlines() if line.strip().startswith("share"))
-    for text in ("0.03", "0 < number < 1", "about twice the share of ε"):
+    for text in ("0.03", "0 < number < 1", "about twice the largest share of ε"):
         assert text in line
 
 

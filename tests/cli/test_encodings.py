@@ -15,8 +15,8 @@ import typer
 from dphpo_bench.cli import commands
 
 ROOT = Path(__file__).parents[2]
-RECORD = str(ROOT / "leaderboard/results/digits/hyfreedp/0caaeb9d6a6459d8.json")
-RESULTS = str(ROOT / "leaderboard/results/digits/hyfreedp")
+RECORD = str(ROOT / "leaderboard/results/digits/recommended/079f809a6a400001.json")
+RESULTS = str(ROOT / "leaderboard/results/digits/recommended")
 COMMANDS: list[tuple[str, ...]] = [
     ("--help",),
     ("list",),

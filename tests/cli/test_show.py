@@ -31,7 +31,7 @@ def made(main_here: Any, tmp_path: Path) -> Any:
 
 
 def test_a_run_beside_the_oracle(made: Any, main_here: Any, tmp_path: Path) -> None:
-    path = made("-m", "hyfreedp", "--set", "share=0.05")
+    path = made("-m", "hyfreedp_paper", "--set", "update_interval=2", "--set", "rule=paper")
     alone = main_here("show", str(path))[1]
     assert "grid_oracle" not in alone
 
@@ -39,10 +39,11 @@ def test_a_run_beside_the_oracle(made: Any, main_here: Any, tmp_path: Path) -> N
     code, out, err = main_here("show", str(path))
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0].startswith("hyfreedp on blobs (linear), ε = 3 at δ = 0.0001, seed 0: ok")
-    assert lines[2].split() == ["hyfreedp", "grid_oracle,", "seed", "0"]
+    assert lines[0].startswith("hyfreedp_paper on blobs (linear), ε = 3 at δ = 0.0001, seed 0: ok")
+    assert lines[2].split() == ["hyfreedp_paper", "grid_oracle,", "seed", "0"]
     assert [line for line in lines if line.startswith("learning_rate ")]
-    assert "learning_rate, by step (also released: last, next, onward)" in lines
+    (drawn,) = (line for line in lines if line.startswith("learning_rate, by step (also released: "))
+    assert "probe_0" in drawn
     (share,) = (line for line in lines if line.startswith("  tuning"))
     assert "█" in share
     assert any("× Poisson(" in line for line in lines)
@@ -51,7 +52,7 @@ def test_a_run_beside_the_oracle(made: Any, main_here: Any, tmp_path: Path) -> N
 
     # The command makes the same record.
     (again,) = (line.removeprefix("Again: ") for line in lines if line.startswith("Again: "))
-    assert "--set share=0.05" in again
+    assert "--set update_interval=2" in again
     words = shlex.split(again)
     assert words[0] == "env"
     code, _, err = main_here(*words[3:], "--results-dir", "other", "-q")

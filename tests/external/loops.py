@@ -121,13 +121,15 @@ def add_noise_of(optimizer: Any) -> None:
         weight.summed_grad._processed = True
 
 
-def as_the_session(model: nn.Module, tuner: bench.hyfreedp.Tuner, norm: float, streams: Streams) -> Any:
+def as_the_session(
+    model: nn.Module, tuner: bench.hyfreedp.Tuner, norm: float, streams: Streams, optimizer: Any = None
+) -> Any:
     """Opacus' module, optimiser and loader, with batches and noise of a session."""
-    optimizer = SameNoise(
-        torch.optim.AdamW(model.parameters()),
+    noisy = SameNoise(
+        optimizer or torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9),
         noise_multiplier=tuner.noise_multiplier,
         max_grad_norm=norm,
         expected_batch_size=round(RATE * N),
     )
-    optimizer.source = streams.source("noise", "gradient")
-    return GradSampleModule(model), optimizer, DataLoader(DATA, batch_sampler=SameBatches(streams))
+    noisy.source = streams.source("noise", "gradient")
+    return GradSampleModule(model), noisy, DataLoader(DATA, batch_sampler=SameBatches(streams))

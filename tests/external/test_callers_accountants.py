@@ -22,9 +22,9 @@ from tests.external.loops import BUDGET, DATA, RATE, STEPS, N, batches, network,
 pytestmark = pytest.mark.filterwarnings("ignore:No account counts", "ignore:.*hook", "ignore:Secure RNG", "ignore:GDP")
 
 
-def after_a_training(accountant: str) -> tuple[bench.hyfreedp.Tuner, Any]:
+def after_a_training(accountant: str, **options: Any) -> tuple[bench.hyfreedp.Tuner, Any]:
     model = network()
-    tuner = tuner_of(model)
+    tuner = tuner_of(model, **options)
     module, optimizer, loader, accountant = private(model, tuner, accountant)
     tuner.attach(optimizer, loader, accountant)
     for x, y in batches(loader, STEPS):
@@ -108,21 +108,20 @@ def test_two_sums_over_one_batch_are_one_gaussian(noise: float, rate: float, los
     assert plane == pytest.approx(alone, rel=1e-3, abs=1e-12)
 
 
-def test_accountants_that_cannot_take_votes_are_refused() -> None:
+def test_accountants_that_cannot_take_looks_are_refused() -> None:
     with pytest.raises(bench.errors.InvalidValueError, match=r"PrivacyEngine\(accountant='rdp'\)"):
         CallersAccountant(GaussianAccountant())
     with pytest.raises(bench.errors.InvalidValueError, match=r"Pass engine\.accountant"):
         CallersAccountant(3.0)
 
 
-def test_looks_and_votes_are_noted_together_before_the_gradients() -> None:
+@pytest.mark.parametrize("regression", [False, True])
+def test_looks_are_noted_together_before_the_gradients(regression: bool) -> None:
     """The fewer the kinds that follow each other, the faster the PRV accountant."""
-    tuner, accountant = after_a_training("rdp")
+    tuner, accountant = after_a_training("rdp", regression=regression)
     planned = tuner.planned
-    looks = planned.noise(planned.look_rate), planned.noise(planned.vote_rate)
     assert accountant.history == [
-        (pytest.approx(looks[0] / 4), planned.look_rate, 1),  # 16 sums
-        (pytest.approx(looks[1] / math.sqrt(2)), planned.vote_rate, len(planned.probes)),
-        (pytest.approx(looks[0] / math.sqrt(8)), planned.look_rate, 1),
+        # a batch of eight sums before the first step, and in a classification one after the last
+        (pytest.approx(planned.look_noise / math.sqrt(8)), planned.look_rate, 1 if regression else 2),
         (planned.noise_multiplier, pytest.approx(RATE), STEPS),
     ]

@@ -57,6 +57,56 @@ def broadcast_loss(model: nn.Module, batch: Any) -> torch.Tensor:
     return (model(batch[0]) - batch[1].float()).square().mean(1)
 
 
+class Prodigal(torch.optim.Optimizer):
+    """An optimiser with a rate of its own that grows with the way from the start, as Prodigy and D-Adaptation have."""
+
+    def __init__(self, params: Any, lr: float = 1.0) -> None:
+        super().__init__(params, {"lr": lr, "d": 1e-3})
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for weight in group["params"]:
+                start = self.state[weight].setdefault("start", weight.clone())
+                group["d"] = max(group["d"], float((start - weight).norm()))
+                weight -= group["lr"] * group["d"] * weight.grad.sign()
+
+
+class ScheduleFree(torch.optim.Optimizer):
+    """Gradients at a mean of the fast weights and their average, as in Defazio et al. 2024."""
+
+    def __init__(self, params: Any, lr: float = 1.0) -> None:
+        super().__init__(params, {"lr": lr, "k": 0})
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            group["k"] += 1
+            for weight in group["params"]:
+                fast = self.state[weight].setdefault("z", weight.clone())
+                weight.lerp_(fast, 1 / group["k"])
+                weight -= 0.1 * group["lr"] * weight.grad
+                fast -= group["lr"] * weight.grad
+
+
+class Around(torch.optim.Optimizer):
+    """An optimiser around another one."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner = inner
+        super().__init__(inner.param_groups, {})
+
+
+def attach(make: Callable[[Any], torch.optim.Optimizer]) -> None:
+    """Attach an optimiser that cannot serve, which moves no weights."""
+    model = network()
+    before = [weight.detach().clone() for weight in model.parameters()]
+    optimizer = make(model.parameters())
+    try:
+        tuner_of(model).attach(optimizer)
+    finally:
+        assert "step" not in vars(optimizer)
+        assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
 OTHER = network()
 
 BEFORE_THE_LOOP: list[tuple[Callable[[], Any], str]] = [
@@ -88,6 +138,11 @@ BEFORE_THE_LOOP: list[tuple[Callable[[], Any], str]] = [
     (lambda: tuner_of(network()).finish(), "after the last step"),
     (lambda: tuner_of(network()).attach(torch.optim.SGD(network().parameters(), lr=1)), "the model's trained weights"),
     (lambda: tuner_of(model := network()).attach(torch.optim.LBFGS(model.parameters())), "several times a step"),
+    (lambda: attach(lambda weights: torch.optim.SGD(weights, lr=1.0, maximize=True)), "without maximize"),
+    (lambda: attach(Prodigal), "Prodigal has another"),
+    (lambda: attach(ScheduleFree), "ScheduleFree has another"),
+    (lambda: attach(lambda weights: Around(torch.optim.SGD(weights, lr=1.0))), "Around fails (TypeError"),
+    (lambda: attach(lambda weights: torch.optim.AdamW(weights, capturable=True)), "AdamW fails (AssertionError"),
     (lambda: tuner_of(network()).attach("AdamW"), "an optimizer of torch"),
 ]
 
@@ -134,7 +189,7 @@ def test_loader_and_accountant_come_with_a_private_optimiser() -> None:
     with pytest.raises(InvalidValueError, match="the loader of make_private"):
         tuner.attach(optimizer)
     for accountant in (None, RdpAccountant(), RDPAccountant()):
-        with pytest.raises(InvalidValueError, match="would lack the votes"):
+        with pytest.raises(InvalidValueError, match="would lack the looks"):
             tuner.attach(optimizer, loader, accountant)
 
 
@@ -323,7 +378,7 @@ def test_a_step_that_is_refused_is_not_counted(tmp_path: Path) -> None:
 
 
 def test_a_model_of_make_private_serves_too() -> None:
-    """Its wrappers are taken off, and its hooks see none of what looks and votes pass."""
+    """Its wrappers are taken off, and its hooks see none of what looks pass."""
     model = network()
     module, optimizer, loader, accountant = private(model, None, noise_multiplier=9.0)
     tuner = tuner_of(module)
@@ -342,3 +397,12 @@ def test_a_model_that_moves_is_refused() -> None:
     model.cuda()
     with pytest.raises(InvalidValueError, match="Move it before"):
         tuner.backward()
+
+
+def test_attach_comes_before_the_first_backward() -> None:
+    """An accountant attached later would take in neither the looks nor the first step."""
+    model = network()
+    tuner = tuner_of(model)
+    tuner.backward()
+    with pytest.raises(InvalidValueError, match=r"one attach\(\) before the first backward"):
+        tuner.attach(torch.optim.AdamW(model.parameters()))

@@ -37,9 +37,9 @@ from tests.external.loops import N as RECORDS
 pytestmark = pytest.mark.filterwarnings("ignore:No account counts", "ignore:.*hook", "ignore:Secure RNG")
 
 
-def plain(folder: Path | None) -> tuple[Any, nn.Module, Any]:
+def plain(folder: Path | None, *, regression: bool = False) -> tuple[Any, nn.Module, Any]:
     """A loop of `backward`, counted in a folder."""
-    tuner = having(tuner_of(model := network(), results_dir=folder), Streams(7))
+    tuner = having(tuner_of(model := network(), results_dir=folder, regression=regression), Streams(7))
     for _ in range(STEPS):
         tuner.backward()
         tuner.step()
@@ -55,7 +55,7 @@ def by_opacus(rank: int, size: int) -> tuple[Any, nn.Module, Any]:
     else:
         module = GradSampleModule(PrivateParallel(model))
         optimizer = SameNoiseOfTheFirst(
-            torch.optim.AdamW(model.parameters()),
+            torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9),
             noise_multiplier=tuner.noise_multiplier,
             max_grad_norm=0.5,
             expected_batch_size=round(RATE * RECORDS) // size,
@@ -102,12 +102,17 @@ def process(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{root}/group", rank=rank, world_size=2)
     results = {}
-    loops = {"plain": lambda: plain(root / "results"), "opacus": lambda: by_opacus(rank, 2), "users": as_users_do}
+    loops = {
+        "plain": lambda: plain(root / "results"),
+        "regression": lambda: plain(None, regression=True),
+        "opacus": lambda: by_opacus(rank, 2),
+        "users": as_users_do,
+    }
     for name, loop in loops.items():
         tuner, model, finished = loop()
         with torch.no_grad():
             accuracy = float((model(TEST.inputs).argmax(1) == TEST.targets).float().mean())
-        results[name] = (tuner.path, [*model.parameters()], accuracy, finished is not None)
+        results[name] = ((tuner.learning_rate, tuner.path), [*model.parameters()], accuracy, finished is not None)
     refused = [
         message(lambda: plain(root / "full")),
         message(lambda: tuner_of(network(seed=rank)).backward()),
@@ -132,21 +137,23 @@ def assert_close(weights: list[Tensor], others: list[Tensor]) -> None:
         torch.testing.assert_close(weight, other, rtol=1e-2, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["plain", "opacus", "users"])
+@pytest.mark.parametrize("name", ["plain", "regression", "opacus", "users"])
 def test_both_processes_have_the_same_releases_and_the_same_weights(both: tuple[Path, list[Any]], name: str) -> None:
     (first, second) = (results[name] for results, _ in both[1])
     assert first[0] == second[0]
-    assert len(first[0]) > 5
+    assert first[0][0] > 0
+    assert (len(first[0][1]) > 10) == (name == "regression")
     assert all(torch.equal(a, b) for a, b in zip(first[1], second[1], strict=True))
     assert first[2] > 0.75
     assert (first[3], second[3]) == (True, False)  # the first one has the record
 
 
-@pytest.mark.parametrize("name", ["plain", "opacus"])
+@pytest.mark.parametrize("name", ["plain", "regression", "opacus"])
 def test_they_are_those_of_one_process(both: tuple[Path, list[Any]], name: str) -> None:
     """Sums of shares are in another order: tolerances as for loops beside the method."""
-    tuner, model, _ = plain(None) if name == "plain" else by_opacus(0, 1)
-    path, weights, _, _ = both[1][0][0][name]
+    tuner, model, _ = by_opacus(0, 1) if name == "opacus" else plain(None, regression=name == "regression")
+    (rate, path), weights, _, _ = both[1][0][0][name]
+    assert rate == pytest.approx(tuner.learning_rate, rel=1e-2)
     for ours, theirs in zip(path, tuner.path, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-2, abs=1e-2)
     assert_close(weights, [*model.parameters()])

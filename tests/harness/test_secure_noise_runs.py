@@ -93,15 +93,17 @@ class TestSession:
     def test_every_release(self, open_session, only_secure) -> None:
         session = open_session()
         model = session.build_model()
-        batch = session.sample(asking(0.5, gaussian(1e-3), gaussian(2e-3), repeat(gaussian(1e-3), 3)))
+        batch = session.sample(asking(0.5, gaussian(1e-3), gaussian(2e-3), repeat(gaussian(1e-3), 4)))
         zero = [torch.zeros_like(parameter) for parameter in model.parameters()]
         gradient, share = batch.gradient_and_quantile(model, 1.0, 1e-3, 1e-3)
         losses = batch.losses(model, zero, [0.0, 1.0], 2.0, 1e-3)
         (change,) = batch.loss_changes(model, zero, [1.0], 0.5, 1e-3)
+        rising = batch.rising_share(model, zero, [1.0], 1.5, 1e-3)
         assert [part.dtype for part in gradient] == [parameter.dtype for parameter in model.parameters()]
         assert 0 <= share <= 1.5
         assert abs(losses[0] - losses[1]) < 1e-3
         assert abs(change) < 1e-3
+        assert abs(rising) < 0.15  # none rises; the number drawn moves the share by .02 (one standard deviation)
         assert 0 <= session.score(model, 1e-3) <= 1.01
         assert 0 <= session.uniform("a choice") < 1
 

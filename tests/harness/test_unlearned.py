@@ -97,7 +97,7 @@ def _rows(inputs: Any, start: int, stop: int) -> Any:
 
 def test_unscaled_targets_are_named_and_a_declared_scale_mends_them() -> None:
     prices = 3e5 + 1e5 * VALUES
-    record = unlearned(X, prices, nn.Linear(6, 1), kind="regression")
+    record = unlearned(X, prices, nn.Linear(6, 1), "recommended", kind="regression")
     assert record.constant_guess is not None
     assert record.constant_guess.value == 0.0
     assert record.constant_guess.why.startswith("Targets have a size of")
@@ -106,7 +106,7 @@ def test_unscaled_targets_are_named_and_a_declared_scale_mends_them() -> None:
     assert mended.metrics["r2"] > 0.3
     variance = prices[400:].var()  # in the units of the prices
     assert mended.metrics["mean_squared_error"] == pytest.approx((1 - mended.metrics["r2"]) * variance, rel=1e-3)
-    wrong = unlearned(X, prices, nn.Linear(6, 1), kind="regression", target_scale=(0, 1))
+    wrong = unlearned(X, prices, nn.Linear(6, 1), "recommended", kind="regression", target_scale=(0, 1))
     assert "also by their target_scale" in (wrong.constant_guess.why if wrong.constant_guess else "")
 
 

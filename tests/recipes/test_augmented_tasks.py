@@ -95,8 +95,11 @@ def test_losses_and_scores_are_of_the_records_themselves() -> None:
         session = session_on(task, task.load_train(bench.DataSource.resolve("unused", "unused")))
         model = session.build_model()
         direction = [torch.ones_like(parameter) for parameter in model.parameters()]
-        batch = session.sample(asking(0.5, repeat(gaussian(NO_NOISE), 2)))
-        found.append([batch.losses(model, direction, (0.0, 0.1), 2.0, NO_NOISE), session.score(model, NO_NOISE)])
+        batch = session.sample(asking(0.5, repeat(gaussian(NO_NOISE), 3)))
+        rising = batch.rising_share(model, direction, (0.1,), 1.01, NO_NOISE)
+        found.append(
+            [batch.losses(model, direction, (0.0, 0.1), 2.0, NO_NOISE), rising, session.score(model, NO_NOISE)]
+        )
     assert found[0] == found[1]
 
 

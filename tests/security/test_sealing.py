@@ -284,7 +284,7 @@ class Watching(nn.Linear):
 def test_a_method_s_model_meets_no_record() -> None:
     """Its weights are taken, and the run is the one of the model that the task built."""
     step = bench.events.gaussian(8.0)
-    asked = bench.events.poisson_sampled(1.0, bench.events.repeat(step, 3))
+    asked = bench.events.poisson_sampled(1.0, bench.events.repeat(step, 4))
     whole = bench.events.poisson_sampled(1.0, step)
 
     def body(session: Session, own: type[nn.Linear] = Watching) -> bench.Outcome:
@@ -297,6 +297,7 @@ def test_a_method_s_model_meets_no_record() -> None:
         released = [
             session.score(model, 8.0),
             batch.losses(model, along, (0.0, 0.1), 1.0, 8.0),
+            batch.rising_share(model, along, (0.1,), 2.0, 8.0),
             [float(part.sum()) for part in (*along, *together[0])],
         ]
         return bench.Outcome(session.build_model(), {"released": released})

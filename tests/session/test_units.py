@@ -142,9 +142,11 @@ def test_units_of_one_record_are_the_run_without_units_bit_for_bit() -> None:
     def asked(session: Session) -> list[Any]:
         model = session.build_model()
         training, validation = session.holdout(0.5)
-        batch = training.sample(asking(0.5, gaussian(1.0), repeat(gaussian(1.0), 1)))
+        batch = training.sample(asking(0.5, repeat(gaussian(1.0), 3)))
         gradient = batch.gradient(model, bench.clipping.AutoS(), 1.0)
-        return [*gradient, torch.tensor(batch.losses(model, gradient, (0.1,), 1.0, 1.0)), validation.score(model, 1.0)]
+        losses = batch.losses(model, gradient, (0.1,), 1.0, 1.0)
+        share = batch.rising_share(model, gradient, (0.1,), 1.0, 1.0)
+        return [*gradient, torch.tensor(losses), share, validation.score(model, 1.0)]
 
     class Singles(TinyTask):
         n_records = N_UNITS
@@ -177,6 +179,12 @@ def _changes(session: Session) -> list[Tensor]:
     return [torch.tensor(session.sample(EVERYBODY).loss_changes(model, a_direction(model), (0.3,), 0.2, NO_NOISE))]
 
 
+def _rising(session: Session) -> list[Tensor]:
+    model = _model(session)
+    kind = asking(1.0, gaussian(NO_NOISE))
+    return [torch.tensor(session.sample(kind).rising_share(model, a_direction(model), (0.3, -0.3), 1.2, NO_NOISE))]
+
+
 def _score(session: Session) -> list[Tensor]:
     return [torch.tensor(session.score(_model(session), NO_NOISE))]
 
@@ -198,6 +206,8 @@ def _model(session: Session) -> nn.Module:
         (_count, 0.5, "mlp"),
         (_losses, 0.9, "linear"),
         (_changes, 0.2, "mlp"),
+        (_rising, 0.5, "linear"),
+        (_rising, 0.5, "mlp"),
         (_score, 1.0, "linear"),
     ],
 )

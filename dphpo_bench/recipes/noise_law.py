@@ -1,0 +1,246 @@
+"""A learning rate from the noise of a whole run: what the initial weights can bear, found by a few looks.
+
+DP-SGD adds noise of known size in every step. A rate is about right if the noise of the whole run, added to the initial
+weights, harms the model a little: with less, the run does not get far; with more, noise is most of what it ends at.
+docs/hyfreedp.md has the law behind this, on 241 tasks.
+"""
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.contract.method import Cost, Plan, Release
+from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.recipes.dp_sgd import dp_sgd_event, trainable
+
+if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
+    from torch import Tensor, nn
+
+    from dphpo_bench.session.session import Session
+    from dphpo_bench.training.optimizers import UpdateRule
+
+# Settled on the development set (`tests.benchmarks.development_set`), then frozen; see docs/hyfreedp.md.
+RISE = 1.2
+"""Half of the records' losses may rise by this factor from the noise of a whole run."""
+
+HEAD = 6.0
+"""Factor by which a linear classifier bears more noise: its outputs have no scale of their own."""
+
+LOOKS = 8
+"""Number of looks at a batch, before the first step and perhaps after the last."""
+
+LOOKERS = 512
+"""Expected number of records in a look."""
+
+GUESS, STRIDE, SHRINK = 0.05, 3.0, 0.72
+"""For the search of the noise per weight: start, first stride of its logarithm, factor between strides."""
+
+QUIETEST = 2.0
+"""The least noise multiplier of a batch's looks together. With less, μ² grows faster than 1/σ², and they cost more."""
+
+
+@dataclass(frozen=True)
+class Looked:
+    """Parameters of a plan: DP-SGD, and looks at a batch before it and perhaps after it.
+
+    Attributes:
+        sample_rate: q.
+        steps: T.
+        noise_multiplier: of the gradients.
+        records: N.
+        look_rate: of the batches that are looked at.
+        look_noise: noise multiplier of each look.
+        scalings: number of looks after the last step.
+        regression: whether the loss grows with the square of the outputs.
+        optimizer: a `torch.optim` name.
+    """
+
+    sample_rate: float
+    steps: int
+    noise_multiplier: float
+    records: int
+    look_rate: float
+    look_noise: float
+    scalings: int
+    regression: bool
+    optimizer: str
+
+    @classmethod
+    def calibrated(
+        cls,
+        budget: PrivacyBudget,
+        sample_rate: float,
+        steps: int,
+        records: int,
+        *,
+        share: float,
+        regression: bool,
+        optimizer: str,
+        scaled: bool = False,
+    ) -> "Looked":
+        """Choose the noise of looks, then calibrate that of gradients, for the whole training at once.
+
+        Args:
+            budget: of the whole training.
+            sample_rate: q.
+            steps: T.
+            records: N.
+            share: the largest share of the run's Gaussian DP μ² that looks may take, about twice that of ε.
+            regression: whether the loss grows with the square of the outputs.
+            optimizer: a `torch.optim` name.
+            scaled: whether there are looks after the last step too, but for a regression.
+
+        Raises:
+            BudgetTooSmallError: if no noise within reach meets the budget.
+            InvalidValueError: if the optimiser takes matrices only, so that its noise has no walk.
+        """
+        from dphpo_bench.privacy.calibration import calibrate, calibrate_roughly
+
+        if optimizer.lower() == "muon":
+            raise InvalidValueError("Expected an optimizer of tensors of any shape, got 'muon'. Use 'adamw' or 'sgd'.")
+        scalings = LOOKS if scaled and not regression else 0
+        looks = LOOKS + scalings
+        look_rate = min(1.0, LOOKERS / records)
+        alone = calibrate_roughly(lambda noise: dp_sgd_event(sample_rate, steps, noise), budget)
+        # T subsampled Gaussians have μ² of about T (q/σ)² while σ is large, and looks likewise. An error here makes
+        # looks more or less accurate; it never changes ε, which is calibrated below.
+        affordable = look_rate * alone * math.sqrt(looks / (share * steps)) / sample_rate
+        look_noise = max(QUIETEST * math.sqrt(LOOKS), affordable)
+        planned = cls(sample_rate, steps, 0.0, records, look_rate, look_noise, scalings, regression, optimizer)
+        return replace(
+            planned,
+            noise_multiplier=calibrate(lambda noise: replace(planned, noise_multiplier=noise).event, budget),
+        )
+
+    @property
+    def batch_size(self) -> float:
+        """Expected number of records in a step's batch."""
+        return self.sample_rate * self.records
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the noise on a mean of a look, in units of the largest that it can be."""
+        return self.look_noise / (self.look_rate * self.records)
+
+    @property
+    def step(self) -> "DpEvent":
+        """Event of the gradient of one step."""
+        from dphpo_bench.privacy.events import gaussian, poisson_sampled
+
+        return poisson_sampled(self.sample_rate, gaussian(self.noise_multiplier))
+
+    def looks(self, count: int) -> "DpEvent":
+        """Return the event of one batch that is looked at so many times."""
+        from dphpo_bench.privacy.events import gaussian, poisson_sampled, repeat
+
+        return poisson_sampled(self.look_rate, repeat(gaussian(self.look_noise), count))
+
+    @property
+    def around(self) -> "tuple[DpEvent, ...]":
+        """Events beside the gradients: looks before the first step, and after the last."""
+        return tuple(self.looks(count) for count in (LOOKS, self.scalings) if count)
+
+    @property
+    def training(self) -> "DpEvent":
+        """Event of the gradients alone."""
+        return dp_sgd_event(self.sample_rate, self.steps, self.noise_multiplier)
+
+    @property
+    def event(self) -> "DpEvent":
+        """Event of the whole training."""
+        from dphpo_bench.privacy.events import compose
+
+        return compose(self.training, compose(*self.around))
+
+    def as_plan(self, budget: PrivacyBudget) -> Plan["Looked"]:
+        """Return the plan of a method that does this and nothing else."""
+        looks = [Release("share of records", LOOKS, self.look_noise, self.look_rate)]
+        if self.scalings:
+            looks.append(Release("clipped sum of loss changes", self.scalings, self.look_noise, self.look_rate))
+        passes = (3 * LOOKS + 2 * self.scalings) * self.look_rate + self.sample_rate * self.steps
+        return Plan(
+            budget=budget,
+            event=self.event,
+            training_event=self.training,
+            parameters=self,
+            releases=(Release("clipped gradient sum", self.steps, self.noise_multiplier, self.sample_rate), *looks),
+            cost=Cost(runs=1, steps=self.steps, examples=passes * self.records),
+        )
+
+
+def first_rate(planned: Looked, session: "Session", model: "nn.Module", travel: float) -> float:
+    """Return the learning rate at which the noise of the whole run is what the initial weights bear.
+
+    Args:
+        planned: the plan, which pays for the looks.
+        session: whose records look.
+        model: at its initial weights.
+        travel: how far noise moves a weight in the whole run at rate 1; see `noise_walk`.
+    """
+    batch, size = session.sample(planned.looks(LOOKS), "walk"), math.log(GUESS)
+    draws = normal_like(trainable(model), session.uniform("walk"))
+    # What the sign of a look is worth: its chance of being right minus that of being wrong, if all records agree.
+    trust = math.erf(1 / (math.sqrt(2) * planned.deviation))
+    for look in range(LOOKS):
+        sides = (math.exp(size), -math.exp(size))  # both, so that a lucky direction does not pass for a harmless one
+        share = batch.rising_share(model, next(draws), sides, RISE, planned.look_noise)
+        size += math.copysign(trust * STRIDE * SHRINK**look, 0.5 - share)
+    return math.exp(size) * (HEAD if is_head(model) and not planned.regression else 1.0) / travel
+
+
+def noise_walk(update: "UpdateRule", noise: float, steps: int) -> tuple[list[float], float]:
+    """Return how far an optimiser moves a weight if gradients are noise alone, at learning rate 1.
+
+    No record has a part in it, and the same numbers come out each time.
+
+    Args:
+        update: the optimiser, of a `stand_in`.
+        noise: standard deviation of the noise on each of them.
+        steps: T. Of more than two thousand steps the others are extrapolated by √T, which is too far for Adagrad.
+
+    Returns:
+        The root mean square of each step, and of all steps together.
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    (tensor,) = update.parameters
+    total, sizes = torch.zeros_like(tensor), []
+    for _ in range(min(steps, 2_000)):
+        (direction,) = update.direction([(torch.randn(len(tensor), generator=generator) * noise).to(tensor)])
+        total += direction
+        sizes.append(root_mean_square([direction]))
+    return sizes, root_mean_square([total]) * math.sqrt(steps / len(sizes))
+
+
+def stand_in(model: "nn.Module") -> "list[Tensor]":
+    """Return weights for the optimiser of `noise_walk`, where those of the model are."""
+    return [trainable(model)[0].new_zeros(1_000)]
+
+
+def normal_like(tensors: "Sequence[Tensor]", uniform: float) -> "Iterator[list[Tensor]]":
+    """Yield standard normal tensors of these shapes without end, drawn without looking at any record."""
+    import torch
+
+    generator = torch.Generator().manual_seed(random.Random(uniform).getrandbits(63))
+    while True:
+        yield [
+            torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype).to(tensor.device) for tensor in tensors
+        ]
+
+
+def root_mean_square(tensors: "Sequence[Tensor]") -> float:
+    """Return the root mean square of all entries; never 0."""
+    total = sum(tensor.double().square().sum().item() for tensor in tensors)
+    return max(math.sqrt(total / sum(tensor.numel() for tensor in tensors)), 1e-12)
+
+
+def is_head(model: "nn.Module") -> bool:
+    """Return whether one matrix, and at most a bias, of the last layer with weights is all that is trained."""
+    owned = [weights for layer in model.modules() if (weights := list(layer.parameters(recurse=False)))]
+    others = (weight.requires_grad for weights in owned[:-1] for weight in weights)
+    return sum(weight.requires_grad and weight.dim() > 1 for weight in owned[-1]) == 1 and not any(others)

@@ -1,0 +1,167 @@
+"""The law of noise: what its looks cost, the rate that they find, and how far noise moves a weight."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import dphpo_bench as bench
+from dphpo_bench.methods.hyfreedp import HyFreeDP
+from dphpo_bench.privacy.event_rules import multiset
+from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.recipes.noise_law import (
+    GUESS,
+    HEAD,
+    LOOKS,
+    QUIETEST,
+    SHRINK,
+    STRIDE,
+    Looked,
+    first_rate,
+    is_head,
+    noise_walk,
+)
+from dphpo_bench.recipes.optimizing import UpdateRule
+from dphpo_bench.session.batch import Batch
+from tests.conftest import TinyTask, session_on
+
+BUDGET = bench.PrivacyBudget(3.0, 1e-5)
+PLANNED = Looked(0.1, 100, 1.0, 600, 0.8, 1e-6, 0, False, "SGD")
+
+
+@pytest.mark.parametrize("regression", [False, True])
+def test_there_are_no_looks_after_a_regression(regression: bool) -> None:
+    planned = Looked.calibrated(BUDGET, 0.1, 50, 1_000, share=0.03, regression=regression, optimizer="SGD", scaled=True)
+    assert planned.scalings == (0 if regression else LOOKS)
+    assert [release.count for release in planned.as_plan(BUDGET).releases] == [50, 8] + [8] * (not regression)
+    assert len(planned.around) == 2 - regression
+
+
+@pytest.mark.parametrize(("records", "steps"), [(128, 40), (2_000, 40), (60_000, 3_000)])
+def test_looks_at_a_batch_together_are_never_quieter_than_their_limit(records: int, steps: int) -> None:
+    planned = Looked.calibrated(
+        BUDGET, min(1.0, 256 / records), steps, records, share=0.03, regression=True, optimizer="SGD"
+    )
+    together = planned.look_noise / math.sqrt(LOOKS)
+    assert together == pytest.approx(QUIETEST) if records == 60_000 else together > QUIETEST
+
+
+def test_a_run_is_charged_the_event_of_its_plan() -> None:
+    task = TinyTask()
+    plan = HyFreeDP(epochs=2).plan(task.facts, bench.PrivacyBudget(3.0, 1e-4))
+    ledger = Ledger(allowance=plan.event)
+    HyFreeDP(epochs=2).run(plan, session_on(task, task.load_train(bench.DataSource.resolve()), ledger))
+    assert multiset(ledger.event) == multiset(plan.event)
+
+
+class Scaled(nn.Module):
+    """A linear model whose weights count `scale` times as much."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 3)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+        self.scale = scale
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.linear(inputs) * self.scale
+
+
+def rate_of(model: nn.Module, planned: Looked = PLANNED) -> float:
+    class Task(TinyTask):
+        def build_model(self) -> nn.Module:
+            return model
+
+    task = Task()
+    session = session_on(task, task.load_train(bench.DataSource.resolve()))
+    return first_rate(planned, session, session.build_model(), 1.0)
+
+
+def test_weights_that_count_ten_times_as_much_bear_a_tenth_of_the_noise() -> None:
+    assert rate_of(Scaled(1.0)) / rate_of(Scaled(10.0)) == pytest.approx(10, rel=0.35)
+
+
+def answered(monkeypatch: pytest.MonkeyPatch, threshold: float, wrong: int | None = None) -> float:
+    """Return the rate where losses rise above a threshold of noise, with the answer of one look turned round."""
+    looks = iter(range(LOOKS))
+
+    def share(batch: Batch, model: nn.Module, direction: object, sides: tuple[float, float], *_: float) -> float:
+        assert sides[0] == -sides[1]
+        return float((sides[0] > threshold) != (next(looks) == wrong))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Batch, "rising_share", share)
+        return rate_of(Scaled(1.0), replace(PLANNED, regression=True))
+
+
+@given(threshold=st.floats(2e-3, 1.2))
+def test_looks_find_a_threshold(threshold: float) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        assert abs(math.log(answered(patched, threshold) / threshold)) < STRIDE * SHRINK ** (LOOKS - 1) * 1.05
+
+
+@given(threshold=st.floats(2e-3, 1.2), wrong=st.integers(0, LOOKS - 1))
+def test_no_look_decides_alone(threshold: float, wrong: int) -> None:
+    """Later looks make up for most of a wrong answer: in the worst case, a factor of 2.1 is left."""
+    with pytest.MonkeyPatch.context() as patched:
+        assert abs(math.log(answered(patched, threshold, wrong) / threshold)) < 0.76
+
+
+def test_where_noise_hides_everything_the_rate_is_about_the_guess() -> None:
+    rate = rate_of(Scaled(1.0), replace(PLANNED, look_noise=1e6, regression=True))
+    assert rate == pytest.approx(GUESS, rel=0.05)
+
+
+def frozen(*layers: nn.Module) -> nn.Module:
+    for layer in layers[:-1]:
+        layer.requires_grad_(False)
+    return nn.Sequential(*layers)
+
+
+@pytest.mark.parametrize(
+    ("model", "head"),
+    [
+        (nn.Linear(5, 3), True),
+        (frozen(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 3)), True),
+        (nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 3)), False),
+        (nn.Sequential(nn.Linear(5, 3), nn.LayerNorm(3)), False),
+    ],
+)
+def test_a_trained_last_layer_alone_is_a_head(model: nn.Module, head: bool) -> None:
+    assert is_head(model) == head
+
+
+def test_a_head_starts_faster_unless_in_a_regression() -> None:
+    rates = [rate_of(Scaled(1.0), replace(PLANNED, regression=regression)) for regression in (False, True)]
+    assert rates[0] / rates[1] == pytest.approx(HEAD)
+
+
+def walk(optimizer: str, steps: int, noise: float = 0.5) -> tuple[list[float], float]:
+    return noise_walk(UpdateRule(optimizer, [torch.zeros(1_000)]), noise, steps)
+
+
+@pytest.mark.parametrize("steps", [1, 10, 300])
+def test_noise_moves_momentum_as_its_closed_form(steps: int) -> None:
+    """The numbers are always the same; a root mean square of a thousand is good to 2.2 %: 10 % is a wide tolerance."""
+    gains = [(1 - 0.9**k) / 0.1 for k in range(1, steps + 1)]
+    sizes, travel = walk("SGD", steps)
+    assert travel == pytest.approx(0.5 * math.sqrt(sum(gain**2 for gain in gains)), rel=0.1)
+    last = 0.5 * math.sqrt(sum(0.81**k for k in range(steps)))
+    assert (len(sizes), sizes[-1]) == (steps, pytest.approx(last, rel=0.1))
+
+
+def test_adam_moves_by_the_root_of_its_steps_whatever_the_noise() -> None:
+    short, long = (walk("AdamW", steps)[1] for steps in (400, 1_600))
+    assert 1.8 < long / short < 2.3
+    assert walk("AdamW", 50, 5.0)[1] == pytest.approx(walk("AdamW", 50, 0.5)[1], rel=1e-3)
+
+
+def test_beyond_two_thousand_steps_it_goes_on_as_the_root() -> None:
+    (sizes, first), (others, more) = walk("SGD", 2_000), walk("SGD", 8_000)
+    assert sizes == others
+    assert more == pytest.approx(2 * first)
