@@ -14,6 +14,7 @@ from dphpo_bench.harness.own_data import records_digest
 from dphpo_bench.harness.plan import CheckedPlan, parameters_of
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.setup import Setup
+from dphpo_bench.harness.siblings import public_session
 from dphpo_bench.privacy import event_texts
 from dphpo_bench.privacy.accountants.report import EpsilonReport
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -63,11 +64,13 @@ def _let_run(
     if not task.public:  # any difference makes other noise: two sums with the same noise would show their difference
         event = json.dumps(event_texts.to_json(checked.plan.event), sort_keys=True)
         axes += (setup.identity, event, str(setup.conditions()), records_digest(streams.name("records"), train))
+    inner = streams.within(*axes)
+    sibling = public_session(method, task, train, setup, inner)
     hidden = setup.hides_trials(checked.plan.event)
     session = open_session(
         RawRecords(task, train, setup.device),
         ledger,
-        streams.within(*axes),
+        inner,
         model_streams=streams,
         progress=NullProgress() if hidden else setup.progress,
         meter=None if hidden else setup.meter,
@@ -75,6 +78,7 @@ def _let_run(
         order=setup.order,
         checkpoints=setup.checkpoints,
         releases=setup.releases,
+        sibling=sibling,
     )
     try:
         with sealed() as complaints:
