@@ -25,6 +25,9 @@ class Synthetic(bench.Task):
         named = self.models[0] if model is None else model
         self.draw = bench.recipes.SyntheticDraw.of(named) if isinstance(named, str) else named
         self.model_name = self.draw.name
+        # As a sibling it is judged by its metric: by accuracy, many models are as good as a constant.
+        positives = None if isinstance(named, str) else self.draw.positives
+        self.class_shares = None if positives is None else (1 - positives, positives)
 
     @property
     def facts(self) -> bench.TaskFacts:
@@ -39,6 +42,7 @@ class Synthetic(bench.Task):
             kind=draw.kind,
             n_classes=draw.n_outputs if draw.kind == "classification" else None,
             error_bound=1.0 if draw.kind == "regression" else None,
+            class_shares=self.class_shares,
             batch_size=draw.batch_size,
             epochs=draw.steps * draw.batch_size / draw.n_records,
             optimizer="AdamW",

@@ -122,7 +122,8 @@ class SyntheticDraw:
     ) -> "SyntheticDraw":
         """Return a draw of the size and the training of a task on vectors: a public sibling where there is no other.
 
-        All that facts do not say is the middle of what numbered draws have: nothing here is learned from records.
+        What facts do not say is the middle of the numbered draws' range. Difficulties that half of them lack are not
+        there: a falling spectrum, an offset, heavy tails, wrong labels. Nothing here is learned from records.
 
         Args:
             facts: of the task: a classification, a binary one or a regression.
@@ -149,10 +150,8 @@ class SyntheticDraw:
             batch_size=facts.batch_size,
             steps=facts.steps,
             signal=5 / math.sqrt(2 * n_inputs) if facts.kind == "classification" else math.sqrt(6),
-            scale=float(f"{rms / math.sqrt(2):.4g}"),
-            decay=1.0,
-            offset=1.0,
-            label_noise=math.sqrt(0.2) if facts.kind == "regression" else 0.1,
+            scale=float(f"{rms:.4g}"),
+            label_noise=0.45 if facts.kind == "regression" else 0.0,
             positives=positives if facts.kind == "binary" else None,
         )
 
