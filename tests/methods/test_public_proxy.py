@@ -1,6 +1,7 @@
 """`public_proxy`: refused without a fit sibling, blind to the private records until its one run."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -128,6 +129,29 @@ def test_equal_rows_of_a_coarse_table_are_no_shared_records() -> None:
     public = bench.ArrayTask("public", (rows.flip(0), labels), nn.Linear(3, 2), public=True)
     task = bench.ArrayTask("mine", (rows, labels), nn.Linear(3, 2), public=True, sibling=public, epochs=2)
     assert bench.run(PublicProxy(points=2), task, BUDGET, seed=0).record.status == "ok"
+
+
+class TestPrivateRecords:
+    """Of a caller, counted in an account, without a seed."""
+
+    def task(self, shared: int) -> bench.ArrayTask:
+        generator = torch.Generator().manual_seed(1)
+        rows, labels = torch.randn(700, 5, generator=generator), torch.randint(3, (700,), generator=generator)
+        others = rows[300 - shared : 700 - shared], labels[:400]
+        public = bench.ArrayTask("last", others, nn.Linear(5, 3), public=True)
+        return bench.ArrayTask("mine", (rows[:300], labels[:300]), nn.Linear(5, 3), sibling=public, epochs=3)
+
+    def test_one_run_is_counted(self, tmp_path: Path) -> None:
+        result = bench.run(PublicProxy(points=2), self.task(0), BUDGET, results_dir=tmp_path)
+        (total,) = result.account.totals
+        assert (total.releases, total.together) == (1, pytest.approx(3, rel=0.01))
+        assert result.record.status == "ok"
+
+    def test_a_refused_sibling_costs_nothing(self, tmp_path: Path) -> None:
+        with pytest.raises(bench.errors.DataError, match="sibling of task mine on other records"):
+            bench.run(PublicProxy(points=2), self.task(200), BUDGET, results_dir=tmp_path)
+        assert not bench.account(tmp_path).releases
+        assert not list(tmp_path.glob("mine/**/*.json"))
 
 
 def test_only_the_final_run_asks_the_private_records() -> None:
