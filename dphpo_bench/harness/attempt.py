@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import DphpoBenchError, OverBudgetError, UnsupportedEventError
+from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.method import Outcome
@@ -65,15 +66,16 @@ def _let_run(
         event = json.dumps(event_texts.to_json(checked.plan.event), sort_keys=True)
         axes += (setup.identity, event, str(setup.conditions()), records_digest(streams.name("records"), train))
     inner = streams.within(*axes)
-    sibling = public_session(method, task, train, setup, inner)
     hidden = setup.hides_trials(checked.plan.event)
+    shown = replace(setup, progress=NullProgress(), meter=Meter()) if hidden else setup
+    sibling = public_session(method, task, train, shown, inner)
     session = open_session(
         RawRecords(task, train, setup.device),
         ledger,
         inner,
         model_streams=streams,
-        progress=NullProgress() if hidden else setup.progress,
-        meter=None if hidden else setup.meter,
+        progress=shown.progress,
+        meter=shown.meter,
         observer=setup.observer,
         order=setup.order,
         checkpoints=setup.checkpoints,

@@ -15,6 +15,7 @@ from dphpo_bench.data.weights import Weights
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.methods.noise_scaled import NoiseScaled
 from dphpo_bench.methods.public_proxy import PublicProxy, alike
+from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.session import Session
 from dphpo_bench.tasks.digits import Digits
 from dphpo_bench.testing import Blobs
@@ -252,6 +253,27 @@ def test_declared_siblings_are_fit(name: str, model: str) -> None:
     assert sibling is not None
     assert (sibling.facts.inputs, sibling.facts.kind) == (task.facts.inputs, task.facts.kind)
     assert sibling.facts.n_records >= 0.8 * task.facts.n_records
+
+
+class AsksTheSibling:
+    def __init__(self, from_outside: bench.Session | None) -> None:
+        self.outer = from_outside
+
+    def __call__(self, session: bench.Session) -> bench.search.TrialResult:
+        public = self.outer or session.sibling
+        score = public.score(public.build_model(), 1.0)
+        return bench.search.TrialResult("asked", score)
+
+
+def test_no_trial_asks_the_sibling() -> None:
+    """The state of its random streams would count the trials afterwards."""
+    public = session_on(Blobs(), Blobs().load_train(SOURCE), ledger := Ledger(), Streams(6))
+    session = session_on(Blobs(), Blobs().load_train(SOURCE), sibling=public)
+    for from_outside in (None, public):
+        trial = AsksTheSibling(from_outside)
+        assert session.best_of(trial, bench.search.UniformCount(1, 3), bench.events.gaussian(1.0)) is None
+    assert not ledger.entries
+    assert AsksTheSibling(None)(session).outcome == "asked"  # afterwards it may be asked
 
 
 def test_a_method_that_declares_nothing_gets_no_sibling() -> None:
