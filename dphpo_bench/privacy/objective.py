@@ -15,8 +15,8 @@ Array = NDArray[np.float64]
 _ROUNDING = 1e-15
 
 NO_GRID = (
-    "Expected noise of real numbers, got secure noise: the proof of objective perturbation needs a density, and noise on "
-    "a grid has none. Use another method, or no secure noise."
+    "Expected noise of real numbers, got secure noise: the proof of objective perturbation needs a density, and noise "
+    "on a grid has none. Use another method, or no secure noise."
 )
 """The refusal of secure noise."""
 
@@ -38,7 +38,10 @@ def _directions(event: "ObjectivePerturbationDpEvent") -> int:
 
 def deltas(event: "ObjectivePerturbationDpEvent", epsilons: Array) -> Array:
     """Return a bound of δ at each ε ≥ 0, in either direction, shape (n,)."""
-    left = epsilons - log_determinant(event)
+    # With one direction, from 1/λ or 2/λ on, a loss of that size comes from a gradient that the curvature adds nothing
+    # to.
+    is_free = (event.outputs <= 2) & (epsilons >= event.outputs / event.regularisation)
+    left = np.where(is_free, epsilons, epsilons - log_determinant(event))
     above = np.maximum(left, 0.0)
     # δ of the Gaussian mechanism of sensitivity / noise ratio μ.
     ratio = 1 / event.noise_multiplier

@@ -224,8 +224,8 @@ class Batch(Unique):
         """Return the weights of a linear classifier that minimise the batch's loss plus a random linear term.
 
         F(W) = Σ loss + λ/2 ‖W‖² + ⟨B, W⟩ over inputs that are scaled to norm 1, each with its constant 1 for the bias.
-        A solver stops where the gradient's norm is at most τ = 1e-9 · N · rate, and noise on the weights covers their
-        distance from the minimum, at most τ/λ (docs/accounting.md, objective perturbation).
+        A solver stops where the gradient's norm is at most τ, a public number of the order of 1e-6, and noise on the
+        weights covers their distance from the minimum, at most τ/λ (docs/accounting.md, objective perturbation).
 
         Args:
             model: a Linear, or a Flatten and a Linear, of the task; its weights do not matter.
@@ -234,8 +234,7 @@ class Batch(Unique):
             output_noise: standard deviation of the noise on the weights / (2τ/λ).
 
         Returns:
-            Weights, and biases if the model has any, for inputs of norm 1. Where a record's largest output is, or its
-            sign, depends on no scale of its input.
+            Weights, and biases if the model has any, for inputs of norm 1; predictions depend on no scale of an input.
 
         Raises:
             InvalidValueError: if the model, the loss, the unit or the kind of noise is none that the theorem covers.
@@ -244,14 +243,9 @@ class Batch(Unique):
         """
         from dphpo_bench.session.minimum import perturbed_minimum
 
-        multipliers = [
-            number(name, value, low=0)
-            for name, value in (("noise_multiplier", noise_multiplier), ("output_noise", output_noise))
-        ]
         with self._access.guard.alone():
-            return perturbed_minimum(
-                self._access, self._indices, self._expected_size, self._account, model, regularisation, *multipliers
-            )
+            asked = self._access, self._indices, self._expected_size, self._account, model
+            return perturbed_minimum(*asked, regularisation, noise_multiplier, output_noise)
 
     def _losses_along(
         self,

@@ -14,13 +14,10 @@ from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.objective import NO_GRID
 from dphpo_bench.session.access import Access
 from dphpo_bench.training.linear import NOT_LINEAR, convex_layer
-from dphpo_bench.training.perturbed_minimum import NotConvergedError, PerturbedLoss, unit_inputs
+from dphpo_bench.training.perturbed_minimum import NotConvergedError, PerturbedLoss, reachable_tolerance, unit_inputs
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-TOLERANCE = 1e-9
-"""The norm of the gradient at which the solver stops, for each expected record."""
 
 PASSES = 100
 """Example passes that the meter counts for each record: public, unlike the number that the solver takes."""
@@ -39,12 +36,14 @@ def perturbed_minimum(
     """Charge, minimise and release; see `Batch.perturbed_minimum`."""
     layer = _linear_classifier(access, model)
     outputs = layer.out_features
-    event = objective_perturbation(noise_multiplier, regularisation, outputs)
-    account.charge(compose(event, gaussian(output_noise)))
+    exact, covering = objective_perturbation(noise_multiplier, regularisation, outputs), gaussian(output_noise)
+    regularisation, noise_multiplier = exact.regularisation, exact.noise_multiplier  # checked, and built-in numbers
+    account.charge(compose(exact, covering))
     has_bias = layer.bias is not None
-    zeros = torch.zeros(outputs, layer.in_features + has_bias, dtype=torch.float64)
-    (linear,) = access.with_noise([zeros], noise_multiplier, 1.0 if outputs == 1 else math.sqrt(2), "objective")
-    tolerance = TOLERANCE * max(expected_size, 1.0)
+    shape, bound = (outputs, layer.in_features + has_bias), 1.0 if outputs == 1 else math.sqrt(2)
+    tolerance = reachable_tolerance(expected_size, shape, regularisation, noise_multiplier * bound)
+    zeros = torch.zeros(shape, dtype=torch.float64)
+    (linear,) = access.with_noise([zeros], noise_multiplier, bound, "objective")
 
     def minimum() -> "Tensor | None":
         train, (rows, _) = access.raw.train, access.raw.members(indices)
@@ -60,9 +59,10 @@ def perturbed_minimum(
 
     access.meter.advance(PASSES * expected_size)
     weights = access.compute(minimum)
+    linear.zero_()  # freed memory keeps its numbers, and the release without its noise is the gradient
     if weights is None:  # exact arithmetic excludes it; there is nothing that the theorem covers
         raise access.failure("The solver did not reach the tolerance that the release is accounted with.")
-    (noisy,) = access.with_noise([weights], output_noise, 2 * tolerance / regularisation, "minimum")
+    (noisy,) = access.with_noise([weights], covering.noise_multiplier, 2 * tolerance / regularisation, "minimum")
     parts = torch.split(noisy, [layer.in_features, 1], dim=1) if has_bias else [noisy]
     return [
         part.reshape(parameter.shape).to(parameter) for part, parameter in zip(parts, layer.parameters(), strict=True)

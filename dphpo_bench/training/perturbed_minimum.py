@@ -3,6 +3,7 @@
 Newton's method, whose steps SciPy's conjugate gradients solve for. All is float64.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -38,6 +39,28 @@ def unit_inputs(inputs: Array, *, constant: bool) -> Array:
     norms = np.linalg.norm(columns, axis=1, keepdims=True)
     # The factor keeps them at or below 1 whatever the division rounds.
     return np.asarray(columns / np.maximum(norms * (1 + 1e-12), 1e-300))
+
+
+def reachable_tolerance(n: float, shape: tuple[int, int], regularisation: float, deviation: float) -> float:
+    """Return a tolerance that rounding cannot keep the solver from reaching, whatever the records are.
+
+    F is no larger at its minimum than at 0, so λ/2 ‖W‖² ≤ n ln K + ‖B‖ ‖W‖ there.
+
+    Args:
+        n: expected number of records, public; twice as many and 1,000 more are covered.
+        shape: of W, (outputs, d).
+        regularisation: λ.
+        deviation: standard deviation of B's coordinates.
+    """
+    most, linear = 2 * n + 1000, deviation * (math.sqrt(math.prod(shape)) + 10)
+    size = 2 * linear / regularisation + math.sqrt(2 * most * math.log(max(shape[0], 2)) / regularisation)
+    return 2 * _rounding(most, shape, regularisation, size, linear)
+
+
+def _rounding(n: float, shape: tuple[int, int], regularisation: float, size: float, linear: float) -> float:
+    """Bound the norm of the gradient's error from rounding, to first order, by the norms of W and B."""
+    each = 2 * (_BLOCK + n / _BLOCK) + shape[1] * size + shape[0] + 50
+    return _ROUNDOFF * (n * each + 4 * (regularisation * size + linear))
 
 
 @dataclass(frozen=True)
@@ -88,11 +111,9 @@ class PerturbedLoss:
         return total
 
     def rounding(self, weights: Array) -> float:
-        """Bound the norm of the gradient's error from rounding, to first order."""
-        n, size = self.inputs.shape
-        each = 2 * (_BLOCK + n / _BLOCK) + size * float(np.linalg.norm(weights)) + len(weights) + 50
-        terms = self.regularisation * float(np.linalg.norm(weights)) + float(np.linalg.norm(self.linear))
-        return float(_ROUNDOFF * (n * each + 4 * terms))
+        """Bound the norm of the gradient's error from rounding at W."""
+        norms = float(np.linalg.norm(weights)), float(np.linalg.norm(self.linear))
+        return _rounding(len(self.inputs), weights.shape, self.regularisation, *norms)
 
     def minimum(self, tolerance: float) -> Array:
         """Return W at which the norm of the gradient, rounding included, is at most the tolerance.
