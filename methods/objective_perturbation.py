@@ -66,7 +66,13 @@ class ObjectivePerturbation(bench.Method[Perturbation]):
                 bench.events.gaussian(OUTPUT_SHARE * noise),
             )
 
-        noise = bench.events.calibrate(event, budget)
+        try:
+            noise = bench.events.calibrate(event, budget)
+        except bench.errors.BudgetTooSmallError:
+            raise bench.errors.BudgetTooSmallError(
+                f"Expected a regularisation with which some noise meets epsilon={budget.epsilon:g}, got "
+                f"{regularisation:.4g}: a record changes the loss's curvature by too much. Raise it, or leave it out."
+            ) from None
         return bench.Plan(
             budget=budget,
             event=event(noise),

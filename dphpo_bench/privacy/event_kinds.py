@@ -158,3 +158,8 @@ def has_selection(event: DpEvent) -> bool:
 def needs_density(event: DpEvent) -> bool:
     """Return whether the theorem of any part of a tree is about real numbers, and not about noise on a grid."""
     return any(isinstance(inner, events.ObjectivePerturbationDpEvent) for inner in walk(event))
+
+
+def hides_time(event: DpEvent) -> bool:
+    """Return whether the time of a run is a secret: it tells the number of trials, or how fast a solver converged."""
+    return has_selection(event) or needs_density(event)
