@@ -89,8 +89,8 @@ def _checked(client: "MlflowClient", run_id: str, record: RunRecord) -> str:
     times = client.get_run(run_id).info
     if _hides_time(record) and (times.end_time is None or times.end_time != times.start_time):
         raise InvalidValueError(
-            f"The run {shown(run_id)} has a beginning and an end, which may tell how long the private selection of this "
-            "record took, or its solver, and that is a secret. Leave run_id out: a new run has one time stamp."
+            f"The run {shown(run_id)} has a beginning and an end, which may tell how long the private selection of "
+            "this record took, or its solver, and that is a secret. Leave run_id out: a new run has one time stamp."
         )
     return run_id
 
