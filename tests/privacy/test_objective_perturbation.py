@@ -6,12 +6,13 @@ Jacobian. In more dimensions densities are summed up over a grid, and that they 
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from dp_accounting.dp_event import DpEvent
 from scipy.optimize import brentq
-from scipy.special import expit, log_ndtr, ndtr, softmax
+from scipy.special import expit, log_ndtr, logsumexp, ndtr, softmax
 
 from dphpo_bench.base.errors import InvalidValueError, UnsupportedEventError
 from dphpo_bench.privacy import objective
@@ -188,6 +189,55 @@ class TestSeveralOutputs:
                 grown = np.linalg.slogdet(np.eye(outputs) + (np.diag(p) - np.outer(p, p)) / regularisation)[1]
                 assert grown <= bound + 1e-9
             assert grown == pytest.approx(bound, rel=1e-6)  # attained where all classes are equally likely
+
+
+def worst_losses(outputs: int, noise: float, regularisation: float) -> tuple[Array, Array]:
+    """The largest losses that the proof leaves a record, over all its residuals, and their probabilities, on a grid."""
+    ratio, corners = 1 / noise, max(1, outputs - 1)
+    line = np.linspace(-9, 9, 4001 if corners == 1 else 141)
+    draws = np.stack(np.meshgrid(*[line] * corners, indexing="ij"), axis=-1).reshape(-1, corners)
+    weights = np.exp(-np.sum(draws**2, axis=1) / 2)
+    correlation = np.full((corners, corners), 0.5) + 0.5 * np.eye(corners)  # of e_j − e_y with one another
+    at_corners = ratio**2 / 2 + ratio * draws @ np.linalg.cholesky(correlation).T
+    steps = np.linspace(0, 1, 201 if corners == 1 else 31)
+    shares = np.stack(np.meshgrid(*[steps] * corners, indexing="ij"), axis=-1).reshape(-1, corners)
+    shares = shares[shares.sum(axis=1) <= 1 + 1e-12]
+    p = np.hstack([1 - shares.sum(axis=1, keepdims=True), shares])
+    curvature = p[:, :, None] * np.eye(corners + 1) - p[:, :, None] * p[:, None, :]
+    if outputs == 1:
+        curvature = (p[:, :1] * p[:, 1:])[:, :, None]
+    determinant = np.linalg.slogdet(np.eye(curvature.shape[1]) + curvature / regularisation)[1]
+    return np.max(at_corners @ shares.T + determinant, axis=1), weights / weights.sum()
+
+
+class TestWorstLoss:
+    """The curve against the exact expectation over the losses that the proof allows, which no dataset may attain."""
+
+    @pytest.mark.parametrize("outputs", [1, 2, 3])
+    @pytest.mark.parametrize(
+        ("noise", "regularisation"), [(1.0, 0.5), (2.0, 1.0), (0.7, 2.0), (1.5, 30.0), (50.0, 2.0)]
+    )
+    def test_it_is_covered(self, outputs: int, noise: float, regularisation: float) -> None:
+        event: Any = objective_perturbation(noise, regularisation, outputs)
+        losses, weights = worst_losses(outputs, noise, regularisation)
+        exact = np.array([np.sum(weights * np.maximum(-np.expm1(at - losses), 0)) for at in EPSILONS])
+        claimed = objective.deltas(event, EPSILONS)
+        assert np.all(exact <= claimed * 1.001 + 1e-9)
+        for order, bound in zip(ORDERS, objective.divergences(event, ORDERS), strict=True):
+            assert logsumexp((order - 1) * losses, b=weights) / (order - 1) <= bound + 1e-6
+
+    def test_it_is_nearly_attained_by_each_part_of_the_curve(self) -> None:
+        for outputs, noise, regularisation, at, least in (
+            (1, 1.0, 0.5, 3.0, 0.999),  # above 1/λ: the Gaussian mechanism
+            (2, 1.0, 1.0, 3.0, 0.999),
+            (3, 0.7, 1e6, 4.0, 0.9),  # two corners: twice its δ
+            (1, 1e3, 0.5, 0.2, 0.99),  # below κ, with a Gaussian that says nothing
+            (3, 1e3, 0.5, 0.2, 0.99),
+        ):
+            losses, weights = worst_losses(outputs, noise, regularisation)
+            exact = np.sum(weights * np.maximum(-np.expm1(at - losses), 0))
+            event: Any = objective_perturbation(noise, regularisation, outputs)
+            assert least < exact / objective.deltas(event, np.array([at]))[0] <= 1.001
 
 
 class TestInTrees:
