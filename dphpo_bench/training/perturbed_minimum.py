@@ -36,6 +36,9 @@ def unit_inputs(inputs: Array, *, constant: bool) -> Array:
     columns = np.where(np.isfinite(inputs), inputs, 0.0).astype(np.float64)
     if constant:
         columns = np.hstack([columns, np.ones((len(columns), 1))])
+    # Scaled exactly, to a largest entry in [½, 1): squares of float64 under- and overflow.
+    _, exponents = np.frexp(np.max(np.abs(columns), axis=1, keepdims=True, initial=0.0))
+    columns = np.ldexp(columns, -exponents)
     norms = np.linalg.norm(columns, axis=1, keepdims=True)
     # The factor keeps them at or below 1 whatever the division rounds.
     return np.asarray(columns / np.maximum(norms * (1 + 1e-12), 1e-300))
