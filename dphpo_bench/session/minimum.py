@@ -86,4 +86,9 @@ def _linear_classifier(access: Access, model: nn.Module) -> nn.Linear:
     layer = convex_layer(raw.own_model().like(model), raw.objective.losses)
     if layer is None or raw.train.are_named:
         raise InvalidValueError(f"{NOT_LINEAR}, got a {type(model).__name__} for task {raw.facts.task}.")
+    shape = single(raw.train.targets).shape[1:]
+    if shape.numel() != 1:
+        raise InvalidValueError(
+            f"Expected one label for each record, got targets of shape {tuple(shape)} each, for task {raw.facts.task}."
+        )
     return layer

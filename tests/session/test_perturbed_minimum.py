@@ -11,6 +11,7 @@ from torch import nn
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, ModelFailedError, OverBudgetError
+from dphpo_bench.base.tensors import single
 from dphpo_bench.privacy.event_rules import multiset
 from dphpo_bench.privacy.events import compose, gaussian, objective_perturbation
 from dphpo_bench.privacy.ledger import Ledger
@@ -194,6 +195,18 @@ def test_what_the_theorem_does_not_cover_is_refused_before_it_is_charged() -> No
             batch.perturbed_minimum(model, LAMBDA, 1.0, 30.0)
         assert multiset(session._access.ledger.event) == before
         assert not multiset(batch._account.event)
+
+
+@pytest.mark.parametrize("n", [N, 4096])
+def test_several_labels_of_a_record_are_refused_before_it_is_charged(n: int) -> None:
+    """Shares of classes, which the cross-entropy takes: read in a row, a record would get the label of another."""
+    tiny = TinyTask()._split(n, 1)
+    session = session_on(TinyTask(), bench.Records(tiny.inputs, nn.functional.one_hot(single(tiny.targets)).float()))
+    event = compose(objective_perturbation(1.0, LAMBDA, 3), gaussian(30.0))
+    batch = session.sample(asking(0.5 if n == N else 1.0, event))
+    with pytest.raises(InvalidValueError, match="one label for each record"):
+        batch.perturbed_minimum(session.build_model(), LAMBDA, 1.0, 30.0)
+    assert not multiset(batch._account.event)
 
 
 def test_a_solver_that_falls_short_releases_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
