@@ -14,6 +14,7 @@ from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method, Plan
 from dphpo_bench.contract.registry import method_of, task_of
 from dphpo_bench.contract.seals import sealed
+from dphpo_bench.contract.siblings import sibling_of
 from dphpo_bench.contract.task import Task, TaskFacts, usual_delta
 from dphpo_bench.harness.cost_cache import CostCache
 from dphpo_bench.harness.reasons import reason_of
@@ -81,13 +82,15 @@ def plan(
 
     Raises:
         UnknownNameError: if a name is not registered.
-        InvalidValueError: if the budget is none, or the method's plan fails or is none.
+        InvalidValueError: if the budget is none, the method's plan fails or is none, or the method tunes on a public
+            sibling and the task declares no fit one.
         BudgetTooSmallError: if no noise within reach meets the budget.
         PlanOverBudgetError: if the method's plan costs more than the budget.
         UnsupportedEventError: if no accountant bounds the plan's event.
     """
     method, task = method_of(method), task_of(task)
     facts = task.facts
+    sibling_of(method, task)
     if not isinstance(budget, PrivacyBudget):
         raise InvalidValueError(f"Expected a PrivacyBudget(epsilon, delta), got {shown(budget, form=repr)}.")
     with sealed() as complaints:
