@@ -49,6 +49,8 @@ from dphpo_bench.harness.siblings import prepare_sibling
 from dphpo_bench.harness.trained import TrainedModel
 from dphpo_bench.harness.unlearned import DIVERGED, constant_guess, diverged
 from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.privacy.event_kinds import needs_density
+from dphpo_bench.privacy.objective import NO_GRID
 from dphpo_bench.records.guesses import guess_line
 from dphpo_bench.records.record import ConstantGuess, RunRecord
 from dphpo_bench.records.store import RecordStore
@@ -172,6 +174,8 @@ def run(
     seconds: dict[str, float] = {}
     with timed(seconds, "plan"), setup.progress.track(f"Planning {method.name} on {task.name}", 0):
         checked = plan(method, task, budget, plans=plans, costs=costs)
+    if secure_noise and needs_density(checked.plan.event):
+        raise InvalidValueError(NO_GRID)
     if counted:
         counted.check(checked)
     elif not task.public:

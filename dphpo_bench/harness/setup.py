@@ -11,7 +11,7 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import NullProgress, Progress
 from dphpo_bench.harness.journal import Journal
-from dphpo_bench.privacy.event_kinds import has_selection
+from dphpo_bench.privacy.event_kinds import has_selection, hides_time
 from dphpo_bench.training.randomness import Streams
 
 if TYPE_CHECKING:
@@ -89,8 +89,12 @@ class Setup:
         return self.seed is None
 
     def hides_trials(self, event: "DpEvent") -> bool:
-        """Return True if the number of trials is secret, and hence also their time and memory."""
+        """Return True if the number of trials is secret."""
         return self.unseeded and has_selection(event)
+
+    def hides_time(self, event: "DpEvent") -> bool:
+        """Return True if the time and the memory of training are secret."""
+        return self.unseeded and hides_time(event)
 
     def conditions(self) -> int:
         import torch
