@@ -7,6 +7,7 @@ from .privacy.events import best_of as best_of
 from .privacy.events import compose as compose
 from .privacy.events import gaussian as gaussian
 from .privacy.events import non_private as non_private
+from .privacy.events import objective_perturbation as objective_perturbation
 from .privacy.events import on_part as on_part
 from .privacy.events import one_of as one_of
 from .privacy.events import poisson_sampled as poisson_sampled

@@ -1,5 +1,6 @@
 """CIFAR-10: 32x32 colour pictures of ten kinds of things."""
 
+import dphpo_bench as bench
 from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.recipes.dataset_task import Schedule
 from dphpo_bench.recipes.image_task import ImageTask
@@ -41,3 +42,8 @@ class Cifar10(ImageTask):
     # Things look the same in a mirror; digits do not.
     features = ScatteringFeatures(symmetric=True)
     cnn_schedule = Schedule(batch_size=2048, epochs=10)  # a quarter of an hour on two cores
+
+    @property
+    def sibling(self) -> bench.Task:
+        """Pictures of a hundred other kinds of things, none of them in both."""
+        return bench.make_task("cifar100", self.model_name)

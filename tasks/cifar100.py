@@ -1,5 +1,6 @@
 """CIFAR-100: 32x32 colour pictures of a hundred kinds of things."""
 
+import dphpo_bench as bench
 from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.recipes.dataset_task import Schedule
 from dphpo_bench.recipes.image_task import ImageTask
@@ -42,3 +43,8 @@ class Cifar100(ImageTask):
     # Things look the same in a mirror.
     features = ScatteringFeatures(symmetric=True)
     cnn_schedule = Schedule(batch_size=2048, epochs=10)  # as for CIFAR-10
+
+    @property
+    def sibling(self) -> bench.Task:
+        """Pictures of ten other kinds of things, none of them in both."""
+        return bench.make_task("cifar10", self.model_name)

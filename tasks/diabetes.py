@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 import dphpo_bench as bench
 
+from .synthetic import Synthetic
+
 if TYPE_CHECKING:
     import torch
 
@@ -57,6 +59,11 @@ class Diabetes(bench.Task):
             optimizer="AdamW",
             learning_rate=1e-3,  # AdamW's own default: tuned on nothing
         )
+
+    @property
+    def sibling(self) -> bench.Task:
+        """A made-up linear rule; inputs are in standard deviations."""
+        return Synthetic(bench.recipes.SyntheticDraw.like(self.facts, 1.0))
 
     def load_train(self, source: bench.DataSource) -> bench.Records:
         """Return the private training records."""

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 import dphpo_bench as bench
 
+from .synthetic import Synthetic
+
 if TYPE_CHECKING:
     import torch
 
@@ -28,6 +30,7 @@ class Digits(bench.Task):
     public = True
     models = ("linear", "mlp")
     n_outputs = 10
+    positives = 0.1
 
     @property
     def facts(self) -> bench.TaskFacts:
@@ -43,6 +46,12 @@ class Digits(bench.Task):
             optimizer="AdamW",
             learning_rate=1e-3,  # AdamW's own default: tuned on nothing
         )
+
+    @property
+    def sibling(self) -> bench.Task:
+        """Gaussian classes, whose inputs are as large as pixels that are uniform in [-1, 1]."""
+        hidden = (32,) if self.model_name == "mlp" else ()
+        return Synthetic(bench.recipes.SyntheticDraw.like(self.facts, 3**-0.5, hidden, self.positives))
 
     def load_train(self, source: bench.DataSource) -> bench.Records:
         """Return the private training records in canonical order."""

@@ -1,5 +1,6 @@
 """Fashion-MNIST: 28x28 grey pictures of clothes, a drop-in replacement of MNIST that is harder."""
 
+import dphpo_bench as bench
 from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.recipes.dataset_task import Schedule
 from dphpo_bench.recipes.image_task import ImageTask
@@ -36,3 +37,8 @@ class FashionMnist(ImageTask):
     summary = "Fashion-MNIST: 28x28 pictures of clothes, 10 classes, N=60,000."
     datasets = (DATASET,)
     cnn_schedule = Schedule(batch_size=2048, epochs=30)  # a few minutes on two cores
+
+    @property
+    def sibling(self) -> bench.Task:
+        """Digits, in pictures of the same form."""
+        return bench.make_task("mnist", self.model_name)

@@ -1,5 +1,6 @@
 """MNIST: 28x28 grey pictures of handwritten digits."""
 
+import dphpo_bench as bench
 from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.recipes.dataset_task import Schedule
 from dphpo_bench.recipes.image_task import ImageTask
@@ -36,3 +37,8 @@ class Mnist(ImageTask):
     summary = "MNIST: 28x28 handwritten digits, 10 classes, N=60,000."
     datasets = (DATASET,)
     cnn_schedule = Schedule(batch_size=2048, epochs=5)  # half a minute on two cores; thirty epochs gain a point
+
+    @property
+    def sibling(self) -> bench.Task:
+        """Clothes, in pictures of the same form."""
+        return bench.make_task("fashion_mnist", self.model_name)

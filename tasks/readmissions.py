@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import dphpo_bench as bench
 
+from .synthetic import Synthetic
+
 if TYPE_CHECKING:
     import torch
 
@@ -77,6 +79,13 @@ class Readmissions(bench.Task):
     def scores(self, outputs: "torch.Tensor", targets: "torch.Tensor") -> "torch.Tensor":
         """Return the probability of the true answer: by accuracy many models are as good as saying "no"."""
         return 1 - (outputs.squeeze(-1).sigmoid() - targets).abs()
+
+    @property
+    def sibling(self) -> bench.Task:
+        """A made-up rule of another kind. Each column adds about 1 to the squared length of a record."""
+        hidden, columns = (32,) if self.model_name == "mlp" else (), 10
+        draw = bench.recipes.SyntheticDraw.like(self.facts, (columns / COLUMNS.size) ** 0.5, hidden, positives=0.07)
+        return Synthetic(draw)
 
     def load_train(self, source: bench.DataSource) -> bench.Records:
         """Return the private training records."""

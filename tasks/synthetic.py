@@ -12,6 +12,7 @@ class Synthetic(bench.Task):
     """A made-up task: the model is the name of a draw, a number or one of `models`.
 
     Numbers 0 to 239 are the development set of methods without hyperparameters; from 10,000 on they are for tests.
+    Other tasks on vectors have public siblings made up like them: `SyntheticDraw.like`.
     """
 
     name = "synthetic"
@@ -19,10 +20,14 @@ class Synthetic(bench.Task):
     public = True
     models = ("gaussian_200", "gaussian_50")
 
-    def __init__(self, model: str | None = None) -> None:
+    def __init__(self, model: "str | bench.recipes.SyntheticDraw | None" = None) -> None:
         super().__init__(model if model in self.models else None)
-        self.draw = bench.recipes.SyntheticDraw.of(self.models[0] if model is None else model)
+        named = self.models[0] if model is None else model
+        self.draw = bench.recipes.SyntheticDraw.of(named) if isinstance(named, str) else named
         self.model_name = self.draw.name
+        # As a sibling it is judged by its metric: by accuracy, many models are as good as a constant.
+        positives = None if isinstance(named, str) else self.draw.positives
+        self.class_shares = None if positives is None else (1 - positives, positives)
 
     @property
     def facts(self) -> bench.TaskFacts:
@@ -37,6 +42,7 @@ class Synthetic(bench.Task):
             kind=draw.kind,
             n_classes=draw.n_outputs if draw.kind == "classification" else None,
             error_bound=1.0 if draw.kind == "regression" else None,
+            class_shares=self.class_shares,
             batch_size=draw.batch_size,
             epochs=draw.steps * draw.batch_size / draw.n_records,
             optimizer="AdamW",

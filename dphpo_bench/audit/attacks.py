@@ -35,6 +35,7 @@ from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.harness.run import resolve_device, run
 from dphpo_bench.harness.setup import Setup
+from dphpo_bench.harness.siblings import prepare_sibling
 from dphpo_bench.privacy.accountants.report import epsilon
 from dphpo_bench.training.randomness import Streams
 
@@ -189,6 +190,7 @@ def audit(
             account.check([entry] * (len(attacks) * runs))
             numbers.append(_counted(entry, account))  # the first, before the data are read
     task.prepare(source)
+    prepare_sibling(method, task, source)
     train = task.load_train(source)
     shown: dict[str, list[tuple[NDArray[np.float64], NDArray[np.bool_]]]] = {}  # scores and coins by attack
     curves: dict[str, Curve] = {}
@@ -213,6 +215,7 @@ def audit(
                     progress=progress,
                     meter=meter,
                     observer=experiment.transcript,
+                    source=source,
                 )
                 if account and (index or name != attacks[0] or Entry.of(checked, 0).event != entry.event):
                     numbers.append(_counted(Entry.of(checked, 0, "audit"), account))

@@ -172,6 +172,10 @@ class _TaggedTask(Task):
         inputs = replace(self._inputs, shape=shape, vocabulary=vocabulary)
         return replace(self._task.facts, inputs=inputs)
 
+    @property
+    def sibling(self) -> Task | None:
+        return self._task.sibling
+
     def load_train(self, source: "DataSource") -> Records:
         raise NotImplementedError
 

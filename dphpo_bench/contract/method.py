@@ -174,6 +174,10 @@ class Method(ABC, Generic[P]):
         end_to_end_private: whether (ε, δ) covers tuning as well as training.
         needs_scores: whether it compares runs by the task's scores; it is then refused on a task without them, before
             anything is released.
+        linear_only: whether it trains linear classifiers alone; it is then refused with any other model, before data
+            are read.
+        needs_sibling: whether it tunes on the task's public sibling, `Session.sibling`; it is then refused on a task
+            that declares none.
         plan_parameters: P, by which a plan is read from a file; set by `Method[P]`.
 
     Raises:
@@ -187,6 +191,8 @@ class Method(ABC, Generic[P]):
     tuning: ClassVar[tuple[str, ...]]
     end_to_end_private: ClassVar[bool]
     needs_scores: ClassVar[bool] = False
+    linear_only: ClassVar[bool] = False
+    needs_sibling: ClassVar[bool] = False
     plan_parameters: ClassVar[Any] = Any
 
     def __init_subclass__(cls, **arguments: Any) -> None:

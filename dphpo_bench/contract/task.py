@@ -302,6 +302,15 @@ class Task(ABC):
         return ()
 
     @property
+    def sibling(self) -> "Task | None":
+        """A task of the same kind on similar public records, on which methods may tune at no ε. Default: none.
+
+        It must hold none of this task's records, nor be made from them. It is no public fact: only runs of methods
+        that tune on it name it in their identity.
+        """
+        return None
+
+    @property
     def metrics(self) -> tuple[Metric | ModelMetric, ...]:
         """Metrics on the test records; a board shows the first. Default: by kind."""
         return metrics.READY.get(self.facts.kind, ())

@@ -29,7 +29,7 @@ from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.plan import warn_of_budget
 from dphpo_bench.harness.recording import environment, epsilon_record
 from dphpo_bench.privacy.accountants.report import EpsilonReport, epsilon
-from dphpo_bench.privacy.event_kinds import has_selection
+from dphpo_bench.privacy.event_kinds import hides_time
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.risk import risk, worst
 from dphpo_bench.records.record import DECLARED, MAX_RECORD_BYTES, Privacy, RunRecord, Status
@@ -251,7 +251,7 @@ class DeclaredRun:
         if training is not None and training != plan.event and 0 < self.epsilon.epsilon < math.inf:
             share = min(1.0, max(0.0, 1 - epsilon(training, delta).epsilon / self.epsilon.epsilon))
         created = datetime.now(UTC).replace(microsecond=0)
-        if has_selection(plan.event) and self.identity.seed is None:  # more would tell how long the search took
+        if hides_time(plan.event) and self.identity.seed is None:  # more would tell how long training took
             created = created.replace(hour=0, minute=0, second=0)
         return RunRecord(
             identity=self.identity,

@@ -10,7 +10,7 @@ from dphpo_bench.base.checks import typed
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.extras import require_extra
 from dphpo_bench.base.text import compact_json, one_line, shown
-from dphpo_bench.privacy.event_kinds import has_selection
+from dphpo_bench.privacy.event_kinds import hides_time
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.risks import risk_of
@@ -85,19 +85,19 @@ def _new_run(client: "MlflowClient", experiment: str | None, record: RunRecord, 
 
 
 def _checked(client: "MlflowClient", run_id: str, record: RunRecord) -> str:
-    """Reject a run whose times tell how long a private selection took."""
+    """Reject a run whose times tell how long training took, where that is a secret."""
     times = client.get_run(run_id).info
-    if _selects(record) and (times.end_time is None or times.end_time != times.start_time):
+    if _hides_time(record) and (times.end_time is None or times.end_time != times.start_time):
         raise InvalidValueError(
             f"The run {shown(run_id)} has a beginning and an end, which may tell how long the private selection of "
-            "this record took, and that its secret number of trials. Leave run_id out: a new run has one time stamp."
+            "this record took, or its solver, and that is a secret. Leave run_id out: a new run has one time stamp."
         )
     return run_id
 
 
-def _selects(record: RunRecord) -> bool:
-    """Return whether the record is of a private selection, or nothing tells that it is not."""
-    return record.privacy is None or has_selection(Ledger.from_json(record.privacy.ledger).event)
+def _hides_time(record: RunRecord) -> bool:
+    """Return whether the time of the record's run is a secret, or nothing tells that it is not."""
+    return record.privacy is None or hides_time(Ledger.from_json(record.privacy.ledger).event)
 
 
 def _parameters(record: RunRecord) -> Iterator[tuple[str, str]]:

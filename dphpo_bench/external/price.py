@@ -206,4 +206,6 @@ def _scaled(event: DpEvent, factor: float) -> DpEvent:
             return type(event)(noise * factor)
         case events.PureDpEvent(epsilon=epsilon):
             return events.pure_dp(epsilon / factor)
+        case events.ObjectivePerturbationDpEvent(noise_multiplier=noise):
+            return events.objective_perturbation(noise * factor, event.regularisation, event.outputs)
     return rebuilt(event, lambda inner: _scaled(inner, factor))

@@ -124,7 +124,7 @@ class Tuner:
         self.planned = Looked.calibrated(
             budget, sample_rate, steps, n, share=share, regression=regression, optimizer="SGD", scaled=True
         )
-        settings = {"share": share, "averaging": averaging}
+        settings = {"share": share, "averaging": averaging, "clipping": clipping, "regression": regression}
         self._declaration = _declared(name, budget, self.planned, settings)
         self._options: dict[str, Any] = {"results_dir": results_dir, "account": account, "seed": seed}
         self._optimizer: CallersOptimizer | None = None

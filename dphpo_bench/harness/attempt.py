@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import DphpoBenchError, OverBudgetError, UnsupportedEventError
+from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.method import Outcome
@@ -14,6 +15,7 @@ from dphpo_bench.harness.own_data import records_digest
 from dphpo_bench.harness.plan import CheckedPlan, parameters_of
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.setup import Setup
+from dphpo_bench.harness.siblings import public_session
 from dphpo_bench.privacy import event_texts
 from dphpo_bench.privacy.accountants.report import EpsilonReport
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -63,18 +65,22 @@ def _let_run(
     if not task.public:  # any difference makes other noise: two sums with the same noise would show their difference
         event = json.dumps(event_texts.to_json(checked.plan.event), sort_keys=True)
         axes += (setup.identity, event, str(setup.conditions()), records_digest(streams.name("records"), train))
+    inner = streams.within(*axes)
     hidden = setup.hides_trials(checked.plan.event)
+    shown = replace(setup, progress=NullProgress(), meter=Meter()) if hidden else setup
+    sibling = public_session(method, task, train, shown, inner)
     session = open_session(
         RawRecords(task, train, setup.device),
         ledger,
-        streams.within(*axes),
+        inner,
         model_streams=streams,
-        progress=NullProgress() if hidden else setup.progress,
-        meter=None if hidden else setup.meter,
+        progress=shown.progress,
+        meter=shown.meter,
         observer=setup.observer,
         order=setup.order,
         checkpoints=setup.checkpoints,
         releases=setup.releases,
+        sibling=sibling,
     )
     try:
         with sealed() as complaints:

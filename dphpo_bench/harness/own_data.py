@@ -13,9 +13,9 @@ import torch
 
 from dphpo_bench.base.errors import DataError, RecordError
 from dphpo_bench.base.files import read_whole, write_whole
-from dphpo_bench.base.tensors import Records
+from dphpo_bench.base.tensors import RECORD, Records
 from dphpo_bench.base.text import compact_json
-from dphpo_bench.contract.task import Task
+from dphpo_bench.contract.task import Task, TaskFacts
 from dphpo_bench.data.cache import locked
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.records.record import Identity
@@ -31,6 +31,21 @@ def records_digest(key: bytes, *splits: Records) -> str:
             digest.update(f"{name} {tensor.dtype} {list(tensor.shape)} ".encode())
             digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def check_declared(facts: TaskFacts, train: Records) -> None:
+    """Refuse records whose number or unit is not as the facts declare it.
+
+    Raises:
+        DataError: if it is not.
+    """
+    train.check_unit(facts.unit)
+    if train.n_units != facts.n_records:
+        what = "records" if facts.unit == RECORD else f"units ({facts.unit})"
+        raise DataError(
+            f"Task {facts.task} declares N={facts.n_records} public training {what} but loads {train.n_units}. "
+            "Set n_records of its facts to a number that is public, and make its data fit it."
+        )
 
 
 def keeps_digest(task: Task) -> bool:

@@ -14,6 +14,7 @@ from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method, Plan
 from dphpo_bench.contract.registry import method_of, task_of
 from dphpo_bench.contract.seals import sealed
+from dphpo_bench.contract.siblings import sibling_of
 from dphpo_bench.contract.task import Task, TaskFacts, usual_delta
 from dphpo_bench.harness.cost_cache import CostCache
 from dphpo_bench.harness.reasons import reason_of
@@ -81,13 +82,15 @@ def plan(
 
     Raises:
         UnknownNameError: if a name is not registered.
-        InvalidValueError: if the budget is none, or the method's plan fails or is none.
+        InvalidValueError: if the budget is none, the method's plan fails or is none, or the method tunes on a public
+            sibling and the task declares no fit one.
         BudgetTooSmallError: if no noise within reach meets the budget.
         PlanOverBudgetError: if the method's plan costs more than the budget.
         UnsupportedEventError: if no accountant bounds the plan's event.
     """
     method, task = method_of(method), task_of(task)
     facts = task.facts
+    sibling_of(method, task)
     if not isinstance(budget, PrivacyBudget):
         raise InvalidValueError(f"Expected a PrivacyBudget(epsilon, delta), got {shown(budget, form=repr)}.")
     with sealed() as complaints:
@@ -103,6 +106,8 @@ def plan(
         raise InvalidValueError(f"Expected method {method.name} to plan a Plan, got {type(planned).__name__}.")
     if method.needs_scores or getattr(planned.parameters, "needs_scores", False):
         task.check_scores()
+    if method.linear_only:
+        _check_linear(method, task)
     planned = replace(planned)  # a copy that the method cannot reach
     if planned.budget != budget:  # noise streams and the recomputed ε depend on it
         raise InvalidValueError(f"Expected method {method.name} to plan for {budget}, got {planned.budget}.")
@@ -117,6 +122,19 @@ def plan(
         )
     warn_of_budget(budget, facts.n_records, facts.unit)  # at last, so that a refusal is one line
     return CheckedPlan(method, facts, planned, total, _tuning_share(planned, total, costs), private, costs)
+
+
+def _check_linear(method: Method, task: Task) -> None:
+    from dphpo_bench.training.linear import NOT_LINEAR, convex_layer
+    from dphpo_bench.training.randomness import global_randomness
+
+    with global_randomness(0):
+        model = task.build_model()
+    if convex_layer(model, task.objective().losses) is None:
+        raise InvalidValueError(
+            f"{NOT_LINEAR}, got model {task.model_name} of task {task.name}: {method.name} trains nothing else. Use "
+            "another model of the task, or another method. No data was read."
+        )
 
 
 def warn_of_budget(budget: PrivacyBudget, n_records: int, unit: str, stacklevel: int = 3) -> None:

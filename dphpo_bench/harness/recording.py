@@ -1,5 +1,6 @@
 """The record of a run: its identity, environment and time, and the error of a run that failed."""
 
+import hashlib
 import math
 import platform
 import resource
@@ -9,12 +10,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, RecordError, SealedDataError
-from dphpo_bench.base.text import shown
+from dphpo_bench.base.text import compact_json, shown
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.seals import sealed
 from dphpo_bench.contract.task import Task, TaskFacts
@@ -44,7 +46,10 @@ if TYPE_CHECKING:
 
 
 def task_identity(task: Task, facts: TaskFacts, source: DataSource) -> dict[str, Any]:
-    """Return the task's part of an identity, which all runs on it share; this builds the model."""
+    """Return the task's part of an identity, which all runs on it share; this builds the model.
+
+    "sibling" is a function: only runs of methods that tune on the public sibling need its files.
+    """
     public = facts.to_json()
     public["metrics"] = [
         Measure(metric.name, metric.higher_is_better, metric.is_share).to_json() for metric in task.metrics
@@ -80,7 +85,16 @@ def task_identity(task: Task, facts: TaskFacts, source: DataSource) -> dict[str,
         "facts": public,
         "model_fingerprint": model_fingerprint,
         "data_fingerprint": data_fingerprint,
+        "sibling": partial(_sibling_hash, task, source),
     }
+
+
+def _sibling_hash(task: Task, source: DataSource) -> str | None:
+    if task.sibling is None:
+        return None
+    values = task_identity(task.sibling, task.sibling.facts, source)
+    del values["sibling"]  # one's sibling may be the other
+    return hashlib.sha256(compact_json(values).encode()).hexdigest()[:16]
 
 
 def identity_of(method: Method, of_task: Mapping[str, Any], budget: PrivacyBudget, seed: int | None) -> Identity:
@@ -91,7 +105,7 @@ def identity_of(method: Method, of_task: Mapping[str, Any], budget: PrivacyBudge
         epsilon=budget.epsilon,
         delta=budget.delta,
         seed=seed,
-        **of_task,
+        **{**of_task, "sibling": of_task["sibling"]() if method.needs_sibling else None},
     )
 
 
@@ -152,7 +166,7 @@ def record_of(
         record = record_with(attempt.failed(reason[:MAX_REASON]), {})
         if len(record.to_json().encode()) > MAX_RECORD_BYTES:  # because of the ledger
             record = record.model_copy(update={"privacy": None})
-    if setup.hides_trials(checked.plan.event):
+    if setup.hides_time(checked.plan.event):
         today = record.created.replace(hour=0, minute=0, second=0)
         shown_seconds = {phase: value for phase, value in seconds.items() if phase != "train"}
         record = record.model_copy(update={"seconds": shown_seconds, "peak_memory_bytes": None, "created": today})

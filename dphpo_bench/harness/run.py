@@ -16,7 +16,6 @@ from annotated_types import Interval
 from dphpo_bench.base.checks import ranged, typed
 from dphpo_bench.base.errors import (
     AccountError,
-    DataError,
     DphpoBenchError,
     InvalidValueError,
     RecordError,
@@ -24,7 +23,7 @@ from dphpo_bench.base.errors import (
 )
 from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import Progress
-from dphpo_bench.base.tensors import RECORD, Records
+from dphpo_bench.base.tensors import Records
 from dphpo_bench.base.terminal import TerminalProgress
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method
@@ -39,16 +38,19 @@ from dphpo_bench.harness.attempt import Attempt, execute
 from dphpo_bench.harness.continuing import check_continuable, must_not_change, releases_of, with_checkpoints
 from dphpo_bench.harness.entry import Counted, OpenEntry, account_of, refuse_no_privacy, told_apart, warn_of_seeds
 from dphpo_bench.harness.journal import Journal
-from dphpo_bench.harness.own_data import check_same_data, data_digest, keeps_digest
+from dphpo_bench.harness.own_data import check_declared, check_same_data, data_digest, keeps_digest
 from dphpo_bench.harness.plan import CheckedPlan, plan
 from dphpo_bench.harness.plan_cache import code_of
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.recording import RunFailedError, identity_of, record_of, task_identity, timed
 from dphpo_bench.harness.saving import write_model
 from dphpo_bench.harness.setup import CONDITIONS, SECURE_NOISE, Setup
+from dphpo_bench.harness.siblings import prepare_sibling
 from dphpo_bench.harness.trained import TrainedModel
 from dphpo_bench.harness.unlearned import DIVERGED, constant_guess, diverged
 from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.privacy.event_kinds import needs_density
+from dphpo_bench.privacy.objective import NO_GRID
 from dphpo_bench.records.guesses import guess_line
 from dphpo_bench.records.record import ConstantGuess, RunRecord
 from dphpo_bench.records.store import RecordStore
@@ -172,6 +174,8 @@ def run(
     seconds: dict[str, float] = {}
     with timed(seconds, "plan"), setup.progress.track(f"Planning {method.name} on {task.name}", 0):
         checked = plan(method, task, budget, plans=plans, costs=costs)
+    if secure_noise and needs_density(checked.plan.event):
+        raise InvalidValueError(NO_GRID)
     if counted:
         counted.check(checked)
     elif not task.public:
@@ -179,10 +183,12 @@ def run(
     if checkpoint_every is not None:
         check_continuable(checkpoint_every, store, checked, task, setup)
     source = source or DataSource.resolve(progress=setup.progress)
+    setup = replace(setup, source=source)
 
     def load() -> Records:
         with timed(seconds, "data"), setup.progress.track("Preparing the data", 0):
             task.prepare(source)
+            prepare_sibling(method, task, source)
             return task.load_train(source)
 
     # Of private records, the identity holds nothing; of public ones, a hash that may need them on disk.
@@ -197,7 +203,7 @@ def run(
     entry = OpenEntry.make(book, checked, identity, setup) if book else None
     with entry.voided_on_mistakes() if entry else nullcontext():
         train = load() if train is None else train
-        _check_declared(checked.facts, train)
+        check_declared(checked.facts, train)
         if store and keeps_digest(task):
             digest = data_digest(store.root, task, train, source)
             check_same_data(store.root, task, identity, digest)
@@ -246,16 +252,6 @@ def _reported(book: Account, progress: Progress) -> AccountReport | None:
         return None
     progress.note(str(report))
     return report
-
-
-def _check_declared(facts: TaskFacts, train: Records) -> None:
-    train.check_unit(facts.unit)
-    if train.n_units != facts.n_records:
-        what = "records" if facts.unit == RECORD else f"units ({facts.unit})"
-        raise DataError(
-            f"Task {facts.task} declares N={facts.n_records} public training {what} but loads {train.n_units}. "
-            "Set n_records of its facts to a number that is public, and make its data fit it."
-        )
 
 
 def _journal(path: Path | None, setup: Setup) -> Journal:

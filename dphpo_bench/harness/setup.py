@@ -11,12 +11,13 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import NullProgress, Progress
 from dphpo_bench.harness.journal import Journal
-from dphpo_bench.privacy.event_kinds import has_selection
+from dphpo_bench.privacy.event_kinds import has_selection, hides_time
 from dphpo_bench.training.randomness import Streams
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
 
+    from dphpo_bench.data.source import DataSource
     from dphpo_bench.session.checkpoints import Checkpoints
     from dphpo_bench.session.observer import Observer
     from dphpo_bench.session.releases import Releases
@@ -53,6 +54,7 @@ class Setup:
         checkpoints: from which the run goes on; None: it has none.
         releases: notes what is released, where a restart would draw the same noise; None: nothing is noted.
         order: number of trials of a selection → their indices in the order in which they run, which changes nothing.
+        source: where the data of a public sibling are found; None: where the environment says.
     """
 
     seed: int | None = None
@@ -67,6 +69,7 @@ class Setup:
     checkpoints: "Checkpoints | None" = None
     releases: "Releases | None" = None
     order: Callable[[int], Sequence[int]] = range
+    source: "DataSource | None" = None
 
     def __post_init__(self) -> None:
         if not self.secure_noise:
@@ -86,8 +89,12 @@ class Setup:
         return self.seed is None
 
     def hides_trials(self, event: "DpEvent") -> bool:
-        """Return True if the number of trials is secret, and hence also their time and memory."""
+        """Return True if the number of trials is secret."""
         return self.unseeded and has_selection(event)
+
+    def hides_time(self, event: "DpEvent") -> bool:
+        """Return True if the time and the memory of training are secret."""
+        return self.unseeded and hides_time(event)
 
     def conditions(self) -> int:
         import torch

@@ -63,6 +63,16 @@ _KINDS = (
         lambda event: f"Laplace b={event.noise_multiplier:.4g}",
     ),
     Kind("pure", events.PureDpEvent, events.pure_dp, ("epsilon",), lambda event: f"pure ε={event.epsilon:.4g}"),
+    Kind(
+        "objective_perturbation",
+        events.ObjectivePerturbationDpEvent,
+        events.objective_perturbation,
+        ("noise_multiplier", "regularisation", "outputs"),
+        lambda event: (
+            f"ObjectivePerturbation(σ={event.noise_multiplier:.4g}, λ={event.regularisation:.4g}, "
+            f"{event.outputs} outputs)"
+        ),
+    ),
     Kind("composed", dp_event.ComposedDpEvent, lambda events: dp_event.ComposedDpEvent(tuple(events)), ("events",)),
     Kind("repeated", dp_event.SelfComposedDpEvent, events.repeat, ("count", "event")),
     Kind(
@@ -143,3 +153,13 @@ def walk(event: DpEvent) -> Iterator[DpEvent]:
 def has_selection(event: DpEvent) -> bool:
     """Return whether any part of a tree selects among runs."""
     return any(isinstance(inner, events.BestOfDpEvent | events.FirstAboveDpEvent) for inner in walk(event))
+
+
+def needs_density(event: DpEvent) -> bool:
+    """Return whether the theorem of any part of a tree is about real numbers, and not about noise on a grid."""
+    return any(isinstance(inner, events.ObjectivePerturbationDpEvent) for inner in walk(event))
+
+
+def hides_time(event: DpEvent) -> bool:
+    """Return whether the time of a run is a secret: it tells the number of trials, or how fast a solver converged."""
+    return has_selection(event) or needs_density(event)

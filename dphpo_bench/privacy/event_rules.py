@@ -4,16 +4,19 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 from dp_accounting import dp_event
 from dp_accounting.dp_event import DpEvent
 
 from dphpo_bench.base.errors import InvalidValueError, UnsupportedEventError
 from dphpo_bench.base.text import shown
+from dphpo_bench.privacy import objective
 from dphpo_bench.privacy.event_kinds import kind_of, rebuilt, walk
 from dphpo_bench.privacy.events import (
     BestOfDpEvent,
     FirstAboveDpEvent,
+    ObjectivePerturbationDpEvent,
     OneOfDpEvent,
     PartDpEvent,
     PureDpEvent,
@@ -185,6 +188,10 @@ def _simplify_part(event: DpEvent) -> DpEvent:
     match event:
         case dp_event.GaussianDpEvent(noise_multiplier=noise) | dp_event.LaplaceDpEvent(noise_multiplier=noise):
             return type(event)(min(noise, LARGEST_NOISE)) if noise >= NEGLIGIBLE_NOISE else non_private()
+        case ObjectivePerturbationDpEvent(noise_multiplier=noise):
+            if noise < NEGLIGIBLE_NOISE or objective.log_determinant(event) > MAX_PURE_EPSILON:
+                return non_private()
+            return replace(event, noise_multiplier=min(noise, LARGEST_NOISE))
         case PureDpEvent(epsilon=epsilon):
             if epsilon > MAX_PURE_EPSILON:
                 return non_private()

@@ -1,6 +1,6 @@
 """Trees of privacy events: what a mechanism released.
 
-The vocabulary is `dp_accounting`'s, with five events of our own. Each says what one record can have influenced,
+The vocabulary is `dp_accounting`'s, with six events of our own. Each says what one record can have influenced,
 under add-or-remove-one adjacency. Build trees with the functions of this module: they check every number and turn
 every noise multiplier into a float. `dp_accounting` 0.6.0 silently keeps only the first of several composed
 *integer* ones in a Poisson sample.
@@ -63,6 +63,15 @@ class OneOfDpEvent(DpEvent):  # type: ignore[misc]
 
     events: tuple[DpEvent, ...]
     weights: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class ObjectivePerturbationDpEvent(DpEvent):  # type: ignore[misc]
+    """The exact minimum of a linear classifier's regularised loss plus a random linear term."""
+
+    noise_multiplier: float
+    regularisation: float
+    outputs: int
 
 
 def gaussian(noise_multiplier: float) -> DpEvent:
@@ -134,6 +143,26 @@ def on_part(partition: str, part: str, event: DpEvent) -> DpEvent:
 def pure_dp(epsilon: float) -> DpEvent:
     """Return a release that is (`epsilon`, 0)-DP, whatever was released before."""
     return PureDpEvent(number("epsilon", epsilon, low=0))
+
+
+def objective_perturbation(noise_multiplier: float, regularisation: float, outputs: int) -> DpEvent:
+    """Return the event of objective perturbation (docs/accounting.md, objective perturbation).
+
+    Released is the exact minimum of Σ loss(W x) + λ/2 ‖W‖² + ⟨B, W⟩, with B Gaussian, over all W of shape (outputs, d).
+    Each input has a norm of at most 1, and the loss is the logistic one of a single output, or the cross-entropy of
+    several. A minimum that is not exact needs noise of its own; see `Batch.perturbed_minimum`.
+
+    Args:
+        noise_multiplier: standard deviation of B's coordinates / L, where L bounds the norm of a record's gradient: 1
+            for a single output, √2 for several.
+        regularisation: λ > 0, of the sum of losses.
+        outputs: number of rows of W, at least 1.
+    """
+    return ObjectivePerturbationDpEvent(
+        number("noise_multiplier", noise_multiplier, low=0),
+        number("regularisation", regularisation, low=1e-9, high=1e15),
+        whole("outputs", outputs, low=1, high=10**6),
+    )
 
 
 def one_of(events: Sequence[DpEvent], weights: Sequence[float] | None = None) -> DpEvent:

@@ -20,6 +20,7 @@ from dphpo_bench.base.handed_over import refuse_loaders, unexpected
 from dphpo_bench.base.tensors import RECORD, Records, leaves
 from dphpo_bench.contract.declared import advice_on_scores, check_balanced, declared_losses
 from dphpo_bench.contract.metrics import Metric, ModelMetric
+from dphpo_bench.contract.registry import task_of
 from dphpo_bench.contract.task import Kind, Task, TaskFacts, default_search_space
 from dphpo_bench.data.arrays import as_records, column_names, parted, parted_units, without_column
 from dphpo_bench.data.columns import Column
@@ -111,6 +112,7 @@ class ArrayTask(Task):
         version: any text; change it when the data, the code of the model, or weights that its function loads change.
             It stands for the data in a record's identity, because a hash of private records would let anybody test
             guesses at a record.
+        sibling: a task on similar public records, an `ArrayTask` with public=True or the name of a registered one.
 
     Raises:
         InvalidValueError: if the data or the model break a rule above.
@@ -151,12 +153,13 @@ class ArrayTask(Task):
         pretrained: bool = False,
         public: bool = False,
         version: str = "1",
+        sibling: Task | str | None = None,
     ) -> None:
         super().__init__()
         self.name = name
         self.public = public
         self.augment = augmentation_of(augment)
-        self._version = version
+        self._version, self._sibling = version, None if sibling is None else task_of(sibling)
         refuse_loaders(train, "train")
         refuse_loaders(test, "test")
         check_losses(losses)
@@ -228,6 +231,11 @@ class ArrayTask(Task):
     def facts(self) -> TaskFacts:
         """The public facts, as declared."""
         return self._facts
+
+    @property
+    def sibling(self) -> Task | None:
+        """The task on public records, as declared."""
+        return self._sibling
 
     @property
     def metrics(self) -> tuple[Metric | ModelMetric, ...]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records
+from dphpo_bench.contract.task import Input, TaskFacts
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -114,6 +115,45 @@ class SyntheticDraw:
                 f"Expected a number from 0 to 999999999 or one of {', '.join(CASES)}, got {name[:40]!r}."
             )
         return _numbered(int(name))
+
+    @classmethod
+    def like(
+        cls, facts: TaskFacts, rms: float, hidden: tuple[int, ...] = (), positives: float = 0.25
+    ) -> "SyntheticDraw":
+        """Return a draw of the size and the training of a task on vectors: a public sibling where there is no other.
+
+        What facts do not say is the middle of the numbered draws' range. Difficulties that half of them lack are not
+        there: a falling spectrum, an offset, heavy tails, wrong labels. Nothing here is learned from records.
+
+        Args:
+            facts: of the task: a classification, a binary one or a regression.
+            rms: root mean square of an input, from public knowledge.
+            hidden: widths of the hidden layers of the task's model.
+            positives: of a binary task: about the share of positives.
+        """
+        shapes: dict[str, Shape] = {"classification": "classes", "binary": "rare", "regression": "regression"}
+        if facts.kind not in shapes or not isinstance(facts.inputs, Input) or len(facts.inputs.shape) != 1:
+            raise InvalidValueError(
+                f"Expected a classification, a binary task or a regression on vectors, got {facts.task} of kind "
+                f"{facts.kind!r}."
+            )
+        (n_inputs,) = facts.inputs.shape
+        return cls(
+            name=f"like_{facts.task}_{facts.model}",
+            seed=1,
+            shape=shapes[facts.kind],
+            n_records=facts.n_records,
+            n_inputs=n_inputs,
+            n_outputs=facts.n_classes or 1,
+            hidden=hidden,
+            activation="tanh",
+            batch_size=facts.batch_size,
+            steps=facts.steps,
+            signal=5 / math.sqrt(2 * n_inputs) if facts.kind == "classification" else math.sqrt(6),
+            scale=float(f"{rms:.4g}"),
+            label_noise=0.45 if facts.kind == "regression" else 0.0,
+            positives=positives if facts.kind == "binary" else None,
+        )
 
     @property
     def kind(self) -> Literal["classification", "binary", "regression"]:

@@ -68,6 +68,7 @@ class Identity(_Part):
         delta: the budget's δ.
         seed: None for a run without a seed.
         run: a random number that tells runs without a seed apart; 16 hexadecimal digits.
+        sibling: hash of the public task on which the method tuned; None of methods that tune on none.
     """
 
     method: Name
@@ -83,12 +84,20 @@ class Identity(_Part):
     delta: Annotated[float, Field(gt=0, lt=1)]
     seed: Count | None
     run: Annotated[str, Field(pattern="^[0-9a-f]{16}$")] | None = None
+    sibling: Annotated[str, Field(pattern="^[0-9a-f]{16}$")] | None = None
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "Identity":
         if self.seed is not None and self.run is not None:
             raise ValueError("a run with a seed has no number of its own")
         return self
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = write(self)
+        if self.sibling is None:  # older versions read a record, as long as it has no new name
+            values.pop("sibling", None)
+        return values
 
     @property
     def unit(self) -> str:
@@ -98,7 +107,7 @@ class Identity(_Part):
     @property
     def key(self) -> str:
         """A versioned hash of names and values, 16 hexadecimal digits."""
-        values = self.model_dump(exclude={"run"} if self.run is None else None)
+        values = self.model_dump(exclude={"run"} if self.run is None else None)  # nor a sibling where there is none
         text = json.dumps({"identity_version": IDENTITY_VERSION, **values}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -51,8 +51,7 @@ class Access(Unique):
         streams: random streams of this session.
         model_streams: streams of initial weights and of parts, which methods compared at one seed share.
         guard: lets one query at a time see the records. All sessions of a run share it.
-        begun: the streams in use, by what seeds them. Shared, too: to start a stream a second time would repeat its
-            noise.
+        begun: the streams in use, by what seeds them. Shared, too: a stream that starts again repeats its noise.
         counts: number of selections and the like so far. Shared, too.
         expected_records: expected number of this session's records, or units; public.
         progress: display of long work.
@@ -65,6 +64,7 @@ class Access(Unique):
         scope: the parts that pay for a release from this session.
         within: all parts that hold this session's records, also those that an outer account pays for.
         parts: rows of the parts so far, which trials share.
+        sibling: access to the records of the task's public sibling, under an account of its own; None: there is none.
     """
 
     raw: RawRecords
@@ -85,6 +85,7 @@ class Access(Unique):
     scope: Scope
     within: Scope
     parts: "dict[Scope, Tensor]"
+    sibling: "Access | None"
 
     @property
     def n_rows(self) -> int:
@@ -268,8 +269,7 @@ class Access(Unique):
         Raises:
             ModelFailedError: if there was one. It names the type and nothing else.
         """
-        # Masks of dropout and the like are drawn from a stream of the session: the global generator is no secret, and
-        # its state would tell how many records were drawn.
+        # Layers such as dropout draw from a secret stream: the global generator's state would count the records drawn.
         secret = int(draw_uniform(self.generator("noise", "layers")) * 2**53)
         try:
             with global_randomness(secret, self.raw.device), torch.autograd.set_detect_anomaly(False):

@@ -218,6 +218,35 @@ class Batch(Unique):
             (centred,) = self._noisy_means(0.5 - stays.double()[None], 0.5, noise_multiplier)
             return 0.5 + centred  # of the expected batch size, never of the drawn one
 
+    def perturbed_minimum(
+        self, model: "nn.Module", regularisation: float, noise_multiplier: float, output_noise: float
+    ) -> "list[Tensor]":
+        """Return the weights of a linear classifier that minimise the batch's loss plus a random linear term.
+
+        F(W) = Σ loss + λ/2 ‖W‖² + ⟨B, W⟩ over inputs that are scaled to norm 1, each with its constant 1 for the bias.
+        A solver stops where the gradient's norm is at most τ, a public number of the order of 1e-6, and noise on the
+        weights covers their distance from the minimum, at most τ/λ (docs/accounting.md, objective perturbation).
+
+        Args:
+            model: a Linear, or a Flatten and a Linear, of the task; its weights do not matter.
+            regularisation: λ > 0.
+            noise_multiplier: standard deviation of B's coordinates / L, with L = 1 for one output and √2 for several.
+            output_noise: standard deviation of the noise on the weights / (2τ/λ).
+
+        Returns:
+            Weights, and biases if the model has any, for inputs of norm 1; predictions depend on no scale of an input.
+
+        Raises:
+            InvalidValueError: if the model, the loss, the unit or the kind of noise is none that the theorem covers.
+            OverBudgetError: if the plan does not cover the release; nothing is released then.
+            ModelFailedError: if the solver did not reach the tolerance; nothing is released then.
+        """
+        from dphpo_bench.session.minimum import perturbed_minimum
+
+        with self._access.guard.alone():
+            asked = self._access, self._indices, self._expected_size, self._account, model
+            return perturbed_minimum(*asked, regularisation, noise_multiplier, output_noise)
+
     def _losses_along(
         self,
         model: "nn.Module",

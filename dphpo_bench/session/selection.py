@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, closing, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from io import StringIO
 from typing import TYPE_CHECKING, Any
@@ -204,6 +204,7 @@ class Trials:
             ledger=Ledger(self.base_event),
             streams=self.streams.within("trial", str(index)),
             scope=(),
+            sibling=None,  # what it has answered would count the trials
             observer=self.access.observer and self.access.observer.trial(),
         )
 
@@ -230,6 +231,13 @@ def is_of_recipes(value: object) -> bool:
     return type(value).__module__.startswith("dphpo_bench.recipes.")
 
 
+@contextmanager
+def _locked(access: Access) -> Iterator[None]:
+    """Lock the account of the private records and that of the public sibling."""
+    with access.ledger.locked(), access.sibling.ledger.locked() if access.sibling else nullcontext():
+        yield
+
+
 def _score(score: float) -> float | None:
     return None if math.isnan(score := float(score)) else score
 
@@ -251,7 +259,7 @@ def best_of(
     count = event.runs.sample(draw_uniform(trials.streams.source("number of runs")))
     best: Tried | None = None
     tries = trials.independent(access.order(count)) if copy is None else trials.adaptive(range(count), copy)
-    with access.ledger.locked(), closing(tries), _counted(access, count, event.runs.expected) as advance:
+    with _locked(access), closing(tries), _counted(access, count, event.runs.expected) as advance:
         for tried in tries:
             best = tried if tried.beats(best) else best
             advance()
@@ -276,7 +284,7 @@ def threshold_search(
         longest = geometric(1 / stop_probability).sample(draw_uniform(trials.streams.source("number of runs")))
     best: Tried | None = None
     tries = trials.independent(range(longest))
-    with access.ledger.locked(), closing(tries), _counted(access, longest, 1 / stop_probability) as advance:
+    with _locked(access), closing(tries), _counted(access, longest, 1 / stop_probability) as advance:
         for tried in tries:
             advance()
             if tried.score is not None and tried.score >= threshold:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.checks import number, short_text
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import NullProgress, Progress
 from dphpo_bench.base.tensors import Records
@@ -51,6 +52,7 @@ def open_session(
     order: Callable[[int], Sequence[int]] = range,
     checkpoints: "Checkpoints | None" = None,
     releases: "Releases | None" = None,
+    sibling: "Session | None" = None,
 ) -> "Session":
     """Open the session of a run, on all of its records.
 
@@ -66,6 +68,7 @@ def open_session(
         order: number of trials of a selection → their indices in the order in which they run, which changes nothing.
         checkpoints: where the run resumes after a kill, if it has checkpoints.
         releases: notes what is released, if a restart would draw the same noise.
+        sibling: session on the records of the task's public sibling, if the method tunes on it.
     """
     from dphpo_bench.session.access import Access
     from dphpo_bench.session.guard import Guard
@@ -90,6 +93,7 @@ def open_session(
             scope=(),
             within=(),
             parts={},
+            sibling=None if sibling is None else sibling._access,
         )
     )
 
@@ -139,6 +143,13 @@ class Session(Unique):
     def expected_records(self) -> float:
         """Expected number of records of this session: public, unlike the number itself."""
         return self._access.expected_records
+
+    @property
+    def sibling(self) -> "Session":
+        """A session on the task's public sibling: what it answers costs no ε; see `Method.needs_sibling`."""
+        if self._access.sibling is None:
+            raise InvalidValueError("Expected a method that declares needs_sibling = True, to use the public sibling.")
+        return Session(self._access.sibling)
 
     def build_model(self) -> "nn.Module":
         """Return the task's model at its initial weights, which are the same for every method at one seed."""

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.training.losses import Objective
 
+SIBLING_DRAW = 10**6
+"""The draw of the public siblings of `Blobs`."""
+
 
 class Blobs(Task):
     """Three Gaussian blobs in five dimensions: learnable, drawn anew by each `draw`, nothing on disk.
@@ -66,6 +69,12 @@ class Blobs(Task):
     def facts(self) -> TaskFacts:
         return self._facts
 
+    @property
+    def sibling(self) -> "Blobs":
+        """The same rule, drawn anew; the same records whatever `draw` is."""
+        facts, model = self._facts, "linear" if self.model_name == "undefined" else self.model_name
+        return Blobs(model, draw=SIBLING_DRAW, n_records=facts.n_records, batch_size=facts.batch_size)
+
     def load_train(self, source: "DataSource") -> Records:
         del source
         split = self._split(self._facts.n_records, 2 * self._draw)
@@ -117,6 +126,10 @@ class Excerpt(Task):
     @property
     def facts(self) -> TaskFacts:
         return self._facts
+
+    @property
+    def sibling(self) -> Task | None:
+        return self._task.sibling
 
     def load_train(self, source: "DataSource") -> Records:
         return self._task.load_train(source).first(self._facts.n_records)

@@ -18,7 +18,7 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, single, take
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import GradientEngine
-from dphpo_bench.training.losses import cross_entropy
+from dphpo_bench.training.losses import PerRecord, binary_cross_entropy, cross_entropy
 from dphpo_bench.training.norms import add_product, counted, row_norms
 
 # A micro-batch that is gathered or converted is read twice more, so its copy should stay in cache. Where
@@ -27,6 +27,12 @@ _COPY_BYTES = 2**23
 _CPU_BYTES = 2**25
 _GPU_BYTES = 2**28
 _FLOAT_BYTES = 4
+
+NOT_LINEAR = (
+    "Expected a linear classifier, a Linear or a Flatten and a Linear with all weights trained, and the ready-made "
+    "loss of a classification, or of a binary task with one output"
+)
+"""The beginning of the refusal of other models."""
 
 
 def linear_layer(model: nn.Module) -> nn.Linear | None:
@@ -40,6 +46,17 @@ def linear_layer(model: nn.Module) -> nn.Linear | None:
         return None
     names = {name for name, _ in layers[0].named_parameters(recurse=False)}
     return layers[0] if names in ({"weight"}, {"weight", "bias"}) else None  # a hook may make the weight of others
+
+
+def convex_layer(model: nn.Module, losses: PerRecord) -> nn.Linear | None:
+    """Return the layer of a linear classifier whose ready-made loss is convex, all weights trained; else None.
+
+    That is the cross-entropy of several outputs, or the logistic loss of a single one.
+    """
+    layer = linear_layer(model)
+    if layer is None or not all(parameter.requires_grad for parameter in model.parameters()):
+        return None
+    return layer if losses is (binary_cross_entropy if layer.out_features == 1 else cross_entropy) else None
 
 
 class LinearEngine(GradientEngine):

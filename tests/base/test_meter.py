@@ -9,6 +9,7 @@ from dphpo_bench.base import meter as metering
 from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.base.terminal import TerminalProgress
+from dphpo_bench.testing import Blobs
 
 
 class Looking(NullProgress):
@@ -44,6 +45,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 )
 def test_what_is_counted_is_what_was_planned(method: str, settings: Any, tiny_task: Any, budget: Any) -> None:
     progress = measured(method, tiny_task, budget, **settings)
+    assert progress.meter.done == pytest.approx(progress.planned)
+
+
+def test_public_records_count_too(budget: Any) -> None:
+    progress = measured("public_proxy", Blobs(), budget, points="2")
     assert progress.meter.done == pytest.approx(progress.planned)
 
 

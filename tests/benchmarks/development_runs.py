@@ -2,6 +2,7 @@
 
     python -m tests.benchmarks.development_runs --methods noise_scaled hyfreedp        # runs what is missing
     python -m tests.benchmarks.development_runs --table                                # regrets by kind, worst tasks
+    python -m tests.benchmarks.development_runs --table --methods hyfreedp --seconds 0     # of these alone; runs nothing
 
 A method's name may have variants after it, such as `hyfreedp:LIMIT=inf` or `hyfreedp:optimizer=AdamW`: a constant of
 `noise_law` or `tuned_training`, or a parameter. Runs go through the harness, as on the board, with δ = N^-1.1.
@@ -171,7 +172,7 @@ def main() -> None:
     names = [each.name for each in curves if each.seconds <= asked.seconds * len(each.metric)]
     run_missing(asked.methods, names, asked.seeds, results, asked.results)
     if asked.table:
-        sys.stdout.write(table(results, curves))
+        sys.stdout.write(table({name: results[name] for name in asked.methods or results}, curves))
 
 
 if __name__ == "__main__":

@@ -76,6 +76,16 @@ def test_every_command_shown_exists_with_its_options(path: Path) -> None:
     assert path.name != "README.md" or len(shown) >= 4
 
 
+def test_every_run_of_the_seeds_has_a_method_with_its_parameters_and_a_task_with_its_model() -> None:
+    shown = re.findall(r"`dphpo-bench (?:run|plan) ([^`]+)`", page("seeds.md"))
+    for line in shown:
+        words = list(pairwise(shlex.split(line)))
+        values = dict(words)
+        registry.make_method(values["--method"], dict(word.split("=") for name, word in words if name == "--set"))
+        registry.make_task(values["--task"], values.get("--model"))
+    assert len(shown) > 20
+
+
 def test_every_method_task_and_model_is_listed() -> None:
     rows = " ".join(re.findall(r"^\| (`.*?) \|", page("methods.md"), flags=re.MULTILINE))
     assert [name for name in registry.methods() if f"`{name}`" not in rows] == []

@@ -152,6 +152,11 @@ def test_a_search_tells_no_time(tmp_path: Path) -> None:
     assert record.seconds == {}
 
 
+def test_a_solver_tells_no_time_either(tmp_path: Path) -> None:
+    record = finished(tmp_path, event=bench.events.objective_perturbation(20.0, 10.0, 1)).record
+    assert (record.created.hour, record.created.minute, record.created.second) == (0, 0, 0)
+
+
 def test_marked_wherever_it_is_shown(tmp_path: Path, main: Any) -> None:
     path = finished(tmp_path).path
     assert path is not None

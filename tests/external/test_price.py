@@ -84,6 +84,15 @@ def test_the_noise_that_a_selection_needs_meets_the_published_epsilon() -> None:
     assert selection.run_epsilon < selection.target < selection.epsilon
 
 
+def test_the_noise_of_objective_perturbation_grows_too() -> None:
+    selection = bench.price([events.objective_perturbation(4.0, 5.0, 3)] * 40, delta=DELTA).selection
+    assert selection is not None
+    assert selection.noise_factor is not None
+    run = events.objective_perturbation(4.0 * selection.noise_factor, 5.0, 3)
+    report = bench.events.epsilon(events.best_of(run, run_counts.TruncatedNegativeBinomial(40, SHAPE)), DELTA)
+    assert 0.998 * selection.target <= report.epsilon <= selection.target
+
+
 @pytest.mark.parametrize(
     ("runs", "delta"), [([("gaussian", 50)] * 2, 1e-2), ([("gaussian", 1), *[("gaussian", 20)] * 9], DELTA)]
 )

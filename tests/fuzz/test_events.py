@@ -29,6 +29,17 @@ def _leaf() -> st.SearchStrategy[dict[str, Any]]:
         st.builds(lambda noise: {"type": "gaussian", "noise_multiplier": noise}, noise),
         st.builds(lambda noise: {"type": "laplace", "noise_multiplier": noise}, noise),
         st.builds(lambda epsilon: {"type": "pure", "epsilon": epsilon}, st.sampled_from((0, 5e-324, 0.1, 2.0, 1e9))),
+        st.builds(
+            lambda noise, regularisation, outputs: {
+                "type": "objective_perturbation",
+                "noise_multiplier": noise,
+                "regularisation": regularisation,
+                "outputs": outputs,
+            },
+            noise,
+            st.sampled_from((1e-9, 0.1, 5, 1e15)),
+            st.sampled_from((1, 2, 10, 10**6)),
+        ),
         st.sampled_from(({"type": "no_op"}, {"type": "non_private"})),
     )
 

@@ -23,6 +23,7 @@ from dphpo_bench.privacy.events import (
     laplace,
     no_op,
     non_private,
+    objective_perturbation,
     on_part,
     one_of,
     poisson_sampled,
@@ -40,7 +41,12 @@ from dphpo_bench.privacy.run_counts import (
 
 NOISE = st.floats(0.02, 1e6)
 LEAF = st.one_of(
-    NOISE.map(gaussian), NOISE.map(laplace), st.floats(0, 50).map(pure_dp), st.just(no_op()), st.just(non_private())
+    NOISE.map(gaussian),
+    NOISE.map(laplace),
+    st.floats(0, 50).map(pure_dp),
+    st.builds(objective_perturbation, NOISE, st.floats(0.01, 100), st.integers(1, 20)),
+    st.just(no_op()),
+    st.just(non_private()),
 )
 RUNS = st.one_of(
     st.builds(TruncatedNegativeBinomial, st.floats(1.01, 100), st.sampled_from([0.0, 1.0, 2.5])),

@@ -143,6 +143,7 @@ def test_identity_depends_on_every_field(record: RunRecord) -> None:
         **dict.fromkeys(("method", "task", "model", "model_fingerprint", "data_fingerprint"), "x"),
         **{"method_version": 2, "task_version": 2, "epsilon": 4.0, "delta": 1e-6, "seed": None},
         **{"parameters": {"steps": 7}, "facts": {**identity.facts, "epochs": 6.0}, "run": "0123456789abcdef"},
+        **{"sibling": "fedcba9876543210"},
     }
     assert set(changes) == set(type(identity).model_fields)
     keys = {identity.model_copy(update={name: value}).key for name, value in changes.items()}

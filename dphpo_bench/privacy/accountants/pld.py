@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Literal
 
 import numpy as np
@@ -12,7 +12,7 @@ from dp_accounting.dp_event import DpEvent
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-from dphpo_bench.privacy import event_rules
+from dphpo_bench.privacy import event_rules, objective
 from dphpo_bench.privacy.accountants import profiles
 from dphpo_bench.privacy.accountants import rdp as renyi
 from dphpo_bench.privacy.accountants import selection_curves as selection
@@ -25,7 +25,13 @@ from dphpo_bench.privacy.accountants.long_compositions import (
 )
 from dphpo_bench.privacy.accountants.profiles import Curve, Profile
 from dphpo_bench.privacy.accountants.refusals import RefusedError, no_rule, of_parts
-from dphpo_bench.privacy.events import BestOfDpEvent, FirstAboveDpEvent, OneOfDpEvent, PureDpEvent
+from dphpo_bench.privacy.events import (
+    BestOfDpEvent,
+    FirstAboveDpEvent,
+    ObjectivePerturbationDpEvent,
+    OneOfDpEvent,
+    PureDpEvent,
+)
 from dphpo_bench.privacy.run_counts import Poisson, TruncatedNegativeBinomial
 
 Bound = Literal["profile", "layer_cake"]
@@ -119,6 +125,12 @@ def _mechanism(event: DpEvent, rules: Rules) -> _Mechanism:
             return _Mechanism(float(1 / noise), float(1 / noise))
         case PureDpEvent(epsilon=epsilon):
             return _Mechanism(epsilon, epsilon)
+        case ObjectivePerturbationDpEvent(noise_multiplier=noise, outputs=outputs):
+            extra = objective.log_determinant(event)
+            largest = extra + 0.5 / noise**2 + (10 + math.sqrt(2 * math.log(outputs))) / noise
+            curve: Curve = partial(objective.deltas, event)
+            whole = Profile(curve, curve, largest)
+            return _Mechanism(extra + 1 / noise, largest, profile=lambda: whole, curve=lambda: curve)
         case dp_event.PoissonSampledDpEvent(sampling_probability=rate, event=part):
             inner = _Composition.of(part, rules)
             typical = float(rate * inner.typical)

@@ -11,10 +11,16 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from dphpo_bench.privacy import event_rules
+from dphpo_bench.privacy import event_rules, objective
 from dphpo_bench.privacy.accountants.refusals import no_rule, of_parts
 from dphpo_bench.privacy.event_kinds import has_selection
-from dphpo_bench.privacy.events import BestOfDpEvent, FirstAboveDpEvent, OneOfDpEvent, PureDpEvent
+from dphpo_bench.privacy.events import (
+    BestOfDpEvent,
+    FirstAboveDpEvent,
+    ObjectivePerturbationDpEvent,
+    OneOfDpEvent,
+    PureDpEvent,
+)
 from dphpo_bench.privacy.run_counts import Poisson, RunCount, TruncatedNegativeBinomial
 
 Array = NDArray[np.float64]
@@ -165,6 +171,8 @@ def _one_curve(event: DpEvent, orders: Array) -> Array | None:
             return None
         case PureDpEvent(epsilon=epsilon):
             return _pure(epsilon, orders)
+        case ObjectivePerturbationDpEvent():
+            return objective.divergences(event, orders)
         case BestOfDpEvent(event=inner, runs=TruncatedNegativeBinomial() as runs, low=low, high=high):
             return best_of(_curve(inner, orders), orders, runs, low, high)
         case BestOfDpEvent(event=inner, runs=Poisson() as runs, low=1.0, high=1.0) if runs.mean >= 1:

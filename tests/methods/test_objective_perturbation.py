@@ -1,0 +1,100 @@
+"""Objective perturbation as a method: its rule for λ, its noise, what it refuses, and what its records leave out."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import dphpo_bench as bench
+from dphpo_bench.methods.objective_perturbation import ObjectivePerturbation
+from dphpo_bench.privacy import objective
+from dphpo_bench.privacy.events import objective_perturbation
+from dphpo_bench.testing import Blobs
+from tests.conftest import TinyTask, session_on
+
+
+@pytest.mark.parametrize("task", ["digits", "adult"])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+def test_the_determinant_takes_a_tenth_of_epsilon_by_default(task: str, epsilon: float) -> None:
+    plan = bench.plan("objective_perturbation", task, bench.PrivacyBudget(epsilon, 1e-5)).plan
+    outputs = 1 if task == "adult" else 10
+    event: Any = objective_perturbation(plan.parameters.noise_multiplier, plan.parameters.regularisation, outputs)
+    assert objective.log_determinant(event) == pytest.approx(epsilon / 10)
+    assert plan.parameters.output_noise == 30 * plan.parameters.noise_multiplier
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+def test_of_one_output_the_noise_is_that_of_one_gaussian_release(epsilon: float) -> None:
+    """The noise on the weights aside, which takes a thousandth of μ²."""
+    budget = bench.PrivacyBudget(epsilon, 1e-5)
+    noise = bench.plan("objective_perturbation", "adult", budget).plan.parameters.noise_multiplier
+    assert noise == pytest.approx(bench.events.calibrate(bench.events.gaussian, budget), rel=2e-3)
+
+
+def test_a_regularisation_of_the_callers_is_taken() -> None:
+    method = ObjectivePerturbation(regularisation=20.0)
+    plan = method.plan(TinyTask().facts, bench.PrivacyBudget(1, 1e-5))
+    assert plan.parameters.regularisation == 20.0
+    assert (
+        plan.parameters.noise_multiplier
+        < ObjectivePerturbation(regularisation=5.0)
+        .plan(TinyTask().facts, bench.PrivacyBudget(1, 1e-5))
+        .parameters.noise_multiplier
+    )  # type: ignore[operator]
+
+
+def test_it_learns_and_releases_its_regularisation(plain_run: Any) -> None:
+    result = plain_run(ObjectivePerturbation())
+    assert result.record.metrics["accuracy"] > 0.7
+    assert result.record.released.keys() == {"regularisation"}
+    assert result.record.privacy.tuning_share == 0
+
+
+def test_the_norm_of_inputs_scales_the_weights_and_nothing_else() -> None:
+    records, budget = TinyTask()._split(600, 1), bench.PrivacyBudget(3, 1e-5)
+    states = []
+    for norm in (None, 1.0, 7.0):
+        method = ObjectivePerturbation(input_norm=norm)
+        outcome = method.run(method.plan(TinyTask().facts, budget), session_on(TinyTask(), records))
+        states.append(torch.cat([value.flatten() for value in outcome.model.state_dict().values()]))
+    assert states[0] * math.sqrt(6) == pytest.approx(states[1], rel=1e-5)
+    assert states[2] * 7 == pytest.approx(states[1], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [
+        ("diabetes", "kind 'regression'"),
+        (TinyTask("mlp"), "got model mlp of task tiny"),
+        (Blobs("undefined"), "got model undefined"),
+        (bench.make_task("readmissions", "mlp"), "got model mlp"),
+    ],
+)
+def test_other_tasks_and_models_are_refused_before_data_are_read(task: Any, reason: str) -> None:
+    with pytest.raises(bench.errors.InvalidValueError, match=reason) as error:
+        bench.plan("objective_perturbation", task, bench.PrivacyBudget(1, 1e-5))
+    assert "\n" not in str(error.value)
+
+
+def test_units_of_several_records_are_refused() -> None:
+    facts = replace(TinyTask().facts, unit="patient")
+    with pytest.raises(bench.errors.InvalidValueError, match="unit 'patient'"):
+        ObjectivePerturbation().plan(facts, bench.PrivacyBudget(1, 1e-5))
+
+
+def test_secure_noise_is_refused_before_data_are_read() -> None:
+    with pytest.raises(bench.errors.InvalidValueError, match="noise on a grid has none"):
+        bench.run(ObjectivePerturbation(), TinyTask(), bench.PrivacyBudget(1, 1e-5), secure_noise=True)
+
+
+def test_how_long_the_solver_took_is_not_in_the_record() -> None:
+    """It depends on the records."""
+    budget = bench.PrivacyBudget(3, 1e-5)
+    record = bench.run(ObjectivePerturbation(), TinyTask(), budget).record
+    assert "train" not in record.seconds
+    assert record.peak_memory_bytes is None
+    assert (record.created.hour, record.created.minute, record.created.second) == (0, 0, 0)
+    assert "train" in bench.run(ObjectivePerturbation(), TinyTask(), budget, seed=0).record.seconds
+    assert math.isfinite(record.metrics["accuracy"])
