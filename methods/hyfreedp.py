@@ -23,6 +23,9 @@ class HyFreeDP(NoiseScaled):
     records, and Poisson(p; 8 × Gaussian σ_p) last, as clipped sums of changes of the loss. They are calibrated as one
     event. σ_p follows from `share` and public numbers.
 
+    On networks with tens of thousands of records the first rate may be too large, because noise is not what limits it
+    there: see docs/hyfreedp.md, "On the board".
+
     The parameters are those of `NoiseScaled`.
     """
 

@@ -18,6 +18,8 @@ class NoiseScaled(bench.recipes.TrainingMethod[bench.hyfreedp.Looked]):
     Released are the gradients, T × Poisson(q; Gaussian σ), and the looks, Poisson(p; 8 × Gaussian σ_p), calibrated as
     one event. It is what every method that adapts its rate has to beat; docs/hyfreedp.md has the law behind it.
 
+    On networks with tens of thousands of records the rate may be too large, because there noise is not what limits it.
+
     The other parameters are those of every `TrainingMethod`.
 
     Attributes:
