@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.development_runs --methods noise_scaled hyfreedp        # runs what is missing
     python -m tests.benchmarks.development_runs --table                                # regrets by kind, worst tasks
-    python -m tests.benchmarks.development_runs --table --methods hyfreedp --seconds 0     # of these alone; runs nothing
+    python -m tests.benchmarks.development_runs --table --methods hyfreedp --seconds 0  # of these alone; runs nothing
 
 A method's name may have variants after it, such as `hyfreedp:LIMIT=inf` or `hyfreedp:optimizer=AdamW`: a constant of
 `noise_law` or `tuned_training`, or a parameter. Runs go through the harness, as on the board, with δ = N^-1.1.
