@@ -14,7 +14,7 @@ from dphpo_bench.sweep.suite import load_suite
 
 ROOT = Path(__file__).parents[2]
 SUITE = (ROOT / "leaderboard/suites/quick.toml").read_text(encoding="utf-8")
-RECORD = ROOT / "leaderboard/results/digits/hyfreedp/0caaeb9d6a6459d8.json"
+RECORD = ROOT / "tests/records/old_record.json"
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])

@@ -1,4 +1,4 @@
-"""The command `statement`, on published records and on files that are none."""
+"""The command `statement`, on a record of an earlier version and on files that are none."""
 
 import json
 from pathlib import Path
@@ -10,8 +10,7 @@ from dphpo_bench import read_record
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.risk import risk
 
-PUBLISHED = Path(__file__).parents[2] / "leaderboard" / "results" / "digits"
-TRAINED = PUBLISHED / "hyfreedp" / "0caaeb9d6a6459d8.json"
+TRAINED = Path(__file__).parents[1] / "records" / "old_record.json"
 
 
 def test_a_page_of_text(main_here: Any) -> None:

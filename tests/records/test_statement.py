@@ -32,7 +32,7 @@ def altered(record: RunRecord, **changes: Any) -> RunRecord:
 
 
 def cases() -> dict[str, RunRecord]:
-    trained = published("digits/hyfreedp/0caaeb9d6a6459d8")
+    trained = read_record(Path(__file__).with_name("old_record.json"))
     searched = published("digits/papernot_steinke/1d8f6563894bcc75")
     attacked = Audit(lower_bound=1.25, confidence=0.95, attack="loss", canaries=300)
     return {
