@@ -7,13 +7,12 @@ same table gives the same bytes on every machine; tests/docs/test_figures.py dra
 import json
 import sys
 from collections import defaultdict
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from dphpo_bench.contract.registry import methods
+from dphpo_bench.contract.registry import make_method, methods
 from dphpo_bench.leaderboard.charts.frame import estimates_axis, log_axis
 from dphpo_bench.leaderboard.charts.panels import Panel, to_svg
 from dphpo_bench.leaderboard.values import Estimate
@@ -33,7 +32,7 @@ def table() -> pd.DataFrame:
 
 def _is_default(method: str, parameters: str) -> bool:
     """Return whether these are the method's defaults. Labels name those in which its contestants differ."""
-    return method in methods() and json.loads(parameters) == asdict(methods()[method].cls())
+    return method in methods() and json.loads(parameters) == make_method(method).parameters
 
 
 def board() -> pd.DataFrame:
