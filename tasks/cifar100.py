@@ -3,7 +3,7 @@
 import dphpo_bench as bench
 from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.recipes.dataset_task import Schedule
-from dphpo_bench.recipes.image_task import ImageTask
+from dphpo_bench.recipes.image_task import VITS, ImageTask
 from dphpo_bench.recipes.scattering import ScatteringFeatures
 
 DATASET = Images(
@@ -39,7 +39,7 @@ class Cifar100(ImageTask):
     name = "cifar100"
     summary = "CIFAR-100: 32x32 colour pictures, 100 classes, N=50,000."
     datasets = (DATASET,)
-    models = ("linear", "pretrained", "cnn", "vit_head", "vit", "vit_bitfit", "vit_lora")
+    models = ("linear", "pretrained", "cnn", *VITS)
     # Things look the same in a mirror.
     features = ScatteringFeatures(symmetric=True)
     cnn_schedule = Schedule(batch_size=2048, epochs=10)  # as for CIFAR-10

@@ -3,7 +3,7 @@
 import dphpo_bench as bench
 from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.recipes.dataset_task import Schedule
-from dphpo_bench.recipes.image_task import ImageTask
+from dphpo_bench.recipes.image_task import SMALL_VITS, ImageTask
 
 DATASET = Images(
     name="fashion-mnist",
@@ -36,6 +36,7 @@ class FashionMnist(ImageTask):
     name = "fashion_mnist"
     summary = "Fashion-MNIST: 28x28 pictures of clothes, 10 classes, N=60,000."
     datasets = (DATASET,)
+    models = ("linear", "cnn", *SMALL_VITS)
     cnn_schedule = Schedule(batch_size=2048, epochs=30)  # a few minutes on two cores
 
     @property

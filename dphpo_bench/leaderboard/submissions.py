@@ -53,7 +53,7 @@ VECTORS = {
 }
 """Sources of a record's numbers in this project's tasks; facts tell only how many there are."""
 
-LINEAR = frozenset({"linear", "pretrained", "vit_head"})
+LINEAR = frozenset({"linear", "pretrained", "vit_head", "small_vit_head"})
 """Models that are linear in the numbers of a record."""
 
 _PLACE = ("<task>", "<method>", "<key>.json")

@@ -1,6 +1,7 @@
 """Tasks on a labelled image dataset: a subclass names the dataset, everything else is here."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dphpo_bench.base.tensors import Records
@@ -11,7 +12,7 @@ from dphpo_bench.recipes.dataset_task import DatasetTask, Schedule, Setup
 from dphpo_bench.recipes.features import CachedFeatures, PictureRoute
 from dphpo_bench.recipes.picture_features import PictureFeatures
 from dphpo_bench.recipes.scattering import ScatteringFeatures
-from dphpo_bench.recipes.vision_transformers import VisionTransformer
+from dphpo_bench.recipes.vision_transformers import SMALL_VIT, VisionTransformer
 
 if TYPE_CHECKING:
     import torch
@@ -19,8 +20,12 @@ if TYPE_CHECKING:
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.recipes.fine_tuning import Which
 
-VITS: "dict[str, Which]" = {"vit": "all", "vit_bitfit": "bitfit", "vit_lora": "lora"}
+_FAMILIES = ("vit", "small_vit")
+_TUNINGS: "dict[str, Which]" = {"": "all", "_bitfit": "bitfit", "_lora": "lora"}
+TUNED_VITS = {family + ending: which for family in _FAMILIES for ending, which in _TUNINGS.items()}
 """The models that fine-tune a vision transformer, and what of it they train."""
+VITS = ("vit_head", *(f"vit{ending}" for ending in _TUNINGS))
+SMALL_VITS = tuple(f"small_{name}" for name in VITS)
 
 
 class ImageTask(DatasetTask):
@@ -28,34 +33,42 @@ class ImageTask(DatasetTask):
 
     Models: "linear", a linear layer that starts from zero on ScatterNet features; "cnn", a convolutional network on
     pixels. A subclass may list more among its `models`: "pretrained", a linear layer on features of a pretrained
-    network, and "vit_head", the same on those of a vision transformer; "vit", which fine-tunes all weights of that
-    transformer, "vit_bitfit", its biases, and "vit_lora", matrices of low rank beside its own. Pixels are scaled by
-    public constants, never by a dataset's mean or variance, which would be a release.
+    network; `VITS` and `SMALL_VITS`, of a large and a small vision transformer. Of these "vit_head" is a linear layer
+    on its features, "vit" fine-tunes all of its weights, "vit_bitfit" its biases, and "vit_lora" matrices of low rank
+    beside its own. Pixels are scaled by public constants, never by a dataset's mean or variance, which would be a
+    release.
 
     Subclasses set `name`, `summary` and `datasets`, and may replace the rest.
 
     Attributes:
         features: what the linear model is trained on.
         pretrained: what the model "pretrained" is trained on.
-        transformer: what "vit_head" is trained on, and what the others of its kind fine-tune.
+        transformers: vision transformers by the name of the model that fine-tunes all weights.
         linear_schedule: of all linear models.
         cnn_schedule: of the convolutional network.
-        vit_schedule: of "vit".
-        vit_part_schedule: of "vit_bitfit" and "vit_lora".
+        vit_schedule: of models that fine-tune all weights of a vision transformer.
+        vit_part_schedule: of models that fine-tune a part of them.
     """
 
     models: ClassVar[tuple[str, ...]] = ("linear", "cnn")
-    fine_tuned: "ClassVar[Mapping[str, Which]]" = VITS
+    fine_tuned: "ClassVar[Mapping[str, Which]]" = TUNED_VITS
     datasets: ClassVar[tuple[Images, ...]]
     features: ClassVar[ScatteringFeatures] = ScatteringFeatures()
     pretrained: ClassVar[PictureFeatures] = PictureFeatures()
-    transformer: ClassVar[VisionTransformer] = VisionTransformer()
+    transformers: ClassVar[Mapping[str, VisionTransformer]] = MappingProxyType(
+        {"vit": VisionTransformer(), "small_vit": SMALL_VIT}
+    )
     linear_schedule: ClassVar[Schedule] = Schedule(batch_size=8192, epochs=30)
     cnn_schedule: ClassVar[Schedule]
     # Bu, Mao and Xu, "Scalable and efficient training of large convolutional neural networks with differential
     # privacy", NeurIPS 2022, for CIFAR; the learning rate is the default of their published script.
     vit_schedule: ClassVar[Schedule] = Schedule(batch_size=1000, epochs=5, learning_rate=5e-4)
     vit_part_schedule: ClassVar[Schedule] = Schedule(batch_size=1000, epochs=5)
+
+    @property
+    def transformer(self) -> VisionTransformer:
+        """What the model fine-tunes, or is a linear layer on, if it is one of `VITS` and `SMALL_VITS`."""
+        return self.transformers["small_vit" if self.model_name in SMALL_VITS else "vit"]
 
     @property
     def n_classes(self) -> int:  # type: ignore[override]
@@ -111,8 +124,9 @@ class ImageTask(DatasetTask):
         """The route from pictures to what the model is trained on; None if that is the pixels."""
         if self.model_name == "cnn" or self._tuning:
             return None
-        routes: dict[str, PictureRoute] = {"pretrained": self.pretrained, "vit_head": self.transformer}
-        return routes.get(self.model_name, self.features)
+        if self.model_name in ("vit_head", "small_vit_head"):
+            return self.transformer
+        return self.pretrained if self.model_name == "pretrained" else self.features
 
     @property
     def _setup(self) -> Setup:

@@ -28,7 +28,9 @@ VIT_BASE = Weights(
 
 @dataclass(frozen=True)
 class VisionTransformer(PictureRoute):
-    """ViT-Base with patches of 16x16 pixels. Its configuration stands here, so that only weights are downloaded.
+    """A vision transformer; by default ViT-Base with patches of 16x16 pixels.
+
+    The configuration stands here, so that only weights are downloaded.
 
     As features it gives what its last layer puts out for the class token, brought to mean 0 and variance 1 for each
     picture.
@@ -130,3 +132,24 @@ class VisionTransformer(PictureRoute):
         )
         config._attn_implementation = "eager"  # vmap has no rule for the fused kernel, and takes its records one by one
         return config
+
+
+SMALL_VIT = VisionTransformer(
+    side=32,
+    patch=4,
+    width=128,
+    layers=6,
+    heads=4,
+    inner=512,
+    weights=Weights(
+        name="small-vit-cifar10",
+        files=(("small_vit.safetensors", "SHA_OF_SMALL_VIT"),),
+        trained_on=("CIFAR-10",),
+        has_seen=("cifar10",),
+        licence="Apache-2.0",
+        homepage="https://www.cs.toronto.edu/~kriz/cifar.html",
+        module="dphpo_bench.tasks",
+    ),
+)
+"""1.2 million weights with patches of 4x4 pixels, trained on CIFAR-10's training pictures by
+`tests/benchmarks/small_vit.py`. `tasks/small_vit.json` is the log of the training."""

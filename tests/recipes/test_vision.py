@@ -141,7 +141,7 @@ def task_class(transformer: VisionTransformer) -> type[ImageTask]:
         )
         linear_schedule = vit_schedule = vit_part_schedule = Schedule(batch_size=12, epochs=1)
 
-    Signs.transformer = transformer
+    Signs.transformers = {"vit": transformer}
     return Signs
 
 
@@ -247,7 +247,7 @@ class TestIdentity:
         before = fingerprints()
         assert len(before) == 2
         other = replace(transformer, weights=replace(transformer.weights, files=((FILE, "ab" * 32),)))
-        task_class.transformer = other
+        task_class.transformers = {"vit": other}
         assert not before & fingerprints()
         for model in task_class.models:
             assert task_class(model).pretrained_models == (other.weights,)

@@ -20,7 +20,7 @@ from dphpo_bench.data.images import canonical_order, content_hash, decode, load_
 from dphpo_bench.data.rows import load_rows
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.data.weights import weights_folder
-from dphpo_bench.recipes.image_task import ImageTask
+from dphpo_bench.recipes.image_task import TUNED_VITS, ImageTask
 from dphpo_bench.recipes.roberta import ROBERTA, ROBERTAS
 from dphpo_bench.recipes.text_task import TextTask
 from dphpo_bench.tasks.adult import ENCODING, Adult
@@ -48,7 +48,7 @@ GLUE = (Mnli, Qnli, Qqp)
 OF_THE_HUB = (Cifar100, Food101, Gtsrb, *GLUE, Svhn)  # most mirrors lack them
 WITH_DATA = (Adult, *IMAGE_TASKS, Sst2, *OF_THE_HUB)
 # Tried on tiny networks in tests/recipes: the real ones need gigabytes, or weights that no package has.
-FINE_TUNED = ("bitfit", "lora", "gru", "vit", "vit_bitfit", "vit_lora", *ROBERTAS)
+FINE_TUNED = ("bitfit", "lora", "gru", *TUNED_VITS, *ROBERTAS)
 
 SLOW_PACKAGED = (DigitsEight(), Readmissions("mlp"), Synthetic(), *map(Synthetic, ("2", "6", "7", "15")))
 

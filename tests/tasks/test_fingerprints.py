@@ -17,6 +17,7 @@ from torch import nn
 from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.recipes.gpt2 import Gpt2
+from dphpo_bench.recipes.image_task import TUNED_VITS
 from dphpo_bench.recipes.language_models import CausalModel, PublishedCausalModel
 from dphpo_bench.recipes.picture_features import PictureFeatures
 from dphpo_bench.recipes.pooling_block import PoolingBlock
@@ -54,7 +55,7 @@ ROUTES = (
 def names_of_own_classes(task: Task) -> list[str]:
     """The classes of this package in a model, by module path; of fine-tuned ones without their weights."""
     model: nn.Module
-    if "vit" in task.model_name and task.model_name != "vit_head":
+    if task.model_name in TUNED_VITS:
         model = task.transformer.structure(2, "all")  # type: ignore[attr-defined]
     elif "roberta" in task.model_name:
         model = task.roberta.structure(2, "all")  # type: ignore[attr-defined]
