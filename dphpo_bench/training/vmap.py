@@ -21,6 +21,7 @@ also tensors that wait for the backward pass."""
 
 _CACHE_BYTES = 2**24
 _GPU_MEMORY_BYTES = 2**32
+_GPU_MEMORY_SHARE = 1 / 16
 EFFICIENT_ROWS = 32
 
 
@@ -67,8 +68,10 @@ def per_sample_rows(size: float, device: torch.device, efficient: int = EFFICIEN
     """Return the number of records of `size` bytes in a micro-batch.
 
     On a CPU as many as fit in cache, at least as many as keep the products efficient, if they fit in `MEMORY_BYTES`.
+    On a GPU few large micro-batches are fastest, but several runs may share its memory.
     """
     if device.type != "cpu":
-        return max(1, min(int(_GPU_MEMORY_BYTES / size), 4096))
+        memory = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
+        return max(1, min(int(max(_GPU_MEMORY_BYTES, memory * _GPU_MEMORY_SHARE) / size), 4096))
     cached = min(int(_CACHE_BYTES / size), 1024)
     return max(1, cached, min(efficient, int(MEMORY_BYTES / size)))

@@ -27,7 +27,7 @@ from dphpo_bench.recipes.roberta_network import RobertaClassifier
 from dphpo_bench.recipes.scattering import ScatteringFeatures
 from dphpo_bench.recipes.text_features import TextFeatures
 from dphpo_bench.recipes.vision_networks import PictureClassifier
-from dphpo_bench.recipes.vision_transformers import VisionTransformer
+from dphpo_bench.recipes.vision_transformers import SMALL_VIT, VisionTransformer
 from dphpo_bench.recipes.word_pieces import WordPieces
 
 FROZEN: dict[str, Any] = json.loads(Path(__file__).with_name("fingerprints.json").read_text())
@@ -48,7 +48,7 @@ PLACES = {
 ROUTES = (
     *(ScatteringFeatures(), ScatteringFeatures(symmetric=True), ScatteringFeatures(normalisation="group_norm")),
     *(PictureFeatures(), PictureFeatures(side=224), TextFeatures(), TextFeatures(longest=48)),
-    *(VisionTransformer(), Roberta(), Roberta(longest=64), Gpt2(), WordPieces()),
+    *(VisionTransformer(), SMALL_VIT, Roberta(), Roberta(longest=64), Gpt2(), WordPieces()),
 )
 
 
