@@ -215,19 +215,24 @@ class Binomial(RunCount):
         return self.mean
 
     @property
-    def odds(self) -> tuple[float, float]:
-        """The probabilities that a coin shows heads, and that it does not."""
-        return self.mean / self.cap, (self.cap - self.mean) / self.cap
+    def success(self) -> float:
+        """p, the probability of heads."""
+        return self.mean / self.cap
+
+    @property
+    def failure(self) -> float:
+        """1 − p, with all digits where p is near 1."""
+        return (self.cap - self.mean) / self.cap
 
     def probability(self, runs: ArrayLike) -> Array:
         from scipy.stats import binom  # slow to load; logarithms of factorials would lose five digits
 
-        return np.asarray(binom.pmf(np.asarray(runs), self.cap, self.odds[0]))
+        return np.asarray(binom.pmf(np.asarray(runs), self.cap, self.success))
 
     def weight(self, beaten: ArrayLike) -> Array:
         u = np.asarray(beaten, dtype=float)
         # A sum of positive terms instead of 1 − pu, which would cancel near u = 1.
-        return np.asarray(self.mean * ((1 - u) + self.odds[1] * u) ** (self.cap - 1))
+        return np.asarray(self.mean * ((1 - u) + self.failure * u) ** (self.cap - 1))
 
     def describe(self) -> str:
         return f"binomial, mean {self.mean:.4g}, at most {self.cap}"

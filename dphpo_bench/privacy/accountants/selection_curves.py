@@ -65,9 +65,9 @@ def best_of_coins_profile(base: Profile, runs: Binomial) -> Curve:
     ε₁ = 0 the first is the larger.
     """
     candidates = _epsilons(base)
-    heads, tails = runs.odds
-    deltas = heads * base.delta(candidates)
-    ends = np.log1p(deltas / tails), np.logaddexp(np.log(tails + deltas), math.log(heads) + candidates)
+    deltas = runs.success * base.delta(candidates)
+    at_one = np.logaddexp(np.log(runs.failure + deltas), math.log(runs.success) + candidates)
+    ends = np.log1p(deltas / runs.failure), at_one
     shift = (runs.cap - 1) * float(np.min(np.maximum(*ends)))
     return lambda epsilon: np.minimum(runs.mean * base.delta(epsilon - shift), 1.0)
 
