@@ -186,7 +186,7 @@ class Poisson(RunCount):
 class Binomial(RunCount):
     """The number of heads of `cap` coins, each of probability mean/cap: a Poisson number of runs with a hard stop.
 
-    If K is 0, a default fixed in advance is released, and nothing is drawn again (Koskela, Redberg and Wang 2024).
+    If K is 0, a default fixed in advance is released, and nothing is drawn again (docs/accounting.md).
 
     Attributes:
         mean: E[K], positive and below the cap. The nearer to the cap, the more concentrated, and the dearer in ε.
