@@ -6,6 +6,7 @@ from .contract.search_space import distribution_of as distribution_of
 from .external.results import StudyResult as StudyResult
 from .external.study import Study as Study
 from .external.trials import StudyTrial as StudyTrial
+from .privacy.run_counts import Binomial as Binomial
 from .privacy.run_counts import CappedGeometric as CappedGeometric
 from .privacy.run_counts import Poisson as Poisson
 from .privacy.run_counts import RunCount as RunCount

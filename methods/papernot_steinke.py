@@ -1,11 +1,15 @@
 """Papernot and Steinke's tuning: the best of a random number of DP-SGD runs, and how many there were is a secret."""
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from annotated_types import Interval
 
 import dphpo_bench as bench
+
+BOUNDS = {"uniform": ("tightest", "layer_cake"), "binomial": ("tightest", "layer_cake", "profile")}
+"""Of the numbers of runs that not every accounting bounds."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,8 @@ class PapernotSteinke(bench.search.RandomStopping[bench.search.Trial]):
     The other parameters are those of every `RandomStopping`.
 
     Attributes:
-        distribution: of K: "poisson"; "negative_binomial"; or "uniform" on 1, ..., 2 · mean − 1, which only the
+        distribution: of K: "poisson"; "negative_binomial"; "binomial" on 0, ..., 2 · mean (Koskela, Redberg
+            and Wang 2024), which "rdp" does not bound; or "uniform" on 1, ..., 2 · mean − 1, which only the
             layer cake bounds.
         shape: η of the negative binomial: 0 logarithmic, 1 geometric. The logarithmic one costs the least ε
             for its mean; the larger η, the more rarely a search stops after one trial.
@@ -39,16 +44,18 @@ class PapernotSteinke(bench.search.RandomStopping[bench.search.Trial]):
     version = 2
     end_to_end_private = True
 
-    distribution: Literal["negative_binomial", "poisson", "uniform"] = "negative_binomial"
+    distribution: Literal["negative_binomial", "poisson", "binomial", "uniform"] = "negative_binomial"
     shape: Annotated[float, Interval(ge=0)] = 3.0
     mean: bench.parameters.Positive = 4.0
     accounting: Literal["tightest", "profile", "rdp", "layer_cake"] = "tightest"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.distribution == "uniform" and self.accounting not in ("tightest", "layer_cake"):
+        bounds = BOUNDS.get(self.distribution, (self.accounting,))
+        if self.accounting not in bounds:
             raise bench.errors.InvalidValueError(
-                f"Expected accounting=tightest or layer_cake with distribution=uniform, got {self.accounting!r}."
+                f"Expected accounting={' or '.join(bounds)} with distribution={self.distribution}, "
+                f"got {self.accounting!r}."
             )
         self.runs  # noqa: B018  (raises if there is no such distribution)
 
@@ -64,6 +71,8 @@ class PapernotSteinke(bench.search.RandomStopping[bench.search.Trial]):
                 return bench.search.TruncatedNegativeBinomial(self.mean, self.shape)
             case "poisson":
                 return bench.search.Poisson(self.mean)
+            case "binomial":
+                return bench.search.Binomial(self.mean, math.ceil(2 * self.mean))
             case "uniform":
                 return bench.search.UniformCount(1, round(2 * self.mean - 1))
 

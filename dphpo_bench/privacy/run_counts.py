@@ -28,6 +28,7 @@ MAX_MEAN = 1e4
 MAX_RUNS = 10_000
 """The largest K of the distributions that have one."""
 
+_FIXED = "A fixed count is not private selection: compose the runs instead, and release them all."
 _NO_TAIL = 1e-20  # a probability below the resolution of any uniform number in [0, 1)
 
 
@@ -181,6 +182,62 @@ class Poisson(RunCount):
         return f"Poisson, mean {self.mean:.4g}"
 
 
+@dataclass(frozen=True)
+class Binomial(RunCount):
+    """The number of heads of `cap` coins, each of probability mean/cap: a Poisson number of runs with a hard stop.
+
+    If K is 0, a default fixed in advance is released, and nothing is drawn again (docs/accounting.md).
+
+    Attributes:
+        mean: E[K], positive and below the cap. The nearer to the cap, the more concentrated, and the dearer in ε.
+        cap: the largest K, at most `MAX_RUNS`.
+
+    Raises:
+        InvalidValueError: if a value is out of range, or the number of runs is fixed.
+    """
+
+    mean: float
+    cap: int
+    smallest = 0  # without a type, so it is no field
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cap", whole("cap", self.cap, low=1, high=MAX_RUNS))
+        object.__setattr__(self, "mean", number("mean", self.mean, low=1e-6, high=self.cap))
+        if self.mean == self.cap:
+            raise InvalidValueError(f"Expected mean < cap, got {self.cap} for both. {_FIXED}")
+
+    @property
+    def largest(self) -> float:  # type: ignore[override]
+        return self.cap
+
+    @property
+    def expected(self) -> float:
+        return self.mean
+
+    @property
+    def success(self) -> float:
+        """p, the probability of heads."""
+        return self.mean / self.cap
+
+    @property
+    def failure(self) -> float:
+        """1 − p, with all digits where p is near 1."""
+        return (self.cap - self.mean) / self.cap
+
+    def probability(self, runs: ArrayLike) -> Array:
+        from scipy.stats import binom  # slow to load; logarithms of factorials would lose five digits
+
+        return np.asarray(binom.pmf(np.asarray(runs), self.cap, self.success))
+
+    def weight(self, beaten: ArrayLike) -> Array:
+        u = np.asarray(beaten, dtype=float)
+        # A sum of positive terms instead of 1 − pu, which would cancel near u = 1.
+        return np.asarray(self.mean * ((1 - u) + self.failure * u) ** (self.cap - 1))
+
+    def describe(self) -> str:
+        return f"binomial, mean {self.mean:.4g}, at most {self.cap}"
+
+
 class _BoundedCount(RunCount):
     """A distribution given by the finite table of its probabilities."""
 
@@ -231,10 +288,7 @@ class UniformCount(_BoundedCount):
         object.__setattr__(self, "low", whole("low", self.low, low=1, high=MAX_RUNS))
         object.__setattr__(self, "high", whole("high", self.high, low=self.low, high=MAX_RUNS))
         if self.low == self.high:
-            raise InvalidValueError(
-                f"Expected low < high, got {self.low} for both. A fixed count is not private selection: "
-                "compose the runs instead, and release them all."
-            )
+            raise InvalidValueError(f"Expected low < high, got {self.low} for both. {_FIXED}")
 
     @property
     def smallest(self) -> int:  # type: ignore[override]
@@ -285,6 +339,7 @@ KINDS: Mapping[str, type[RunCount]] = MappingProxyType(
     {
         "negative_binomial": TruncatedNegativeBinomial,
         "poisson": Poisson,
+        "binomial": Binomial,
         "uniform": UniformCount,
         "capped_geometric": CappedGeometric,
     }

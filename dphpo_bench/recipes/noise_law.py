@@ -2,7 +2,7 @@
 
 DP-SGD adds noise of known size in every step. A rate is about right if the noise of the whole run, added to the initial
 weights, harms the model a little: with less, the run does not get far; with more, noise is most of what it ends at.
-docs/hyfreedp.md has the law behind this, on 249 tasks.
+docs/hyfreedp.md has the law behind this, on 251 tasks.
 """
 
 import math

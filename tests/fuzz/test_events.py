@@ -50,6 +50,8 @@ RUNS = st.sampled_from(
         {"type": "negative_binomial", "mean": 1.5, "shape": 0.0},
         {"type": "poisson", "mean": 5.0},
         {"type": "poisson", "mean": 0.5},
+        {"type": "binomial", "mean": 4.0, "cap": 8},
+        {"type": "binomial", "mean": 2.999999, "cap": 3},
         {"type": "uniform", "low": 1, "high": 5},
         {"type": "capped_geometric", "mean": 4.0, "cap": 60},
     )

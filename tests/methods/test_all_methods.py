@@ -24,6 +24,7 @@ VARIANTS = {
         {"accounting": "layer_cake"},
         {"distribution": "negative_binomial", "shape": "0", "mean": "10"},
         {"distribution": "poisson", "mean": "8"},
+        {"distribution": "binomial", "mean": "4.5"},
         {"distribution": "uniform", "accounting": "layer_cake"},
     ],
     "hyfreedp": [{"optimizer": "AdamW"}],

@@ -43,6 +43,7 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("objective_perturbation", {"curvature_share": 1.0}, "0 < curvature_share < 1"),
     ("objective_perturbation", {"input_norm": 0.0}, "input_norm > 0"),
     ("papernot_steinke", {"distribution": "uniform", "accounting": "profile"}, "layer_cake"),
+    ("papernot_steinke", {"distribution": "binomial", "accounting": "rdp"}, "tightest or layer_cake or profile with"),
     ("papernot_steinke", {"distribution": "fixed"}, "expected 'negative_binomial'"),
     ("papernot_steinke", {"distribution": "negative_binomial", "shape": -1.0}, "shape"),
     ("propose_test", {"resolution": 0.0}, "resolution"),

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphpo_bench.privacy.accountants.profiles import Profile
-from dphpo_bench.privacy.run_counts import Poisson, RunCount, TruncatedNegativeBinomial
+from dphpo_bench.privacy.run_counts import Binomial, Poisson, RunCount, TruncatedNegativeBinomial
 
 Array = NDArray[np.float64]
 
@@ -71,6 +71,8 @@ def generating_function(runs: RunCount) -> Callable[[Array], Array]:
             return lambda z: ((1 - (1 - runs.gamma) * z) ** -shape - 1) / (runs.gamma**-shape - 1)
         case Poisson(mean=mean):
             return lambda z: np.exp(mean * (z - 1))
+        case Binomial(mean=mean, cap=cap):
+            return lambda z: (1 + mean / cap * (z - 1)) ** cap
         case _:
             k = np.arange(int(runs.largest) + 1)
             probabilities = runs.probability(k)

@@ -18,7 +18,7 @@ from dphpo_bench.privacy.events import (
     repeat,
     threshold_search,
 )
-from dphpo_bench.privacy.run_counts import CappedGeometric, geometric
+from dphpo_bench.privacy.run_counts import Binomial, CappedGeometric, geometric
 
 
 def sgd(rate: float, steps: int) -> Callable[[float], DpEvent]:
@@ -88,6 +88,7 @@ class TestCalibrate:
         ("event", "tightest", "others"),
         [
             (lambda s: best_of(sgd(0.02, 500)(s), geometric(10)), "layer_cake", ("profile", "rdp")),
+            (lambda s: best_of(sgd(0.02, 500)(s), Binomial(4, 8)), "layer_cake", ("profile",)),
             (lambda s: best_of(sgd(0.02, 500)(s), geometric(10), 0.95, 1.05), "profile", ("rdp",)),
             (lambda s: best_of(gaussian(s), CappedGeometric(10, 130)), "layer_cake", ("liu_talwar",)),
         ],

@@ -32,6 +32,7 @@ from dphpo_bench.privacy.events import (
     threshold_search,
 )
 from dphpo_bench.privacy.run_counts import (
+    Binomial,
     CappedGeometric,
     Poisson,
     TruncatedNegativeBinomial,
@@ -51,6 +52,7 @@ LEAF = st.one_of(
 RUNS = st.one_of(
     st.builds(TruncatedNegativeBinomial, st.floats(1.01, 100), st.sampled_from([0.0, 1.0, 2.5])),
     st.builds(Poisson, st.floats(0.1, 100)),
+    st.builds(Binomial, st.floats(0.1, 9), st.integers(10, 200)),
     st.builds(UniformCount, st.integers(1, 5), st.integers(6, 20)),
     st.builds(CappedGeometric, st.floats(1.5, 100), st.integers(2, 200)),
 )
@@ -248,6 +250,8 @@ class TestJson:
             best_of_json(runs=10),
             best_of_json(runs={"type": "fixed", "runs": 10}),
             best_of_json(runs={"type": "poisson", "mean": math.inf}),
+            best_of_json(runs={"type": "binomial", "mean": 3, "cap": 3}),
+            best_of_json(runs={"type": "binomial", "mean": 3, "cap": 10**5}),
             best_of_json(runs={"type": "uniform", "low": 3, "high": 3}),
             best_of_json(runs={"type": "capped_geometric", "mean": 10, "cap": 10**9}),
             {"type": "repeat_and_select", "mean": 10, "shape": 1, "event": {"type": "no_op"}},
@@ -289,6 +293,7 @@ class TestDescribe:
                 "BestOf(logarithmic, mean 5, density 0.5..2; pure ε=1)",
             ),
             (best_of(gaussian(1), CappedGeometric(9, 99)), "BestOf(geometric, mean 9, at most 99; Gaussian σ=1)"),
+            (best_of(laplace(1), Binomial(4, 8)), "BestOf(binomial, mean 4, at most 8; Laplace b=1)"),
             (threshold_search(laplace(1), 0.1), "FirstAbove(γ=0.1; Laplace b=1)"),
             (on_part("split", "train", laplace(1)), "split=train: Laplace b=1"),
             (dp_event.ZCDpEvent(0.1), "ZCDpEvent"),

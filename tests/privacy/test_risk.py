@@ -16,7 +16,7 @@ from dphpo_bench.base.errors import InvalidValueError, UnsupportedEventError
 from dphpo_bench.privacy import events
 from dphpo_bench.privacy.accountants.report import epsilon
 from dphpo_bench.privacy.risk import Risk, risk, risk_of_point, worst
-from dphpo_bench.privacy.run_counts import Poisson, TruncatedNegativeBinomial, UniformCount, geometric
+from dphpo_bench.privacy.run_counts import Binomial, Poisson, TruncatedNegativeBinomial, UniformCount, geometric
 from tests.privacy import brute_force
 from tests.privacy.brute_force import Pair
 from tests.privacy.test_tradeoff import most_hits
@@ -99,10 +99,12 @@ def test_agrees_with_gdpnum_and_riskcal(rate: float, noise: float, steps: int) -
     assert found.mu_fit == pytest.approx(fit, abs=2e-3)
 
 
-@pytest.mark.parametrize("runs", [TruncatedNegativeBinomial(6, 0), geometric(20), Poisson(4), UniformCount(1, 9)])
+@pytest.mark.parametrize(
+    "runs", [TruncatedNegativeBinomial(6, 0), geometric(20), Poisson(4), Binomial(4, 8), UniformCount(1, 9)]
+)
 @pytest.mark.parametrize("size", [0.2, 1.0])
 def test_no_attack_on_the_best_of_several_runs_exceeds_its_risk(
-    size: float, runs: TruncatedNegativeBinomial | Poisson | UniformCount
+    size: float, runs: TruncatedNegativeBinomial | Poisson | Binomial | UniformCount
 ) -> None:
     keep = math.exp(size) / (1 + math.exp(size))
     base = Pair(np.array([1 - keep, keep]), np.array([keep, 1 - keep]))

@@ -1,12 +1,14 @@
 """Distributions of the number of runs: their numbers, their inversion, and what they refuse."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.privacy.run_counts import (
+    Binomial,
     CappedGeometric,
     Poisson,
     RunCount,
@@ -26,6 +28,10 @@ ALL = [
     TruncatedNegativeBinomial(20, 60.0),
     Poisson(0.5),
     Poisson(30),
+    Binomial(4, 8),
+    Binomial(0.5, 1),
+    Binomial(29.9, 30),
+    Binomial(300, 10_000),
     UniformCount(1, 20),
     UniformCount(5, 9),
     CappedGeometric(10, 15),
@@ -77,6 +83,26 @@ class TestNegativeBinomial:
         assert geometric(10).sample(0.999) == 66
 
 
+class TestBinomial:
+    @pytest.mark.parametrize(("mean", "cap"), [(10, 20), (0.25, 20), (19.9375, 20), (2**-19, 3)])
+    def test_probabilities_are_exact(self, mean: float, cap: int) -> None:
+        p = Fraction(mean) / cap
+        exact = [float(math.comb(cap, k) * p**k * (1 - p) ** (cap - k)) for k in range(cap + 1)]
+        assert Binomial(mean, cap).probability(np.arange(cap + 1)) == pytest.approx(exact, rel=1e-12, abs=1e-15)
+        assert list(Binomial(mean, cap).probability([-1, 0.5, cap + 1])) == [0, 0, 0]
+
+    def test_many_coins_are_poisson(self) -> None:
+        k, u = np.arange(40), np.linspace(0, 1, 9)
+        assert Binomial(4, 10_000).probability(k) == pytest.approx(Poisson(4).probability(k), abs=2e-4)
+        assert Binomial(4, 10_000).weight(u) == pytest.approx(Poisson(4).weight(u), rel=2e-3)
+
+    def test_weight_keeps_its_digits_near_the_certain_loss(self) -> None:
+        # 1 − pu at u = 1 is 1e-6/3, of which 1 − 0.9999... keeps only ten digits.
+        runs = Binomial(3 - 1e-6, 3)
+        tails = (3 - Fraction(runs.mean)) / 3
+        assert float(runs.weight(1.0)) == pytest.approx(float(3 * (1 - tails) * tails**2), rel=1e-14)
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         "make",
@@ -85,6 +111,10 @@ class TestRefusals:
             lambda: TruncatedNegativeBinomial(10, -0.5),
             lambda: TruncatedNegativeBinomial(math.inf, 1.0),
             lambda: Poisson(0),
+            lambda: Binomial(0, 3),
+            lambda: Binomial(3.5, 3),
+            lambda: Binomial(2, 20_000),
+            lambda: Binomial(1, 2.5),  # type: ignore[arg-type]
             lambda: UniformCount(0, 3),
             lambda: UniformCount(1, 10**9),
             lambda: CappedGeometric(10, 1),
@@ -97,3 +127,5 @@ class TestRefusals:
     def test_a_fixed_count_says_what_to_do_instead(self) -> None:
         with pytest.raises(InvalidValueError, match="not private selection: compose"):
             UniformCount(10, 10)
+        with pytest.raises(InvalidValueError, match="not private selection: compose"):
+            Binomial(10, 10)

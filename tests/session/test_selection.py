@@ -29,7 +29,7 @@ from dphpo_bench.privacy.events import (
 )
 from dphpo_bench.privacy.holdout import held_out, holdout_name
 from dphpo_bench.privacy.ledger import Ledger
-from dphpo_bench.privacy.run_counts import Poisson, UniformCount, geometric
+from dphpo_bench.privacy.run_counts import Binomial, Poisson, RunCount, UniformCount, geometric
 from dphpo_bench.session import selection
 from dphpo_bench.session.batch import gradients_together
 from dphpo_bench.session.scored import TrialResult
@@ -491,11 +491,12 @@ def test_a_trial_beyond_its_base_event_is_refused(open_session, ask: Any, sample
     assert session._access.ledger.refused  # the harness sees it even if the method swallows the error
 
 
-def test_no_trial_no_winner(open_session) -> None:
-    """A Poisson number of mean 1e-6 is 0 but for one time in a million."""
+@pytest.mark.parametrize("runs", [Poisson(1e-6), Binomial(1e-6, 9)], ids=str)
+def test_no_trial_no_winner(open_session, runs: RunCount) -> None:
+    """A number of mean 1e-6 is 0 but for one time in a million."""
     session = open_session()
-    assert session.best_of(lambda _: pytest.fail("ran"), Poisson(1e-6), gaussian(9.0)) is None
-    assert spent(session) == multiset(best_of(gaussian(9.0), Poisson(1e-6)))
+    assert session.best_of(lambda _: pytest.fail("ran"), runs, gaussian(9.0)) is None
+    assert spent(session) == multiset(best_of(gaussian(9.0), runs))
 
 
 def test_the_first_above_a_threshold(open_session, here) -> None:

@@ -32,7 +32,7 @@ from dphpo_bench.privacy.events import (
     OneOfDpEvent,
     PureDpEvent,
 )
-from dphpo_bench.privacy.run_counts import Poisson, TruncatedNegativeBinomial
+from dphpo_bench.privacy.run_counts import Binomial, Poisson, TruncatedNegativeBinomial
 
 Bound = Literal["profile", "layer_cake"]
 
@@ -165,6 +165,9 @@ def _selection(event: DpEvent, rules: Rules) -> _Mechanism:
         case BestOfDpEvent(runs=TruncatedNegativeBinomial() | Poisson() as known, low=low, high=high), "profile":
             factor = high * known.expected
             bound_of = lambda base, _: selection.best_of_profile(base, known, low, high)  # noqa: E731
+        case BestOfDpEvent(runs=Binomial() as coins, low=1.0, high=1.0), "profile":
+            factor = coins.expected
+            bound_of = lambda base, _: selection.best_of_coins_profile(base, coins)  # noqa: E731
         case BestOfDpEvent(runs=runs, low=1.0, high=1.0), "layer_cake":
             factor = runs.expected
             bound_of = lambda base, layers: selection.best_of_layer_cake(base, runs, layers)  # noqa: E731

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dphpo_bench.privacy.accountants.profiles import Array, Curve, Profile
-from dphpo_bench.privacy.run_counts import Poisson, RunCount, TruncatedNegativeBinomial
+from dphpo_bench.privacy.run_counts import Binomial, Poisson, RunCount, TruncatedNegativeBinomial
 
 Weight = Callable[[Array], Array]
 
@@ -56,6 +56,20 @@ def best_of_profile(base: Profile, runs: TruncatedNegativeBinomial | Poisson, lo
     else:
         shift = spread + runs.mean * (high - low + high * float(base.delta(0.0)))
     return lambda epsilon: np.minimum(high * runs.expected * base.delta(epsilon - shift), 1.0)
+
+
+def best_of_coins_profile(base: Profile, runs: Binomial) -> Curve:
+    """Return the curve of the best of K independent runs, K binomial of n coins of probability p, from two values.
+
+    δ(ε) ≤ n p δ_Q(ε − ρ) with ρ = (n−1) ln max(1 + p δ_Q(ε₁)/(1−p), 1 − p + p e^ε₁ + p δ_Q(ε₁)), for all ε₁ ≥ 0; at
+    ε₁ = 0 the first is the larger.
+    """
+    candidates = _epsilons(base)
+    deltas = runs.success * base.delta(candidates)
+    at_one = np.logaddexp(np.log(runs.failure + deltas), math.log(runs.success) + candidates)
+    ends = np.log1p(deltas / runs.failure), at_one
+    shift = (runs.cap - 1) * float(np.min(np.maximum(*ends)))
+    return lambda epsilon: np.minimum(runs.mean * base.delta(epsilon - shift), 1.0)
 
 
 def first_above_profile(base: Profile, stop: float) -> Curve:

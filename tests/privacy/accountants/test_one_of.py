@@ -32,7 +32,14 @@ from dphpo_bench.privacy.events import (
     repeat,
     threshold_search,
 )
-from dphpo_bench.privacy.run_counts import Poisson, RunCount, TruncatedNegativeBinomial, UniformCount, geometric
+from dphpo_bench.privacy.run_counts import (
+    Binomial,
+    Poisson,
+    RunCount,
+    TruncatedNegativeBinomial,
+    UniformCount,
+    geometric,
+)
 from tests.privacy import brute_force
 from tests.privacy.brute_force import Array, Pair
 
@@ -189,7 +196,7 @@ class TestTrees:
         assert check(poisson_sampled(0.2, one_of(EVENTS)), [sampled(pair, 0.2) for pair in PAIRS]) > 0.95
 
     @pytest.mark.parametrize(
-        "runs", [geometric(5), TruncatedNegativeBinomial(5, 0), Poisson(4), UniformCount(1, 9)], ids=str
+        "runs", [geometric(5), TruncatedNegativeBinomial(5, 0), Poisson(4), Binomial(4, 8), UniformCount(1, 9)], ids=str
     )
     @pytest.mark.parametrize("weights", [WEIGHTS, None], ids=["drawn", "free"])
     def test_in_the_best_of_a_random_number_of_runs(self, runs: RunCount, weights: tuple[float, ...] | None) -> None:

@@ -37,7 +37,14 @@ from dphpo_bench.privacy.events import (
     threshold_search,
 )
 from dphpo_bench.privacy.risk import risk
-from dphpo_bench.privacy.run_counts import CappedGeometric, Poisson, TruncatedNegativeBinomial, UniformCount, geometric
+from dphpo_bench.privacy.run_counts import (
+    Binomial,
+    CappedGeometric,
+    Poisson,
+    TruncatedNegativeBinomial,
+    UniformCount,
+    geometric,
+)
 from tests.privacy import contour
 
 DELTA = 1e-5
@@ -66,11 +73,13 @@ LIBRARY: list[tuple[str, Leaf]] = [
 SELECTION: list[tuple[str, Leaf]] = [
     ("profile", lambda s: best_of(sampled(s), geometric(10))),
     ("profile", lambda s: best_of(gaussian(s), Poisson(3))),
+    ("profile", lambda s: best_of(sampled(s), Binomial(4, 8))),
     ("profile", lambda s: best_of(sampled(s), TruncatedNegativeBinomial(5, 0), 0.9, 1.2)),
     ("profile", lambda s: threshold_search(compose(sampled(s), laplace(s)), 0.1)),
     ("profile", lambda s: poisson_sampled(0.2, best_of(gaussian(s), geometric(5)))),
     ("layer_cake", lambda s: best_of(sampled(s), geometric(10))),
     ("layer_cake", lambda s: best_of(gaussian(s), UniformCount(1, 10))),
+    ("layer_cake", lambda s: best_of(gaussian(s), Binomial(9, 10))),
     ("layer_cake", lambda s: best_of(best_of(gaussian(2 * s), geometric(3)), CappedGeometric(5, 40))),
     ("layer_cake", lambda s: threshold_search(sampled(s), 0.1)),
     ("layer_cake", lambda s: poisson_sampled(0.2, best_of(gaussian(s), geometric(5)))),
@@ -159,6 +168,8 @@ def test_a_delta_that_pld_cannot_resolve_is_refused_unless_all_is_gaussian() -> 
         ("pld", compose(best_of(gaussian(1), geometric(10)), gaussian(1)), r"BestOfDpEvent \(geometric, mean 10\) of"),
         ("profile", best_of(gaussian(2), UniformCount(1, 20)), r"BestOfDpEvent \(uniform"),
         ("profile", best_of(gaussian(2), CappedGeometric(10, 50)), r"BestOfDpEvent \(geometric"),
+        ("profile", best_of(gaussian(2), Binomial(4, 8), 0.9, 1.1), r"BestOfDpEvent \(binomial"),
+        ("rdp", best_of(gaussian(2), Binomial(4, 8)), r"BestOfDpEvent \(binomial, mean 4, at most 8\)"),
         ("layer_cake", best_of(gaussian(2), geometric(10), 0.9, 1.1), "does not support .*adaptive"),
         ("liu_talwar", best_of(gaussian(2), geometric(10)), "does not support"),
         ("liu_talwar", compose(threshold_search(gaussian(2), 0.1), laplace(1)), "does not support"),

@@ -1,16 +1,19 @@
 """Bounds of private selection against the exact privacy of finite mechanisms, which must never exceed them."""
 
+import itertools
 import math
 from collections.abc import Callable
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from dphpo_bench.privacy.accountants import liu_talwar
 from dphpo_bench.privacy.accountants import rdp as renyi
 from dphpo_bench.privacy.accountants import selection_curves as selection
 from dphpo_bench.privacy.accountants.profiles import Curve, Profile
 from dphpo_bench.privacy.run_counts import (
+    Binomial,
     CappedGeometric,
     Poisson,
     RunCount,
@@ -31,11 +34,14 @@ RUNS = [
     geometric(200),
     TruncatedNegativeBinomial(6, 2.0),
     Poisson(4),
+    Binomial(4, 8),
+    Binomial(11.5, 12),
     UniformCount(1, 9),
     UniformCount(3, 7),
     CappedGeometric(6, 10),
 ]
 KNOWN = [runs for runs in RUNS if isinstance(runs, TruncatedNegativeBinomial | Poisson)]
+COINS = [runs for runs in RUNS if isinstance(runs, Binomial)]
 
 
 def label(runs: RunCount) -> str:
@@ -68,15 +74,20 @@ def search(height: Callable[[Pair], float], seed: int, starts: int, steps: int) 
 
 def profile_bound(runs: RunCount, low: float = 1.0, high: float = 1.0) -> Callable[[Profile], Curve]:
     def bound(base: Profile) -> Curve:
-        curve = selection.best_of_profile(base, runs, low, high)
-        assert curve is not None
-        return curve
+        if isinstance(runs, Binomial):
+            return selection.best_of_coins_profile(base, runs)
+        assert isinstance(runs, TruncatedNegativeBinomial | Poisson)
+        return selection.best_of_profile(base, runs, low, high)
 
     return bound
 
 
+def layer_cake_bound(runs: RunCount) -> Callable[[Profile], Curve]:
+    return lambda base: selection.best_of_layer_cake(base, runs, 200)
+
+
 class TestBestOf:
-    @pytest.mark.parametrize("runs", KNOWN, ids=label)
+    @pytest.mark.parametrize("runs", [*KNOWN, *COINS], ids=label)
     def test_profile_bound_is_never_exceeded(self, runs: RunCount) -> None:
         search(height_of(profile_bound(runs), brute_force.best_of(runs), EPSILONS), 1, starts=8, steps=20)
 
@@ -84,10 +95,7 @@ class TestBestOf:
     @pytest.mark.parametrize(("starts", "steps"), [(6, 20), pytest.param(60, 150, marks=pytest.mark.slow)])
     def test_layer_cake_bound_is_never_exceeded(self, runs: RunCount, starts: int, steps: int) -> None:
         """It is nearly attained: the ratio comes close to 1, so that a bound wrong by more would be noticed."""
-
-        def bound(base: Profile) -> Curve:
-            return selection.best_of_layer_cake(base, runs, 200)
-
+        bound = layer_cake_bound(runs)
         assert search(height_of(bound, brute_force.best_of(runs), EPSILONS[::3]), 2, starts, steps) > 0.85
 
     @pytest.mark.parametrize("runs", KNOWN, ids=label)
@@ -120,7 +128,7 @@ class TestBestOf:
         base = brute_force.profile(Pair(p, q))
         assert selection.first_epsilon(profile_bound(runs)(base), 1e-12, 100) == pytest.approx(3, abs=1e-3)
 
-    @pytest.mark.parametrize("runs", KNOWN, ids=label)
+    @pytest.mark.parametrize("runs", [*KNOWN, *COINS], ids=label)
     def test_sharp_bound_is_below_the_published_one(self, runs: RunCount) -> None:
         rng = np.random.default_rng(5)
         for _ in range(10):
@@ -128,6 +136,39 @@ class TestBestOf:
             layers = selection.best_of_layer_cake(base, runs, 2000)(EPSILONS)
             published = profile_bound(runs)(base)(EPSILONS - 2e-2)  # what the cells may add
             assert np.all(layers <= published * 1.02 + ROUNDING)
+
+    @pytest.mark.parametrize("runs", [Binomial(2, 3), Binomial(0.5, 4), Binomial(2.9, 3), Binomial(1, 5)], ids=label)
+    def test_bounds_of_coins_hold_when_every_coin_is_enumerated(self, runs: Binomial) -> None:
+        """Without generating functions: each coin is a run with one of four outputs, or none."""
+        rng = np.random.default_rng(14)
+        coins = np.array(list(itertools.product(range(5), repeat=runs.cap)))
+        best = coins.max(axis=1)  # 0: no run, so the default
+
+        def select(q: Array) -> Array:
+            each = np.r_[1 - runs.mean / runs.cap, runs.mean / runs.cap * q]
+            return np.bincount(best, weights=each[coins].prod(axis=1), minlength=5)
+
+        keep = math.e / (1 + math.e)
+        response = np.array([keep, 1 - keep])
+        pairs = [Pair(np.r_[response, response] / 2, np.r_[response, response[::-1]] / 2)]  # of randomised response
+        cuts = norm.cdf([-0.6, 0.0, 0.9]), norm.cdf([-1.4, -0.8, 0.1])
+        pairs += [Pair(*(np.diff(np.r_[0, cut, 1]) for cut in cuts))]  # of a Gaussian utility in four classes
+        for pair in (*pairs, *(brute_force.random_pair(rng, 4) for _ in range(40))):
+            if len(pair.with_record) != 4:
+                continue
+            limits = selection.best_of_coins_profile(brute_force.profile(pair), runs)(EPSILONS)
+            for order in itertools.permutations(range(4)):
+                scored = pair.map(lambda q, order=order: q[list(order)])  # type: ignore[misc]
+                exact = scored.map(select)
+                assert exact.without == pytest.approx(brute_force.best_of(runs)(scored.without), abs=1e-12)
+                deltas = np.array([brute_force.delta(exact, epsilon) for epsilon in EPSILONS])
+                assert np.all(deltas <= limits + ROUNDING)
+
+    def test_many_coins_cost_what_a_poisson_number_costs(self) -> None:
+        base = brute_force.profile(Pair(np.array([0.5, 0.3, 0.2]), np.array([0.4, 0.2, 0.4])))
+        for bound in (profile_bound, layer_cake_bound):
+            coins, poisson = (bound(runs)(base)(EPSILONS) for runs in (Binomial(4, 10_000), Poisson(4)))
+            assert coins == pytest.approx(poisson, rel=2e-3, abs=2e-4)
 
     def test_one_plus_poisson_is_not_three_epsilon(self) -> None:
         # The claim is made for other numbers of runs; it fails for this one, whatever bound is used.
