@@ -30,7 +30,7 @@ class BandedMf(Recommended):
     The other parameters are those of `Recommended`.
 
     Attributes:
-        bands: b, at most N/B; default: by the noise that is expected.
+        bands: b, at most N/B; default: by the noise that is expected. A run keeps b − 1 gradients in memory.
     """
 
     name = "banded_mf"
@@ -45,12 +45,12 @@ class BandedMf(Recommended):
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.recipes.DpSgd]:
         """Plan T steps at the smallest noise that meets the budget."""
-        run = self.training(facts)
-        most = min(self.scheduled(facts).n_records // self.scheduled(facts).batch_size, run.steps, 64)
+        run, batches = self.training(facts), self.scheduled(facts).n_records // self.scheduled(facts).batch_size
+        most = min(batches, run.steps, 64)
         if self.bands is not None and self.bands > most:
             raise bench.errors.InvalidValueError(
-                f"Expected bands={self.bands} <= {most}: {self.bands} groups that take turns are too small for the "
-                "batches, or more than the steps or 64. Lower bands or batch_size."
+                f"Expected bands={self.bands} <= {most}, the least of N/B = {batches}, {run.steps} steps and 64: groups of "
+                "records take turns, and each must fill a batch. Lower bands or batch_size."
             )
         choices = [self.bands] if self.bands else [2**power for power in range(most.bit_length())]
         runs = [banded(run, bands) for bands in choices]
@@ -90,6 +90,9 @@ def optimal_coefficients(bands: int, steps: int) -> tuple[float, ...]:
     import numpy as np
     from scipy.optimize import minimize
 
+    if bands == 1:
+        return (1.0,)
+
     def error(ratios: "NDArray[np.float64]") -> "tuple[float, NDArray[np.float64]]":
         coefficients = np.r_[1.0, np.cumprod(ratios)]
         value, slopes = squared_error(coefficients, steps)
@@ -97,9 +100,7 @@ def optimal_coefficients(bands: int, steps: int) -> tuple[float, ...]:
         return math.log(value), by_ratio / value
 
     start = np.array([(2 * k - 1) / (2 * k) for k in range(1, bands)])
-    best = (
-        minimize(error, start, jac=True, bounds=[(0.01, 1.0)] * len(start), method="L-BFGS-B").x if bands > 1 else start
-    )
+    best = minimize(error, start, jac=True, bounds=[(0.01, 1.0)] * len(start), method="L-BFGS-B").x
     return tuple(np.r_[1.0, np.cumprod(best)].round(4).tolist())
 
 
