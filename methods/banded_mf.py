@@ -35,7 +35,7 @@ class BandedMf(Recommended):
 
     name = "banded_mf"
     summary = "`recommended` with noise that is correlated between steps (BandMF); tunes nothing."
-    reference = "Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization, Algorithm 1 and Theorem 4"
+    reference = "Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization, Algorithm 2 and Theorem 4"
     tuning: ClassVar[tuple[str, ...]] = ()
     end_to_end_private = True
 
@@ -49,8 +49,8 @@ class BandedMf(Recommended):
         most = min(batches, run.steps, 64)
         if self.bands is not None and self.bands > most:
             raise bench.errors.InvalidValueError(
-                f"Expected bands={self.bands} <= {most}, the least of N/B = {batches}, {run.steps} steps and 64: groups of "
-                "records take turns, and each must fill a batch. Lower bands or batch_size."
+                f"Expected bands={self.bands} <= {most}, the least of N/B = {batches}, {run.steps} steps and 64: "
+                "groups of records take turns, and each must fill a batch. Lower bands or batch_size."
             )
         choices = [self.bands] if self.bands else [2**power for power in range(most.bit_length())]
         runs = [banded(run, bands) for bands in choices]
