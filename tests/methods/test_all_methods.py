@@ -31,6 +31,7 @@ VARIANTS = {
     "hyfreedp_paper": [{"loss_batch": "same"}, {"rule": "paper"}],
     "auto_clipping": [{"clipping": "auto_v"}],
     "subsampled_tuning": [{"optimizer": "SGD"}],
+    "banded_mf": [{"bands": "4"}],
     "public_proxy": [{"space": "grid", "points": "2"}],
 }
 # Of these, one a method is enough where time is short; ε of each is computed by tests of the accountants, too.

@@ -17,6 +17,8 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("auto_clipping", {"clipping": "abadi:1"}, "auto_s or auto_v"),
     ("auto_clipping", {"batch_size": 0}, "batch_size"),
     ("auto_clipping", {"optimizer": "AdamX"}, "Did you mean"),
+    ("banded_mf", {"bands": 0}, "bands"),
+    ("banded_mf", {"bands": 7}, "bands=7 <= 6, the least of N/B = 6"),
     ("dadaptation", {"initial_d": 0.0}, "initial_d > 0"),
     ("dog", {"initial_distance": 0.0}, "initial_distance > 0"),
     ("dowg", {"stability": -1e-4}, "stability > 0"),
