@@ -21,7 +21,7 @@ from tests.harness.children import ended, start
 BUDGET = bench.PrivacyBudget(3.0, 1e-3)
 SINGLE_RUNS = (
     *("dp_sgd", "hyfreedp", "hyfreedp_paper", "noise_scaled", "adaptive_clipping", "dp_adam_wosm", "dp_zo"),
-    *("adadp", "random_search"),
+    *("adadp", "random_search", "disk", "doppler", "dp_adam_bc", "muon", "tail_average"),
     *("prodigy", "dadaptation", "dog", "ldog", "dowg", "mechanic", "schedule_free"),
 )
 
