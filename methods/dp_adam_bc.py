@@ -18,8 +18,8 @@ class DpAdamBc(bench.recipes.SingleRun):
     batches of fixed size, while its accounting is that of Poisson sampling; here batches are Poisson samples.
 
     v̂ itself has an error of about s² √(2/t) after t steps. Where that exceeds the clipped gradient's square, half of
-    the coordinates fall to the floor, whose root then divides momentum that is mostly noise. So the ratio of rate and
-    √floor is the rate of plain SGD on those coordinates: 5 at the defaults. The paper searches both for every data set.
+    the coordinates fall to the floor, and move like plain SGD at the rate η / √floor: 5 at the defaults. The paper
+    searches both for every data set.
 
     The other parameters are those of every `SingleRun`; C is the sensitivity of the clipping rule.
 
