@@ -22,6 +22,7 @@ BUDGET = bench.PrivacyBudget(3.0, 1e-3)
 SINGLE_RUNS = (
     *("dp_sgd", "hyfreedp", "hyfreedp_paper", "noise_scaled", "adaptive_clipping", "dp_adam_wosm", "dp_zo"),
     *("adadp", "random_search", bench.make_method("banded_mf", {"bands": 4})),
+    *("disk", "doppler", "dp_adam_bc", "muon", "tail_average"),
     *("prodigy", "dadaptation", "dog", "ldog", "dowg", "mechanic", "schedule_free"),
 )
 

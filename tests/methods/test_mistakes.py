@@ -14,7 +14,7 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("adaptive_clipping", {"quantile": 1.0}, "quantile < 1"),
     ("adaptive_clipping", {"count_noise": 0.5}, "Raise count_noise"),
     ("adaptive_clipping", {"initial_max_grad_norm": 0.0}, "initial_max_grad_norm"),
-    ("auto_clipping", {"clipping": "abadi:1"}, "auto_s or auto_v"),
+    ("auto_clipping", {"clipping": "abadi:1"}, "auto_s, auto_v or psac"),
     ("auto_clipping", {"batch_size": 0}, "batch_size"),
     ("auto_clipping", {"optimizer": "AdamX"}, "Did you mean"),
     ("banded_mf", {"bands": 0}, "bands"),
