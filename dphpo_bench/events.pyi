@@ -14,5 +14,6 @@ from .privacy.events import poisson_sampled as poisson_sampled
 from .privacy.events import pure_dp as pure_dp
 from .privacy.events import repeat as repeat
 from .privacy.events import threshold_search as threshold_search
+from .privacy.holdout import cyclic as cyclic
 from .privacy.holdout import held_out as held_out
 from .privacy.risk import Risk as Risk

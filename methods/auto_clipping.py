@@ -11,8 +11,8 @@ from .dp_sgd import FixedDpSgd
 def check_automatic(clipping: str) -> None:
     """Refuse clipping rules that have a threshold."""
     bench.clipping.parse_clipping(clipping)
-    if not clipping.startswith("auto"):
-        raise bench.errors.InvalidValueError(f"Expected clipping auto_s or auto_v, got {clipping!r}.")
+    if not clipping.startswith(("auto", "psac")):
+        raise bench.errors.InvalidValueError(f"Expected clipping auto_s, auto_v or psac, got {clipping!r}.")
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class AutoClipping(FixedDpSgd):
     training. Everything else, parameters included, is as in `FixedDpSgd`.
 
     Attributes:
-        clipping: "auto_s", "auto_s:γ" with another stability constant than 0.01, or "auto_v" for g / ‖g‖.
+        clipping: "auto_s", "auto_s:γ" with another stability constant than 0.01, or "auto_v" for g / ‖g‖;
+            "psac" or "psac:r" for g / (‖g‖ + r / (‖g‖ + r)) (Xia et al. 2023, arXiv:2212.00328).
     """
 
     name = "auto_clipping"

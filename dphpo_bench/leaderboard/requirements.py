@@ -12,7 +12,7 @@ from dphpo_bench.base.text import compact_json, shown
 from dphpo_bench.contract import registry
 from dphpo_bench.contract.task import MAX_DELTA
 from dphpo_bench.leaderboard.values import REPLAY
-from dphpo_bench.privacy.holdout import is_holdout
+from dphpo_bench.privacy.holdout import is_part
 from dphpo_bench.privacy.risk import Risk
 from dphpo_bench.records.measure import Measure
 from dphpo_bench.records.record import Audit, Identity, Privacy
@@ -84,7 +84,7 @@ def check_claim(identity: Identity, privacy: Privacy) -> None:
         f"it claims ε = {claim:.6g}, and {name} plans for its target {target:g}",
     )
     for partition, part in _parts(privacy.ledger["entries"]):
-        require(is_holdout(partition, part), f"no session divides records into parts {partition!r}, {part!r}")
+        require(is_part(partition, part), f"no session divides records into parts {partition!r}, {part!r}")
 
 
 def check_risk(claimed: Risk, ledger: Risk) -> None:

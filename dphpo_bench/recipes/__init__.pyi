@@ -1,3 +1,4 @@
+from .banded_sgd import BandedSgd as BandedSgd
 from .continued import Training as Training
 from .dataset_task import Schedule as Schedule
 from .dp_sgd import HYPERPARAMETERS as HYPERPARAMETERS

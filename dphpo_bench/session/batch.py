@@ -59,8 +59,9 @@ class Batch(Unique):
             InvalidValueError: if the sensitivity is not positive and finite.
             OverBudgetError: if the plan does not cover the release; nothing is released then.
         """
-        held = HeldRule(clipping)
-        noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
+        return self._gradient(model, HeldRule(clipping), number("noise_multiplier", noise_multiplier, low=0))
+
+    def _gradient(self, model: "nn.Module", held: HeldRule, noise_multiplier: float) -> "list[Tensor]":
         with self._access.guard.alone():
             engine = self._access.raw.own_model().engine(model)
             self._account.charge(gaussian(noise_multiplier))
@@ -107,14 +108,9 @@ class Batch(Unique):
     def _noisy_mean(
         self, model: "nn.Module", total: "Sequence[Tensor]", held: HeldRule, noise_multiplier: float
     ) -> "list[Tensor]":
-        access = self._access
-        noisy = access.with_noise(total, noise_multiplier, held.sensitivity, "gradient")
-        dtypes = [parameter.dtype for parameter in model.parameters() if parameter.requires_grad]
-        mean = [(part / self._expected_size).to(dtype) for part, dtype in zip(noisy, dtypes, strict=True)]
-        if access.observer:
-            share = held.sensitivity / self._expected_size
-            access.observer.gradient(model, mean, share, noise_multiplier * share)
-        return mean
+        noisy = self._access.with_noise(total, noise_multiplier, held.sensitivity, "gradient")
+        share = held.sensitivity / self._expected_size
+        return mean_of(self._access, model, noisy, self._expected_size, share, noise_multiplier * share)
 
     def losses(
         self,
@@ -273,6 +269,26 @@ class Batch(Unique):
             clipped = clipped * units.shares.to(clipped.device)
         (sums,) = self._access.with_noise([clipped.sum(dim=1)], noise_multiplier, bound, "losses")
         return (sums / self._expected_size).tolist()
+
+
+def mean_of(
+    access: Access, model: "nn.Module", noisy: "Sequence[Tensor]", expected_size: float, share: float, noise: float
+) -> "list[Tensor]":
+    """Return a noisy sum divided by the expected size of the batch, in the dtypes of the model's weights.
+
+    Args:
+        access: whose observer is called, if it has one.
+        model: one of the engine's own.
+        noisy: the sum, float64.
+        expected_size: public, unlike the drawn size.
+        share: the largest norm that a record can have added to the mean; for the observer.
+        noise: standard deviation of each coordinate of the mean; for the observer.
+    """
+    dtypes = [parameter.dtype for parameter in model.parameters() if parameter.requires_grad]
+    mean = [(part / expected_size).to(dtype) for part, dtype in zip(noisy, dtypes, strict=True)]
+    if access.observer:
+        access.observer.gradient(model, mean, share, noise)
+    return mean
 
 
 def gradients_together(

@@ -126,6 +126,31 @@ class AutoV(Clipping):
         return _zero_unless_finite(1.0 / norms, norms) * (norms > self.smallest_norm)
 
 
+@dataclass(frozen=True)
+class Psac(Clipping):
+    """Scaling by 1 / (norm + r / (norm + r)) (Xia et al. 2023, arXiv:2212.00328, per-sample adaptive clipping).
+
+    Long gradients get length 1 as with `AutoV`; short ones keep theirs, where `AutoS` multiplies them by 1 / γ. The
+    sensitivity is 1: r / (norm + r) is positive, so norm / (norm + r / (norm + r)) stays below 1, for a bound of the
+    norm in place of the norm too.
+
+    Raises:
+        InvalidValueError: if r is not in [1e-30, 1e30].
+    """
+
+    name = "psac"
+    interpolated = False
+    sensitivity = 1.0
+    r: float = 0.1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "r", bound("r", self.r))
+
+    def factors(self, norms: "Tensor") -> "Tensor":
+        """Return 1 / (norm + r / (norm + r))."""
+        return _zero_unless_finite(1.0 / (norms + self.r / (norms + self.r)), norms)
+
+
 class Weighed(Clipping):
     """A rule whose factors have a weight for each gradient of one micro-batch, for an engine that asks once about it.
 

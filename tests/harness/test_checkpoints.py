@@ -21,7 +21,8 @@ from tests.harness.children import ended, start
 BUDGET = bench.PrivacyBudget(3.0, 1e-3)
 SINGLE_RUNS = (
     *("dp_sgd", "hyfreedp", "hyfreedp_paper", "noise_scaled", "adaptive_clipping", "dp_adam_wosm", "dp_zo"),
-    *("adadp", "random_search"),
+    *("adadp", "random_search", bench.make_method("banded_mf", {"bands": 4})),
+    *("disk", "doppler", "dp_adam_bc", "muon", "tail_average"),
     *("prodigy", "dadaptation", "dog", "ldog", "dowg", "mechanic", "schedule_free"),
 )
 
@@ -69,7 +70,7 @@ def bits(result: Any) -> tuple[str, list[bytes]]:
 
 @pytest.mark.parametrize("method", SINGLE_RUNS)
 def test_a_killed_run_ends_with_the_record_and_model_of_one_that_was_not(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str | bench.Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = bits(run(tmp_path / "whole", method, checkpoint_every=None))
     # Before the first checkpoint, and after each of three.

@@ -16,6 +16,7 @@ METHODS = sorted(registry.methods())
 SLOW = {"dadaptation", "dog", "dowg", "dp_adam_wosm", "dp_hyper", "dp_hypo", "grid_composed", "grid_oracle_schedule"}
 SLOW |= {"hyfreedp_paper", "ldog", "liu_talwar", "mechanic", "nonprivate", "prodigy", "recommended", "replay"}
 SLOW |= {"schedule_free", "subsampled_tuning", "successive_halving"}
+SLOW |= {"disk", "doppler", "dp_adam_bc", "muon", "tail_average"}
 # Settings under which a method accounts differently from its default.
 VARIANTS = {
     "liu_talwar": [{"accounting": "theorem"}, {"accounting": "rdp"}, {"threshold": "0.9"}],
@@ -29,8 +30,9 @@ VARIANTS = {
     ],
     "hyfreedp": [{"optimizer": "AdamW"}],
     "hyfreedp_paper": [{"loss_batch": "same"}, {"rule": "paper"}],
-    "auto_clipping": [{"clipping": "auto_v"}],
+    "auto_clipping": [{"clipping": "auto_v"}, {"clipping": "psac"}],
     "subsampled_tuning": [{"optimizer": "SGD"}],
+    "banded_mf": [{"bands": "4"}],
     "public_proxy": [{"space": "grid", "points": "2"}],
 }
 # Of these, one a method is enough where time is short; ε of each is computed by tests of the accountants, too.

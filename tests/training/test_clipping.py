@@ -6,11 +6,11 @@ import torch
 from hypothesis import example, given, settings
 
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
-from dphpo_bench.training.clipping import Abadi, AutoS, AutoV, parse_clipping
+from dphpo_bench.training.clipping import Abadi, AutoS, AutoV, Psac, parse_clipping
 from dphpo_bench.training.layers import Dense
 from dphpo_bench.training.norms import norm_bounds, row_norms
 
-RULES = (Abadi(1.0), Abadi(3e-7), Abadi(50.0), AutoS(), AutoS(1e-6), AutoV())
+RULES = (Abadi(1.0), Abadi(3e-7), Abadi(50.0), AutoS(), AutoS(1e-6), AutoV(), Psac(), Psac(1e-6), Psac(1e6))
 
 
 @given(norm=st.floats(min_value=0, width=32), rule=st.sampled_from(RULES))
@@ -35,6 +35,8 @@ def test_factors_are_those_of_the_papers():
     assert Abadi(1.0).factors(norms).tolist() == [1.0, 0.5]
     torch.testing.assert_close(AutoS(0.01).factors(norms), torch.tensor([1 / 0.51, 1 / 2.01]))
     assert AutoV().factors(norms).tolist() == [2.0, 0.5]
+    torch.testing.assert_close(Psac(0.1).factors(norms), torch.tensor([1.5, 21 / 43]))
+    torch.testing.assert_close(Psac(0.1).factors(torch.tensor([0.0, 1e9])), torch.tensor([1.0, 1e-9]))
 
 
 def test_names():
@@ -42,6 +44,7 @@ def test_names():
     assert parse_clipping("AUTO-S") == AutoS(0.01)
     assert parse_clipping("auto_s:0.1") == AutoS(0.1)
     assert parse_clipping("auto_v") == AutoV()
+    assert parse_clipping("psac:0.01") == Psac(0.01)
     with pytest.raises(UnknownNameError, match="Did you mean 'auto_s'"):
         parse_clipping("autos")
     for text in ("abadi:x", "abadi:-1", "abadi:nan", "auto_v:1", "abadi:"):
@@ -140,3 +143,5 @@ def test_row_norms_are_no_shorter_where_squares_underflow(size: float, width: in
 def test_a_stability_that_is_no_number_of_use_is_refused(stability: float) -> None:
     with pytest.raises(InvalidValueError, match="1e-30 <= stability <= 1e\\+30"):
         AutoS(stability)
+    with pytest.raises(InvalidValueError, match="1e-30 <= r <= 1e\\+30"):
+        Psac(stability)

@@ -10,7 +10,7 @@ from torch import nn
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records
-from dphpo_bench.training.clipping import Abadi, AutoS, AutoV
+from dphpo_bench.training.clipping import Abadi, AutoS, AutoV, Psac
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.linear import LinearEngine
@@ -29,7 +29,7 @@ from tests.training.models import (
     vectors,
 )
 
-CLIPPINGS = (Abadi(0.1), AutoS(), AutoV())
+CLIPPINGS = (Abadi(0.1), AutoS(), AutoV(), Psac())
 CASES = [(linear, "linear"), (flat_linear, "linear")] + [(m, b) for m in (linear, mlp) for b in BACKENDS]
 
 

@@ -53,3 +53,16 @@ class RateOfALoader(Training):
     def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
         rate = 1 / math.floor(1 / rate)
         return self.asked(session, model, rate, noise, bench.clipping.Abadi(self.max_grad_norm))
+
+
+@dataclass(frozen=True)
+class CorrelatedAsDpSgd(Training):
+    """Adds noise that takes itself back, from step to step, and accounts for it as for that of DP-SGD."""
+
+    name = "correlated_as_dp_sgd"
+
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+        planned = plan.parameters
+        options = {"learning_rate": self.learning_rate, "clipping": "abadi:1", "coefficients": (1.0, 0.7)}
+        run = bench.recipes.BandedSgd(planned.sample_rate, planned.steps, planned.noise_multiplier, **options)
+        return bench.Outcome(run.train(session))

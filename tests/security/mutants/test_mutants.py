@@ -203,6 +203,9 @@ THROUGH_THE_SESSION: dict[str, Refused | Neutralised | FailsContract] = {
     "rate_of_a_loader": Refused(
         batches.RateOfALoader(), "ledger", NOT_PLANNED + r"Poisson\(q=0.2;.*Poisson\(q=0.1833;", Blobs(batch_size=110)
     ),
+    "correlated_as_dp_sgd": Refused(
+        batches.CorrelatedAsDpSgd(), "ledger", NOT_PLANNED + r"cycle of 2=0: Poisson\(q=0.1667; Gaussian σ="
+    ),
     "probes_long_gradients": Refused(
         probes.ProbesLongGradients(),
         "ledger",

@@ -1,0 +1,134 @@
+"""Gradients whose noise is correlated between steps, on batches of groups of records that take turns."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dp_accounting.dp_event import GaussianDpEvent
+
+from dphpo_bench.base.checks import whole
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.text import shown
+from dphpo_bench.privacy import event_rules
+from dphpo_bench.privacy.events import MAX_COUNT, poisson_sampled
+from dphpo_bench.privacy.holdout import MAX_GROUPS, cycle_name
+from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.session.access import Access
+from dphpo_bench.session.batch import Batch, mean_of
+from dphpo_bench.session.held_clipping import HeldRule
+from dphpo_bench.session.unique import Unique
+from dphpo_bench.training.banded_noise import BandedNoise
+
+if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
+    from torch import Tensor, nn
+
+    from dphpo_bench.session.session import Session
+    from dphpo_bench.training.clipping import Clipping
+
+
+class BandedGradients(Unique):
+    """The noisy gradients of T steps by a banded matrix mechanism (docs/accounting.md, correlated noise).
+
+    A coin puts each record into one of b groups, b being the number of bands. Step t draws its batch from group t mod b
+    and charges that group, so no two batches that a record can be in share a row of the matrix. Clipping rule and noise
+    are fixed here, for all steps.
+
+    Args:
+        session: where the records are; is charged `cyclic(kind, b, steps)`.
+        kind: `poisson_sampled(rate, gaussian(noise_multiplier))`, as the plan has it: the batch of a step, of the
+            records in its group.
+        coefficients: of the bands; see `BandedNoise`.
+        steps: T.
+        clipping: as in `Batch.gradient`.
+
+    Raises:
+        InvalidValueError: if an argument is out of range.
+    """
+
+    def __init__(
+        self, session: "Session", kind: "DpEvent", coefficients: Sequence[float], steps: int, clipping: "Clipping"
+    ) -> None:
+        rate, contents = event_rules.opened(kind)
+        if not isinstance(contents, GaussianDpEvent):
+            raise InvalidValueError(
+                f"Expected batches that answer one Gaussian query, poisson_sampled(rate, gaussian(noise_multiplier)), "
+                f"got {shown(kind)}."
+            )
+        whole("number of coefficients", len(coefficients), low=1, high=MAX_GROUPS)
+        self.noise = BandedNoise(coefficients, whole("steps", steps, low=1, high=MAX_COUNT))
+        self._kind, self._noise_multiplier = poisson_sampled(rate, contents), contents.noise_multiplier
+        self._held = HeldRule(clipping)  # once: noise of a step covers what earlier steps added
+        self._groups = _groups(session._access, self.noise.bands)
+        self._deviations = self.noise.deviations() if session._access.observer else ()
+
+    def next(self, model: "nn.Module") -> "list[Tensor]":
+        """Return the noisy mean clipped gradient of the next step, as `Batch.gradient` does.
+
+        Raises:
+            InvalidValueError: after the last step.
+            OverBudgetError: if the plan does not cover the batch; nothing is released then.
+        """
+        step = self.noise.step
+        if step == self.noise.steps:
+            raise InvalidValueError(f"Expected {step} steps, as the noise was made for, got one more.")
+        group = self._groups[step % self.noise.bands]
+        deviation = self._deviations[step] if self._deviations else 1.0
+        batch = _BandedBatch(group, *group.opened_batch(self._kind, "training"), self.noise, deviation)
+        return batch.gradient_of(model, self._held, self._noise_multiplier)
+
+
+class _BandedBatch(Batch):
+    """The batch of one step."""
+
+    def __init__(
+        self,
+        access: Access,
+        indices: "Tensor | None",
+        rate: float,
+        account: Ledger,
+        noise: BandedNoise,
+        deviation: float,
+    ) -> None:
+        super().__init__(access, indices, rate, account)
+        self._noise = noise
+        self._deviation = deviation
+
+    def gradient_of(self, model: "nn.Module", held: HeldRule, noise_multiplier: float) -> "list[Tensor]":
+        """Return the gradient by the rule that all steps share."""
+        return self._gradient(model, held, noise_multiplier)
+
+    def _noisy_mean(
+        self, model: "nn.Module", total: "Sequence[Tensor]", held: HeldRule, noise_multiplier: float
+    ) -> "list[Tensor]":
+        sensitivity = held.sensitivity
+        if self._access.streams.secure and self._noise.bands > 1:
+            sensitivity = _for_rounding(
+                sensitivity, noise_multiplier, self._noise.bands * sum(p.numel() for p in total)
+            )
+        released = self._access.with_noise(self._noise.mixed(total), noise_multiplier, sensitivity, "gradient")
+        noisy = self._noise.separated(released, total)
+        share = held.sensitivity / self._expected_size
+        return mean_of(
+            self._access, model, noisy, self._expected_size, share, noise_multiplier * share * self._deviation
+        )
+
+
+def _groups(access: Access, count: int) -> list[Access]:
+    """Return access to the groups, which a coin for each record decides; to all records if there is one group."""
+    if count == 1:
+        return [access]
+    with access.guard.alone():
+        return [access.on_part(cycle_name(count), str(k), k / count, (k + 1) / count) for k in range(count)]
+
+
+def _for_rounding(sensitivity: float, noise_multiplier: float, coordinates: int) -> float:
+    """Return the sensitivity that covers rounding to the grid of secure noise in all rows of a column.
+
+    Raises:
+        InvalidValueError: if the noise is too large for that.
+    """
+    rounding = math.ldexp(noise_multiplier * math.sqrt(coordinates), -48)
+    if rounding > 0.5:
+        raise InvalidValueError(f"Expected a noise multiplier below 2^47 / √coordinates, got {noise_multiplier:g}.")
+    return sensitivity / (1 - rounding)
