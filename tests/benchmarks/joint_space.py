@@ -1,7 +1,7 @@
 """The best clipping norm C and batch size B: one for all tables and privacy levels, or not (arXiv:2510.20616)?
 
     python -m tests.benchmarks.joint_space --seconds 150     # trains what is missing; may be killed at any time
-    python -m tests.benchmarks.joint_space --table           # what the kept runs say
+    python -m tests.benchmarks.joint_space --table           # what the stored runs say
 
 Every candidate of the joint space (`search_space.joint`) trains with AdamW, with the noise that the budget buys for its
 own sample rate and steps, at ten rates from .001 to 1. All candidates of one schedule are a stack
@@ -9,8 +9,9 @@ own sample rate and steps, at ten rates from .001 to 1. All candidates of one sc
 table's first, on its test records; δ = N^-1.1.
 
 To choose the best of noisy means would flatter it. So a seed is valued at what the other seeds choose: the rate of each
-setting, the best setting (C, B) of each case, which is a table at one ε and number of epochs, and the best single one,
-whose mean loss over all cases is least.
+setting, smoothed over neighbours, the best setting (C, B) of each case, which is a table at one ε and number of epochs,
+and the best single one, whose mean loss over all cases is least. Such a loss is rather too small, as few seeds choose a
+case's best badly; "at most" is the loss if all seeds choose and value, which is rather too large.
 """
 
 import argparse
@@ -25,10 +26,11 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 
 import dphpo_bench as bench
-from dphpo_bench.contract.search_space import Space
+from dphpo_bench.contract.search_space import SCHEDULE_FACTORS, Space
 from dphpo_bench.training.clipping import parse_clipping
 from dphpo_bench.training.randomness import Streams
 from dphpo_bench.training.sampling import poisson_sample
+from tests.benchmarks.development_runs import smoothed
 from tests.benchmarks.development_set import make, measured
 from tests.benchmarks.stacked import gaussian_noise, stack_of, train
 
@@ -43,6 +45,8 @@ RATES = tuple(10.0 ** (k / 3 - 3) for k in range(10))
 SEEDS = 5
 
 Array = NDArray[np.float64]
+Case = tuple[str, float, str]
+"""A table, ε and a factor of the table's epochs."""
 
 
 def schedules(name: str) -> list[list[bench.recipes.DpSgd]]:
@@ -80,7 +84,9 @@ def values(name: str, seed: int, plans: Sequence[Sequence[bench.recipes.DpSgd]])
         noise_of = gaussian_noise(stack, sigmas, streams.generator("noise", name))
         train(stack, records, rate * facts.n_records, drawn, noise_of, rates, ("AdamW",))
         metrics.append(measured(task, stack, test).reshape(shape))
-    return np.stack(metrics).reshape(len(SIZES), len(PASSES), *shape)
+    sizes = [min(round(factor * facts.batch_size), facts.n_records) for factor in SCHEDULE_FACTORS]
+    searched = sorted(set(sizes))  # two of the three may be all records
+    return np.stack(metrics).reshape(len(searched), len(PASSES), *shape)[[searched.index(size) for size in sizes]]
 
 
 def read(path: Path = RESULTS) -> dict[str, NDArray[np.float32]]:
@@ -91,32 +97,32 @@ def read(path: Path = RESULTS) -> dict[str, NDArray[np.float32]]:
         return dict(entries)
 
 
-def compute(seconds: float, seeds: int, path: Path = RESULTS) -> None:
+def compute(seconds: float, seeds: int, names: Sequence[str], path: Path = RESULTS) -> None:
     """Train what is missing, seed by seed, until so many seconds of a core are gone."""
     torch.set_num_threads(1)
     plans: dict[str, list[list[bench.recipes.DpSgd]]] = {}
     for seed in range(seeds):
-        for name in TABLES:
-            kept, start = read(path), time.process_time()
-            if f"{name}/{seed}" in kept:
+        for name in names:
+            done, start = read(path), time.process_time()
+            if f"{name}/{seed}" in done:
                 continue
             if start > seconds:
                 return
             if name not in plans:
                 plans[name] = schedules(name)
-            kept[f"{name}/{seed}"] = values(name, seed, plans[name])
+            done[f"{name}/{seed}"] = values(name, seed, plans[name])
             replacement = path.with_suffix(".tmp.npz")
-            np.savez_compressed(replacement, **kept)  # type: ignore[arg-type]
+            np.savez_compressed(replacement, **done)  # type: ignore[arg-type]
             replacement.replace(path)
             sys.stdout.write(f"{name}, seed {seed}: {time.process_time() - start:.0f} s of a core\n")
             sys.stdout.flush()
 
 
-def cases(kept: dict[str, NDArray[np.float32]], passes: Sequence[str]) -> dict[tuple[str, float, str], Array]:
+def cases(done: dict[str, NDArray[np.float32]], passes: Sequence[str]) -> dict[Case, Array]:
     """By table, ε and epochs, the metric in %, at least −100: shape (seeds, sizes × clippings, rates)."""
     arrays = {}
     for name in TABLES:
-        runs = [kept[key] for key in sorted(kept) if key.startswith(f"{name}/")]
+        runs = [done[key] for key in sorted(done) if key.startswith(f"{name}/")]
         percent = np.maximum(100 * np.nan_to_num(np.array(runs, dtype=float), nan=-1.0), -100)
         for at, epochs in enumerate(PASSES):
             for index, epsilon in enumerate(EPSILONS):
@@ -126,21 +132,38 @@ def cases(kept: dict[str, NDArray[np.float32]], passes: Sequence[str]) -> dict[t
     return arrays
 
 
+def at_best_rate(chosen_by: Array, valued: Array) -> Array:
+    """Metric of each setting at the rate that other means choose, after smoothing over neighbouring rates."""
+    rate = smoothed(chosen_by).argmax(-1)[..., None]
+    return np.take_along_axis(valued, rate, -1)[..., 0]
+
+
 def others(metric: Array) -> tuple[Array, Array]:
     """By seed: each setting's metric at the rate that the other seeds choose, as they see it and as the seed does."""
-    seen, valued = np.empty(metric.shape[:2]), np.empty(metric.shape[:2])
-    for seed in range(len(metric)):
-        mean = np.delete(metric, seed, 0).mean(0)
-        rate = mean.argmax(1)[:, None]
-        seen[seed] = np.take_along_axis(mean, rate, 1)[:, 0]
-        valued[seed] = np.take_along_axis(metric[seed], rate, 1)[:, 0]
-    return seen, valued
+    means = np.array([np.delete(metric, seed, 0).mean(0) for seed in range(len(metric))])
+    return at_best_rate(means, means), at_best_rate(means, metric)
 
 
-def interval(differences: Array) -> tuple[float, float]:
-    """The mean over seeds, and the half-width of its 95 % interval by Student's t."""
-    n = len(differences)
-    return float(differences.mean()), float(student.ppf(0.975, n - 1) * differences.std(ddof=1) / n**0.5)
+def interval(differences: Sequence[Array]) -> str:
+    """The mean over tables and seeds, and the half-width of its 95 % interval by Welch's t.
+
+    Args:
+        differences: by table, one for each of its seeds, which are independent.
+    """
+    counts = np.array([len(each) for each in differences])
+    variances = np.array([each.var(ddof=1) for each in differences]) / counts
+    dof = variances.sum() ** 2 / max((variances**2 / (counts - 1)).sum(), 1e-12)
+    width = student.ppf(0.975, max(dof, 1)) * variances.sum() ** 0.5 / len(counts)
+    return f"{np.mean([each.mean() for each in differences]):.1f} ± {width:.1f}"
+
+
+def by_table(differences: dict[Case, Array]) -> list[Array]:
+    """The means over the cases of each table, by seed."""
+    return [
+        np.mean([each for case, each in differences.items() if case[0] == name], axis=0)
+        for name in TABLES
+        if any(case[0] == name for case in differences)
+    ]
 
 
 def setting(index: int) -> str:
@@ -149,62 +172,68 @@ def setting(index: int) -> str:
     return f"{SHORT[clipping]}, {SIZES[size]}"
 
 
-def rows(arrays: dict[tuple[str, float, str], Array]) -> Iterator[str]:
-    """A row of each case: the best setting, its metric, and what other rules to choose the setting lose."""
+def rows(arrays: dict[Case, Array]) -> Iterator[str]:
+    """A row of each case: the best setting, its metric, and what a setting loses that other cases choose."""
     tuned = {case: others(metric) for case, metric in arrays.items()}
-    seeds = range(len(next(iter(arrays.values()))))
-    regrets = {case: seen.max(1, keepdims=True) - seen for case, (seen, _) in tuned.items()}
+    means = {case: at_best_rate(metric.mean(0), metric.mean(0)) for case, metric in arrays.items()}
 
-    def chosen(among: Sequence[tuple[str, float, str]]) -> list[int]:
-        """By seed, the single setting whose mean loss over these cases is least for the other seeds."""
-        mean = np.mean([regrets[case] for case in among], axis=0)
-        return [int(mean[seed].argmin()) for seed in seeds]
+    def chosen(case: Case, among: Sequence[Case]) -> list[int]:
+        """By seed of a case, the setting of least mean loss over these cases, without the seed where it is theirs."""
+        losses = []
+        for other in among:
+            seen = tuned[other][0] if other[0] == case[0] else means[other][None]
+            losses.append(np.broadcast_to(seen.max(1, keepdims=True) - seen, tuned[case][0].shape))
+        return [int(index) for index in np.mean(losses, axis=0).argmin(1)]
 
-    single = chosen(list(arrays))
-    losses: dict[str, list[Array]] = {"single": [], "elsewhere": []}
-    yield "table, ε, epochs | best (C, B) | metric | within .5 | one for all loses | best of other tables loses"
+    common = int(np.mean([mean.max() - mean for mean in means.values()], axis=0).argmin())
+    lost: list[dict[Case, Array]] = [{}, {}]
+    yield "table, ε, epochs | best (C, B) | its metric | one for all loses | at most | best of other tables loses"
     for case, (seen, valued) in tuned.items():
-        best = [int(seen[seed].argmax()) for seed in seeds]
-        own = np.array([valued[seed, best[seed]] for seed in seeds])
-        mean = arrays[case].mean(0).max(1)
-        near = [setting(index) for index in np.argsort(-mean) if mean[index] > mean.max() - 0.5]
-        columns = []
-        elsewhere = chosen([other for other in arrays if other[0] != case[0]])
-        for rule, choice in (("single", single), ("elsewhere", elsewhere)):
-            losses[rule].append(own - np.array([valued[seed, choice[seed]] for seed in seeds]))
-            columns.append("{:.1f} ± {:.1f}".format(*interval(losses[rule][-1])))
-        metric = "{:.1f} ± {:.1f}".format(*interval(own))
-        shown = f"{setting(int(mean.argmax()))} | {metric} | {len(near)}"
-        yield f"{case[0]}, {case[1]:g}, {case[2]} | {shown} | {' | '.join(columns)}"
-    means = ["{:.1f} ± {:.1f}".format(*interval(np.mean(of_rule, axis=0))) for of_rule in losses.values()]
-    yield f"mean | {', '.join(sorted({setting(index) for index in single}))} for all | | | {' | '.join(means)}"
+        at = np.arange(len(valued))
+        value = valued[at, seen.argmax(1)]
+        for losses, among in zip(lost, (arrays, [other for other in arrays if other[0] != case[0]]), strict=True):
+            losses[case] = value - valued[at, chosen(case, list(among))]
+        best = f"{setting(int(means[case].argmax()))} | {interval([value])}"
+        flattered = f"{means[case].max() - means[case][common]:.1f}"
+        loss = f"{interval([lost[0][case]])} | {flattered} | {interval([lost[1][case]])}"
+        yield f"{case[0]}, {case[1]:g}, {case[2]} | {best} | {loss}"
+    flattered = f"{np.mean([mean.max() - mean[common] for mean in means.values()]):.1f}"
+    overall = [interval(by_table(losses)) for losses in lost]
+    yield f"mean | for all: {setting(common)} | | {overall[0]} | {flattered} | {overall[1]}"
 
 
-def moved(arrays: dict[tuple[str, float, str], Array]) -> Iterator[str]:
-    """The best setting and rate of one ε at the other, of one number of epochs at another, of one table at another."""
+def moved(arrays: dict[Case, Array]) -> Iterator[str]:
+    """Losses of the best setting of a case at the other ε, at other numbers of epochs."""
     tuned = {case: others(metric) for case, metric in arrays.items()}
-    seeds = range(len(next(iter(arrays.values()))))
-    differing: dict[str, list[Array]] = {}
+    differing: dict[str, dict[tuple[Case, Case], Array]] = {}
     for case, (seen, valued) in tuned.items():
-        own = np.array([valued[seed, seen[seed].argmax()] for seed in seeds])
+        at = np.arange(len(valued))
         for other, (theirs, _) in tuned.items():
-            changed = [what for what, a, b in zip(("table", "ε", "epochs"), case, other, strict=True) if a != b]
-            if len(changed) == 1:
-                taken = np.array([valued[seed, theirs[seed].argmax()] for seed in seeds])
-                differing.setdefault(changed[0], []).append(own - taken)
-    yield "the best (C, B) of a case that differs in | loses, mean | worst of the cases"
+            changed = [index for index in range(3) if case[index] != other[index]]
+            if changed in ([1], [2]):
+                what = f"{('ε', 'epochs')[changed[0] - 1]} {other[changed[0]]}, at {case[changed[0]]}"
+                loss = valued[at, seen.argmax(1)] - valued[at, theirs.argmax(1)]
+                differing.setdefault(what, {})[other, case] = loss
+    yield "the best (C, B) of another | loses, mean | worst | where"
     for what, lost in differing.items():
-        worst = max(lost, key=lambda each: each.mean())
-        yield "{} | {:.1f} ± {:.1f} | {:.1f} ± {:.1f}".format(what, *interval(np.mean(lost, axis=0)), *interval(worst))
+        worst = max(lost, key=lambda pair: lost[pair].mean())
+        tables = {name: [loss for (_, case), loss in lost.items() if case[0] == name] for name in TABLES}
+        mean = interval([np.mean(losses, axis=0) for losses in tables.values()])
+        yield f"{what} | {mean} | {interval([lost[worst]])} | {' '.join(map(str, worst[1]))}"
 
 
-def grids(arrays: dict[tuple[str, float, str], Array]) -> Iterator[str]:
-    """What each setting loses to the best of its case, at its best rate: the mean over seeds; and that rate."""
-    for case, metric in arrays.items():
-        mean = metric.mean(0)
-        loss = mean.max() - mean.max(1)
-        cells = [f"{setting(i)}: {loss[i]:.1f} at {RATES[mean[i].argmax()]:.2g}" for i in range(len(loss))]
-        yield f"{case[0]}, {case[1]:g}, {case[2]} | {' | '.join(cells)}"
+def settings(arrays: dict[Case, Array]) -> Iterator[str]:
+    """Losses of each setting to the best of a case, each at its best rate: all seeds choose and value."""
+    means = {case: at_best_rate(metric.mean(0), metric.mean(0)) for case, metric in arrays.items()}
+    losses = {case: mean.max() - mean for case, mean in means.items()}
+    yield "C, B | mean loss | ε = 1 | ε = 8 | epochs 1/4 | 1 | 4 | worst | where"
+    groups = [(1, 1.0), (1, 8.0), (2, "1/4"), (2, "1"), (2, "4")]
+    for index in range(len(SIZES) * len(CLIPPINGS)):
+        of_setting = {case: float(loss[index]) for case, loss in losses.items()}
+        worst = max(of_setting, key=lambda case: of_setting[case])
+        columns = [np.mean([loss for case, loss in of_setting.items() if case[at] == of]) for at, of in groups]
+        parts = [np.mean([*of_setting.values()]), *columns, of_setting[worst]]
+        yield f"{setting(index)} | {' | '.join(f'{part:.1f}' for part in parts)} | {' '.join(map(str, worst))}"
 
 
 def main() -> None:
@@ -212,15 +241,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=0.0, help="of a core, after which no new stack begins")
     parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--tables", nargs="*", default=TABLES, choices=TABLES)
     parser.add_argument("--table", action="store_true")
-    parser.add_argument("--grids", action="store_true", help="the loss and the best rate of every setting, too")
     asked = parser.parse_args()
     if asked.seconds:
-        compute(asked.seconds, asked.seeds)
-    if asked.table or asked.grids:
-        kept = read()
-        fixed, free = cases(kept, ("1",)), cases(kept, PASSES)
-        lines = [*rows(fixed), "", *rows(free), "", *moved(free), *(["", *grids(free)] if asked.grids else [])]
+        compute(asked.seconds, asked.seeds, asked.tables)
+    if asked.table:
+        done = read()
+        fixed, free = cases(done, ("1",)), cases(done, PASSES)
+        lines = [*rows(fixed), "", *rows(free), "", *moved(free), "", *settings(free)]
         sys.stdout.write("\n".join(lines) + "\n")
 
 
