@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import nn
 
+    from dphpo_bench.training.target_scale import TargetScale
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -65,6 +67,28 @@ class ModelMetric:
             InvalidValueError: if the metric is undefined, or a share outside of [0, 1].
         """
         return _number(self, lambda: self.compute(copy.deepcopy(model), test.copied()))
+
+
+def quality(metric: Metric | ModelMetric, scale: "TargetScale | None", model: "nn.Module", records: Records) -> float:
+    """Return a metric of a model, negative if less is better; NaN where it is undefined.
+
+    Args:
+        metric: of a task.
+        scale: of the task's targets, if it has one.
+        model: on any device.
+        records: with targets, at least one.
+    """
+    from dphpo_bench.training.evaluation import all_outputs
+
+    try:
+        if isinstance(metric, ModelMetric):
+            value = metric.of(model, records)
+        else:
+            outputs = all_outputs(model, records)
+            value = metric.of(outputs if scale is None else scale.invert(outputs), records.targets)
+    except InvalidValueError:
+        return math.nan
+    return value if metric.higher_is_better else -value
 
 
 def _number(metric: Metric | ModelMetric, compute: Callable[[], float]) -> float:

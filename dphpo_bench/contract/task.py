@@ -183,7 +183,7 @@ class TaskFacts:
     def searched(self, space: "search.Space | None" = None) -> "dict[str, BaseDistribution]":
         """Return the hyperparameters that a search varies.
 
-        They are `search_space`, or a part of it, or of `search.usual` if the task states none.
+        They are `search_space`, or a part of it, or of `search.usual` if the task states none; or `search.joint`.
 
         Args:
             space: the part; None: `search_space` as it is.
@@ -193,10 +193,12 @@ class TaskFacts:
         """
         if space is None:
             return self.search_space()
-        if self.states_a_space:
-            return space.of(self.search_space())
-        decades = 2 if space.extent == "wide" else 1
-        return space.of(search.usual(self.n_records, self.batch_size, self.epochs, self.learning_rate, decades=decades))
+        stated = self.search_space() if self.states_a_space else {}
+        schedule = self.n_records, self.batch_size, self.epochs, self.learning_rate
+        if space.extent == "joint":
+            return space.of(search.joint(*schedule, stated=stated))
+        decades = 2 if space.extent in ("reference", "wide") else 1
+        return space.of(stated if self.states_a_space else search.usual(*schedule, decades=decades))
 
     @property
     def states_a_space(self) -> bool:

@@ -1,10 +1,12 @@
 """References that are not private: they say so, and they are what they claim to be."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import dphpo_bench as bench
 from dphpo_bench.methods.dp_sgd import FixedDpSgd
@@ -46,6 +48,79 @@ def test_an_oracle_takes_the_best_of_its_grid(plain_run, method: type[GridOracle
     assert all(score * 60 == pytest.approx(round(score * 60)) for score in scores)
     trained = [entry for entry in record.privacy.ledger["entries"] if entry["count"] == 4 * 30]
     assert trained, "every candidate is trained, and charged, on the records that do not judge it"
+
+
+class RareClass(TinyTask):
+    """Ranked by the area under the curve of a binary task, of which a tenth is positive."""
+
+    @property
+    def facts(self) -> bench.TaskFacts:
+        return replace(super().facts, kind="binary", n_classes=None)
+
+    @property
+    def metrics(self) -> tuple[bench.metrics.Metric, ...]:
+        return (bench.metrics.ROC_AUC,)
+
+    def _split(self, n: int, seed: int) -> bench.Records:
+        generator = torch.Generator().manual_seed(seed)
+        inputs = torch.randn(n, 5, generator=generator)
+        return bench.Records(inputs, (inputs[:, 0] + torch.randn(n, generator=generator) > 1.8).float())
+
+    def build_model(self) -> nn.Module:
+        return nn.Linear(5, 1)
+
+
+def held_out_of(task: bench.Task) -> tuple[bench.Session, bench.Records]:
+    """A session on the records that judge, and these records."""
+    session = session_on(task, task.load_train(None))  # type: ignore[arg-type]
+    _, validation = session.holdout(GridOracle().validation)
+    return validation, validation.nonprivate()
+
+
+def test_an_oracle_can_be_judged_by_the_ranking_metric() -> None:
+    """By its definition: the share of pairs of a positive and a negative record whose outputs are in order."""
+    result = bench.run(GridOracle(points=3, judge="metric"), RareClass(), bench.PrivacyBudget(3, 1e-5), seed=0)
+    record = result.record
+    assert record.status == "ok", record.error
+    scores = [candidate["score"] for candidate in record.released["candidates"]]
+    rates = [candidate["learning_rate"] for candidate in record.released["candidates"]]
+    assert record.released["learning_rate"] == rates[scores.index(max(scores))]
+    by_score = bench.run(GridOracle(points=3), RareClass(), bench.PrivacyBudget(3, 1e-5), seed=0).record
+    raw = [candidate["score"] for candidate in by_score.released["candidates"]]
+    assert scores != raw
+    assert record.privacy is not None
+    assert record.privacy.recomputed is not None
+    assert record.privacy.recomputed.epsilon == math.inf
+    # A tenth of 600 records: pairs of a few positives and the others.
+    validation, records = held_out_of(RareClass())
+    positives = int(records.targets.sum())  # type: ignore[union-attr]
+    pairs = positives * (len(records) - positives)
+    assert all(score * 2 * pairs == pytest.approx(round(score * 2 * pairs), abs=1e-6) for score in scores)
+    model = nn.Linear(5, 1)
+    outputs = model(records.inputs).flatten()
+    up, down = (outputs[records.targets == of] for of in (1, 0))
+    in_order = float((up[:, None] > down).double().mean())
+    assert validation.objective.quality(model, records) == pytest.approx(in_order)
+
+
+def test_the_ranking_metric_is_larger_for_the_better_and_undefined_for_a_single_class() -> None:
+    class ByEntropy(RareClass):
+        @property
+        def metrics(self) -> tuple[bench.metrics.Metric, ...]:
+            return (bench.metrics.CROSS_ENTROPY,)
+
+    validation, records = held_out_of(ByEntropy())
+    model = nn.Linear(5, 1)
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(model(records.inputs).flatten(), records.targets)
+    assert validation.objective.quality(model, records) == pytest.approx(-loss.item(), rel=1e-5)
+    validation, records = held_out_of(RareClass())
+    single = bench.Records(records.inputs, torch.zeros(len(records)))
+    assert math.isnan(validation.objective.quality(model, single))
+
+
+def test_who_judges_is_part_of_the_identity_unless_it_is_the_score() -> None:
+    assert "judge" not in GridOracle().parameters
+    assert GridOracle(judge="metric").parameters["judge"] == "metric"
 
 
 def test_nonprivate_trains_as_autograd_does(tiny_task: TinyTask, budget) -> None:
