@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from torch import Tensor
 
+    from dphpo_bench.contract.further import FurtherTest
     from dphpo_bench.contract.search_space import Candidate
     from dphpo_bench.data.datasets import Dataset
     from dphpo_bench.data.encoding import Columns
@@ -39,17 +40,15 @@ MAX_STEPS = 10**9
 """Largest number of steps of a run."""
 
 MAX_DELTA = 1e-3
+"""Largest δ of a record that a board takes."""
+
+Kind = Literal["classification", "binary", "multilabel", "regression", "tokens", "own"]
+"""Kind of a model's output, with ready-made losses, scores and metrics; "own": none of them."""
 
 
 def usual_delta(n_records: int) -> float:
     """Return δ = N^-1.1, the convention of the field's benchmarks (smaller than 1/N), or the most that boards take."""
     return min(float(n_records**-1.1), MAX_DELTA)
-
-
-"""Largest δ of a record that a board takes."""
-
-Kind = Literal["classification", "binary", "multilabel", "regression", "tokens", "own"]
-"""Kind of a model's output, with ready-made losses, scores and metrics; "own": none of them."""
 
 
 def default_search_space() -> "dict[str, BaseDistribution]":
@@ -277,7 +276,7 @@ class Task(ABC):
         is spent. Loading must work without it, too. Default: the files of `datasets`.
         """
         for dataset in self.datasets:
-            for split in dataset.splits:
+            for split in dataset.published:
                 source.files(dataset, split)
 
     @abstractmethod
@@ -314,6 +313,11 @@ class Task(ABC):
     def metrics(self) -> tuple[Metric | ModelMetric, ...]:
         """Metrics on the test records; a board shows the first. Default: by kind."""
         return metrics.READY.get(self.facts.kind, ())
+
+    @property
+    def further_tests(self) -> "tuple[FurtherTest, ...]":
+        """Other tests of the trained model, such as on shifted records. Default: none."""
+        return ()
 
     @property
     def target_scale(self) -> TargetScale | None:
