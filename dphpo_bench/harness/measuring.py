@@ -57,7 +57,7 @@ def measure(
                 metrics = _values(model, test, outputs, task.metrics)
                 guess = constant_guess(task, test, outputs, metrics, model, checked)
         if not complaints and metrics:
-            further = _further(model, task, source, setup, complaints)
+            further, complaints = _further(model, task, source, setup)
         if complaints:
             raise SealedDataError(complaints[0])
     except (Exception, SystemExit) as failure:
@@ -70,24 +70,26 @@ def measure(
 
 
 def _further(
-    model: "nn.Module", task: Task, source: DataSource, setup: Setup, complaints: list[str]
-) -> dict[str, FurtherMetrics]:
-    """Return the metrics of the further tests, and add to the complaints.
+    model: "nn.Module", task: Task, source: DataSource, setup: Setup
+) -> tuple[dict[str, FurtherMetrics], list[str]]:
+    """Return the metrics of the further tests, and complaints about the model's code.
 
     A further test that cannot be run is left out: the run itself is sound, and may have been paid for.
     """
     further = {}
+    complaints: list[str] = []
     for test in task.further_tests:
         metrics = task.metrics if test.metrics is None else test.metrics
+        heard: list[str] = []
         try:
             records = test.records(task.name, source)
             with sealed() as heard:
                 values = _values(model, records, _outputs(model, records, task, metrics), metrics)
-            complaints += heard
             further[test.name] = FurtherMetrics(about=test.about, metrics=values)
         except (Exception, SystemExit) as failure:
             setup.progress.note(f"No further test {test.name}: {reason_of(failure, hide=setup.unseeded)}")
-    return further
+        complaints += heard
+    return further, complaints
 
 
 def _outputs(model: "nn.Module", records: Records, task: Task, metrics: Sequence[AnyMetric]) -> Any:

@@ -270,12 +270,12 @@ CSV = {
     "seconds": ("size", "row.seconds"),
     **_interval("lost_to_noise", "metric", "row.lost_to_noise"),
     **_interval("lost_to_choice", "metric", "row.lost_to_choice"),
-    **_interval("shifted", "metric", "row.shifted"),
     "tpr_at_1pct": ("risk", "row.risk.tpr_at_1pct"),
     "tpr_at_01pct": ("risk", "row.risk.tpr_at_01pct"),
     "advantage": ("risk", "row.risk.advantage"),
     "mu": ("risk", "row.risk.mu"),
     "mu_fit": ("share", "row.risk.mu_fit"),
+    **_interval("shifted", "metric", "row.shifted"),
 }
 """The columns: a pandas type, or the kind of a float as `_rounded` knows it, and where their values are."""
 
