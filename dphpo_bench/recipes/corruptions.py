@@ -8,13 +8,15 @@ files hold other noise, and blur and colours of another library; compare no valu
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, TypeAlias
 
 from dphpo_bench.base.errors import InvalidValueError
 
-Pictures = NDArray[np.float64]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Pictures: TypeAlias = "NDArray[np.float64]"
 """Pictures in [0, 1], shape (n, channels, height, width)."""
 
 VERSION = 1
@@ -22,34 +24,39 @@ VERSION = 1
 _SEED = 0
 
 
-def _noisy(pictures: Pictures, deviation: float) -> Pictures:
+def _noisy(pictures: "Pictures", deviation: float) -> "Pictures":
     """Return x + deviation · z, z standard normal in each pixel and channel.
 
     NumPy's legacy generator, because its numbers never change between versions.
     """
+    import numpy as np
+
     noise: Pictures = np.random.RandomState(_SEED).standard_normal(pictures.shape)
     return pictures + deviation * noise
 
 
-def _blurred(pictures: Pictures, deviation: float) -> Pictures:
+def _blurred(pictures: "Pictures", deviation: float) -> "Pictures":
     """Return x convolved with a Gaussian in height and width, the border repeated outwards."""
+    import numpy as np
     from scipy.ndimage import gaussian_filter
 
     return np.asarray(gaussian_filter(pictures, deviation, mode="nearest", axes=(2, 3)))
 
 
-def _flattened(pictures: Pictures, share: float) -> Pictures:
+def _flattened(pictures: "Pictures", share: float) -> "Pictures":
     """Return m + share · (x − m), m the mean of each channel of a picture."""
     means = pictures.mean((2, 3), keepdims=True)
     flat: Pictures = means + share * (pictures - means)
     return flat
 
 
-def _brighter(pictures: Pictures, more: float) -> Pictures:
+def _brighter(pictures: "Pictures", more: float) -> "Pictures":
     """Return pictures whose value V = max(R, G, B) is min(V + more, 1), of the same hue and saturation.
 
     Hue and saturation stay if all channels are multiplied by the ratio of the values. Black becomes grey.
     """
+    import numpy as np
+
     value = pictures.max(1, keepdims=True)
     target = np.minimum(value + more, 1.0)
     scaled = pictures * (target / np.where(value > 0, value, 1.0))
@@ -57,11 +64,12 @@ def _brighter(pictures: Pictures, more: float) -> Pictures:
     return brighter
 
 
-def _compressed(pictures: Pictures, quality: float) -> Pictures:
+def _compressed(pictures: "Pictures", quality: float) -> "Pictures":
     """Return pictures as a JPEG of this quality keeps them. Last bits may differ between versions of Pillow."""
+    import numpy as np
     from PIL import Image
 
-    def through_jpeg(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def through_jpeg(picture: "NDArray[np.uint8]") -> "NDArray[np.uint8]":
         file = io.BytesIO()
         Image.fromarray(picture.transpose(1, 2, 0).squeeze()).save(file, "JPEG", quality=int(quality))
         return np.asarray(Image.open(file)).reshape(*picture.shape[1:], picture.shape[0]).transpose(2, 0, 1)
@@ -107,12 +115,14 @@ class Corruptions:
         constants = (f"{name} {values[self.severity - 1]:g}" for name, (_, values) in CORRUPTIONS.items())
         return f"each test picture under a corruption, in turn: {', '.join(constants)} (version {VERSION})"
 
-    def apply(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def apply(self, pixels: "NDArray[np.uint8]") -> "NDArray[np.uint8]":
         """Return corrupted pictures.
 
         Args:
             pixels: shape (n, 1 or 3, height, width), in canonical order.
         """
+        import numpy as np
+
         corrupted = np.empty_like(pixels)
         for first, (corrupt, values) in enumerate(CORRUPTIONS.values()):
             turn = slice(first, None, len(CORRUPTIONS))
