@@ -24,7 +24,7 @@ class GridOracle(bench.search.SearchMethod[bench.search.DpSgdRun]):
     Attributes:
         points: values of each numeric hyperparameter of the search space, evenly spaced (in the logarithm where
             the space says so).
-        schedule: of the learning rate: "constant" or "cosine".
+        schedule: of the learning rate: "constant", "cosine" or "linear".
     """
 
     name = "grid_oracle"
@@ -34,7 +34,7 @@ class GridOracle(bench.search.SearchMethod[bench.search.DpSgdRun]):
     end_to_end_private = False
 
     points: bench.parameters.Count = 7
-    schedule: Literal["constant", "cosine"] = "constant"
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.search.DpSgdRun]:
         """Calibrate the noise of one run; ε of the whole is infinite all the same."""
