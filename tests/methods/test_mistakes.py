@@ -34,6 +34,7 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("hyfreedp", {"optimizer": "SGDX"}, "Did you mean"),
     ("noise_scaled", {"share": 1.0}, "0 < share < 1"),
     ("linear_scaling", {"smallest": 9.0, "largest": 3.0}, "smallest"),
+    ("linear_scaling", {"third_share": 0.15}, "second_share < third_share"),
     ("liu_talwar", {"mean": 1.0}, "mean > 1"),
     ("liu_talwar", {"threshold": math.nan}, "finite threshold"),
     ("mechanic", {"initial_scale": 0.0}, "initial_scale > 0"),
