@@ -111,7 +111,7 @@ class Corruptions:
 
     @property
     def about(self) -> str:
-        """What the pictures are like."""
+        """Constants of all corruptions, in a line."""
         constants = (f"{name} {values[self.severity - 1]:g}" for name, (_, values) in CORRUPTIONS.items())
         return f"each test picture under a corruption, in turn: {', '.join(constants)} (version {VERSION})"
 

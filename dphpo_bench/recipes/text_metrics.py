@@ -42,7 +42,11 @@ def text_metrics(texts: Sequence[str], references: Sequence[Sequence[str]]) -> l
     said = [[split(reference.lower()) for reference in some] for some in references]
     words = [text.split() for text in written]
     long_enough = any(len(text) >= LONGEST for text in words)
-    nist = corpus_nist([[one.split() for one in some] for some in said], words, n=LONGEST) if long_enough else 0.0
+    nist = (
+        corpus_nist([[reference.split() for reference in some] for some in said], words, n=LONGEST)
+        if long_enough
+        else 0.0
+    )
     cider = CiderScorer()
     for text, some in zip(written, said, strict=True):
         cider += (text, some)
