@@ -29,7 +29,7 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("dp_sgd", {"averaging": 1.0}, "0 <= averaging < 1"),
     ("grid_composed", {"points": 0}, "points"),
     ("grid_oracle", {"validation": 1.0}, "validation < 1"),
-    ("grid_oracle", {"schedule": "linear"}, "expected 'constant' or"),
+    ("grid_oracle", {"schedule": "steps"}, "expected 'constant', 'cosine' or"),
     ("hyfreedp", {"share": 0.0}, "0 < share < 1"),
     ("hyfreedp", {"optimizer": "SGDX"}, "Did you mean"),
     ("noise_scaled", {"share": 1.0}, "0 < share < 1"),
