@@ -31,7 +31,7 @@ class GridOracle(bench.search.SearchMethod[bench.search.DpSgdRun]):
     Attributes:
         points: values of each numeric hyperparameter of the search space, evenly spaced (in the logarithm where
             the space says so).
-        schedule: of the learning rate: "constant" or "cosine".
+        schedule: of the learning rate: "constant", "cosine" or "linear".
         judge: of the candidates: "score", the mean of the task's scores, as in private searches; or "metric", the
             task's first, by which boards rank. A candidate whose metric is undefined is the worst.
     """
@@ -43,7 +43,7 @@ class GridOracle(bench.search.SearchMethod[bench.search.DpSgdRun]):
     end_to_end_private = False
 
     points: bench.parameters.Count = 7
-    schedule: Literal["constant", "cosine"] = "constant"
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
     judge: Literal["score", "metric"] = field(default="score", metadata=bench.parameters.LATER)
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.search.DpSgdRun]:

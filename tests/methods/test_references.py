@@ -12,6 +12,7 @@ import dphpo_bench as bench
 from dphpo_bench.methods.dp_sgd import FixedDpSgd
 from dphpo_bench.methods.grid_oracle import GridOracle
 from dphpo_bench.methods.grid_oracle_schedule import GridOracleSchedule
+from dphpo_bench.methods.noiseless import Noiseless
 from dphpo_bench.methods.nonprivate import NonPrivate
 from tests.conftest import TinyTask, session_on
 
@@ -149,3 +150,37 @@ def test_nonprivate_reads_half_precision(plain_run, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(TinyTask, "load_train", half)
     assert plain_run(NonPrivate(epochs=10)).record.metrics["accuracy"] > 0.75
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear"])
+def test_noiseless_is_dp_sgd_without_its_noise(tiny_task: TinyTask, budget, schedule: str) -> None:
+    """On full batches it is descent along the mean of clipped gradients, and its ε is infinite."""
+    method = Noiseless(
+        clipping="abadi:0.5",
+        learning_rate=0.1,
+        optimizer="SGD",
+        batch_size=600,
+        epochs=4,
+        averaging=0.0,
+        schedule=schedule,
+    )
+    result = bench.run(method, tiny_task, budget, seed=0)
+    assert result.record.privacy.epsilon == math.inf
+    assert result.record.privacy.end_to_end_private is False
+    train = tiny_task.load_train(None)  # type: ignore[arg-type]
+    model = session_on(tiny_task, train).build_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for step in range(4):
+        if schedule == "linear":
+            optimizer.param_groups[0]["lr"] = 0.1 * (1 - step / 4)
+        total = [torch.zeros_like(value) for value in model.parameters()]
+        for one, target in zip(train.inputs, train.targets, strict=True):
+            loss = torch.nn.functional.cross_entropy(model(one[None]), target[None])
+            gradient = torch.autograd.grad(loss, list(model.parameters()))
+            share = min(1.0, 0.5 / float(torch.cat([part.flatten() for part in gradient]).norm()))
+            for whole, part in zip(total, gradient, strict=True):
+                whole += share * part / len(train)
+        for value, whole in zip(model.parameters(), total, strict=True):
+            value.grad = whole
+        optimizer.step()
+    torch.testing.assert_close(list(result.model.parameters()), list(model.parameters()), rtol=1e-4, atol=1e-5)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
@@ -64,7 +65,29 @@ def test_linear_scaling_without_counts_is_the_papers_claim() -> None:
     ],
 )
 def test_lines(first: tuple[float, float], second: tuple[float, float], expected: float) -> None:
-    assert on_line(first, second, 0.88, (1.0, 300.0)) == pytest.approx(expected)
+    assert on_line([first, second], 0.88, (1.0, 300.0)) == pytest.approx(expected)
+
+
+def test_a_line_through_three_points_is_the_least_squares() -> None:
+    rising, falling = [(0.1, 2.0), (0.2, 5.0), (0.4, 6.0)], [(0.1, 6.0), (0.2, 5.0), (0.4, 2.0)]
+    slope, intercept = np.polyfit(*zip(*rising, strict=True), 1)
+    assert on_line(rising, 0.88, (1.0, 300.0)) == pytest.approx(slope * 0.88 + intercept)
+    assert on_line(rising, 0.88, (1.0, 9.0)) == 9.0
+    assert on_line(falling, 0.88, (1.0, 300.0)) == 2.0
+
+
+def test_a_third_sweep_is_paid_for(plain_run, tiny_task, budget) -> None:
+    method = LinearScaling(third_share=0.3, steps=10)
+    plan = method.plan(tiny_task.facts, budget)
+    assert plan.cost.runs == 3 * 3 + 1
+    shares = [bench.events.epsilon(bench.recipes.DpSgd(1.0, 10, noise, 1.0).event, budget.delta).epsilon
+              for noise in plan.parameters.sweep_noise]  # fmt: skip
+    assert shares == pytest.approx([0.3, 0.6, 0.9], rel=1e-2)
+    record = plain_run(method).record
+    assert record.status == "ok"
+    assert len(record.released["sweeps"]) == 3
+    assert record.privacy.recomputed.epsilon <= 3
+    assert "third_share" not in LinearScaling().parameters
 
 
 # ---------------------------------------------------------------------------------------------- propose-test
