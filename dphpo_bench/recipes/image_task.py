@@ -72,7 +72,7 @@ class ImageTask(DatasetTask):
 
     @property
     def transformer(self) -> VisionTransformer:
-        """What the model fine-tunes, or is a linear layer on, if it is one of `VITS` and `SMALL_VITS`."""
+        """The network that a model of `VITS` or `SMALL_VITS` fine-tunes, or is a linear layer on."""
         return self.transformers["small_vit" if self.model_name in SMALL_VITS else "vit"]
 
     @property
