@@ -1,3 +1,4 @@
+from .contract.further import FurtherTest as FurtherTest
 from .contract.metrics import ACCURACY as ACCURACY
 from .contract.metrics import BALANCED_ACCURACY as BALANCED_ACCURACY
 from .contract.metrics import CROSS_ENTROPY as CROSS_ENTROPY
@@ -8,3 +9,4 @@ from .contract.metrics import R2 as R2
 from .contract.metrics import ROC_AUC as ROC_AUC
 from .contract.metrics import Metric as Metric
 from .contract.metrics import ModelMetric as ModelMetric
+from .contract.metrics import ModelMetrics as ModelMetrics

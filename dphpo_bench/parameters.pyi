@@ -1,3 +1,4 @@
+from .contract.parameters import LATER as LATER
 from .contract.parameters import Count as Count
 from .contract.parameters import Decay as Decay
 from .contract.parameters import Positive as Positive

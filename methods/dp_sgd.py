@@ -1,7 +1,7 @@
 """DP-SGD with hyperparameters fixed beforehand: what every other method is compared with."""
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
 
 import dphpo_bench as bench
 
@@ -20,6 +20,7 @@ class FixedDpSgd(bench.recipes.SingleRun):
     Attributes:
         learning_rate: default: the task's.
         optimizer: a `torch.optim` name; default: the task's.
+        schedule: of the learning rate: "constant", or falling to zero: "cosine" or "linear".
     """
 
     name = "dp_sgd"
@@ -31,6 +32,7 @@ class FixedDpSgd(bench.recipes.SingleRun):
     clipping: bench.parameters.ClippingRule = "abadi:1"
     learning_rate: bench.parameters.Positive | None = None
     optimizer: bench.parameters.OptimizerName | None = None
+    schedule: Literal["constant", "cosine", "linear"] = field(default="constant", metadata=bench.parameters.LATER)
 
     def training(self, facts: bench.TaskFacts) -> bench.recipes.DpSgd:
         """Return the task's learning rate and optimiser, unless told others."""
@@ -38,4 +40,5 @@ class FixedDpSgd(bench.recipes.SingleRun):
             super().training(facts),
             learning_rate=self.learning_rate or facts.learning_rate,
             optimizer=self.optimizer or facts.optimizer,
+            schedule=self.schedule,
         )

@@ -1,9 +1,16 @@
 """Non-private tuning of a private run: the grid search that papers report, with its true ε."""
 
-from dataclasses import dataclass, replace
-from typing import Literal
+import math
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 import dphpo_bench as bench
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
 
 
 @dataclass(frozen=True)
@@ -11,7 +18,7 @@ class GridOracle(bench.search.SearchMethod[bench.search.DpSgdRun]):
     """DP-SGD at the best of a grid of hyperparameters, which is found without privacy.
 
     Every candidate is trained with the noise that the whole budget buys for one run, on 90 % of the
-    records, and judged by its raw accuracy on the others. The best is trained again on all records.
+    records, and judged by its raw score on the others. The best is trained again on all records.
 
     Published results are often of this kind, with the ε of the last run alone. That ε holds for none of the
     released values: the choice depends on raw validation records, and on all the other runs. The event here is
@@ -24,7 +31,9 @@ class GridOracle(bench.search.SearchMethod[bench.search.DpSgdRun]):
     Attributes:
         points: values of each numeric hyperparameter of the search space, evenly spaced (in the logarithm where
             the space says so).
-        schedule: of the learning rate: "constant" or "cosine".
+        schedule: of the learning rate: "constant", "cosine" or "linear".
+        judge: of the candidates: "score", the mean of the task's scores, as in private searches; or "metric", the
+            task's first, by which boards rank. A candidate whose metric is undefined is the worst.
     """
 
     name = "grid_oracle"
@@ -34,7 +43,8 @@ class GridOracle(bench.search.SearchMethod[bench.search.DpSgdRun]):
     end_to_end_private = False
 
     points: bench.parameters.Count = 7
-    schedule: Literal["constant", "cosine"] = "constant"
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    judge: Literal["score", "metric"] = field(default="score", metadata=bench.parameters.LATER)
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.search.DpSgdRun]:
         """Calibrate the noise of one run; ε of the whole is infinite all the same."""
@@ -58,11 +68,20 @@ class GridOracle(bench.search.SearchMethod[bench.search.DpSgdRun]):
         for candidate in candidates:  # a mistake shows before any work is done
             plan.parameters.having(candidate)
         training, validation = session.holdout(self.validation)
-        scores = []
+        rated, scores = self._rated(validation), []
         for index, candidate in enumerate(candidates):
             model = plan.parameters.trained(training, candidate, f"Candidate {index + 1} of {len(candidates)}")
-            scores.append(validation.score(model, noise_multiplier=0.0))
+            score = rated(model)
+            scores.append(-math.inf if math.isnan(score) else score)
         best = scores.index(max(scores))
         model = plan.parameters.trained(session, candidates[best], "Training at the best candidate")
-        tried = [{**candidate, "score": score} for candidate, score in zip(candidates, scores, strict=True)]
+        finite = [score if math.isfinite(score) else None for score in scores]
+        tried = [{**candidate, "score": score} for candidate, score in zip(candidates, finite, strict=True)]
         return bench.Outcome(model, {**candidates[best], "candidates": tried})
+
+    def _rated(self, validation: "bench.Session") -> "Callable[[nn.Module], float]":
+        """Return how good a model is on raw validation records; NaN where its metric is undefined."""
+        if self.judge == "score":
+            return partial(validation.score, noise_multiplier=0.0)
+        records = validation.nonprivate()
+        return partial(validation.objective.quality, records=records)

@@ -18,4 +18,4 @@ class GridOracleSchedule(GridOracle):
     summary = "The grid oracle with a learning rate that falls along a cosine; its true ε is infinite."
     reference = "Abadi et al. 2016, Algorithm 1; Loshchilov and Hutter 2017, SGDR, equation 5"
 
-    schedule: Literal["constant", "cosine"] = "cosine"
+    schedule: Literal["constant", "cosine", "linear"] = "cosine"

@@ -1,7 +1,9 @@
 """The linear scaling rule: two cheap sweeps, a line through what they found, one expensive run on the line."""
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean, linear_regression
 from typing import TYPE_CHECKING
 
 import dphpo_bench as bench
@@ -53,6 +55,8 @@ class LinearScaling(bench.Method[Planned]):
         score_share: share of μ² that pays for the counts.
         clipping: "abadi:1" is unit clipping.
         averaging: decay of the exponential average of weights that a run returns; 0, the paper's, the last ones.
+        third_share: ε₃ as a share of the whole ε, of a third sweep; the line is then the least squares of three points.
+            None: two sweeps.
     """
 
     name = "linear_scaling"
@@ -71,10 +75,14 @@ class LinearScaling(bench.Method[Planned]):
     score_share: bench.parameters.Share = 0.02
     clipping: bench.parameters.ClippingRule = "abadi:1"
     averaging: bench.parameters.Decay = 0.0
+    third_share: bench.parameters.Share | None = field(default=None, metadata=bench.parameters.LATER)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for low, high in (("first_share", "second_share"), ("smallest", "largest")):
+        pairs = [("first_share", "second_share"), ("smallest", "largest")]
+        if self.third_share is not None:
+            pairs.append(("second_share", "third_share"))
+        for low, high in pairs:
             least, most = getattr(self, low), getattr(self, high)
             if not least < most:
                 raise bench.errors.InvalidValueError(f"Expected {low} < {high}, got {low}={least} and {high}={most}.")
@@ -86,7 +94,7 @@ class LinearScaling(bench.Method[Planned]):
         )
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Planned]:
-        """Calibrate the noise of both sweeps, of the counts, and of the final run: what is left."""
+        """Calibrate the noise of all sweeps, of the counts, and of the final run: what is left."""
         bench.search.refuse_search_space(
             facts, {"learning_rate"}, "the rule scales one step size, and finds its range by itself"
         )
@@ -127,7 +135,7 @@ class LinearScaling(bench.Method[Planned]):
         )
 
     def run(self, plan: bench.Plan[Planned], session: "bench.Session") -> bench.Outcome:
-        """Sweep twice, extrapolate, train."""
+        """Sweep at each small ε, extrapolate, train."""
         planned = plan.parameters
         points, sweeps = [], []
         for share, noise in zip(self._shares, planned.sweep_noise, strict=True):
@@ -139,14 +147,15 @@ class LinearScaling(bench.Method[Planned]):
             best = candidates[max(range(self.runs), key=scores.__getitem__)]
             points.append((share * plan.budget.epsilon, best))
             sweeps.append({"epsilon": points[-1][0], "total_step_sizes": candidates, "scores": scores})
-        total = on_line(points[0], points[1], planned.final_epsilon, (self.smallest, self.largest))
+        total = on_line(points, planned.final_epsilon, (self.smallest, self.largest))
         final = self.descent(planned.final.noise_multiplier, total)
         model = final.train(session, "Final run")
         return bench.Outcome(model, {"learning_rate": final.learning_rate, "total_step_size": total, "sweeps": sweeps})
 
     @property
-    def _shares(self) -> tuple[float, float]:
-        return self.first_share, self.second_share
+    def _shares(self) -> tuple[float, ...]:
+        two = self.first_share, self.second_share
+        return two if self.third_share is None else (*two, self.third_share)
 
     def _candidates(self) -> list[float]:
         low, high = self.smallest, self.largest
@@ -155,12 +164,16 @@ class LinearScaling(bench.Method[Planned]):
         return [low * (high / low) ** (index / (self.runs - 1)) for index in range(self.runs)]
 
 
-def on_line(
-    first: tuple[float, float], second: tuple[float, float], epsilon: float, limits: tuple[float, float]
-) -> float:
-    """Return r at `epsilon` on the line through two points (ε, r), within limits.
+def on_line(points: Sequence[tuple[float, float]], epsilon: float, limits: tuple[float, float]) -> float:
+    """Return r at `epsilon` on the line through points (ε, r) in the order of ε, of several the least squares.
 
-    A line that falls is taken as flat, at the second point: that sweep had less noise.
+    The result is within the limits. A line that falls is taken as flat, at the last point: that sweep had least noise.
     """
-    slope = max((second[1] - first[1]) / (second[0] - first[0]), 0.0)
-    return min(max(second[1] + slope * (epsilon - second[0]), limits[0]), limits[1])
+    first, last = points[0], points[-1]
+    if len(points) == 2:
+        slope, place = (last[1] - first[1]) / (last[0] - first[0]), last
+    else:
+        sizes, best = zip(*points, strict=True)
+        slope, place = linear_regression(sizes, best).slope, (fmean(sizes), fmean(best))
+    total = place[1] + slope * (epsilon - place[0]) if slope > 0 else last[1]
+    return min(max(total, limits[0]), limits[1])

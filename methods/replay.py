@@ -53,7 +53,7 @@ class Replay(bench.Method[Planned]):
         learning_rate: default: the task's.
         optimizer: a `torch.optim` name; default: the task's.
         clipping: as in `parse_clipping`.
-        schedule: of the learning rate: "constant" or "cosine".
+        schedule: of the learning rate: "constant", "cosine" or "linear".
         averaging: decay of the exponential average of weights that is returned; 0 returns the last ones.
         weight_decay: of the optimiser; default: its own.
         momentum: of the optimiser, if it has one.
@@ -76,7 +76,7 @@ class Replay(bench.Method[Planned]):
     learning_rate: bench.parameters.Positive | None = None
     optimizer: bench.parameters.OptimizerName | None = None
     clipping: bench.parameters.ClippingRule = "auto_s"
-    schedule: Literal["constant", "cosine"] = "constant"
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
     averaging: bench.parameters.Decay = 0.99
     weight_decay: Annotated[float, Interval(ge=0)] | None = None
     momentum: bench.parameters.Decay | None = None

@@ -2,6 +2,7 @@
 
 import dphpo_bench as bench
 from dphpo_bench.data.datasets import Images, Split
+from dphpo_bench.recipes.corruptions import Corruptions
 from dphpo_bench.recipes.dataset_task import Schedule
 from dphpo_bench.recipes.image_task import VITS, ImageTask
 from dphpo_bench.recipes.scattering import ScatteringFeatures
@@ -33,7 +34,7 @@ DATASET = Images(
 
 
 class Cifar10(ImageTask):
-    """50,000 training and 10,000 test pictures."""
+    """50,000 training and 10,000 test pictures; these once more, corrupted, are the shifted test."""
 
     name = "cifar10"
     summary = "CIFAR-10: 32x32 colour pictures, 10 classes, N=50,000."
@@ -41,6 +42,7 @@ class Cifar10(ImageTask):
     models = ("linear", "pretrained", "cnn", *VITS)
     # Things look the same in a mirror; digits do not.
     features = ScatteringFeatures(symmetric=True)
+    corruptions = Corruptions()
     cnn_schedule = Schedule(batch_size=2048, epochs=10)  # a quarter of an hour on two cores
 
     @property

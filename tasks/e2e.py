@@ -82,6 +82,7 @@ class E2e(DatasetTask):
     as `name : Zizzi | eatType : pub ||`. Its perplexity is that of its own tokens: compare models by BLEU.
 
     BLEU is that of the whole sentences with all their references, letter case apart. The small one gets its names back.
+    Where the extra "texts" is installed, the model writes once more, for NIST, ROUGE-L and CIDEr: a further test.
 
     Attributes:
         gpt2: what the published GPT-2 is like, and how long its texts are: the limit is that of Li et al. 2022. Of the
@@ -121,6 +122,22 @@ class E2e(DatasetTask):
         # All outputs of such a vocabulary together would take 94 GB.
         perplexity = bench.metrics.ModelMetric("perplexity", False, token_perplexity)
         return perplexity, bench.metrics.ModelMetric("bleu", True, self._bleu_of_gpt2)
+
+    @property
+    def further_tests(self) -> tuple[bench.metrics.FurtherTest, ...]:
+        """NIST, ROUGE-L and CIDEr of what the model writes, where their packages are installed."""
+        from dphpo_bench.recipes.text_metrics import NAMES, has_text_metrics, text_metrics
+
+        if not has_text_metrics():
+            return ()
+
+        def measured(model: "torch.nn.Module", test: bench.Records) -> list[float]:
+            write = self._writes_gpt2 if self._tuning else writes
+            return text_metrics(*texts_of(test, lambda some: write(model, some)))
+
+        about = "test texts as for BLEU, by NLTK and pycocoevalcap on sacrebleu's words without letter case"
+        metrics = (bench.metrics.ModelMetrics(NAMES, measured),)
+        return (bench.metrics.FurtherTest("texts", about, self.load_test, metrics),)
 
     @property
     def pretrained_models(self) -> "tuple[Weights, ...]":
@@ -184,7 +201,10 @@ class E2e(DatasetTask):
         return TestTexts(torch.tensor(inputs), torch.tensor(targets), meanings, references)
 
     def _bleu_of_gpt2(self, model: "torch.nn.Module", test: bench.Records) -> float:
-        return bleu_of(test, lambda some: self.gpt2.written(model, some, self._prepared_from))
+        return bleu_of(test, lambda some: self._writes_gpt2(model, some))
+
+    def _writes_gpt2(self, model: "torch.nn.Module", some: "TestTexts") -> list[str]:
+        return self.gpt2.written(model, some, self._prepared_from)
 
 
 def prompt(meaning: str) -> str:
@@ -223,22 +243,31 @@ def without_names(sentence: str, said: dict[str, str]) -> str:
 
 def bleu(model: "torch.nn.Module", test: bench.Records) -> float:
     """Return BLEU of what the small model writes; see `bleu_of`."""
+    return bleu_of(test, lambda some: writes(model, some))
+
+
+def writes(model: "torch.nn.Module", some: "TestTexts") -> list[str]:
+    """Return what the small model writes for each record, with the names in their places."""
     from dphpo_bench.recipes.language_models import greedy
 
-    def write(some: "TestTexts") -> list[str]:
-        texts, prompts = [], some.named()["inputs"][:, :PROMPT]
-        for meaning, written in zip(some.prompts, greedy(model, prompts, SENTENCE, VOCABULARY.ids[END]), strict=True):
-            text, said = VOCABULARY.decode(written), attributes(meaning)
-            for name, token in VERBATIM.items():
-                text = text.replace(token, said.get(name, ""))
-            texts.append(text)
-        return texts
-
-    return bleu_of(test, write)
+    texts, prompts = [], some.named()["inputs"][:, :PROMPT]
+    for meaning, written in zip(some.prompts, greedy(model, prompts, SENTENCE, VOCABULARY.ids[END]), strict=True):
+        text, said = VOCABULARY.decode(written), attributes(meaning)
+        for name, token in VERBATIM.items():
+            text = text.replace(token, said.get(name, ""))
+        texts.append(text)
+    return texts
 
 
 def bleu_of(test: bench.Records, write: "Callable[[TestTexts], list[str]]") -> float:
-    """Return BLEU of what is written for each meaning representation, against all of its sentences.
+    """Return BLEU of what is written for each meaning representation, against all of its sentences; see `texts_of`."""
+    from dphpo_bench.recipes.language_models import corpus_bleu
+
+    return corpus_bleu(*texts_of(test, write))
+
+
+def texts_of(test: bench.Records, write: "Callable[[TestTexts], list[str]]") -> tuple[list[str], list[list[str]]]:
+    """Return what is written for each meaning representation, and all of its sentences.
 
     Args:
         test: see `E2e.load_test`.
@@ -249,7 +278,7 @@ def bleu_of(test: bench.Records, write: "Callable[[TestTexts], list[str]]") -> f
     """
     import torch
 
-    from dphpo_bench.recipes.language_models import TestTexts, corpus_bleu
+    from dphpo_bench.recipes.language_models import TestTexts
 
     if not isinstance(test, TestTexts):
         raise ValueError("the test records came without their texts")
@@ -257,4 +286,4 @@ def bleu_of(test: bench.Records, write: "Callable[[TestTexts], list[str]]") -> f
     for meaning, reference in zip(test.prompts, test.references, strict=True):
         references.setdefault(meaning, []).append(reference)
     rows = torch.tensor([test.prompts.index(meaning) for meaning in references])
-    return corpus_bleu(write(test.rows(rows)), list(references.values()))
+    return write(test.rows(rows)), list(references.values())

@@ -101,6 +101,7 @@ def task_json(task: "Task", origin: str, task_file: str | None = None) -> dict[s
         "facts": facts,
         "search_space": search_space(task.facts.search_space()) if task.facts.states_a_space else {},
         "metrics": [metric.name for metric in task.metrics],
+        "further_tests": {test.name: test.about for test in task.further_tests},
         "pretrained": pretrained_models(cls),
         "datasets": [
             {name: getattr(dataset, name) for name in ("name", "licence", "homepage", "published_at")}
@@ -151,6 +152,7 @@ def _print_task(description: dict[str, Any]) -> None:
     rows += [
         ("records", f"N = {task['n_records']:,}{several}, {public}"),
         ("asked for", f"{task['kind']}{classes}; measured: {', '.join(description['metrics'])}"),
+        *((f"test {name}", about) for name, about in description["further_tests"].items()),
         ("default δ", f"{description['default_delta']:.3g}, N^-1.1 and at most 1e-3"),
         (f"schedule of {description['model']}", f"{schedule}; {task['optimizer']} at {task['learning_rate']:g}"),
         *_below("search space", space or ["none stated: searches take their own (describe METHOD)"]),

@@ -97,7 +97,7 @@ def dataset_status(task: "Task", source: "DataSource") -> list[dict[str, Any]]:
 
     rows = []
     for dataset in task.datasets:
-        for split in dataset.splits:
+        for split in dataset.published:
             paths = source.find(dataset, split)
             if paths:
                 wrong = doubt(paths, split)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dphpo_bench.harness.plan import CheckedPlan
     from dphpo_bench.harness.run import RunResult
     from dphpo_bench.privacy.risk import Risk
+    from dphpo_bench.records.record import RunRecord
 
 
 def plan_json(checked: "CheckedPlan") -> dict[str, Any]:
@@ -86,12 +87,24 @@ def _flat(parameters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
             yield prefix + name, value
 
 
+def metric_texts(record: "RunRecord") -> dict[str, str]:
+    """Return the texts of all metrics by theirs and their test's name, such as "test accuracy", "shifted accuracy"."""
+    texts = {}
+    for test, metrics in {
+        "test": record.metrics,
+        **{name: each.metrics for name, each in record.further.items()},
+    }.items():
+        for name, value in metrics.items():
+            measure = measure_named(name, record.identity.facts)
+            texts[f"{test} {measure.title}"] = measure.text(value)
+    return texts
+
+
 def run_table(result: "RunResult", saved: Path | None = None) -> "Table":
     record = result.record
     identity, privacy = record.identity, record.privacy
     seed = "no seed" if identity.seed is None else f"seed {identity.seed}"
-    measures = ((measure_named(name, identity.facts), value) for name, value in record.metrics.items())
-    rows = [(f"test {measure.title}", measure.text(value)) for measure, value in measures]
+    rows = list(metric_texts(record).items())
     if guess := record.constant_guess:
         measure = shown_measure(identity.facts, record.metrics)
         rows.append(("best constant guess", f"{measure.text(guess.value)}: this run is not clearly better"))

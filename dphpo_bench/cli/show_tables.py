@@ -11,9 +11,9 @@ from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import count, one_line, rounded_down, value_text
 from dphpo_bench.cli.plots import bar, step_plot
 from dphpo_bench.cli.risk_text import record_risk, risk_rows
+from dphpo_bench.cli.run_tables import metric_texts
 from dphpo_bench.records.choices import chosen, is_number, series, tried
 from dphpo_bench.records.guesses import guess_line
-from dphpo_bench.records.measure import measure_named
 from dphpo_bench.records.record import Privacy, RunRecord
 from dphpo_bench.records.statement import releases
 
@@ -42,6 +42,7 @@ def _values_of(record: RunRecord) -> dict[str, Any]:
         "accounting": record.accounting,
         "error": record.error,
         "metrics": record.metrics,
+        "further": {name: test.model_dump() for name, test in record.further.items()},
         "constant_guess": record.constant_guess and record.constant_guess.model_dump(),
         "chosen": chosen(record.released),
         "paths": {path.name: [list(point) for point in path.points] for path in series(record.released)},
@@ -88,10 +89,9 @@ def _side_by_side(record: RunRecord, oracle: RunRecord | None) -> Iterator[str]:
     if oracle:
         columns.append((f"{oracle.identity.method}, seed {oracle.identity.seed}", oracle))
     rows = [["", *(one_line(title, MAX_VALUE) for title, _ in columns)]]
-    for name in dict.fromkeys(name for _, run in columns for name in run.metrics):
-        measure = measure_named(name, record.identity.facts)
-        texts = (measure.text(run.metrics[name]) if name in run.metrics else NOTHING for _, run in columns)
-        rows.append([one_line(f"test {measure.title}", MAX_VALUE), *texts])
+    metrics = [metric_texts(run) for _, run in columns]
+    for name in dict.fromkeys(name for texts in metrics for name in texts):
+        rows.append([one_line(name, MAX_VALUE), *(texts.get(name, NOTHING) for texts in metrics)])
     choices = [chosen(run.released) for _, run in columns]
     for name in list(dict.fromkeys(name for values in choices for name in values))[:MAX_CHOSEN]:
         texts = (_value(values[name]) if name in values else NOTHING for values in choices)

@@ -3,9 +3,9 @@
 import copy
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records, each, gathered
@@ -13,6 +13,10 @@ from dphpo_bench.base.tensors import Records, each, gathered
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import nn
+
+    from dphpo_bench.training.target_scale import TargetScale
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -67,20 +71,71 @@ class ModelMetric:
         return _number(self, lambda: self.compute(copy.deepcopy(model), test.copied()))
 
 
+def quality(metric: Metric | ModelMetric, scale: "TargetScale | None", model: "nn.Module", records: Records) -> float:
+    """Return a metric of a model, negative if less is better; NaN where it is undefined.
+
+    Args:
+        metric: of a task.
+        scale: of the task's targets, if it has one.
+        model: on any device.
+        records: with targets, at least one.
+    """
+    from dphpo_bench.training.evaluation import all_outputs
+
+    try:
+        if isinstance(metric, ModelMetric):
+            value = metric.of(model, records)
+        else:
+            outputs = all_outputs(model, records)
+            value = metric.of(outputs if scale is None else scale.invert(outputs), records.targets)
+    except InvalidValueError:
+        return math.nan
+    return value if metric.higher_is_better else -value
+
+
+@dataclass(frozen=True)
+class ModelMetrics:
+    """Several numbers about a model, computed together, as from texts that take long to write. Larger ones are better.
+
+    Attributes:
+        names: of the numbers, such as "nist" and "cider".
+        compute: (model, records) → the numbers in that order; see `ModelMetric`.
+    """
+
+    names: tuple[str, ...]
+    compute: "Callable[[nn.Module, Records], Sequence[float]]" = field(compare=False, repr=False)
+
+    def of(self, model: "nn.Module", test: Records) -> dict[str, float]:
+        """Compute the metrics.
+
+        Raises:
+            InvalidValueError: if a metric is undefined.
+        """
+        copies = copy.deepcopy(model), test.copied()
+        values = _computed(", ".join(self.names), lambda: [float(value) for value in self.compute(*copies)])
+        return {name: _checked(name, value) for name, value in zip(self.names, values, strict=True)}
+
+
 def _number(metric: Metric | ModelMetric, compute: Callable[[], float]) -> float:
-    name = metric.name
+    return _checked(metric.name, _computed(metric.name, lambda: float(compute())), metric.is_share)
+
+
+def _computed(name: str, compute: Callable[[], T]) -> T:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # where scikit-learn warns it returns NaN, which is refused below
         try:
-            value = float(compute())
+            return compute()
         except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
             raise InvalidValueError(f"The metric {name} cannot be computed: {reason}.") from None
+
+
+def _checked(name: str, value: float, is_share: bool = False) -> float:
     if math.isnan(value):
         raise InvalidValueError(
             f"The metric {name} is no number on these test records. Have they several targets? See metrics=."
         )
-    if metric.is_share and not 0 <= value <= 1:
+    if is_share and not 0 <= value <= 1:
         raise InvalidValueError(
             f"The metric {name} is a share: expected 0 <= value <= 1, got {value:g}. Divide it, or leave out is_share."
         )

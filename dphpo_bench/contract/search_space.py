@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from dphpo_bench.base.checks import number, short_text
@@ -27,21 +28,36 @@ SCHEDULE = frozenset({"batch_size", "epochs"})
 MOST_VALUES = 3
 """Number of values in the grid of a numeric range: its ends and its middle, logarithmic if the range is."""
 
-Extent = Literal["full", "fixed_schedule", "grid", "learning_rate", "wide"]
+CLIPPING_NORMS = (0.1, 1.0, 10.0)
+"""Clipping norms C of the joint space, a decade apart; AUTO-S, which needs none, stands beside them."""
+
+SCHEDULE_FACTORS = (0.25, 1, 4)
+"""Factors of the task's batch size and of its epochs in the joint space; steps change by 1/16 to 16."""
+
+Extent = Literal["full", "fixed_schedule", "grid", "joint", "learning_rate", "reference", "wide"]
 """Parts of the space that a search varies.
 
 - full: all of it.
 - fixed_schedule: all but batch size and epochs, so that every run costs the same.
 - grid: learning rate, optimiser and clipping, few enough for a grid.
+- joint: learning rate, clipping, batch size and epochs, of the optimiser that trains; `joint` has the values. What the
+  task states of these four replaces the usual values.
 - learning_rate: the learning rate alone.
+- reference: learning rate and clipping; the rate as in `wide`.
 - wide: the learning rate alone, over twice as many decades if the task states no space. A reference needs that: its
   grid must not end where it is best.
 """
 
-ALONE = frozenset({"learning_rate", "wide"})
-"""The extents that vary nothing but the learning rate: that of the optimiser which trains."""
+_VARIED: dict[Extent, frozenset[str]] = {
+    "grid": frozenset({"learning_rate", "optimizer", "clipping"}),
+    "joint": frozenset({"learning_rate", "clipping"}) | SCHEDULE,
+    "learning_rate": frozenset({"learning_rate"}),
+    "reference": frozenset({"learning_rate", "clipping"}),
+    "wide": frozenset({"learning_rate"}),
+}
 
-_GRID = frozenset({"learning_rate", "optimizer", "clipping"})
+OF_ONE_OPTIMIZER = frozenset(extent for extent, names in _VARIED.items() if "optimizer" not in names)
+"""The extents whose learning rates are those of the optimiser that trains."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +88,7 @@ class Space:
             InvalidValueError: if nothing is left.
         """
         space = dict(stated)
-        if self.optimizer is not None or self.extent in ALONE:
+        if self.optimizer is not None or self.extent in OF_ONE_OPTIMIZER:
             for name in [name for name in space if ":" in name]:  # what holds for one optimiser only
                 distribution = space.pop(name)
                 if name.endswith(f":{str(self.optimizer).lower()}"):
@@ -92,10 +108,15 @@ class Space:
                 return name not in fixed
             case "fixed_schedule":
                 return name not in fixed | SCHEDULE
-            case "grid":
-                return name in _GRID - fixed
-            case "learning_rate" | "wide":
-                return name == "learning_rate"
+            case extent:
+                return name in _VARIED[extent] - fixed
+
+
+def default_search_space() -> "dict[str, BaseDistribution]":
+    """Return a learning rate from 1e-4 to 1, logarithmically: four decades around the usual ones of AdamW and SGD."""
+    from optuna.distributions import FloatDistribution
+
+    return {"learning_rate": FloatDistribution(1e-4, 1.0, log=True)}
 
 
 NAIVE_RATE = 1e-3
@@ -139,6 +160,42 @@ def usual(
         "batch_size": CategoricalDistribution(batches),
         "epochs": CategoricalDistribution([epochs / 2, epochs * 2]),
     }
+
+
+def joint(
+    n_records: int,
+    batch_size: int,
+    epochs: float,
+    learning_rate: float = NAIVE_RATE,
+    *,
+    stated: "Mapping[str, BaseDistribution]" = MappingProxyType({}),
+) -> "dict[str, BaseDistribution]":
+    """Return the joint space: clipping × batch size × learning rate × epochs; public facts fix it, as for `usual`.
+
+    Clipping is AUTO-S, or at a norm C of `CLIPPING_NORMS`. Batch size and epochs are a quarter of the task's, the
+    task's, and four times as many, a batch at most all records. Learning rates are the usual ones, SGD's over four
+    decades: a step of SGD is as long as C, one of AdamW is not.
+
+    Args:
+        n_records: N; no batch is larger.
+        batch_size: of the task.
+        epochs: of the task.
+        learning_rate: of the task.
+        stated: hyperparameters that the task states, which replace the values here.
+    """
+    from optuna.distributions import CategoricalDistribution
+
+    narrow, wide = (usual(n_records, batch_size, epochs, learning_rate, decades=decades) for decades in (1, 2))
+    batches = {min(max(1, round(factor * batch_size)), n_records) for factor in SCHEDULE_FACTORS}
+    space = {
+        "learning_rate": narrow["learning_rate"],
+        **({"learning_rate:sgd": wide["learning_rate:sgd"]} if "learning_rate:sgd" in wide else {}),
+        "clipping": CategoricalDistribution(["auto_s", *(f"abadi:{norm:g}" for norm in CLIPPING_NORMS)]),
+        "batch_size": CategoricalDistribution(sorted(batches)),
+        "epochs": CategoricalDistribution([factor * epochs for factor in SCHEDULE_FACTORS]),
+    }
+    names = set(map(hyperparameter, stated))
+    return {name: values for name, values in space.items() if hyperparameter(name) not in names} | dict(stated)
 
 
 def hyperparameter(name: str) -> str:

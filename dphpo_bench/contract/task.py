@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from torch import Tensor
 
+    from dphpo_bench.contract.further import FurtherTest
     from dphpo_bench.contract.search_space import Candidate
     from dphpo_bench.data.datasets import Dataset
     from dphpo_bench.data.encoding import Columns
@@ -39,24 +40,15 @@ MAX_STEPS = 10**9
 """Largest number of steps of a run."""
 
 MAX_DELTA = 1e-3
-
-
-def usual_delta(n_records: int) -> float:
-    """Return δ = N^-1.1, the convention of the field's benchmarks (smaller than 1/N), or the most that boards take."""
-    return min(float(n_records**-1.1), MAX_DELTA)
-
-
 """Largest δ of a record that a board takes."""
 
 Kind = Literal["classification", "binary", "multilabel", "regression", "tokens", "own"]
 """Kind of a model's output, with ready-made losses, scores and metrics; "own": none of them."""
 
 
-def default_search_space() -> "dict[str, BaseDistribution]":
-    """Return a learning rate from 1e-4 to 1, logarithmically: four decades around the usual ones of AdamW and SGD."""
-    from optuna.distributions import FloatDistribution
-
-    return {"learning_rate": FloatDistribution(1e-4, 1.0, log=True)}
+def usual_delta(n_records: int) -> float:
+    """Return δ = N^-1.1, the convention of the field's benchmarks (smaller than 1/N), or the most that boards take."""
+    return min(float(n_records**-1.1), MAX_DELTA)
 
 
 @dataclass(frozen=True)
@@ -100,7 +92,7 @@ class TaskFacts:
     n_classes: int | None = None
     error_bound: float | None = None
     loss_bound: float | None = None
-    search_space: "Callable[[], dict[str, BaseDistribution]]" = default_search_space
+    search_space: "Callable[[], dict[str, BaseDistribution]]" = search.default_search_space
     unit: str = RECORD
     class_shares: tuple[float, ...] | None = None
     class_weights: Literal["balanced"] | None = None
@@ -183,7 +175,7 @@ class TaskFacts:
     def searched(self, space: "search.Space | None" = None) -> "dict[str, BaseDistribution]":
         """Return the hyperparameters that a search varies.
 
-        They are `search_space`, or a part of it, or of `search.usual` if the task states none.
+        They are `search_space`, or a part of it, or of `search.usual` if the task states none; or `search.joint`.
 
         Args:
             space: the part; None: `search_space` as it is.
@@ -193,15 +185,17 @@ class TaskFacts:
         """
         if space is None:
             return self.search_space()
-        if self.states_a_space:
-            return space.of(self.search_space())
-        decades = 2 if space.extent == "wide" else 1
-        return space.of(search.usual(self.n_records, self.batch_size, self.epochs, self.learning_rate, decades=decades))
+        stated = self.search_space() if self.states_a_space else {}
+        schedule = self.n_records, self.batch_size, self.epochs, self.learning_rate
+        if space.extent == "joint":
+            return space.of(search.joint(*schedule, stated=stated))
+        decades = 2 if space.extent in ("reference", "wide") else 1
+        return space.of(stated if self.states_a_space else search.usual(*schedule, decades=decades))
 
     @property
     def states_a_space(self) -> bool:
         """True if the task states what searches may vary."""
-        return self.search_space is not default_search_space
+        return self.search_space is not search.default_search_space
 
     def grid(self, points: int, space: "search.Space | None" = None) -> "list[Candidate]":
         """Return evenly spaced points of the search space; see `search.grid`."""
@@ -277,7 +271,7 @@ class Task(ABC):
         is spent. Loading must work without it, too. Default: the files of `datasets`.
         """
         for dataset in self.datasets:
-            for split in dataset.splits:
+            for split in dataset.published:
                 source.files(dataset, split)
 
     @abstractmethod
@@ -314,6 +308,11 @@ class Task(ABC):
     def metrics(self) -> tuple[Metric | ModelMetric, ...]:
         """Metrics on the test records; a board shows the first. Default: by kind."""
         return metrics.READY.get(self.facts.kind, ())
+
+    @property
+    def further_tests(self) -> "tuple[FurtherTest, ...]":
+        """Other tests of the trained model, such as on shifted records. Default: none."""
+        return ()
 
     @property
     def target_scale(self) -> TargetScale | None:

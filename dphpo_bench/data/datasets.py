@@ -48,6 +48,8 @@ class Dataset:
         homepage: where it was first published.
         revision: branch, tag or commit of the hub's repository.
         shares_repo: whether the repository holds other datasets, too.
+        shifted: published records to test with beside `test`, of other sources; no part of a run's identity. None:
+            there are none.
     """
 
     name: str
@@ -57,6 +59,12 @@ class Dataset:
     homepage: str
     revision: str = field(default="main", kw_only=True)
     shares_repo: bool = field(default=False, kw_only=True)
+    shifted: Split | None = field(default=None, kw_only=True)
+
+    @property
+    def published(self) -> tuple[Split, ...]:
+        """All splits whose files are read."""
+        return self.splits if self.shifted is None else (*self.splits, self.shifted)
 
     @property
     def train(self) -> Split:
@@ -120,7 +128,9 @@ def download_command(dataset: Dataset, mirror: str) -> str:
     """Return the shell command that puts a dataset into a mirror, on any machine with a network."""
     if dataset.repo_id:
         revision = "" if dataset.revision == "main" else f" --revision {dataset.revision}"
-        files = f" {' '.join(path for split in dataset.splits for path in split.paths)}" if dataset.shares_repo else ""
+        files = (
+            f" {' '.join(path for split in dataset.published for path in split.paths)}" if dataset.shares_repo else ""
+        )
         return f"hf download {dataset.repo_id}{files} --repo-type dataset{revision} --local-dir {mirror}/{dataset.name}"
-    files = " ".join(f"-O {split.url}" for split in dataset.splits)
+    files = " ".join(f"-O {split.url}" for split in dataset.published)
     return f"curl --fail --location --create-dirs --output-dir {mirror}/{dataset.name} {files}"

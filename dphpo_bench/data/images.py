@@ -55,7 +55,7 @@ def prepare_records(source: DataSource, dataset: Images) -> None:
         DataError: if a file is missing, damaged, or holds other records than it should.
     """
     source.check_mirror(dataset)
-    for split in dataset.splits:
+    for split in dataset.published:
         if cached_rows(*_place(source, dataset, split)) < split.rows:
             load_records(source, dataset, split)
 

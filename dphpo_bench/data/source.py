@@ -95,7 +95,7 @@ class DataSource:
             DataError: if it lacks one.
         """
         if self.data_dir:
-            for split in dataset.splits:
+            for split in dataset.published:
                 self.files(dataset, split)
 
     def files(self, dataset: Dataset, split: Split) -> tuple[Path, ...]:

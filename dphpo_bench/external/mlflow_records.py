@@ -16,6 +16,7 @@ from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.risks import risk_of
 from dphpo_bench.records.statement import lines
 from dphpo_bench.records.store import read_record
+from dphpo_bench.records.tables import further_metrics
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -112,6 +113,7 @@ def _parameters(record: RunRecord) -> Iterator[tuple[str, str]]:
 def _metrics(record: RunRecord) -> Iterator[tuple[str, float]]:
     """Yield what is a finite number; the record itself has the rest."""
     values: dict[str, float] = {f"test.{name}": value for name, value in record.metrics.items()}
+    values |= further_metrics(record, ".")
     values["delta"] = record.identity.delta
     if (privacy := record.privacy) and privacy.end_to_end_private and privacy.recomputed:
         values |= {"epsilon": privacy.epsilon, "epsilon_planned": privacy.planned.epsilon}

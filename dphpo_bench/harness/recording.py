@@ -22,6 +22,7 @@ from dphpo_bench.contract.seals import sealed
 from dphpo_bench.contract.task import Task, TaskFacts
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.attempt import Attempt
+from dphpo_bench.harness.measuring import Measured
 from dphpo_bench.harness.plan import CheckedPlan, parameters_of
 from dphpo_bench.harness.reasons import MAX_REASON, reason_of
 from dphpo_bench.harness.setup import Setup
@@ -31,7 +32,6 @@ from dphpo_bench.privacy.risk import CERTAIN, Risk, worst
 from dphpo_bench.records.measure import Measure
 from dphpo_bench.records.record import (
     MAX_RECORD_BYTES,
-    ConstantGuess,
     CostRecord,
     Epsilon,
     Identity,
@@ -121,21 +121,20 @@ def record_of(
     checked: CheckedPlan,
     identity: Identity,
     attempt: Attempt,
-    metrics: Mapping[str, float],
+    measured: Measured,
     seconds: Mapping[str, float],
     setup: Setup,
-    guess: ConstantGuess | None = None,
 ) -> RunRecord:
     """Return the record of a run, or that of a failed run if no record can hold the released values."""
     proven = _risk_of(checked, attempt)
 
-    def record_with(attempt: Attempt, metrics: Mapping[str, float]) -> RunRecord:
+    def record_with(attempt: Attempt, measured: Measured) -> RunRecord:
         recomputed = attempt.recomputed
         return RunRecord(
             identity=identity,
             status=attempt.status,
             error=attempt.error,
-            metrics=dict(metrics),
+            metrics=dict(measured.metrics),
             released=attempt.outcome.released if attempt.outcome else {},
             privacy=Privacy(
                 planned=epsilon_record(checked.epsilon),
@@ -149,7 +148,8 @@ def record_of(
             cost=CostRecord(**asdict(checked.plan.cost)),
             seconds=dict(seconds),
             peak_memory_bytes=_peak_memory_bytes(),
-            constant_guess=guess if metrics else None,
+            constant_guess=measured.guess,
+            further=dict(measured.further),
             environment=environment(
                 setup.device, f"opendp {version('opendp')}, discrete" if setup.secure_noise else "torch, not hardened"
             ),
@@ -157,13 +157,13 @@ def record_of(
         )
 
     try:
-        record = record_with(attempt, metrics)
+        record = record_with(attempt, measured)
         size = len(record.to_json().encode())
         if size > MAX_RECORD_BYTES:
             raise RecordError(f"The record takes {size} bytes, more than {MAX_RECORD_BYTES}; release less.")
     except (ValueError, RecordError) as failure:
         reason = f"Expected released values that a record can hold: {reason_of(failure, hide=setup.unseeded)}"
-        record = record_with(attempt.failed(reason[:MAX_REASON]), {})
+        record = record_with(attempt.failed(reason[:MAX_REASON]), Measured())
         if len(record.to_json().encode()) > MAX_RECORD_BYTES:  # because of the ledger
             record = record.model_copy(update={"privacy": None})
     if setup.hides_time(checked.plan.event):

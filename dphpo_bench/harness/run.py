@@ -19,7 +19,6 @@ from dphpo_bench.base.errors import (
     DphpoBenchError,
     InvalidValueError,
     RecordError,
-    SealedDataError,
 )
 from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import Progress
@@ -27,10 +26,8 @@ from dphpo_bench.base.tensors import Records
 from dphpo_bench.base.terminal import TerminalProgress
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method
-from dphpo_bench.contract.metrics import ModelMetric
 from dphpo_bench.contract.registry import method_of, task_of
-from dphpo_bench.contract.seals import sealed
-from dphpo_bench.contract.task import Task, TaskFacts
+from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import VOID, Account, Entry
 from dphpo_bench.harness.account_report import AccountReport, report_of
@@ -38,21 +35,20 @@ from dphpo_bench.harness.attempt import Attempt, execute
 from dphpo_bench.harness.continuing import check_continuable, must_not_change, releases_of, with_checkpoints
 from dphpo_bench.harness.entry import Counted, OpenEntry, account_of, refuse_no_privacy, told_apart, warn_of_seeds
 from dphpo_bench.harness.journal import Journal
+from dphpo_bench.harness.measuring import Measured, measure
 from dphpo_bench.harness.own_data import check_declared, check_same_data, data_digest, keeps_digest
 from dphpo_bench.harness.plan import CheckedPlan, plan
 from dphpo_bench.harness.plan_cache import code_of
-from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.recording import RunFailedError, identity_of, record_of, task_identity, timed
 from dphpo_bench.harness.saving import write_model
 from dphpo_bench.harness.setup import CONDITIONS, SECURE_NOISE, Setup
 from dphpo_bench.harness.siblings import prepare_sibling
 from dphpo_bench.harness.trained import TrainedModel
-from dphpo_bench.harness.unlearned import DIVERGED, constant_guess, diverged
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.event_kinds import needs_density
 from dphpo_bench.privacy.objective import NO_GRID
 from dphpo_bench.records.guesses import guess_line
-from dphpo_bench.records.record import ConstantGuess, RunRecord
+from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.session import checkpoints
 
@@ -220,13 +216,11 @@ def run(
         setup = replace(setup, meter=meter)
         attempt = _execute(checked, task, train, setup, entry)
     identity = told_apart(identity, setup.journal)
-    metrics: dict[str, float] = {}
-    model: nn.Module | None = None
-    guess: ConstantGuess | None = None
+    measured, model = Measured(), None
     if attempt.outcome:
         with timed(seconds, "test"), setup.progress.track("Testing", 0):
-            attempt, metrics, model, guess = _measured(attempt, attempt.outcome.model, task, source, setup, checked)
-    record = record_of(checked, identity, attempt, metrics, seconds, setup, guess)
+            attempt, measured, model = measure(attempt, attempt.outcome.model, task, source, setup, checked)
+    record = record_of(checked, identity, attempt, measured, seconds, setup)
     if entry:
         entry.end(attempt, record.status)
     if record.error != attempt.error:  # no record can hold what it released, or not even its ledger
@@ -292,55 +286,6 @@ def _execute(checked: CheckedPlan, task: Task, train: Records, setup: Setup, ent
         if setup.secure_noise:  # nothing has been drawn, so another try is the first one
             setup.journal.discard()
         raise
-
-
-def _measured(
-    attempt: Attempt, model: "nn.Module", task: Task, source: DataSource, setup: Setup, checked: CheckedPlan
-) -> "tuple[Attempt, dict[str, float], nn.Module | None, ConstantGuess | None]":
-    """Return the attempt, which failed if a metric cannot be computed, the metrics, the model, and the constant guess.
-
-    The model stays with a failed attempt, unless its code reached for sealed data.
-    """
-    from dphpo_bench.training.evaluation import all_outputs
-
-    metrics: dict[str, float] = {}
-    complaints: list[str] = []
-    outputs: Any = None
-    guess: ConstantGuess | None = None
-    try:
-        test = task.load_test(source)
-        with sealed() as complaints:  # the model runs, and its code is the method's
-            if len(test):
-                about_outputs = any(not isinstance(metric, ModelMetric) for metric in task.metrics)
-                outputs = all_outputs(model, test) if about_outputs else None
-                if about_outputs:
-                    _check_classes(outputs, task.facts)
-                    outputs = outputs if task.target_scale is None else task.target_scale.invert(outputs)
-                for metric in task.metrics:
-                    is_of_model = isinstance(metric, ModelMetric)
-                    metrics[metric.name] = metric.of(*((model, test) if is_of_model else (outputs, test.targets)))
-                guess = constant_guess(task, test, outputs, metrics, model, checked)
-        if complaints:
-            raise SealedDataError(complaints[0])
-    except (Exception, SystemExit) as failure:
-        reason = reason_of(failure, hide=setup.unseeded)
-        if complaints:
-            return attempt.failed(reason), {}, None, None
-        reason += f" {DIVERGED[0].upper()}{DIVERGED[1:]}." if diverged(outputs) else ""
-        return replace(attempt, status="failed", error=reason), {}, model, None
-    return attempt, metrics, model, guess
-
-
-def _check_classes(outputs: Any, facts: TaskFacts) -> None:
-    """Refuse outputs with another number of classes than the task has: their metrics would mean nothing."""
-    from dphpo_bench.training.losses import logits
-
-    shape = tuple(logits(outputs).shape)
-    if facts.kind in ("classification", "tokens") and shape[-1] != facts.n_classes:
-        raise InvalidValueError(
-            f"Expected a model with {facts.n_classes} outputs, one for each class, got outputs of shape "
-            f"{shape}. Return a model that the session built."
-        )
 
 
 def resolve_device(device: "str | torch.device") -> str:

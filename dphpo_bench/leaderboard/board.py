@@ -50,3 +50,7 @@ class Board:
     @property
     def explains(self) -> bool:
         return any(row.lost_to_noise for table in self.tables for row in table.everyone)
+
+    @property
+    def shifts(self) -> bool:
+        return any(row.shifted for table in self.tables for row in table.everyone)

@@ -115,6 +115,10 @@ def _all_columns(measure: Measure | None) -> list[Column]:
             lambda row: metric_text(row.utility, measure), lambda row: _mean(row.utility),
             measure is not None and not measure.higher_is_better),
         Column(
+            "shifted", f"shifted {metric}", f"{mean} on shifted test records, {interval}; the task says which.", "",
+            lambda row: metric_text(row.shifted, measure), lambda row: _mean(row.shifted),
+            measure is not None and not measure.higher_is_better),
+        Column(
             "cross_entropy", "cross entropy", "Of the test data, in nats: smaller where probabilities can be trusted.",
             "Mean over the tables, in nats: smaller is better.",
             lambda row: measure_text(row.cross_entropy, CROSS_ENTROPY, decimals=3),
@@ -190,9 +194,14 @@ def _all_columns(measure: Measure | None) -> list[Column]:
     ]  # fmt: skip
 
 
-def row_columns(measure: Measure | None, explains: bool = False) -> tuple[Column, ...]:
+def row_columns(measure: Measure | None, explains: bool = False, shifts: bool = False) -> tuple[Column, ...]:
+    """Return the columns of a table; some only where the board explains gaps, or has shifted tests."""
     columns = (column for column in _all_columns(measure) if column.explanation)
-    return tuple(column for column in columns if explains or not column.key.startswith("lost_to"))
+    return tuple(column for column in columns if _is_there(column.key, explains, shifts))
+
+
+def _is_there(name: str, explains: bool, shifts: bool) -> bool:
+    return shifts if name.startswith("shifted") else explains or not name.startswith("lost_to")
 
 
 def overall_columns(measure: Measure | None) -> tuple[Column, ...]:
@@ -266,6 +275,7 @@ CSV = {
     "advantage": ("risk", "row.risk.advantage"),
     "mu": ("risk", "row.risk.mu"),
     "mu_fit": ("share", "row.risk.mu_fit"),
+    **_interval("shifted", "metric", "row.shifted"),
 }
 """The columns: a pandas type, or the kind of a float as `_rounded` knows it, and where their values are."""
 
@@ -282,7 +292,7 @@ def to_csv(board: Board) -> str:
     rows: list[dict[str, Any]] = [{"table": table, "row": row} for table in board.tables for row in table.everyone]
     columns = {}
     for name, (kind, place) in CSV.items():
-        if name.startswith("lost_to") and not board.explains:
+        if not _is_there(name, board.explains, board.shifts):
             continue
         item, _, attribute = place.partition(".")
         values = [value_at(each[item], attribute) for each in rows]

@@ -47,7 +47,7 @@ def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = Non
         "image": _image,
         "alignment": lambda column: ":--" if column.key in TEXT_COLUMNS else "--:",
     }
-    row_terms = _terms(row_columns(board.measure, board.explains))
+    row_terms = _terms(row_columns(board.measure, board.explains, board.shifts))
     page = environment.get_template("README.md").render(
         **context(board, paths),
         charts=charts,

@@ -42,7 +42,7 @@ def context(board: Board, paths: Paths | None) -> dict[str, Any]:
         "settings": settings_of(board),
         "paths": paths or Paths(),
         "varying": varying,
-        "row_columns": partial(row_columns, explains=board.explains),
+        "row_columns": partial(row_columns, explains=board.explains, shifts=board.shifts),
         "overall_columns": overall_columns,
         "marks": MARKS,
     }

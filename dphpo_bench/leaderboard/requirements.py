@@ -39,7 +39,7 @@ CALIBRATED = 20.0
 ROUNDING = 1e-6
 """The largest relative difference between values of one ε on two machines."""
 
-NOT_PRIVATE = frozenset({"grid_oracle", "grid_oracle_schedule", "nonprivate", REPLAY})
+NOT_PRIVATE = frozenset({"grid_oracle", "grid_oracle_schedule", "noiseless", "nonprivate", REPLAY})
 """Methods of this project that are not private, whatever their records say."""
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")

@@ -1,6 +1,7 @@
 """Tables of contestants on one task at one ε: their rows, and how each figure of a row is computed."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -58,6 +59,8 @@ class Row(Standing):
         risk: the largest proven bounds of what an attack on one record can achieve against a run, failed ones included;
             None if no run could say.
         lost_to_noise: of `gap_to_oracle`, what paying for the tuning cost; None without extra runs, as the next.
+        shifted: the utility on shifted records; None unless all finished runs have it, on those that most runs in the
+            table have.
     """
 
     method_version: int
@@ -72,6 +75,7 @@ class Row(Standing):
     path: tuple[PathPoint, ...] = ()
     lost_to_noise: Estimate | None = None
     lost_to_choice: Estimate | None = None
+    shifted: Estimate | None = None
     records: tuple[tuple[int, str], ...] = ()
     command: str = ""
 
@@ -105,12 +109,14 @@ def table_of(contest: Contest, draws: Draws, replays: Replays) -> Table:
     intervals = [] if resampled is None else middle_ranks(resampled)
     by_contestant = {entry.contestant: interval for entry, interval in zip(ranked, intervals, strict=True)}
     explained = replays.explain(key for entry in contest.entries for key in entry.runs["key"])
+    shift = _usual_shift(contest)
     rows = [
         _row(
             entry,
             by_contestant.get(entry.contestant),
             contest,
             replays.splits(entry, contest.oracle) if explained else [],
+            shift,
         )
         for entry in sorted(contest.entries, key=_best_first)
     ]
@@ -131,7 +137,13 @@ def _best_first(entry: Entry) -> tuple[bool, float, str]:
     return entry.finished.empty, -round(fmean(entry.by_seed().values()), 9), entry.contestant.label
 
 
-def _row(entry: Entry, interval: Ranks | None, contest: Contest, splits: Sequence[Split]) -> Row:
+def _usual_shift(contest: Contest) -> str:
+    """Return the shifted records that most runs were measured on, or an empty text."""
+    counts = Counter(shift for entry in contest.entries for shift in entry.finished["shift"] if shift)
+    return min(counts, key=lambda shift: (-counts[shift], shift), default="")
+
+
+def _row(entry: Entry, interval: Ranks | None, contest: Contest, splits: Sequence[Split], shift: str) -> Row:
     runs, finished = entry.runs, entry.finished
     of_command = ["method", "parameters", "method_version", "task_version", "setting", "target", "seed"]
     first = next(runs[of_command].itertuples())
@@ -141,6 +153,7 @@ def _row(entry: Entry, interval: Ranks | None, contest: Contest, splits: Sequenc
     known = runs[runs["epsilon"].notna()]
     epsilon, accountant = max(zip(known["epsilon"].tolist(), known["accountant"], strict=True), default=(None, ""))
     audited = finished["audited"].max()
+    is_shifted = bool(values) and bool(shift) and bool((finished["shift"] == shift).all())
     return Row(
         contestant=entry.contestant,
         method_version=first.method_version,  # the versions of the runs are the same
@@ -167,6 +180,7 @@ def _row(entry: Entry, interval: Ranks | None, contest: Contest, splits: Sequenc
         path=next(iter(finished["released_path"]), ()),
         lost_to_noise=mean_interval([split.noise for split in splits]) if splits else None,
         lost_to_choice=mean_interval([split.choice for split in splits]) if splits else None,
+        shifted=metric_mean(finished["shifted"].tolist(), contest.setting.measure) if is_shifted else None,
         records=tuple(zip(runs["seed"].tolist(), runs["path"], strict=True)),
         command=command_of(first),
     )

@@ -15,6 +15,7 @@ from typing import Any, TypeGuard
 from dphpo_bench.base.errors import InvalidValueError, RecordError, RegistryError
 from dphpo_bench.base.progress import NullProgress, Progress
 from dphpo_bench.base.text import compact_json, escaped, one_line
+from dphpo_bench.contract.further import SHIFTED
 from dphpo_bench.leaderboard.recompute import Claim, Cost, recompute
 from dphpo_bench.leaderboard.requirements import (
     MAX_METRIC,
@@ -36,7 +37,7 @@ from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS
 from dphpo_bench.recipes.synthetic import SyntheticDraw
 from dphpo_bench.records.measure import Measure, compared_value, shown_measure
 from dphpo_bench.records.reading import path_text, record_files
-from dphpo_bench.records.record import CostRecord, Identity
+from dphpo_bench.records.record import CostRecord, Identity, RunRecord
 from dphpo_bench.records.risks import stated
 from dphpo_bench.records.store import read_record
 
@@ -81,6 +82,8 @@ class Run:
         value: of the setting's metric, on test data; None for a run that failed.
         epsilon: the claim, which the ledger confirms; ∞ for a run that is not private; None for one that failed before
             it could say.
+        shifted: as `value`, on shifted records; None without such a test.
+        shift: what these are like.
         values: what it released, or was given, of the hyperparameters of a run of DP-SGD; compact JSON.
         risk: to one record: what the ledger costs, or more if the record says so; None for a run that failed before it
             could say.
@@ -108,6 +111,8 @@ class Run:
     key: str = ""
     values: str = "{}"
     cross_entropy: float | None = None
+    shifted: float | None = None
+    shift: str = ""
     refuted: bool = False
     risk: Risk | None = None
 
@@ -224,6 +229,15 @@ def _has_seen(facts: Mapping[str, Any]) -> bool:
     return any(not isinstance(model, dict) or model.get("has_seen_records") is not False for model in pretrained)
 
 
+def _shifted(record: RunRecord, measure: Measure) -> float | None:
+    """Return the measure on shifted records; None of a record without it."""
+    if SHIFTED not in record.further or measure.name not in record.further[SHIFTED].metrics:
+        return None
+    value = compared_value(measure, record.further[SHIFTED].metrics[measure.name], record.identity.facts)
+    check_value(measure, value)
+    return value
+
+
 def _cross_entropy(metrics: Mapping[str, float]) -> float | None:
     value = metrics.get("cross_entropy", math.nan)
     return value if 0 <= value <= MAX_METRIC else None
@@ -242,6 +256,7 @@ def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
     cost = record.cost or CostRecord(runs=0, steps=0, examples=0.0)
     numbers = (cost.runs, cost.examples, *record.seconds.values())
     require(all(number <= MAX_NUMBER for number in numbers), f"a cost or a time is above {MAX_NUMBER:g}")
+    shifted = _shifted(record, measure) if record.status == "ok" else None
     if record.audit:
         check_audit(record.audit, value)
     claimed = (privacy.recomputed or privacy.planned) if privacy else None
@@ -268,6 +283,8 @@ def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
         key=identity.key,
         values=_values(identity.parameters, record.released),
         cross_entropy=_cross_entropy(record.metrics) if value is not None else None,
+        shifted=shifted,
+        shift="" if shifted is None else record.further[SHIFTED].about,
         refuted=bool(record.audit and record.audit.refuted),
         risk=stated(privacy, identity.delta) if privacy else None,
     )

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dphpo_bench.base.tensors import Records
+from dphpo_bench.contract.further import SHIFTED, FurtherTest
 from dphpo_bench.contract.task import Input, Kind, Task, TaskFacts
 from dphpo_bench.data.datasets import Split
 
@@ -95,6 +96,15 @@ class DatasetTask(Task):
     def load_test(self, source: "DataSource") -> Records:
         """Return the test records in canonical order."""
         return self._load(source, self.dataset.test)
+
+    @property
+    def further_tests(self) -> tuple[FurtherTest, ...]:
+        """The dataset's shifted records, if any are published."""
+        shifted = self.dataset.shifted
+        if shifted is None:
+            return ()
+        about = f"{shifted.rows:,} records of {shifted.path} in {self.dataset.published_at} at {self.dataset.revision}"
+        return (FurtherTest(SHIFTED, about, lambda source: self._load(source, shifted)),)
 
     def fingerprint(self, source: "DataSource") -> str:
         """Hash what identifies the inputs and the initial weights: records, features' parameters, checksums."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ClippingRule = Annotated[str, parse_clipping]
 """A clipping rule's name, as in `parse_clipping`."""
 
-Schedule = Literal["constant", "cosine"]
+Schedule = Literal["constant", "cosine", "linear"]
 
 HYPERPARAMETERS = frozenset(
     {"learning_rate", "optimizer", "clipping", "weight_decay", "momentum", "schedule", "averaging"}
@@ -46,7 +46,8 @@ class DpSgd:
         learning_rate: η, or its start for a schedule that falls.
         optimizer: a `torch.optim` name.
         clipping: as in `parse_clipping`.
-        schedule: "constant", or "cosine": η falls to zero along half a cosine (Loshchilov and Hutter 2017).
+        schedule: "constant"; or η falls to zero, "cosine": along half a cosine (Loshchilov and Hutter 2017), "linear":
+            along a line.
         averaging: decay of the exponential average of weights that is returned; 0 returns the last ones.
         weight_decay: of the optimiser; None: its default.
         momentum: of the optimiser, if it has one; None: the default of `UpdateRule`.
@@ -165,6 +166,8 @@ class DpSgd:
         """Return η of a step, 0 ≤ step < T."""
         if self.schedule == "constant":
             return self.learning_rate
+        if self.schedule == "linear":
+            return self.learning_rate * (1 - step / self.steps)
         return self.learning_rate * (1 + math.cos(math.pi * step / self.steps)) / 2
 
     def opened(self, session: Session, candidate: Candidate) -> "tuple[DpSgd, Session, Candidate]":

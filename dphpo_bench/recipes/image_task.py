@@ -5,9 +5,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dphpo_bench.base.tensors import Records
+from dphpo_bench.contract.further import SHIFTED, FurtherTest
 from dphpo_bench.contract.task import Input
 from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.data.weights import Weights, weights_folder
+from dphpo_bench.recipes.corruptions import Corruptions
 from dphpo_bench.recipes.dataset_task import DatasetTask, Schedule, Setup
 from dphpo_bench.recipes.features import CachedFeatures, PictureRoute
 from dphpo_bench.recipes.picture_features import PictureFeatures
@@ -17,6 +19,7 @@ from dphpo_bench.recipes.vision_transformers import SMALL_VIT, VisionTransformer
 if TYPE_CHECKING:
     import torch
 
+    from dphpo_bench.data.cache import Array
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.recipes.fine_tuning import Which
 
@@ -48,6 +51,7 @@ class ImageTask(DatasetTask):
         cnn_schedule: of the convolutional network.
         vit_schedule: of models that fine-tune all weights of a vision transformer.
         vit_part_schedule: of models that fine-tune a part of them.
+        corruptions: of the test pictures, for a further test; None: there is none. Theirs are for pictures of 32x32.
     """
 
     models: ClassVar[tuple[str, ...]] = ("linear", "cnn")
@@ -64,16 +68,26 @@ class ImageTask(DatasetTask):
     # privacy", NeurIPS 2022, for CIFAR; the learning rate is the default of their published script.
     vit_schedule: ClassVar[Schedule] = Schedule(batch_size=1000, epochs=5, learning_rate=5e-4)
     vit_part_schedule: ClassVar[Schedule] = Schedule(batch_size=1000, epochs=5)
+    corruptions: ClassVar[Corruptions | None] = None
 
     @property
     def transformer(self) -> VisionTransformer:
-        """What the model fine-tunes, or is a linear layer on, if it is one of `VITS` and `SMALL_VITS`."""
+        """The network that a model of `VITS` or `SMALL_VITS` fine-tunes, or is a linear layer on."""
         return self.transformers["small_vit" if self.model_name in SMALL_VITS else "vit"]
 
     @property
     def n_classes(self) -> int:  # type: ignore[override]
         """The dataset's number of classes."""
         return self.datasets[0].n_classes
+
+    @property
+    def further_tests(self) -> tuple[FurtherTest, ...]:
+        """The test pictures under `corruptions`."""
+        corruptions = self.corruptions
+        if corruptions is None:
+            return super().further_tests
+        about = corruptions.about
+        return (FurtherTest(SHIFTED, about, lambda source: self._load_corrupted(source, corruptions)),)
 
     @property
     def pretrained_models(self) -> tuple[Weights, ...]:
@@ -101,6 +115,12 @@ class ImageTask(DatasetTask):
         if route := self._route:
             shape = self.dataset.image_shape
             self._features(source, route).prepare(pixels, lambda: route.extractor(shape, source))
+            if corruptions := self.corruptions:
+                self._features(source, route, corruptions.key).prepare(
+                    lambda _: torch.from_numpy(self._corrupted(source, corruptions)["pixels"]),
+                    lambda: route.extractor(shape, source),
+                    (self.dataset.test,),
+                )
 
     def build_model(self) -> "torch.nn.Module":
         """Build a linear layer, of zeros, the convolutional network with torch's initial weights, or the transformer.
@@ -138,18 +158,35 @@ class ImageTask(DatasetTask):
             return Setup(Input((route.size(shape),)), route.key, self.linear_schedule)
         return Setup(Input(shape), {"pixels": "x / 127.5 - 1"}, self.cnn_schedule)
 
-    def _features(self, source: "DataSource", route: PictureRoute) -> CachedFeatures:
-        return CachedFeatures(source, self.dataset, route.key, route.size(self.dataset.image_shape))
+    def _features(self, source: "DataSource", route: PictureRoute, changed: Any = None) -> CachedFeatures:
+        key = {**route.key, **(changed or {})}
+        return CachedFeatures(source, self.dataset, key, route.size(self.dataset.image_shape))
 
     def _load(self, source: "DataSource", split: Split) -> Records:
-        import torch
-
         from dphpo_bench.data.images import load_records
 
         records = load_records(source, self.dataset, split)
-        pixels = torch.from_numpy(records["pixels"])
+        return self._records(source, split, records["pixels"], records["label"])
+
+    def _load_corrupted(self, source: "DataSource", corruptions: Corruptions) -> Records:
+        records = self._corrupted(source, corruptions)
+        return self._records(source, self.dataset.test, records["pixels"], records["label"], corruptions.key)
+
+    def _corrupted(self, source: "DataSource", corruptions: Corruptions) -> "Array":
+        from dphpo_bench.data.images import load_records
+
+        records = load_records(source, self.dataset, self.dataset.test).copy()
+        records["pixels"] = corruptions.apply(records["pixels"])
+        return records
+
+    def _records(self, source: "DataSource", split: Split, pixels: Any, labels: Any, changed: Any = None) -> Records:
+        """Return records of pictures of a split; `changed` is the identity of what was done to them, if anything."""
+        import torch
+
+        pixels = torch.from_numpy(pixels)
         if route := self._route:
-            inputs = self._features(source, route).load(split, pixels, lambda some: route.extract(some, source))
+            features = self._features(source, route, changed)
+            inputs = features.load(split, pixels, lambda some: route.extract(some, source))
         else:
             inputs = pixels if self._tuning else pixels.float().div_(127.5).sub_(1)
-        return Records(inputs, torch.from_numpy(records["label"]).long())
+        return Records(inputs, torch.from_numpy(labels).long())

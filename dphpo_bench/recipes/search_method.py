@@ -7,7 +7,7 @@ from annotated_types import Interval
 
 from dphpo_bench.contract.method import Cost, P, Plan
 from dphpo_bench.contract.parameters import LATER, Share
-from dphpo_bench.contract.search_space import ALONE, Candidate, Extent, Space
+from dphpo_bench.contract.search_space import OF_ONE_OPTIMIZER, Candidate, Extent, Space
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import ClippingRule, DpSgd
@@ -58,7 +58,7 @@ class CandidateMethod(TrainingMethod[P]):
             "batch_size": self.batch_size is not None,
             "epochs": self.epochs is not None,
         }
-        optimizer = self.optimizer or (facts.optimizer if extent in ALONE else None)
+        optimizer = self.optimizer or (facts.optimizer if extent in OF_ONE_OPTIMIZER else None)
         return Space(extent, tuple(name for name, by_hand in set_by_hand.items() if by_hand), optimizer)
 
     def searched(self, facts: TaskFacts, budget: PrivacyBudget, *, drawn: bool = False) -> DpSgdRun:

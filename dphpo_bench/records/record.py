@@ -215,6 +215,17 @@ class ConstantGuess(_Part):
     why: Annotated[str, Field(max_length=MAX_WHY)]
 
 
+class FurtherMetrics(_Part):
+    """The metrics of a further test; see `contract.further.FurtherTest`.
+
+    Attributes:
+        about: what was measured. Values are comparable only where it is the same.
+    """
+
+    about: Annotated[str, Field(min_length=1, max_length=MAX_WHY)]
+    metrics: dict[str, float]
+
+
 class RunRecord(_Part):
     """One run of one method on one task.
 
@@ -227,6 +238,7 @@ class RunRecord(_Part):
         audit: None if nobody attacked the run.
         constant_guess: of a run whose first metric is no better than that of the best constant guess; None of others,
             and of older records, which do not say.
+        further: the further tests of the model, by name; empty of older records, and of most tasks.
         accounting: `DECLARED` where the caller's own code trained, so that ε is that of an event which nobody checked;
             None of a run of the harness.
     """
@@ -243,6 +255,7 @@ class RunRecord(_Part):
     peak_memory_bytes: Count | None = None
     audit: Audit | None = None
     constant_guess: ConstantGuess | None = None
+    further: dict[Name, FurtherMetrics] = {}
     environment: dict[str, str]
     accounting: Literal["declared by the caller"] | None = None
     created: AwareDatetime
@@ -262,8 +275,8 @@ class RunRecord(_Part):
     @model_serializer(mode="wrap")
     def _as_written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         values: dict[str, Any] = write(self)
-        for name in ("constant_guess", "accounting"):  # older versions read a record, as long as it has no new name
-            if values.get(name) is None:
+        for name in ("constant_guess", "further", "accounting"):  # older versions read a record that has no new name
+            if not values.get(name):
                 values.pop(name, None)
         return values
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dphpo_bench.records.columns import COLUMNS, SETTING
 from dphpo_bench.records.columns import value_at as value_at
 from dphpo_bench.records.reading import Result
+from dphpo_bench.records.record import RunRecord
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,9 +20,9 @@ INT64_MAX = 2**63 - 1
 def frame(results: Sequence[Result]) -> "pd.DataFrame":
     """Return one row for each result.
 
-    The first columns are always the same, with the same types. `metric_<name>` for each metric and `seconds_<phase>`
-    for each phase follow. ε may be infinite. An integer column is of type Int64, or of texts if a value takes more
-    than 64 bits.
+    The first columns are always the same, with the same types. Then follow `metric_<name>` for each metric,
+    `further_<test>_<name>` for each metric of a further test, and `seconds_<phase>` for each phase. ε may be infinite.
+    An integer column is of type Int64, or of texts if a value takes more than 64 bits.
     """
     import pandas as pd
 
@@ -30,8 +31,15 @@ def frame(results: Sequence[Result]) -> "pd.DataFrame":
     }
     # No fixed name starts with one of the prefixes, so a stranger's metric cannot take the place of a column.
     columns |= _spread("metric_", [result.record.metrics for result in results])
+    columns |= _spread("further_", [further_metrics(result.record, "_") for result in results])
     columns |= _spread("seconds_", [result.record.seconds for result in results])
     return pd.DataFrame(columns)
+
+
+def further_metrics(record: RunRecord, separator: str) -> dict[str, float]:
+    """Return the metrics of further tests by the names of both, such as "shifted_accuracy"."""
+    tests = record.further.items()
+    return {f"{name}{separator}{metric}": value for name, test in tests for metric, value in test.metrics.items()}
 
 
 def summary(results: Sequence[Result]) -> "pd.DataFrame":

@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records
+from dphpo_bench.contract import metrics
 from dphpo_bench.contract.task import Task
 from dphpo_bench.training.augmentation import augmentation_of, augmented_sum
 from dphpo_bench.training.evaluation import total_score
@@ -131,7 +134,7 @@ class RawRecords:
 
     @property
     def public_objective(self) -> "Objective":
-        """The losses and scores, for a run without privacy.
+        """The losses, the scores and the first metric, for a run without privacy.
 
         Raises:
             InvalidValueError: before the run has been lent raw records.
@@ -140,7 +143,8 @@ class RawRecords:
             raise InvalidValueError(
                 "Expected losses and scores to be asked for after nonprivate(), which has no privacy."
             )
-        return self.objective
+        quality_of = partial(metrics.quality, self._task.metrics[0], self.facts.target_scale)
+        return replace(self.objective, quality=quality_of)
 
     def lend(self, numbers: "Tensor | None") -> Records:
         """Lend copies of the records of these units, until the run ends."""

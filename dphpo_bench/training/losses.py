@@ -4,6 +4,7 @@ Each takes a model's outputs and the targets of n records and returns shape (n,)
 Outputs are a tensor, or a mapping with a tensor called "logits".
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,11 @@ IGNORED = -100
 """The target of a token that does not count, as in torch."""
 
 
+def _undefined(model: Any, records: Any) -> float:
+    del model, records
+    return math.nan
+
+
 @dataclass(frozen=True)
 class Objective:
     """Losses and scores of a task.
@@ -30,10 +36,13 @@ class Objective:
     Attributes:
         losses: of each record, to be small.
         scores: of each record, in [0, 1], to be large.
+        quality: (model, records) → the task's first metric, negative if less is better, NaN where it is undefined; set
+            once `Session.nonprivate` has lent the records.
     """
 
     losses: PerRecord
     scores: PerRecord
+    quality: Callable[..., float] = _undefined
 
 
 def logits(outputs: Tensor | Mapping[str, Tensor]) -> Tensor:

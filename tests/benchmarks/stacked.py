@@ -19,7 +19,7 @@ from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Task
 from dphpo_bench.training import losses
 from dphpo_bench.training.averaging import WeightAverage
-from dphpo_bench.training.clipping import AutoS
+from dphpo_bench.training.clipping import AutoS, Clipping
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.optimizers import UpdateRule
 from dphpo_bench.training.randomness import Streams, global_randomness
@@ -43,11 +43,14 @@ def initial_model(task: Task, seed: int) -> nn.Module:
 class Stack:
     """Models of one task, all at the same initial weights; gradients by the package's engine, one model at a time.
 
-    `parameters` are those of a model with a first dimension for the models.
+    `parameters` are those of a model with a first dimension for the models. The first of the clipping rules is that of
+    the first `runs / len(clippings)` models.
     """
 
-    def __init__(self, task: Task, like: Records, runs: int, seed: int) -> None:
-        self.model, self.runs = initial_model(task, seed), runs
+    def __init__(
+        self, task: Task, like: Records, runs: int, seed: int, clippings: Sequence[Clipping] = (AutoS(),)
+    ) -> None:
+        self.model, self.runs, self.clippings = initial_model(task, seed), runs, clippings
         self._weights = list(self.model.parameters())
         self.parameters = [weight.detach().expand(runs, *weight.shape).clone() for weight in self._weights]
         self._engine = gradient_engine(self.model, task.objective().losses, like=like)
@@ -62,11 +65,12 @@ class Stack:
             torch._foreach_copy_(self._weights, [parameter[run] for parameter in self.parameters])
 
     def clipped_sums(self, inputs: Tensor, targets: Tensor) -> list[Tensor]:
-        """The sums of gradients clipped by AUTO-S, of the shapes of the parameters."""
+        """The sums of clipped gradients, of the shapes of the parameters."""
         by_run = []
         for run in range(self.runs):
             self._load(run)
-            by_run.append([part.float() for part in self._engine.clipped_sum(inputs, targets, AutoS())])
+            rule = self.clippings[run * len(self.clippings) // self.runs]
+            by_run.append([part.float() for part in self._engine.clipped_sum(inputs, targets, rule)])
         return [torch.stack(of_parameter) for of_parameter in zip(*by_run, strict=True)]
 
     def outputs(self, inputs: Tensor) -> Tensor:
@@ -85,14 +89,15 @@ class StackedPerceptrons(Stack):
     Activations are held as (runs, units, records).
     """
 
-    def __init__(self, task: Task, like: Records, runs: int, seed: int) -> None:
-        super().__init__(task, like, runs, seed)
+    def __init__(
+        self, task: Task, like: Records, runs: int, seed: int, clippings: Sequence[Clipping] = (AutoS(),)
+    ) -> None:
+        super().__init__(task, like, runs, seed, clippings)
         layers = perceptron_layers(self.model)
         if layers is None or self.loss not in RESIDUALS:
             raise InvalidValueError(f"Expected a perceptron with a ready-made loss, got {type(self.model).__name__}.")
         self._activations = layers
         self._residuals = RESIDUALS[self.loss]
-        self._clipping = AutoS()
 
     def rows(self) -> int:
         widest = max(parameter.shape[1] for parameter in self.parameters)
@@ -122,7 +127,8 @@ class StackedPerceptrons(Stack):
         finite = squares.isfinite()
         if not finite.all():  # of runs that diverged: such a record adds nothing
             deltas, hidden = ([torch.where(finite[:, None], part, 0.0) for part in parts] for parts in (deltas, hidden))
-        factors = self._clipping.factors(squares.sqrt_())[:, None]
+        parts = zip(self.clippings, squares.sqrt_().chunk(len(self.clippings)), strict=True)
+        factors = torch.cat([rule.factors(norms) for rule, norms in parts])[:, None]
         sums = []
         for layer, delta in enumerate(deltas):
             delta *= factors
@@ -161,10 +167,10 @@ RESIDUALS: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
 """Gradients of losses with respect to outputs (runs, outputs, n), which they overwrite; of a number or a class."""
 
 
-def stack_of(task: Task, like: Records, runs: int, seed: int) -> Stack:
+def stack_of(task: Task, like: Records, runs: int, seed: int, clippings: Sequence[Clipping] = (AutoS(),)) -> Stack:
     """The fast stack where the model is a perceptron, else the general one."""
     is_fast = perceptron_layers(initial_model(task, seed)) is not None and task.objective().losses in RESIDUALS
-    return (StackedPerceptrons if is_fast else Stack)(task, like, runs, seed)
+    return (StackedPerceptrons if is_fast else Stack)(task, like, runs, seed, clippings)
 
 
 def train(

@@ -1,11 +1,12 @@
 """Candidates: drawn without looking at anything."""
 
 import pytest
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.search_space import Space
+from dphpo_bench.training.clipping import parse_clipping
 
 SPACE = {
     "learning_rate": FloatDistribution(1e-4, 1.0, log=True),
@@ -65,6 +66,9 @@ def test_each_optimiser_has_learning_rates_of_its_own() -> None:
         (Space("grid"), {"optimizer", "learning_rate", "clipping"}),
         (Space("learning_rate"), {"learning_rate"}),
         (Space("wide"), {"learning_rate"}),
+        (Space("reference"), {"learning_rate", "clipping"}),
+        (Space("joint"), {"learning_rate", "clipping", "batch_size", "epochs"}),
+        (Space("joint", ("clipping", "batch_size")), {"learning_rate", "epochs"}),
         (Space("full", ("clipping", "epochs")), {"optimizer", "learning_rate", "weight_decay", "batch_size"}),
         (Space("grid", (), "AdamW"), {"learning_rate", "clipping"}),
     ],
@@ -79,6 +83,57 @@ def test_a_grid_has_no_point_twice_and_is_bounded() -> None:
     assert len(grid) == 2 * 2 * 7
     assert len({tuple(sorted(point.items())) for point in grid}) == len(grid)
     assert {point["learning_rate"] for point in grid if point["optimizer"] == "SGD"} >= {0.03, 3.0}
+
+
+# ------------------------------------------------------------------------------------------- the joint space
+
+
+def choices(space: dict[str, BaseDistribution]) -> dict[str, tuple[object, ...]]:
+    return {name: values.choices for name, values in space.items() if isinstance(values, CategoricalDistribution)}
+
+
+def test_the_joint_space_is_around_the_tasks_own_schedule() -> None:
+    assert choices(search.joint(1438, 512, 40)) == {
+        "clipping": ("auto_s", "abadi:0.1", "abadi:1", "abadi:10"),
+        "batch_size": (128, 512, 1438),  # no batch is larger than all records
+        "epochs": (10.0, 40, 160),
+    }
+    assert choices(search.joint(1, 1, 3.0))["batch_size"] == (1,)
+    assert {parse_clipping(str(text)).sensitivity for text in choices(search.joint(9, 3, 1.0))["clipping"]} == {
+        0.1,
+        1,
+        10,
+    }
+
+
+def test_rates_of_the_joint_space_are_those_of_the_optimiser_that_trains() -> None:
+    def rates(optimizer: str, learning_rate: float = 1e-3) -> tuple[float, float]:
+        stated = search.joint(1438, 512, 40, learning_rate)
+        values = Space("joint", optimizer=optimizer).of(stated)["learning_rate"]
+        assert isinstance(values, FloatDistribution)
+        return values.low, values.high
+
+    assert rates("AdamW") == pytest.approx((0.003, 0.3))
+    assert rates("SGD") == pytest.approx((0.003, 30))  # a step of SGD is as long as C
+    assert rates("AdamW", 5e-4) == pytest.approx((5e-5, 5e-3))
+
+
+def test_what_a_task_states_replaces_the_usual_values_of_the_joint_space() -> None:
+    stated = {
+        "learning_rate": FloatDistribution(0.1, 1.0),
+        "epochs": CategoricalDistribution([7]),
+        "momentum": FloatDistribution(0, 0.9),
+    }
+    space = Space("joint", optimizer="SGD").of(search.joint(1438, 512, 40, stated=stated))
+    assert set(space) == {"learning_rate", "clipping", "batch_size", "epochs"}
+    assert space["learning_rate"] is stated["learning_rate"]
+    assert space["epochs"] is stated["epochs"]
+
+
+def test_the_grid_of_the_joint_space_has_each_clipping_at_each_schedule() -> None:
+    grid = search.grid(Space("joint", optimizer="AdamW").of(search.joint(1438, 512, 40)), 13)
+    assert len(grid) == 4 * 3 * 3 * 13
+    assert len({tuple(point.values()) for point in grid}) == len(grid)
 
 
 def test_a_space_of_nothing_is_a_mistake() -> None:

@@ -14,7 +14,7 @@ from torch import nn
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, SealedDataError
-from dphpo_bench.contract.task import default_search_space
+from dphpo_bench.contract.search_space import default_search_space
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.records.record import Identity
 from dphpo_bench.testing import Blobs

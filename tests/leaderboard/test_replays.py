@@ -136,7 +136,7 @@ def test_page_readme_and_csv_show_the_columns_where_there_are_extra_runs() -> No
     for page in (to_markdown(told, []), to_html(told)):
         for text in (*headers, "1.23 ± 0.23", "−4.56"):
             assert text.replace(" ", "") in page.replace("\u00a0", "").replace(" ", "").replace("`", "")
-    assert to_csv(told).splitlines()[0].split(",") == [*CSV]
+    assert to_csv(told).splitlines()[0].split(",") == [name for name in CSV if not name.startswith("shifted")]
     for page in (to_markdown(sample, []), to_html(sample), to_csv(sample)):
         assert "lost to noise" not in page
         assert "lost_to" not in page

@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from dp_accounting.pld import PLDAccountant
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 import dphpo_bench as bench
@@ -15,6 +18,7 @@ from dphpo_bench.contract.search_space import bounded, draw, grid
 from dphpo_bench.methods.dp_hyper import DpHyper
 from dphpo_bench.methods.dp_hypo import DpHypo
 from dphpo_bench.methods.grid_composed import GridComposed
+from dphpo_bench.methods.grid_oracle import GridOracle
 from dphpo_bench.methods.linear_scaling import LinearScaling, on_line
 from dphpo_bench.methods.liu_talwar import LiuTalwar
 from dphpo_bench.methods.papernot_steinke import PapernotSteinke
@@ -61,7 +65,29 @@ def test_linear_scaling_without_counts_is_the_papers_claim() -> None:
     ],
 )
 def test_lines(first: tuple[float, float], second: tuple[float, float], expected: float) -> None:
-    assert on_line(first, second, 0.88, (1.0, 300.0)) == pytest.approx(expected)
+    assert on_line([first, second], 0.88, (1.0, 300.0)) == pytest.approx(expected)
+
+
+def test_a_line_through_three_points_is_the_least_squares() -> None:
+    rising, falling = [(0.1, 2.0), (0.2, 5.0), (0.4, 6.0)], [(0.1, 6.0), (0.2, 5.0), (0.4, 2.0)]
+    slope, intercept = np.polyfit(*zip(*rising, strict=True), 1)
+    assert on_line(rising, 0.88, (1.0, 300.0)) == pytest.approx(slope * 0.88 + intercept)
+    assert on_line(rising, 0.88, (1.0, 9.0)) == 9.0
+    assert on_line(falling, 0.88, (1.0, 300.0)) == 2.0
+
+
+def test_a_third_sweep_is_paid_for(plain_run, tiny_task, budget) -> None:
+    method = LinearScaling(third_share=0.3, steps=10)
+    plan = method.plan(tiny_task.facts, budget)
+    assert plan.cost.runs == 3 * 3 + 1
+    shares = [bench.events.epsilon(bench.recipes.DpSgd(1.0, 10, noise, 1.0).event, budget.delta).epsilon
+              for noise in plan.parameters.sweep_noise]  # fmt: skip
+    assert shares == pytest.approx([0.3, 0.6, 0.9], rel=1e-2)
+    record = plain_run(method).record
+    assert record.status == "ok"
+    assert len(record.released["sweeps"]) == 3
+    assert record.privacy.recomputed.epsilon <= 3
+    assert "third_share" not in LinearScaling().parameters
 
 
 # ---------------------------------------------------------------------------------------------- propose-test
@@ -242,6 +268,66 @@ def test_each_combination_has_noise_of_its_own_and_none_costs_more_than_the_budg
         assert 0.8 * budget.epsilon <= epsilon(run.event, budget.delta).epsilon <= budget.epsilon
         assert looser.noise_multiplier <= run.noise_multiplier
     assert epsilon(drawn.event, budget.delta).epsilon <= budget.epsilon
+
+
+# --------------------------------------------------------------------------------------------- the joint space
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters"),
+    [
+        ("random_search", {}),
+        ("papernot_steinke", {"mean": 2.0, "accounting": "layer_cake"}),
+        ("grid_oracle", {"points": 1, "clipping": "abadi:1", "judge": "metric"}),
+        pytest.param("liu_talwar", {"threshold": 0.4, "accounting": "layer_cake"}, marks=pytest.mark.slow),
+        pytest.param("dp_hyper", {"mean": 2.0, "accounting": "layer_cake"}, marks=pytest.mark.slow),
+        pytest.param("dp_hypo", {"mean": 2.0, "points": 6, "accounting": "rdp"}, marks=pytest.mark.slow),
+        pytest.param("subsampled_tuning", {"mean": 2.0, "accounting": "profile"}, marks=pytest.mark.slow),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_joint_space_is_searched_within_the_budget(method: str, parameters: dict[str, Any]) -> None:
+    budget, task = bench.PrivacyBudget(3.0, 1e-5), Blobs(n_records=200, batch_size=40, epochs=2)
+    record = bench.run(bench.make_method(method, {"space": "joint", **parameters}), task, budget, seed=0).record
+    assert record.status == "ok", record.error
+    assert record.privacy is not None
+    event = Ledger.from_json(record.privacy.ledger).event
+    choices = [event for event in walk(event) if isinstance(event, OneOfDpEvent)]
+    assert choices
+    assert {len(choice.events) for choice in choices} == {9}
+    recomputed = epsilon_by(event, budget.delta, record.privacy.planned.accountant)
+    assert recomputed == math.inf if method == "grid_oracle" else recomputed <= budget.epsilon
+    if record.released.get("winner", "one"):
+        assert record.released["batch_size"] in (10, 40, 160)
+        assert record.released["epochs"] in (0.5, 2, 8)
+
+
+@pytest.mark.parametrize("epsilon_of_budget", [1.0, 8.0])
+def test_each_candidate_of_the_joint_space_has_the_noise_that_the_budget_buys_for_its_own_schedule(
+    epsilon_of_budget: float,
+) -> None:
+    """From 10 steps to 1,798, by an accountant that shares no code with the package."""
+    facts = bench.make_task("digits").facts
+    budget = bench.PrivacyBudget(epsilon_of_budget, facts.default_delta)
+    runs = GridOracle(space="joint").plan(facts, budget).parameters.runs
+    assert [run.steps for run in runs] == [112, 449, 1798, 28, 112, 449, 10, 40, 160]
+    for run in runs:
+        accountant = PLDAccountant(value_discretization_interval=1e-3)
+        step = PoissonSampledDpEvent(run.sample_rate, GaussianDpEvent(run.noise_multiplier))
+        spent = accountant.compose(SelfComposedDpEvent(step, run.steps)).get_epsilon(budget.delta)
+        assert spent == pytest.approx(budget.epsilon, rel=0.01)
+        assert epsilon(run.event, budget.delta).epsilon <= budget.epsilon
+
+
+def test_where_releases_may_choose_the_schedule_every_schedule_fits_the_whole_search() -> None:
+    facts, budget = Blobs(n_records=200, batch_size=40, epochs=2).facts, bench.PrivacyBudget(3.0, 1e-5)
+    method = DpHypo(space="joint", accounting="rdp")
+    trial = method.plan(facts, budget).parameters
+    for run in trial.training.runs:
+        alone = bench.events.best_of(run.event, method.runs, *method.bounds(budget))
+        assert epsilon_by(alone, budget.delta, "rdp") <= budget.epsilon
+    assert trial.training.event.weights is None
+    assert LiuTalwar(space="joint").plan(facts, budget).parameters.training.event.weights is not None
 
 
 def test_numeric_ranges_of_what_costs_have_few_values() -> None:

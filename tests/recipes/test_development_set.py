@@ -14,11 +14,11 @@ from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.raw import RawRecords
 from dphpo_bench.session.session import open_session
 from dphpo_bench.tasks.synthetic import Synthetic
-from dphpo_bench.training.clipping import AutoS
+from dphpo_bench.training.clipping import Abadi, AutoS
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.randomness import Streams
 from tests.benchmarks import development_set
-from tests.benchmarks.stacked import Stack, StackedPerceptrons, gaussian_noise, stack_of, train
+from tests.benchmarks.stacked import Stack, StackedPerceptrons, gaussian_noise, initial_model, stack_of, train
 
 SOURCE = bench.DataSource.resolve()
 KINDS = ("1", "2", "3", "4", "13", "14", "20", "15")
@@ -57,6 +57,21 @@ def test_clipped_sums_are_those_of_the_engine(name: str) -> None:
         assert ours.isfinite().all()
         torch.testing.assert_close(ours, theirs, rtol=2e-4, atol=2e-4)
     torch.testing.assert_close(fast.outputs(x)[[0, 2]], plain.outputs(x)[[0, 2]], rtol=1e-4, atol=1e-4)
+
+
+def test_models_of_a_stack_are_clipped_by_rules_of_their_own() -> None:
+    task, rules = small("1"), (Abadi(0.01), AutoS(), Abadi(100.0))
+    records = task.load_train(SOURCE)
+    assert isinstance(records.inputs, torch.Tensor)
+    assert isinstance(records.targets, torch.Tensor)
+    for cls in (StackedPerceptrons, Stack):
+        sums = cls(task, records, 6, 0, rules).clipped_sums(records.inputs, records.targets)
+        engine = gradient_engine(initial_model(task, 0), task.objective().losses, like=records)
+        for index, rule in enumerate(rules):
+            alone = engine.clipped_sum(records.inputs, records.targets, rule)
+            for ours, theirs in zip(sums, alone, strict=True):
+                for run in (2 * index, 2 * index + 1):
+                    torch.testing.assert_close(ours[run], theirs.float(), rtol=2e-4, atol=2e-4)
 
 
 def test_the_general_stack_takes_what_is_no_perceptron() -> None:

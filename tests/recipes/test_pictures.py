@@ -11,9 +11,10 @@ import torch
 
 import dphpo_bench as bench
 from dphpo_bench.data.datasets import Images, Split
-from dphpo_bench.data.images import content_hash, record_type
+from dphpo_bench.data.images import content_hash, load_records, record_type
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.recipes import scattering
+from dphpo_bench.recipes.corruptions import Corruptions
 from dphpo_bench.recipes.dataset_task import Schedule
 from dphpo_bench.recipes.image_task import ImageTask
 from dphpo_bench.recipes.picture_features import EFFICIENTNET_LITE0, PictureFeatures
@@ -86,11 +87,26 @@ def test_a_plug_in_task_of_grey_pictures_in_43_classes(
         )  # fmt: skip
         linear_schedule = Schedule(batch_size=30, epochs=1)
         cnn_schedule = Schedule(batch_size=30, epochs=1)
+        corruptions = Corruptions()
 
     task = Signs(model)
     assert task.load_train(source).inputs.shape == (60, *task.facts.inputs.shape)  # type: ignore[union-attr]
     record = bench.run("auto_clipping", task, bench.PrivacyBudget(3, 1e-3), seed=0, source=source, check=False).record
     assert record.status == "ok"
+    assert record.further["shifted"].about == task.corruptions.about
+
+    (shifted,) = task.further_tests
+    clean, corrupted = task.load_test(source), shifted.records(task.name, source)
+    assert torch.equal(corrupted.named()["targets"], clean.named()["targets"])
+    pixels = Corruptions().apply(load_records(source, task.dataset, task.dataset.test)["pixels"])
+    if model == "cnn":
+        assert torch.equal(corrupted.named()["inputs"], torch.from_numpy(pixels).float() / 127.5 - 1)
+    else:
+        route = task._route
+        assert route is not None
+        expected = torch.cat(list(route.extract(torch.from_numpy(pixels), source)))
+        assert torch.allclose(corrupted.named()["inputs"].float(), expected.float(), atol=0.02)
+    assert task.load_test(source).named()["inputs"].equal(clean.named()["inputs"])
 
 
 def test_published_weights_know_a_disc_from_stripes() -> None:

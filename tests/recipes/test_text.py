@@ -12,7 +12,7 @@ import torch
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import DataError, InvalidValueError
-from dphpo_bench.data.datasets import Split, Table
+from dphpo_bench.data.datasets import Split, Table, download_command
 from dphpo_bench.data.rows import Row, content_hash, row_digest
 from dphpo_bench.data.weights import Weights
 from dphpo_bench.recipes.text_features import TextFeatures
@@ -221,6 +221,33 @@ class TestTask:
         expected = one_by_one(encoder, [str(text) for text, _ in rows], LAYERS)
         torch.testing.assert_close(train.named()["inputs"].float(), expected, atol=0.02, rtol=0)
         assert len(test) == 3
+
+    def test_published_shifted_records_are_a_further_test(
+        self, features: TextFeatures, mirror: bench.DataSource
+    ) -> None:
+        plain = task_on(dataset(), features)
+        assert plain.further_tests == ()
+        other = Split("mismatched", "mismatched.parquet", 2)
+        task = task_on(replace(dataset(), shifted=other), features)
+        assert task.fingerprint(mirror) == plain.fingerprint(mirror)
+        assert "mismatched.parquet" in download_command(replace(task.dataset, shares_repo=True), "M")
+        with pytest.raises(DataError, match=r"reviews/mismatched.parquet, which does not exist"):  # before any training
+            task.prepare(mirror)
+
+        assert mirror.data_dir
+        put(mirror.data_dir / "reviews/mismatched.parquet", [("bad film", 0), ("the bore", 1)])
+        run = bench.run("auto_clipping", task, bench.PrivacyBudget(3, 1e-3), seed=0, source=mirror, check=False)
+        shifted = run.record.further["shifted"]
+        assert (
+            shifted.about
+            == "2 records of mismatched.parquet in https://huggingface.co/datasets/someone/reviews at main"
+        )
+        assert shifted.metrics["accuracy"] in (0, 0.5, 1)
+        (test,) = task.further_tests
+        expected = extract(
+            features, [str(text) for text, _ in sorted([("bad film", 0), ("the bore", 1)], key=row_digest)], mirror
+        )
+        assert torch.allclose(test.records("reviews", mirror).named()["inputs"].float(), expected.float(), atol=0.02)
 
     def test_a_pair_has_both_texts_their_differences_and_products(
         self, features: TextFeatures, mirror: bench.DataSource

@@ -100,7 +100,7 @@ def skip_if_missing(task: Task) -> None:
     """Skip the test if this machine lacks what the task reads."""
     source = DataSource.resolve()
     try:
-        missing = [one.name for one in task.datasets if not all(source.find(one, split) for split in one.splits)]
+        missing = [one.name for one in task.datasets if not all(source.find(one, split) for split in one.published)]
         for weights in () if missing else task.pretrained_models:
             weights_folder(source, weights)
     except DataError as error:
@@ -140,6 +140,11 @@ class TestOfTheHub:
             "curl --fail --location --create-dirs --output-dir M/svhn "
             "-O http://ufldl.stanford.edu/housenumbers/train_32x32.mat "
             "-O http://ufldl.stanford.edu/housenumbers/test_32x32.mat"
+        )
+        assert download_command(Mnli.datasets[0], "M") == (
+            "hf download nyu-mll/glue mnli/train-00000-of-00001.parquet "
+            "mnli/validation_matched-00000-of-00001.parquet mnli/validation_mismatched-00000-of-00001.parquet "
+            "--repo-type dataset --revision bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c --local-dir M/mnli"
         )
         assert Food101.datasets[0].train.paths[7] == "data/train-00007-of-00008.parquet"
         assert Food101.datasets[0].test.paths[2] == "data/validation-00002-of-00003.parquet"

@@ -14,6 +14,7 @@ import dphpo_bench as bench
 from dphpo_bench.data.datasets import Split, Table, download_command
 from dphpo_bench.data.rows import content_hash, load_rows
 from dphpo_bench.recipes import language_models
+from dphpo_bench.recipes.text_metrics import has_text_metrics
 from dphpo_bench.recipes.tokenizing import load_tokenizer
 from dphpo_bench.tasks import e2e
 from dphpo_bench.tasks.e2e import DATASET, PROMPT, SENTENCE, VOCABULARY, E2e
@@ -130,6 +131,8 @@ def test_the_whole_task_on_a_small_mirror(source: bench.DataSource) -> None:
     record = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-2), seed=0, source=source).record
     assert list(record.metrics) == ["perplexity", "accuracy", "bleu"]
     assert 0 <= record.metrics["bleu"] < 50 < record.metrics["perplexity"]
+    if has_text_metrics():
+        assert [*record.further["texts"].metrics] == ["nist", "rouge_l", "cider"]
     test = task.load_test(source)
     assert isinstance(test, language_models.TestTexts)
     assert sorted(zip(test.prompts, test.references, strict=True)) == sorted(TEST)
@@ -160,6 +163,26 @@ def test_a_model_that_knows_the_sentence_has_bleu_100(source: bench.DataSource) 
         bench.errors.InvalidValueError, match="metric bleu cannot be computed: the test records came without"
     ):
         bleu.of(model, bench.Records(one.inputs, one.targets))
+
+
+def test_a_model_that_knows_the_sentence_has_the_best_rouge(source: bench.DataSource) -> None:
+    pytest.importorskip("pycocoevalcap")
+    (further,) = Small().further_tests
+    assert further.metrics is not None
+    test = further.records("e2e", source)
+    row = [reference.endswith("kids.") for reference in test.references].index(True)
+    one = test.rows(torch.tensor([row]))
+    model = that_knows(one, Small())
+    (metrics,) = further.metrics
+    assert metrics.of(model, one)["rouge_l"] == pytest.approx(1)
+    assert metrics.of(model, test.rows(slice(None)))["rouge_l"] < 1
+
+
+def test_without_their_packages_there_are_no_further_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics = [metric.name for metric in E2e().metrics]
+    monkeypatch.setattr("dphpo_bench.recipes.text_metrics.find_spec", lambda _: None)
+    assert E2e().further_tests == ()
+    assert [metric.name for metric in E2e().metrics] == metrics
 
 
 class SmallWithGpt2(E2e):
@@ -195,6 +218,7 @@ def test_the_published_gpt2_on_a_small_mirror(
     record = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-2), seed=0, source=gpt2_source).record
     assert list(record.metrics) == ["perplexity", "bleu"]
     assert 0 <= record.metrics["bleu"] < 50 < record.metrics["perplexity"]
+    assert [*record.further] == (["texts"] if has_text_metrics() else [])
     assert (record.identity.model_fingerprint, record.identity.data_fingerprint) == (structure, identity)
     assert task.facts.inputs == bench.recipes.Input((160,), "int", 257)
     assert task.pretrained_models == (task.gpt2.weights,)
