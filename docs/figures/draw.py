@@ -273,7 +273,7 @@ def public() -> str:
         estimates_axis(_known(panels)),
         title="Why pay? Points below the oracle by where rates come from",
         note="Black: from made-up public records. Green: from the literature. Orange: paid for out of ε. "
-        "Linear models, 95 % intervals of three or five seeds.",
+        "Linear models, 95 % intervals of five seeds.",
     )
 
 

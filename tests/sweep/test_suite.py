@@ -135,7 +135,7 @@ def test_a_file_that_is_not_toml_names_the_line(load, tmp_path) -> None:
         ("core", 20 * 3 * 43 - 7 * 3 * 3),
         ("fine_tuning", 12 * 3 * 9),
         ("full", 38 * 8 * 3 * 5),
-        ("two_tables", 10 * 2 * 3 * 3),
+        ("two_tables", 8 * 2 * 3 * 5),
         ("twenty_seeds", 7 * 4 * 3 * 20),
     ],
 )
