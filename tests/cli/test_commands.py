@@ -119,7 +119,7 @@ def test_list_names_public_models_and_the_records_that_they_have_seen(main_here:
     assert lines[qqp + 2] == "linear: on all-minilm-l6-v2, which has seen the task's records"
     told = {task["name"]: task for task in json.loads(main_here("list", "--json")[1])["tasks"]}
     assert [one["has_seen_records"] for one in told["qqp"]["pretrained"]] == [True, False]
-    assert told["mnist"]["pretrained"] == []
+    assert told["adult"]["pretrained"] == []
 
 
 def test_data_says_what_is_missing_and_how_to_get_it(main_here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
