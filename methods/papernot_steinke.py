@@ -9,7 +9,7 @@ from annotated_types import Interval
 import dphpo_bench as bench
 
 BOUNDS = {"uniform": ("tightest", "layer_cake"), "binomial": ("tightest", "layer_cake", "profile")}
-"""Of the numbers of runs that not every accounting bounds."""
+"""Accountings that bound the number of runs, by its distribution; every one bounds the others."""
 
 
 @dataclass(frozen=True)
