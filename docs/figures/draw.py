@@ -4,7 +4,6 @@ Charts show what leaderboard/leaderboard.csv says, which `dphpo-bench leaderboar
 same table gives the same bytes on every machine; tests/docs/test_figures.py draws them again and compares.
 """
 
-import json
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -12,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from dphpo_bench.contract.registry import make_method, methods
 from dphpo_bench.leaderboard.charts.frame import estimates_axis, log_axis
 from dphpo_bench.leaderboard.charts.panels import Panel, to_svg
 from dphpo_bench.leaderboard.values import Estimate
@@ -26,13 +24,7 @@ EPSILONS = (1, 3, 8)
 def table() -> pd.DataFrame:
     """Return the rows of default contestants in all settings, numbers as on the board."""
     rows = pd.read_csv(TABLE)
-    of_rows = zip(rows.method, rows.label, rows.parameters, strict=True)
-    return rows[[label == method or _is_default(method, parameters) for method, label, parameters in of_rows]]
-
-
-def _is_default(method: str, parameters: str) -> bool:
-    """Return whether these are the method's defaults. Labels name those in which its contestants differ."""
-    return method in methods() and json.loads(parameters) == make_method(method).parameters
+    return rows[rows.label == rows.method]
 
 
 def board() -> pd.DataFrame:

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
 from functools import cached_property
 from itertools import count, groupby
+from typing import Any
 
 import pandas as pd
 
-from dphpo_bench.base.text import one_line, value_text, varying_names
-from dphpo_bench.leaderboard.requirements import NOT_PRIVATE
+from dphpo_bench.base.text import compact_json, one_line, value_text, varying_names
+from dphpo_bench.leaderboard.requirements import NOT_PRIVATE, defaults_of
 from dphpo_bench.leaderboard.standard import REFERENCES, Standard
 from dphpo_bench.leaderboard.statistics import Integers, Mean, Scores, draw, mean_of_tables
 from dphpo_bench.leaderboard.submissions import Run, Setting
@@ -151,9 +152,11 @@ def _with_scores(runs: pd.DataFrame, setting: Setting) -> pd.DataFrame:
 
 
 def _contestants(runs: pd.DataFrame) -> pd.Series:
-    """Return the contestant of each run. Labels name the method, and the parameters in which its contestants differ.
+    """Return the contestant of each run.
 
-    A run that could not say whether it is private counts like most of its kind.
+    A label names the method, and the parameters that are not its defaults; of a stranger's method, whose defaults are
+    unknown, those in which its contestants differ. A run that could not say whether it is private counts like most of
+    its kind.
     """
     said = runs["end_to_end_private"]
     share = said.groupby([runs["method"], runs["parameters"]]).transform("mean")
@@ -163,9 +166,12 @@ def _contestants(runs: pd.DataFrame) -> pd.Series:
     labels: list[str] = []
     for method, same in groupby(everyone, key=lambda who: who[0]):
         group = list(same)
-        special = _label_parameters(
-            {text: {name: value_text(value) for name, value in json.loads(text).items()} for _, text, _ in group}
-        )
+        settings = {text: json.loads(text) for _, text, _ in group}
+        defaults = defaults_of(method)
+        if defaults is None:
+            special = _varying_parameters(settings)
+        else:
+            special = {text: _changed_parameters(setting, defaults) for text, setting in settings.items()}
         for _, parameters, is_private in group:
             differences = special[parameters]
             if not is_private and (method, parameters, True) in group:
@@ -180,20 +186,36 @@ def _contestants(runs: pd.DataFrame) -> pd.Series:
     return pd.Series([contestants[who] for who in of_runs], index=runs.index, dtype=object)
 
 
-def _label_parameters(settings: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
-    """Return what is special about each setting, such as "rate=0.5".
+def _changed_parameters(parameters: Mapping[str, Any], defaults: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the differences from today's defaults, such as "rate=0.5"; nothing for the defaults alone.
+
+    They depend on no other contestant, so that no record renames another's row. A record of an older version may lack a
+    parameter, and its defaults may be others than today's.
+    """
+    # As JSON, since a stranger may write 4 for 4.0: another configuration, whose name is not the default's.
+    changed = (
+        f"{name}={value_text(value)}"
+        for name, value in sorted(parameters.items())
+        if name not in defaults or compact_json(value) != compact_json(defaults[name])
+    )
+    return *changed, *(f"without {name}" for name in sorted(defaults.keys() - parameters.keys()))
+
+
+def _varying_parameters(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
+    """Return the parameters in which settings differ, such as "rate=0.5", by the setting's key.
 
     What is null is left to the task or the method, and told only where settings would look the same without it.
     """
-    varying = varying_names(list(settings.values()))
+    shown = {key: {name: value_text(value) for name, value in each.items()} for key, each in settings.items()}
+    varying = varying_names(list(shown.values()))
 
     def texts_of(setting: Mapping[str, str], *, nulls: bool) -> tuple[str, ...]:
         present = [name for name in varying if name in setting and (nulls or setting[name] != "null")]
         return tuple(f"{name}={setting[name]}" for name in present)
 
-    brief = {key: texts_of(setting, nulls=False) for key, setting in settings.items()}
+    brief = {key: texts_of(setting, nulls=False) for key, setting in shown.items()}
     counts = Counter(brief.values())
-    return {key: texts if counts[texts] == 1 else texts_of(settings[key], nulls=True) for key, texts in brief.items()}
+    return {key: texts if counts[texts] == 1 else texts_of(shown[key], nulls=True) for key, texts in brief.items()}
 
 
 def _distinct(texts: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from dphpo_bench.contract import registry
 from dphpo_bench.harness.repeating import Call, different
-from dphpo_bench.leaderboard.requirements import built_in
+from dphpo_bench.leaderboard.requirements import built_in, defaults_of
 from dphpo_bench.leaderboard.submissions import Run
 
 _ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
@@ -57,8 +57,7 @@ def record_links(records: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
 
 def command_of(run: Run) -> str:
     """Return the command that repeats the run, without a known method's default parameters."""
-    cls = built_in("method").get(run.method)
-    changed = different(json.loads(run.parameters), cls().parameters if cls else {})
+    changed = different(json.loads(run.parameters), defaults_of(run.method) or {})
     setting = run.setting
     text = str(Call(run.method, setting.task, setting.model, run.target, setting.delta, run.seed, changed))
     return text if text.isprintable() else ""

@@ -122,6 +122,13 @@ def built_in(kind: str) -> dict[str, Any]:
     return {name: plug_in.cls for name, plug_in in registered.items() if plug_in.origin == origin}
 
 
+@cache
+def defaults_of(method: str) -> Mapping[str, Any] | None:
+    """Return the default parameters of a method of this project; None for a stranger's, whatever is installed here."""
+    cls = built_in("method").get(method)
+    return None if cls is None else cls().parameters
+
+
 def check_identity(identity: Identity, file: Path) -> int:
     for kind in ("method", "task", "model"):
         name = getattr(identity, kind)

@@ -162,20 +162,6 @@ def test_references_stand_apart_and_one_seed_is_not_ranked(scored) -> None:
     assert _labels(overall.incomplete) == ["prodigy"]
 
 
-def test_settings_of_one_method_are_told_apart(scored) -> None:
-    board = scored(
-        *_runs("hyfreedp", [0.8, 0.9], parameters={"rule": "paper", "epochs": None}),
-        *_runs("hyfreedp", [0.7, 0.7], parameters={"rule": "gen", "epochs": None}),
-        *_runs("dp_sgd", [0.5, 0.5], parameters={"epochs": 3}),
-        *_runs("liu_talwar", [0.4, 0.4], parameters={"text": "x" * 100 + "a"}),
-        *_runs("liu_talwar", [0.3, 0.3], parameters={"text": "x" * 100 + "b"}),
-    )
-    labels = _labels(board.tables[0].rows)
-    assert labels[:3] == ["hyfreedp (rule=paper)", "hyfreedp (rule=gen)", "dp_sgd"]
-    assert len(set(labels)) == 5
-    assert all(len(label) <= 70 for label in labels)
-
-
 def test_other_data_and_other_delta_are_other_tables(scored) -> None:
     first, second, third = (make_record("hyfreedp", seed=seed) for seed in range(3))
     change = second.identity.model_copy

@@ -39,7 +39,7 @@ class Forest:
     def of(cls, answer: Answer) -> "Forest":
         calibrations = [place.calibration for place in answer.everyone if place.calibration]
         costs = [place.cost for place in answer.everyone if place.cost]
-        untuned = [place.lead.mean for place in answer.places if place.contestant.method == "auto_clipping"]
+        untuned = [place.lead.mean for place in answer.places if place.contestant.label == "auto_clipping"]
         return cls(
             answer,
             estimates_axis(

@@ -1,0 +1,88 @@
+"""Labels of contestants: the defaults have the bare name, whoever else is on the board."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dphpo_bench.contract.registry import make_method
+from dphpo_bench.leaderboard.board import Board
+from dphpo_bench.leaderboard.requirements import defaults_of
+from dphpo_bench.records.record import RunRecord
+from tests.leaderboard.submitted import board_of, make_record
+
+
+def runs(method: str, **changes: Any) -> list[RunRecord]:
+    """Three runs of a method with other parameters than its defaults; without those that are ...."""
+    more = {name: changes.pop(name) for name in ("method_version", "target", "private") if name in changes}
+    parameters = {**(defaults_of(method) or {}), **changes}
+    present = {name: value for name, value in parameters.items() if value is not ...}
+    return [make_record(method, seed=seed, parameters=present, **more) for seed in range(3)]
+
+
+def labels(board: Board) -> list[list[str]]:
+    return [sorted(row.contestant.label for row in table.everyone) for table in board.tables]
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "label"),
+    [
+        ("recommended", {"clipping": "psac"}, "recommended (clipping=psac)"),
+        ("liu_talwar", {"threshold": 0.5, "mean": 8.0}, "liu_talwar (mean=8.0, threshold=0.5)"),
+        ("grid_oracle", {"optimizer": "SGD", "space": "wide"}, "grid_oracle (optimizer=SGD, space=wide)"),
+        ("hyfreedp", {"optimizer": None}, "hyfreedp (optimizer=null)"),  # its default is SGD
+        ("hyfreedp", {"share": ...}, "hyfreedp (without share)"),  # as of an older version
+        ("hyfreedp", {"share": ..., "horizon": 3}, "hyfreedp (horizon=3, without share)"),  # renamed since
+        ("liu_talwar", {"mean": 4}, "liu_talwar (mean=4)"),  # a stranger's 4.0
+        ("liu_talwar", {"threshold": "null"}, "liu_talwar (threshold=null)"),
+    ],
+)
+def test_variants_of_our_methods_never_rename_the_defaults(
+    method: str, changes: Mapping[str, Any], label: str, tmp_path: Path
+) -> None:
+    assert labels(board_of(tmp_path / "variant", *runs(method, **changes))) == [[label]]
+    assert labels(board_of(tmp_path / "default", *runs(method))) == [[method]]
+    both = board_of(tmp_path / "both", *runs(method, **changes), *runs(method))
+    assert labels(both) == [sorted([method, label])]
+
+
+def test_a_parameter_that_came_later_leaves_the_defaults_alone(tmp_path: Path) -> None:
+    """Records made before it came, and those made after, are of one configuration."""
+    assert "space" not in make_method("grid_oracle").parameters
+    board = board_of(tmp_path, *runs("grid_oracle"), *runs("grid_oracle", space="wide"))
+    assert labels(board) == [["grid_oracle", "grid_oracle (space=wide)"]]
+
+
+def test_defaults_of_an_older_version_are_named_by_their_values(tmp_path: Path) -> None:
+    """The bare name is today's defaults everywhere; of one configuration, versions share the name."""
+    version = make_method("liu_talwar").version
+    older = runs("liu_talwar", mean=10.0, method_version=version - 1)  # as if 10 had been the default once
+    same = runs("liu_talwar", method_version=version - 1, target=3.0)
+    board = board_of(tmp_path, *older, *same, *runs("liu_talwar", method_version=version))
+    assert labels(board) == [["liu_talwar", "liu_talwar (mean=10.0)"], ["liu_talwar"]]
+    assert {row.method_version for row in board.tables[1].rows} == {version - 1}
+
+
+def test_a_strangers_configurations_are_named_by_what_differs(tmp_path: Path) -> None:
+    assert defaults_of("somebody_elses") is None
+    assert labels(board_of(tmp_path / "single", *runs("somebody_elses", rate=0.5))) == [["somebody_elses"]]
+    several = board_of(
+        tmp_path / "several",
+        *runs("somebody_elses", rate=0.5, epochs=None),
+        *runs("somebody_elses", rate=0.1, epochs=None),
+    )
+    assert labels(several) == [["somebody_elses (rate=0.1)", "somebody_elses (rate=0.5)"]]
+
+
+def test_defaults_that_are_not_private_say_so_beside_those_that_are(tmp_path: Path) -> None:
+    board = board_of(tmp_path, *runs("hyfreedp"), *runs("hyfreedp", target=3.0, private=False))
+    assert labels(board) == [["hyfreedp"], ["hyfreedp (not private)"]]
+
+
+def test_cut_labels_stay_different_and_the_defaults_bare(tmp_path: Path) -> None:
+    long = [runs("liu_talwar", clipping="x" * 100 + end) for end in "ab"]
+    ((bare, first, second),) = labels(board_of(tmp_path, *runs("liu_talwar"), *long[0], *long[1]))
+    assert bare == "liu_talwar"
+    assert (first[-2:], second[-2:]) == ("#1", "#2")
+    assert max(len(first), len(second)) <= 70
