@@ -32,7 +32,8 @@ include_patterns = [
     "CHANGELOG.md",
     "docs/*.md",
     "examples/**.md",
-    "leaderboard/README.md",
+    "leaderboard/*.md",
+    "leaderboard/tables/*.md",
 ]
 exclude_patterns = [".*", "build", "dphpo_bench", "leaderboard/results", "tests"]
 nitpicky = True

@@ -39,7 +39,7 @@ def build_command(
     ] = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Write README.md, leaderboard.csv, index.html and plots from all records.
+    """Write README.md and the tables behind it, leaderboard.csv, index.html and plots from all records.
 
     ε and risk are computed again from the ledgers; risks.csv keeps the latter, which differ a little between machines.
 

@@ -10,11 +10,13 @@ from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.charts.collection import charts
 from dphpo_bench.leaderboard.columns import to_csv
 from dphpo_bench.leaderboard.links import Paths
-from dphpo_bench.leaderboard.markdown import to_markdown
+from dphpo_bench.leaderboard.markdown import TABLES, to_markdown
 from dphpo_bench.leaderboard.page import to_html
 from dphpo_bench.leaderboard.written import FILE, held, read_written
 
 PLOTS = "plots"
+GENERATED = b"<!-- Generated "
+"""How a page begins that `build` made: others that lie beside them stay."""
 
 
 def with_written(board: Board, folder: Path) -> tuple[Board, list[str]]:
@@ -27,7 +29,7 @@ def render(board: Board, folder: Path) -> dict[str, str]:
     drawn = charts(board)
     paths = Paths.beside(folder)
     files = {
-        "README.md": to_markdown(board, drawn, paths),
+        **to_markdown(board, drawn, paths),
         "leaderboard.csv": to_csv(board),
         "index.html": to_html(board, paths),
     }
@@ -38,12 +40,14 @@ def stale(folder: Path, files: Mapping[str, str]) -> list[str]:
     """Return names of files that are missing, differ, or should not be there; in order."""
     different = [name for name, content in files.items()
                  if not (folder / name).is_file() or (folder / name).read_bytes() != content.encode()]  # fmt: skip
-    plots = (f"{PLOTS}/{path.name}" for path in (folder / PLOTS).glob("*.svg"))
-    return sorted([*different, *(name for name in plots if name not in files)])
+    pages = [path for place in (folder, folder / TABLES) for path in place.glob("*.md")]
+    generated = [path for path in pages if path.is_file() and path.read_bytes().startswith(GENERATED)]
+    names = (path.relative_to(folder).as_posix() for path in (*generated, *(folder / PLOTS).glob("*.svg")))
+    return sorted([*different, *(name for name in names if name not in files)])
 
 
 def write(folder: Path, files: Mapping[str, str]) -> list[str]:
-    """Write the files that changed, remove plots that are no longer made, and return their names."""
+    """Write the files that changed, remove plots and pages that are no longer made, and return their names."""
     changed = stale(folder, files)
     for name in changed:
         try:

@@ -1,27 +1,35 @@
-"""The leaderboard as Markdown, for people who read it where the code is.
+"""The leaderboard as Markdown, for people who read it where the code is: a short page, and files with the rest.
 
-Texts in records come from strangers. They get into the page, whose template is `templates/README.md`, only through
-`code` and `prose`.
+Texts in records come from strangers. They get into the pages, whose templates are `templates/*.md`, only through `code`
+and `prose`.
 """
 
 import html
 import re
 from collections.abc import Iterable, Sequence
 from itertools import count
+from typing import Any
 
 from jinja2 import Environment
 
 from dphpo_bench.base.text import one_line
+from dphpo_bench.leaderboard import brief
 from dphpo_bench.leaderboard.board import Board
+from dphpo_bench.leaderboard.charts.collection import file_stems
 from dphpo_bench.leaderboard.charts.frame import Chart
-from dphpo_bench.leaderboard.columns import Column, overall_columns, row_columns
+from dphpo_bench.leaderboard.columns import Column
 from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.overall import OverallRow
 from dphpo_bench.leaderboard.page import TEMPLATES, context
 from dphpo_bench.leaderboard.rows import Row
+from dphpo_bench.leaderboard.texts import NOTHING
 
 MAX_LISTED = 50
 MAX_TEXT = 2000
+MOST_FINDINGS = 8
+MOST_NAMED = 30
+TABLES = "tables"
+OVERALL = "overall"
 NO_BREAK = "\u00a0"
 
 TEXT_COLUMNS = ("method", "accountant")
@@ -37,7 +45,8 @@ _PLAIN = re.compile(
 _COMMIT = re.compile(r"[0-9a-f]{7,}", re.IGNORECASE)
 
 
-def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = None) -> str:
+def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = None) -> dict[str, str]:
+    """Return the pages by their names in the leaderboard's folder: README.md, and those that it links to."""
     environment = Environment(**TEMPLATES)  # nothing is escaped as HTML: `code` and `prose` know Markdown's own rules
     environment.filters |= {
         "code": code,
@@ -46,16 +55,52 @@ def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = Non
         "cell": _cell,
         "image": _image,
         "alignment": lambda column: ":--" if column.key in TEXT_COLUMNS else "--:",
+        "short_cell": _short_cell,
+        "short_alignment": lambda column: "--:" if column.kind == "number" else ":--",
     }
-    row_terms = _terms(row_columns(board.measure, board.explains, board.shifts))
-    page = environment.get_template("README.md").render(
-        **context(board, paths),
-        charts=charts,
-        row_terms=row_terms,
-        overall_terms=[term for term in _terms(overall_columns(board.measure)) if term not in row_terms],
-        max_listed=MAX_LISTED,
-    )
-    return re.sub(r"\n{3,}", "\n\n", page).strip("\n") + "\n"
+    shared = {**context(board, paths), "charts": charts, "terms": _terms, "max_listed": MAX_LISTED}
+    settings = shared["settings"]
+    stems = list(file_stems([OVERALL, *(setting for setting, _ in settings)]))[1:]
+    files = {setting: f"{TABLES}/{stem}.md" for (setting, _), stem in zip(settings, stems, strict=True)}
+    written = [finding for finding in board.findings if finding.figures]
+    shared |= {"files": files, "findings": written}
+
+    def page(template: str, **values: Any) -> str:
+        text = environment.get_template(template).render(shared | values)
+        return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
+
+    pages = {"README.md": page("README.md", **_short(board, charts))}
+    if board.tables or board.records:
+        pages[f"{TABLES}/{OVERALL}.md"] = page("overall.md")
+    if board.claims:
+        pages["claims.md"] = page("claims.md")
+    if written:
+        pages["queries.md"] = page("queries.md")
+    return pages | {files[setting]: page("table.md", setting=setting, tables=tables) for setting, tables in settings}
+
+
+def _short(board: Board, charts: Sequence[Chart]) -> dict[str, Any]:
+    """Return what the short page shows beyond what all pages know."""
+    methods = brief.method_lines(board)
+    middle = brief.middle_answer(board)
+    written = [finding for finding in board.findings if finding.figures]
+    return {
+        "answers": brief.single_answers(board)[: brief.MOST_LINES],
+        "methods": methods,
+        "method_columns": brief.method_columns(board),
+        "pictures": [chart for chart in charts if middle and chart.kind == "answer" and chart.title == middle.title],
+        "settings": brief.setting_lines(board),
+        "setting_columns": brief.setting_columns(board),
+        "about_methods": brief.described(methods, board),
+        "others": brief.others(methods, board),
+        "scope": brief.scope_of(board) if board.tables else None,
+        "several_metrics": len({table.measure for table in board.tables}) > 1,
+        "findings": (written or board.findings)[:MOST_FINDINGS],
+        "queries": bool(written),
+        "further": len(written) < len(board.findings),
+        "most_lines": brief.MOST_LINES,
+        "most_named": MOST_NAMED,
+    }
 
 
 def code(text: str) -> str:
@@ -113,7 +158,12 @@ def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
-def _image(chart: Chart) -> str:
+def _short_cell(column: brief.Column, line: object) -> str:
+    text = column.text(line)
+    return code(text) if column.kind == "label" and text != NOTHING else prose(text)
+
+
+def _image(chart: Chart, folder: str) -> str:
     # As HTML, since a description in Markdown would be Markdown itself.
     description = html.escape(one_line(chart.description, MAX_TEXT))
-    return f'<p><img src="plots/{html.escape(chart.name)}.svg" alt="{description}"></p>'
+    return f'<p><img src="{folder}/{html.escape(chart.name)}.svg" alt="{description}"></p>'

@@ -71,6 +71,7 @@ class Setting:
     measure: Measure = field(repr=False)
     seen: bool = False
     kinds: tuple[str, ...] = field(default=(), repr=False)  # of the facts, and no part of a setting's random stream
+    n_records: int = field(default=0, repr=False)  # the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +197,7 @@ def setting_of(identity: Identity) -> Setting:
         shown_measure(identity.facts),
         _has_seen(identity.facts),
         kinds_of(identity.task, identity.model, identity.facts),
+        _count(identity.facts.get("n_records")),
     )
 
 
@@ -220,6 +222,10 @@ def kinds_of(task: str, model: str, facts: Mapping[str, Any]) -> tuple[str, ...]
         case _:
             return ()
     return records, "linear models" if model in LINEAR else "networks"
+
+
+def _count(value: Any) -> int:
+    return value if type(value) is int and value > 0 else 0
 
 
 def _has_seen(facts: Mapping[str, Any]) -> bool:

@@ -72,11 +72,21 @@ class Refused:
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence or two that the data support, with a title, and the commands that recompute its figures."""
+    """A sentence or two that the data support.
+
+    Attributes:
+        objection: the strongest objection to them.
+        figures: the words of both that the board's data hold, each with the command that recomputes it.
+    """
 
     title: str
     text: str
-    commands: tuple[str, ...] = ()
+    figures: tuple[tuple[str, str], ...] = ()
+    objection: str = ""
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        return tuple(command for _, command in self.figures)
 
 
 def common_measure(measures: Iterable[Measure]) -> Measure | None:

@@ -3,6 +3,7 @@
 [[finding]]
 title = "Who is first"
 text = "On digits at ε = 3, hyfreedp is 0.5 points behind the oracle."
+objection = "Its constants were settled on digits."
 [finding.figures]
 "0.5 points" = "SELECT 100 * gap_to_oracle FROM board WHERE label = 'hyfreedp' AND task = 'digits' AND ..."
 """
@@ -34,17 +35,19 @@ _READING = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE
 
 
 class Written(BaseModel):
-    """A finding: `figures` are words of its text with the query that gives them, a number or a text."""
+    """A finding: `figures` are words of its text, or of its objection, with the query that gives them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     title: str
     text: str
+    objection: str = ""
     figures: Annotated[dict[str, str], Field(min_length=1)]
 
     @property
     def finding(self) -> Finding:
-        return Finding(self.title, self.text, tuple(map(_command, self.figures.values())))
+        figures = tuple((words, _command(query)) for words, query in self.figures.items())
+        return Finding(self.title, self.text, figures, self.objection)
 
 
 def _command(query: str) -> str:
@@ -76,8 +79,8 @@ def read_written(path: Path) -> list[Written]:
 def wrong_figure(written: Written, table: str) -> str:
     """Return what the first wrong figure says and what the board gives instead; empty if all are right."""
     for words, query in written.figures.items():
-        if words not in written.text:
-            return f"{shown(words, form=repr)} is not in its text"
+        if words not in written.text and words not in written.objection:
+            return f"{shown(words, form=repr)} is neither in its text nor in its objection"
         try:
             _, rows = ask(table, query)
         except InvalidValueError as error:

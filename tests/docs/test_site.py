@@ -22,7 +22,7 @@ def test_the_site_builds_and_all_its_links_lead_somewhere(tmp_path: Path) -> Non
     assert (site / "index.html").read_bytes() == (site / "README.html").read_bytes()
     assert 'id="dphpo_bench.harness.run.run"' in (site / "docs/api.html").read_text()
     assert 'id="dphpo-bench-leaderboard-build"' in (site / "docs/command_line.html").read_text()
-    pages = [*site.glob("*.html"), *site.glob("docs/*.html"), *site.glob("leaderboard/*.html")]
+    pages = [*site.glob("*.html"), *site.glob("docs/*.html"), *site.glob("leaderboard/**/*.html")]
     assert {place for page in pages for place in missing(page)} == set()
 
 

@@ -290,7 +290,7 @@ def hostile_board() -> Board:
         for text in (HOSTILE[0], HOSTILE[1], HOSTILE[4])
         for epsilon in (1.0, 3.0)
     ]
-    findings = [Finding(text, text, (text,)) for text in HOSTILE]
+    findings = [Finding(text, text, ((text, text),), text) for text in HOSTILE]
     made = board(tables, findings, [Refused(f"{text}.json", text) for text in HOSTILE])
     who = [row.contestant for row in tables[0].rows]
     pairs = tuple(

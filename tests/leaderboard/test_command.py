@@ -80,7 +80,8 @@ def test_build_check_and_stale(leaderboard, records: Path, tmp_path: Path, monke
     assert built.returncode == 0, built.stderr
     assert built.stdout.startswith("18 records, 0 rejected: ")
     first = _contents(records)
-    assert {"README.md", "leaderboard.csv", "index.html"} < first.keys()
+    pages = {"README.md", "claims.md", "tables/overall.md", "tables/toy-linear.md"}
+    assert {*pages, "leaderboard.csv", "index.html"} < first.keys()
     assert any(name.startswith("plots/") and name.endswith(".svg") for name in first)
     assert leaderboard("build", "--check", "-q").returncode == 0
 
@@ -98,13 +99,18 @@ def test_build_check_and_stale(leaderboard, records: Path, tmp_path: Path, monke
 
     (records / "leaderboard.csv").write_text("edited")
     (records / "plots" / "old.svg").write_text("<svg/>")
+    (records / "tables" / "old.md").write_text((records / "README.md").read_text())
+    (records / "queries.md").write_text((records / "README.md").read_text())
+    (records / "tables" / "notes.md").write_text("# Written by a person\n")
     submit(records / "results", make_record("hyfreedp", seed=9, accuracy=0.99))
     stale = leaderboard("build", "--check", "-q")
     assert stale.returncode == 1
-    for name in ("leaderboard.csv", "plots/old.svg", "README.md", "index.html"):
+    for name in ("leaderboard.csv", "plots/old.svg", "tables/old.md", "queries.md", "README.md", "index.html"):
         assert f"Stale: leaderboard/{name}" in stale.stdout
     assert leaderboard("build", "-q").returncode == 0
-    assert not (records / "plots" / "old.svg").exists()
+    for name in ("plots/old.svg", "tables/old.md", "queries.md"):
+        assert not (records / name).exists()
+    assert (records / "tables" / "notes.md").exists()
     assert leaderboard("build", "--check", "-q").returncode == 0
 
 
@@ -150,11 +156,12 @@ def test_a_wrong_finding_fails_the_check_and_is_left_out(leaderboard, records: P
     assert built.returncode == 0
     line = "Wrong: leaderboard/findings.toml, finding 2: it says '87 %', the board gives 86: SELECT 100 * mean FROM"
     assert built.stdout.startswith(line)
-    page, readme = ((records / name).read_text() for name in ("index.html", "README.md"))
-    for text in (page, readme):
+    page, readme, queries = ((records / name).read_text() for name in ("index.html", "README.md", "queries.md"))
+    for text in (page, readme, queries):
         assert "86 %" in text
         assert "87 %" not in text
-        assert "dphpo-bench leaderboard query" in text
+    assert "dphpo-bench leaderboard query" in page
+    assert "“86 %”: `dphpo-bench leaderboard query" in queries
     checked = leaderboard("build", "--check", "-q")
     assert checked.returncode == 1
     assert checked.stdout.splitlines()[0].startswith(line)

@@ -1,4 +1,4 @@
-"""The board as Markdown, read by a Markdown parser: what strangers wrote stays text, and nothing is lost."""
+"""The board's pages, read by a Markdown parser: what strangers wrote stays text, and nothing is lost."""
 
 import re
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from dphpo_bench.base.text import one_line
+from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.charts.collection import charts
 from dphpo_bench.leaderboard.charts.frame import Chart
 from dphpo_bench.leaderboard.columns import row_columns, varying
@@ -32,6 +33,10 @@ MARKUP = (
 )  # fmt: skip
 PIECES = st.sampled_from([*MARKUP, *"`|\\[]()<>&*_~#$@!:.-+ =a1é", "``", "\\|", "](", "word", " "])
 TEXTS = st.lists(PIECES).map("".join) | st.text(max_size=40)
+
+
+OURS = {f"{kind}_{end}" for kind in ("em", "link") for end in ("open", "close")}
+"""Markup within cells that is not a stranger's."""
 
 
 def inline(markdown: str) -> list[Token]:
@@ -57,7 +62,7 @@ def cell(text: str) -> list[Token]:
 
 
 def tables(markdown: str) -> Iterator[list[list[str]]]:
-    """The cells of each table as plain text, row by row, the header first; emphasis of ours aside."""
+    """The cells of each table as plain text, row by row, the header first; emphasis and links of ours aside."""
     rows: list[list[str]] = []
     tokens = PARSER.parse(markdown)
     for at, token in enumerate(tokens):
@@ -66,14 +71,18 @@ def tables(markdown: str) -> Iterator[list[list[str]]]:
         elif token.type == "tr_open":
             rows.append([])
         elif token.type in ("td_open", "th_open"):
-            children = [one for one in tokens[at + 1].children or [] if one.type not in ("em_open", "em_close")]
+            children = [one for one in tokens[at + 1].children or [] if one.type not in OURS]
             rows[-1].append(shown(children).replace("\u00a0", " "))
         elif token.type == "table_close":
             yield rows
 
 
 def images(markdown: str) -> list[str]:
-    return re.findall(r'src="plots/([a-z0-9-]+)\.svg"', markdown)
+    return re.findall(r'src="(?:\.\./)?plots/([a-z0-9-]+)\.svg"', markdown)
+
+
+def overall_page(board: Board) -> str:
+    return to_markdown(board, [])["tables/overall.md"]
 
 
 def chart(name: str, title: str = "Some chart", description: str = "What it shows.") -> Chart:
@@ -115,43 +124,33 @@ def test_plain_words_and_numbers_stay_as_they_are() -> None:
     assert prose("67.10 [66.00, 67.90]") == r"67.10 \[66.00, 67.90\]"
 
 
-def test_the_sections_come_in_order_and_every_chart_once() -> None:
+def test_every_chart_is_in_a_page_of_its_tables_and_one_in_the_short_page() -> None:
     sample = sample_board()
     drawn = charts(sample)
-    page = to_markdown(sample, drawn, BESIDE)
-    headings = re.findall("^##? .*", page, re.MULTILINE)
-    assert headings == [
-        "# Leaderboard", "## Overall", "## cifar10 (linear)", "## digits (linear)", "## mnist (linear)",
-        "## Records", "## Legend",
-    ]  # fmt: skip
-    assert images(page) == [one.name for one in drawn]
-    sections = dict(zip(headings, re.split("^##? .*", page, flags=re.MULTILINE)[1:], strict=True))
-    assert images(sections["# Leaderboard"]) == [
-        "answer-epsilon-1",
-        "answer-epsilon-3",
-        "answer-epsilon-8",
-        "answer-all",
+    pages = to_markdown(sample, drawn, BESIDE)
+    assert list(pages) == [
+        "README.md",
+        "tables/overall.md",
+        "tables/cifar10-linear.md",
+        "tables/digits-linear.md",
+        "tables/mnist-linear.md",
     ]
-    assert images(sections["## digits (linear)"]) == ["accuracy-digits-linear", "paths-digits-linear"]
-    assert "**Tuning while training costs little.** hyfreedp spends 6 % of ε" in sections["# Leaderboard"]
-    for link in ("index.html", "leaderboard.csv", "../docs/scoring.md", "../CONTRIBUTING.md", "#legend"):
-        assert f"]({link})" in page
-    assert page.startswith("<!-- Generated")
-    assert page.endswith("\n")
-    assert not page.endswith("\n\n")
-    assert "\n\n\n" not in page
-
-
-def test_links_lead_somewhere_on_a_strangers_board() -> None:
-    page = to_markdown(sample_board(), [])
-    assert set(re.findall(r"\]\(([^)]+)\)", page)) == {"index.html", "leaderboard.csv", "#legend"}
-    assert "rebuild this page with `dphpo-bench leaderboard build` and this folder.\n" in page
+    assert images(pages["README.md"]) == ["answer-epsilon-3"]
+    behind = [images(page) for name, page in pages.items() if name != "README.md"]
+    assert [name for names in behind for name in names] == [one.name for one in drawn]
+    assert behind[0] == ["answer-epsilon-1", "answer-epsilon-3", "answer-epsilon-8", "answer-all"]
+    assert images(pages["tables/digits-linear.md"]) == ["accuracy-digits-linear", "paths-digits-linear"]
+    for page in pages.values():
+        assert page.startswith("<!-- Generated")
+        assert page.endswith("\n")
+        assert not page.endswith("\n\n")
+        assert "\n\n\n" not in page
 
 
 def test_tables_hold_every_row_and_references_stand_below() -> None:
     sample = sample_board()
-    page = to_markdown(sample, [])
-    found = list(tables(page))
+    pages = to_markdown(sample, [])
+    found = [one for name, page in pages.items() if name.startswith("tables/") for one in tables(page)]
     assert len(found) == len(sample.overalls) + len(sample.tables)
     for one, (header, *rows) in zip(sample.tables, found[len(sample.overalls) :], strict=True):
         columns, _ = varying(row_columns(ACCURACY), one.rows)
@@ -163,18 +162,18 @@ def test_tables_hold_every_row_and_references_stand_below() -> None:
             assert cells[0].removeprefix("reference: ") == columns[0].text(row)
         assert [cells[0].startswith("reference: ") for cells in rows] == [False] * len(one.rows) + [True] * 2
     assert [cells[0] for cells in found[0]][-2:] == ["reference: grid_oracle ∞", "reference: nonprivate ∞"]
-    assert "Not in all of these tables, hence not ranked: `propose_test` (in 6)." in page
+    assert "Not in all of these tables, hence not ranked: `propose_test` (in 6)." in pages["tables/overall.md"]
 
 
 def test_a_column_that_is_the_same_for_all_becomes_a_sentence() -> None:
     table_ = sample_board().tables[1]
     same = replace(table_, rows=tuple(replace(row, seeds=5, failed=0, audited=None) for row in table_.rows))
-    page = to_markdown(board([same]), []).partition("## cifar10")[2]
+    page = to_markdown(board([same]), [])["tables/cifar10-linear.md"]
     (header, *_), *_ = tables(page)
     assert not {"seeds", "audited ε ≥"} & set(header)  # nobody was attacked: that is no sentence
     assert "The same for all: ε recomputed 2.9971; by pld; seeds 5." in page
     rows = (replace(same.rows[0], seeds=4), *same.rows[1:])
-    (header, *_), *_ = tables(to_markdown(board([replace(same, rows=rows)]), []).partition("## cifar10")[2])
+    (header, *_), *_ = tables(to_markdown(board([replace(same, rows=rows)]), [])["tables/cifar10-linear.md"])
     assert "seeds" in header
 
 
@@ -184,7 +183,7 @@ def test_hostile_texts_are_shown_and_are_nothing_but_text() -> None:
     hostile = replace(
         hostile,
         tables=(*hostile.tables, markup),
-        findings=(*hostile.findings, *(Finding(word, f"See {word}!") for word in MARKUP)),
+        findings=(*(Finding(word, f"See {word}!", ((word, word),), word) for word in MARKUP), *hostile.findings),
         rejected=tuple(Refused(word, word) for word in MARKUP),
         failed=tuple(Refused(text, text) for text in HOSTILE),
     )
@@ -193,53 +192,58 @@ def test_hostile_texts_are_shown_and_are_nothing_but_text() -> None:
         for kind in ("answer", "metric")
         for number, text in enumerate((*HOSTILE, *MARKUP))
     ]
-    page = to_markdown(hostile, drawn, BESIDE)
-    tokens = PARSER.parse(page)
+    pages = to_markdown(hostile, drawn, BESIDE)
+    assert {"claims.md", "queries.md"} < pages.keys()
+    whole = "\n\n".join(pages.values())
+    tokens = [token for page in pages.values() for token in PARSER.parse(page)]
     flat = [one for token in tokens for one in ([token] if token.children is None else token.children)]
     # Links and HTML are ours alone.
     links = {token.attrs["href"] for token in flat if token.type == "link_open"}
-    assert links == {"index.html", "leaderboard.csv", "../docs/scoring.md", "../CONTRIBUTING.md", "#legend"}
+    assert all(re.fullmatch(r"(\.\./)*([a-z]+/)?[A-Za-z0-9-]*(\.[a-z]+)?(#[a-z-]+)?", link) for link in links), links
     assert not [token for token in flat if token.type in ("html_inline", "image", "fence", "code_block")]
     ours = re.compile(
         r"<!-- Generated [^<>]* -->|</?details>|<details><summary>[\w ,:=.]+</summary>|"
-        r'<p><img src="plots/[a-z0-9-]+\.svg" alt="[^<>"]*"></p>'
+        r'<p><img src="(?:\.\./)?plots/[a-z0-9-]+\.svg" alt="[^<>"]*"></p>'
     )
     for token in flat:
         if token.type == "html_block":
             assert all(ours.fullmatch(line) for line in token.content.strip().splitlines()), token.content
-    assert sorted(images(page)) == sorted(one.name for one in drawn)
-    labels = {row[0].removeprefix("reference: ") for found in tables(page) for row in found}
+    assert sorted(images(whole)) == sorted(one.name for one in drawn)
+    rows = [row for page in pages.values() for found in tables(page) for row in found]
+    labels = {row[0].removeprefix("reference: ") for row in rows}
     assert labels >= {row_columns(ACCURACY)[0].text(row) for row in markup.rows}
     for text in HOSTILE:
         assert any(label.startswith(one_line(text, MAX_TEXT)) for label in labels), text
     headings = [
         shown(tokens[at + 1].children or [])
         for at, token in enumerate(tokens)
-        if token.type == "heading_open" and token.tag == "h2"
+        if token.type == "heading_open" and token.tag == "h1"
     ]
     assert {one_line(one.setting, MAX_TEXT) for one in hostile.tables} <= set(headings)
 
 
 def test_long_lists_of_records_are_cut_and_counted() -> None:
-    page = to_markdown(sample_board(), [])
+    page = overall_page(sample_board())
     assert page.count("is not that of its ledger.") == 2 * MAX_LISTED
     assert "- and 70 more: `dphpo-bench leaderboard validate` lists all." in page
     assert "<summary>120 rejected</summary>" in page
     assert "read: 500, of which 3 are of superseded versions, or of seeds that the suite does not ask for. The" in page
     assert "The runs took 2 h 5 min" in page
     few = replace(sample_board(), rejected=(Refused("a.json", "Bad."),), failed=())
-    page = to_markdown(few, [])
+    page = overall_page(few)
     assert "- `a.json`: Bad.\n" in page
     assert "more:" not in page
     assert "failed</summary>" not in page
 
 
 def test_an_empty_board_says_so() -> None:
-    page = to_markdown(empty_board(), [])
+    pages = to_markdown(empty_board(), [])
+    assert list(pages) == ["README.md"]
+    page = pages["README.md"]
     assert "There are no records yet." in page
     assert "dphpo-bench sweep" in page
     assert not list(tables(page))
-    assert re.findall("^##.*", page, re.MULTILINE) == []
+    assert re.findall("^##.*", page, re.MULTILINE) == ["## Check, add a row, legend"]
     only_bad = replace(empty_board(), rejected=(Refused("a.json", "Bad."),), records=1)
-    assert "None of the records counts yet." in to_markdown(only_bad, [])
-    assert "- `a.json`: Bad." in to_markdown(only_bad, [])
+    assert "None of the records counts yet." in to_markdown(only_bad, [])["README.md"]
+    assert "- `a.json`: Bad." in overall_page(only_bad)

@@ -51,10 +51,17 @@ def _of_setting(setting: str, tables: Sequence[Table]) -> Iterator[Chart]:
 
 
 def _with_unique_names(drawn: Iterable[Chart]) -> Iterator[Chart]:
-    taken: set[str] = set()
-    for chart in drawn:
-        stem = re.sub("[^a-z0-9]+", "-", chart.name.lower()).strip("-")[:60].strip("-")
-        name = next(name for number in range(1, len(taken) + 2) if (name := f"{stem}-{number}" if number > 1 else stem)
-                    not in taken)  # fmt: skip
-        taken.add(name)
+    drawn = list(drawn)
+    for chart, name in zip(drawn, file_stems(chart.name for chart in drawn), strict=True):
         yield replace(chart, name=name)
+
+
+def file_stems(names: Iterable[str]) -> Iterator[str]:
+    """Yield a stem of a file name for each name: plain, short, and different from all before."""
+    taken: set[str] = set()
+    for name in names:
+        stem = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")[:60].strip("-") or "unnamed"
+        new = next(new for number in range(1, len(taken) + 2) if (new := f"{stem}-{number}" if number > 1 else stem)
+                   not in taken)  # fmt: skip
+        taken.add(new)
+        yield new

@@ -1,0 +1,260 @@
+"""The board in brief: its answer by method and ε, and its settings, a line each."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from statistics import fmean
+from typing import Any
+
+from dphpo_bench.leaderboard.answers import Answer, Place
+from dphpo_bench.leaderboard.board import Board
+from dphpo_bench.leaderboard.contestants import median
+from dphpo_bench.leaderboard.links import about
+from dphpo_bench.leaderboard.rows import Row, Table
+from dphpo_bench.leaderboard.sentences import first_answers
+from dphpo_bench.leaderboard.texts import NOTHING, change_text, metric_text
+from dphpo_bench.leaderboard.values import Contestant
+from dphpo_bench.records.measure import Measure
+
+MOST_LINES = 18
+"""The most methods, settings, or answers, that a short page lists; the others are counted."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table of the short page.
+
+    Attributes:
+        explanation: for the legend; may be empty.
+        kind: of its cells: "number", "text", or "label", the name of a contestant.
+    """
+
+    header: str
+    explanation: str
+    text: Callable[[Any], str]
+    kind: str = "number"
+
+
+@dataclass(frozen=True)
+class MethodLine:
+    """A contestant in the first answers.
+
+    Attributes:
+        places: its place by ε.
+        rows: its rows in the tables of these answers, with each table.
+        measure: of the answers.
+    """
+
+    contestant: Contestant
+    places: Mapping[float, Place]
+    rows: Sequence[tuple[Table, Row]]
+    measure: Measure
+
+    @property
+    def cost(self) -> float | None:
+        return median(place.cost for place in self.places.values())
+
+    @property
+    def collapses(self) -> tuple[int, int]:
+        """The number of runs that collapsed, and of all."""
+        return sum(row.collapses for _, row in self.rows), sum(row.seeds + row.failed for _, row in self.rows)
+
+    @property
+    def worst(self) -> tuple[float, str] | None:
+        """The lead of the worst run over the oracle's mean in its table, and the table's name."""
+        leads = [(lead, table.title) for table, row in self.rows if (lead := _worst_lead(table, row)) is not None]
+        return min(leads) if leads else None
+
+
+def _worst_lead(table: Table, row: Row) -> float | None:
+    oracle = next((other.utility for other in table.everyone if other.contestant == table.oracle), None)
+    worst = 0.0 if row.failed and table.measure.share and table.measure.higher_is_better else row.worst
+    return None if oracle is None or worst is None else table.measure.score(worst) - table.measure.score(oracle.mean)
+
+
+def single_answers(board: Board) -> list[Answer]:
+    """Return the answers of the first subject at each ε: the whole board's, or that of its metrics in points."""
+    return [answer for answer in first_answers(board) if answer.epsilon is not None]
+
+
+def middle_answer(board: Board) -> Answer | None:
+    answers = single_answers(board)
+    return answers[len(answers) // 2] if answers else None
+
+
+def method_lines(board: Board) -> list[MethodLine]:
+    """Return a line for each contestant in any of the single answers: first those in most, then the best mean."""
+    answers = single_answers(board)
+    places: dict[Contestant, dict[float, Place]] = {}
+    for answer in answers:
+        for place in answer.places:
+            places.setdefault(place.contestant, {})[answer.epsilon or 0.0] = place
+    lines = [
+        MethodLine(who, by_epsilon, [*_rows(who, by_epsilon, board, answers[0])], answers[0].measure)
+        for who, by_epsilon in places.items()
+    ]
+    return sorted(lines, key=lambda line: (-len(line.places), -round(_mean(line), 9), line.contestant.label))
+
+
+def _mean(line: MethodLine) -> float:
+    return fmean(place.lead.mean for place in line.places.values())
+
+
+def _rows(
+    who: Contestant, epsilons: Mapping[float, Place], board: Board, answer: Answer
+) -> Iterator[tuple[Table, Row]]:
+    for table in board.tables:
+        if table.setting in answer.settings and table.epsilon in epsilons:
+            yield from ((table, row) for row in table.everyone if row.contestant == who)
+
+
+def method_columns(board: Board) -> list[Column]:
+    """Return the columns of the methods: the gap at each ε, the worst run, collapses, cost."""
+    answers = single_answers(board)
+    several = len({answer.settings for answer in answers}) > 1
+    gaps = [
+        Column(
+            f"ε = {answer.epsilon:g}{f' ({len(answer.settings)} settings)' if several else ''}",
+            "",
+            lambda line, epsilon=answer.epsilon: _gap(line.places.get(epsilon), line.measure),
+        )
+        for answer in answers
+    ]
+    return [
+        Column("method", "", lambda line: line.contestant.label, "label"),
+        *gaps,
+        Column(
+            "worst run",
+            "The distance of its worst run, in any table, to the oracle's mean there.",
+            lambda line: f"{change_text(line.worst[0], line.measure)}, {line.worst[1]}" if line.worst else NOTHING,
+        ),
+        Column(
+            "collapses",
+            "Runs that end ten points, or half a nat, below the median of the method's runs in their table; failed "
+            "runs, too.",
+            lambda line: "{:,} of {:,}".format(*line.collapses),
+        ),
+        Column(
+            "cost",
+            "Examples processed, relative to one untuned run; median.",
+            lambda line: NOTHING if line.cost is None else f"{line.cost:,.{1 if line.cost < 10 else 0}f}",
+        ),
+    ]  # fmt: skip
+
+
+def _gap(place: Place | None, measure: Measure) -> str:
+    """Return the distance to the anchor with its interval."""
+    if place is None:
+        return NOTHING
+    lead = place.lead
+    if lead.low is None or lead.high is None:
+        return change_text(lead.mean, measure)
+    low, high = change_text(lead.low, measure), change_text(lead.high, measure)
+    return f"{change_text(lead.mean, measure)} [{low}, {high}]"
+
+
+@dataclass(frozen=True)
+class SettingLine:
+    """A setting: `table` is that at the ε that is shown, `tables` are those at every ε."""
+
+    setting: str
+    table: Table
+    tables: tuple[Table, ...]
+
+    @property
+    def seeds(self) -> str:
+        numbers = [row.seeds + row.failed for table in self.tables for row in table.everyone]
+        low, high = min(numbers), max(numbers)
+        return str(low) if low == high else f"{low}–{high}"
+
+    @property
+    def best(self) -> Row | None:
+        return next((row for row in self.table.rows if row.utility and not row.lacks_seeds), None)
+
+    @property
+    def oracle(self) -> Row | None:
+        return next((row for row in self.table.everyone if row.contestant == self.table.oracle), None)
+
+
+def setting_lines(board: Board) -> list[SettingLine]:
+    """Return a line for each setting, shown at the ε of the middle answer, if it has that."""
+    answer = middle_answer(board)
+    lines = []
+    for setting, group in groupby(board.tables, key=lambda table: table.setting):
+        tables = tuple(group)
+        at = [table for table in tables if answer and table.epsilon == answer.epsilon]
+        lines.append(SettingLine(setting, (at or tables[len(tables) // 2 :])[0], tables))
+    return lines
+
+
+def setting_columns(board: Board) -> list[Column]:
+    """Return the columns of the settings, after their names."""
+    shown = {line.table.epsilon for line in setting_lines(board)}
+    at = f" at ε = {shown.pop():g}" if len(shown) == 1 else ""
+    return [
+        Column("N", "Training records.", lambda line: f"{line.table.n_records:,}" if line.table.n_records else NOTHING),
+        Column("metric", "", lambda line: line.table.measure.header, "text"),
+        Column("δ", "", lambda line: f"{line.table.delta:.2g}"),
+        Column("ε", "", lambda line: ", ".join(f"{table.epsilon:g}" for table in line.tables)),
+        Column("seeds", "Runs of a contestant in a table, each with a seed of its own.", lambda line: line.seeds),
+        Column(f"best{at}", "", lambda line: line.best.contestant.label if line.best else NOTHING, "label"),
+        Column("its mean", "", lambda line: _utility(line.best, line.table)),
+        Column("oracle", "", lambda line: _utility(line.oracle, line.table)),
+    ]
+
+
+def _utility(row: Row | None, table: Table) -> str:
+    return metric_text(row.utility if row else None, table.measure)
+
+
+def described(lines: Sequence[MethodLine], board: Board) -> list[tuple[Contestant, str]]:
+    """Return the methods of these lines and their references, once each, with what this project says of them."""
+    references = [place.contestant for answer in single_answers(board) for place in answer.references]
+    oracles = [table.oracle for table in board.tables if table.oracle]
+    first: dict[str, Contestant] = {}
+    for who in (*(line.contestant for line in lines), *references, *oracles):
+        first.setdefault(who.method, who)
+    return [(who, known.summary if (known := about(who.method)) else "") for who in first.values()]
+
+
+def others(lines: Sequence[MethodLine], board: Board) -> list[str]:
+    """Return the labels of the contestants without a line, in order: they are in some of the tables alone."""
+    listed = {line.contestant for line in lines}
+    absent = {row.contestant for table in board.tables for row in table.rows} - listed
+    return sorted(who.label for who in absent)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The reach of a board: least and most of what it measured.
+
+    Attributes:
+        beaten: tables whose oracle is behind a private method's mean, of those with an oracle.
+        undecided: pairs of contestants that the data do not tell apart, of those compared.
+    """
+
+    epsilons: tuple[float, float]
+    records: tuple[int, int] | None
+    seeds: tuple[int, int]
+    beaten: tuple[int, int]
+    undecided: tuple[int, int]
+
+
+def scope_of(board: Board) -> Scope:
+    """Return the reach of a board that has tables."""
+    epsilons = [table.epsilon for table in board.tables]
+    records = [table.n_records for table in board.tables if table.n_records]
+    seeds = [row.seeds + row.failed for table in board.tables for row in table.rows] or [0]
+    with_oracle = [table for table in board.tables if table.oracle]
+    beaten = [
+        table for table in with_oracle if any(row.gap_to_oracle and row.gap_to_oracle.mean < 0 for row in table.rows)
+    ]
+    pairs = sum(len(claims.pairs) for claims in board.claims)
+    decided = sum(len(claims.significant) for claims in board.claims)
+    return Scope(
+        (min(epsilons), max(epsilons)),
+        (min(records), max(records)) if records else None,
+        (min(seeds), max(seeds)),
+        (len(beaten), len(with_oracle)),
+        (pairs - decided, pairs),
+    )

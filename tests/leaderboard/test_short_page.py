@@ -1,0 +1,204 @@
+"""The board's short page: its sections, its figures, its size; and all links between the pages."""
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+
+from dphpo_bench.leaderboard import brief
+from dphpo_bench.leaderboard.board import Board
+from dphpo_bench.leaderboard.build import render
+from dphpo_bench.leaderboard.charts.collection import charts
+from dphpo_bench.leaderboard.links import Paths
+from dphpo_bench.leaderboard.markdown import to_markdown
+from dphpo_bench.leaderboard.values import Estimate, Finding
+from tests.leaderboard import boards
+
+ROOT = Path(__file__).parents[2]
+LEADERBOARD = ROOT / "leaderboard"
+PARSER = MarkdownIt("commonmark").enable("table")
+MOST_LINES = 150
+MOST_CHARACTERS = 1000
+"""Of a line; a picture's description is no line that anyone reads."""
+
+SECTIONS = [
+    "# Leaderboard",
+    "## Answer",
+    "## Methods at each ε",
+    "## What this cannot tell",
+    "## Findings",
+    "## Tasks",
+    "## Methods",
+    "## Check, add a row, legend",
+]
+
+
+def wide_board() -> Board:
+    """More settings, ε, methods and findings than a short page can hold, each finding with an objection."""
+    settings = [(f"task_{at} (linear)", f"task_{at}", 0.9) for at in range(25)]
+    methods = [(f"method_{at:02d}", "", 0.002 * at, 0.01 * at, 1.0 + at) for at in range(40)]
+    findings = [Finding(f"Finding {at}", "It is 3.", (("3", "SELECT 3"),), "It may be 4.") for at in range(20)]
+    epsilons = (0.1, 0.3, 1.0, 3.0, 8.0, 16.0)
+    tables = [boards.table(setting, epsilon, methods) for setting in settings for epsilon in epsilons]
+    return boards.board(tables, findings)
+
+
+BOARDS = {
+    "sample": boards.sample_board,
+    "hostile": boards.hostile_board,
+    "crowded": boards.crowded_board,
+    "wide": wide_board,
+    "empty": boards.empty_board,
+}
+
+
+def too_long(page: str) -> list[str]:
+    lines = [re.sub(' alt="[^"]*"', "", line) for line in page.splitlines()]
+    return [line for line in lines if len(line) > MOST_CHARACTERS]
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_the_page_is_short_whatever_the_board(name: str) -> None:
+    board = BOARDS[name]()
+    page = to_markdown(board, charts(board), Paths.beside(LEADERBOARD))["README.md"]
+    assert len(page.splitlines()) <= MOST_LINES
+    assert too_long(page) == []
+
+
+def test_the_page_of_this_repository_is_short() -> None:
+    page = (LEADERBOARD / "README.md").read_text(encoding="utf-8")
+    assert len(page.splitlines()) <= MOST_LINES
+    assert too_long(page) == []
+
+
+def test_the_sections_come_in_order() -> None:
+    page = to_markdown(boards.sample_board(), [], Paths.beside(LEADERBOARD))["README.md"]
+    assert re.findall("^##? .*", page, re.MULTILINE) == SECTIONS
+    sections = dict(zip(SECTIONS, re.split("^##? .*", page, flags=re.MULTILINE)[1:], strict=True))
+    assert "**ε = 3**: hyfreedp is" in sections["## Answer"]
+    assert "**Tuning while training costs little.** hyfreedp spends 6 % of ε" in sections["## Findings"]
+    assert "Nothing below 1 or above 8 was run." in sections["## What this cannot tell"]
+    assert "[`hyfreedp`](../methods/hyfreedp.py): Starts at the rate" in sections["## Methods"]
+    assert "`propose_test`" in sections["## Methods"]
+
+
+def test_a_finding_stands_with_its_objection_and_its_queries_elsewhere() -> None:
+    findings = (
+        Finding("Title", "It is 3 or 4.", (("3", "ask 3"), ("4", "ask 4")), "It may be 5."),
+        Finding("Auto", "So."),
+    )
+    pages = to_markdown(replace(boards.sample_board(), findings=findings), [])
+    short = pages["README.md"]
+    assert "- **Title.** It is 3 or 4.\n  *Objection:* It may be 5.\n" in short
+    assert "ask 3" not in short
+    assert "Auto" not in short  # sentences that the board makes of itself stand with the overall tables
+    assert "- **Auto.** So." in pages["tables/overall.md"]
+    assert "## Title\n\n- “3”: `ask 3`\n- “4”: `ask 4`\n" in pages["queries.md"]
+
+
+def cells_of(page: str, heading: str) -> list[list[str]]:
+    section = page.partition(f"\n{heading}\n")[2]
+    lines = section.lstrip("\n").partition("\n\n")[0].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def test_figures_of_the_methods_are_those_of_their_rows() -> None:
+    sample = boards.sample_board()
+    first = sample.tables[1]  # at ε = 3
+    worse = replace(first.rows[0], worst=0.2, collapses=2, failed=0)
+    sample = replace(
+        sample, tables=(sample.tables[0], replace(first, rows=(worse, *first.rows[1:])), *sample.tables[2:])
+    )
+    header, _, *rows = cells_of(to_markdown(sample, [])["README.md"], "## Methods at each ε")
+    assert header == ["method", "ε = 1", "ε = 3", "ε = 8", "worst run", "collapses", "cost"]
+    line = next(row for row in rows if row[0] == "`hyfreedp`")
+    place = sample.answers[1].places[0]
+    assert place.contestant.label == "hyfreedp"
+    assert line[2] == f"−{-100 * place.lead.mean:.1f} \\[−{-100 * place.lead.low:.1f}, −{-100 * place.lead.high:.1f}\\]"
+    oracle = next(row.utility.mean for row in first.references if row.contestant == first.oracle)
+    assert line[4] == f"−{100 * (oracle - 0.2):.1f}, cifar10 (linear), ε = 3"
+    runs = sum(
+        row.seeds + row.failed for table in sample.tables for row in table.rows if row.contestant.label == "hyfreedp"
+    )
+    assert line[5:] == [f"2 of {runs}", "1.0"]
+
+
+def test_a_failed_run_is_a_worst_run() -> None:
+    table = boards.sample_board().tables[0]
+    row = replace(table.rows[0], failed=1)
+    oracle = next(each.utility.mean for each in table.references if each.contestant == table.oracle)
+    (line, *_) = brief.method_lines(boards.board([replace(table, rows=(row, *table.rows[1:]))]))
+    assert line.worst == (-oracle, "cifar10 (linear), ε = 1")
+
+
+def test_settings_name_their_size_and_the_best() -> None:
+    table = replace(boards.sample_board().tables[0], n_records=12_345)
+    (header, _, row) = cells_of(to_markdown(boards.board([table]), [])["README.md"], "## Tasks")
+    assert header == ["setting", "N", "metric", "δ", "ε", "seeds", "best at ε = 1", "its mean", "oracle"]
+    assert row[:3] == ["[`cifar10 (linear)`](tables/cifar10-linear.md)", "12,345", "accuracy, %"]
+    assert row[5:7] == ["2–6", "`hyfreedp`"]
+    assert table.rows[0].utility == Estimate(
+        row_mean := table.rows[0].utility.mean, *(row_mean + d for d in (-0.012, 0.012))
+    )
+    assert row[7] == f"{100 * row_mean:.2f} ± 1.20"
+
+
+def targets(page: str) -> Iterator[str]:
+    for token in PARSER.parse(page):
+        for child in token.children or ():
+            if child.type == "link_open":
+                yield str(child.attrs["href"])
+    yield from re.findall('<img src="([^"]*)"', page)
+
+
+def anchors(page: str) -> set[str]:
+    headings = re.findall("^#+ (.*)", page, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def dead(files: Mapping[str, str], folder: Path) -> list[str]:
+    """Links of the pages that lead nowhere: neither to a file of the board, nor to one beside it, nor to a heading."""
+    found = []
+    for name, page in files.items():
+        for target in targets(page) if name.endswith(".md") else ():
+            place, _, anchor = target.partition("#")
+            path = posixpath.normpath(posixpath.join(posixpath.dirname(name), place)) if place else name
+            there = path in files or (path.startswith("../") and (folder / path).is_file())
+            if not there or (anchor and anchor not in anchors(files[path])):
+                found.append(f"{name}: {target}")
+    return found
+
+
+@pytest.mark.parametrize("name", ["sample", "hostile", "empty"])
+@pytest.mark.parametrize("folder", [LEADERBOARD, ROOT / "nowhere" / "board"])
+def test_every_link_leads_somewhere(name: str, folder: Path) -> None:
+    files = render(BOARDS[name](), folder)
+    assert dead(files, folder) == []
+    linked = {target.partition("#")[0] for target in targets(files["README.md"])}
+    behind = {each for each in files if each.endswith(".md")} - {"README.md"}
+    assert behind <= linked
+    assert ("../CONTRIBUTING.md" in linked) == (folder == LEADERBOARD)
+
+
+def test_every_link_of_this_repository_leads_somewhere() -> None:
+    files = {
+        path.relative_to(LEADERBOARD).as_posix(): path.read_text(encoding="utf-8")
+        for pattern in ("*.*", "plots/*.svg", "tables/*.md")
+        for path in LEADERBOARD.glob(pattern)
+    }
+    assert dead(files, LEADERBOARD) == []
+
+
+def test_links_into_the_board_lead_somewhere() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    for page in pages:
+        for target in targets(page.read_text(encoding="utf-8")):
+            place, _, anchor = target.partition("#")
+            if "leaderboard/" in place and "://" not in place:
+                path = page.parent / place
+                assert path.exists(), f"{page.name}: {target}"
+                assert not anchor or anchor in anchors(path.read_text(encoding="utf-8")), f"{page.name}: {target}"
