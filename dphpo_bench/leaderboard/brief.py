@@ -1,11 +1,14 @@
 """The board in brief: its answer by method and ε, and its settings, a line each."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from functools import partial
 from itertools import groupby
 from statistics import fmean
 from typing import Any
 
+from dphpo_bench.base.text import count
 from dphpo_bench.leaderboard.answers import Answer, Place
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.contestants import median
@@ -82,17 +85,24 @@ def middle_answer(board: Board) -> Answer | None:
     return answers[len(answers) // 2] if answers else None
 
 
+def uneven(board: Board) -> bool:
+    """Return True if the single answers are about other settings at some ε than at others."""
+    return len({answer.settings for answer in single_answers(board)}) > 1
+
+
 def method_lines(board: Board) -> list[MethodLine]:
     """Return a line for each contestant in any of the single answers: first those in most, then the best mean."""
-    answers = single_answers(board)
-    places: dict[Contestant, dict[float, Place]] = {}
-    for answer in answers:
+    answers = {answer.epsilon or 0.0: answer for answer in single_answers(board)}
+    places: defaultdict[Contestant, dict[float, Place]] = defaultdict(dict)
+    rows: defaultdict[Contestant, list[tuple[Table, Row]]] = defaultdict(list)
+    for epsilon, answer in answers.items():
         for place in answer.places:
-            places.setdefault(place.contestant, {})[answer.epsilon or 0.0] = place
-    lines = [
-        MethodLine(who, by_epsilon, [*_rows(who, by_epsilon, board, answers[0])], answers[0].measure)
-        for who, by_epsilon in places.items()
-    ]
+            places[place.contestant][epsilon] = place
+    for table in board.tables:
+        for row in table.rows if table.epsilon in answers and table.setting in answers[table.epsilon].settings else ():
+            if table.epsilon in places.get(row.contestant, {}):
+                rows[row.contestant].append((table, row))
+    lines = [MethodLine(who, places[who], rows[who], answers[min(places[who])].measure) for who in places]
     return sorted(lines, key=lambda line: (-len(line.places), -round(_mean(line), 9), line.contestant.label))
 
 
@@ -100,26 +110,9 @@ def _mean(line: MethodLine) -> float:
     return fmean(place.lead.mean for place in line.places.values())
 
 
-def _rows(
-    who: Contestant, epsilons: Mapping[float, Place], board: Board, answer: Answer
-) -> Iterator[tuple[Table, Row]]:
-    for table in board.tables:
-        if table.setting in answer.settings and table.epsilon in epsilons:
-            yield from ((table, row) for row in table.everyone if row.contestant == who)
-
-
 def method_columns(board: Board) -> list[Column]:
     """Return the columns of the methods: the gap at each ε, the worst run, collapses, cost."""
-    answers = single_answers(board)
-    several = len({answer.settings for answer in answers}) > 1
-    gaps = [
-        Column(
-            f"ε = {answer.epsilon:g}{f' ({len(answer.settings)} settings)' if several else ''}",
-            "",
-            lambda line, epsilon=answer.epsilon: _gap(line.places.get(epsilon), line.measure),
-        )
-        for answer in answers
-    ]
+    gaps = [Column(_at(answer, uneven(board)), "", partial(_gap, answer.epsilon)) for answer in single_answers(board)]
     return [
         Column("method", "", lambda line: line.contestant.label, "label"),
         *gaps,
@@ -139,18 +132,21 @@ def method_columns(board: Board) -> list[Column]:
             "Examples processed, relative to one untuned run; median.",
             lambda line: NOTHING if line.cost is None else f"{line.cost:,.{1 if line.cost < 10 else 0}f}",
         ),
-    ]  # fmt: skip
+    ]
 
 
-def _gap(place: Place | None, measure: Measure) -> str:
+def _at(answer: Answer, counted: bool) -> str:
+    settings = count(len(answer.settings), "setting")
+    return f"ε = {answer.epsilon:g} ({settings})" if counted else f"ε = {answer.epsilon:g}"
+
+
+def _gap(epsilon: float | None, line: MethodLine) -> str:
     """Return the distance to the anchor with its interval."""
+    place = line.places.get(epsilon or 0.0)
     if place is None:
         return NOTHING
-    lead = place.lead
-    if lead.low is None or lead.high is None:
-        return change_text(lead.mean, measure)
-    low, high = change_text(lead.low, measure), change_text(lead.high, measure)
-    return f"{change_text(lead.mean, measure)} [{low}, {high}]"
+    mean, *ends = (change_text(value, line.measure) for value in astuple(place.lead) if value is not None)
+    return f"{mean} [{', '.join(ends)}]" if ends else mean
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,8 @@ def _short(board: Board, charts: Sequence[Chart]) -> dict[str, Any]:
     written = [finding for finding in board.findings if finding.figures]
     return {
         "answers": brief.single_answers(board)[: brief.MOST_LINES],
+        "middle": middle,
+        "uneven": brief.uneven(board),
         "methods": methods,
         "method_columns": brief.method_columns(board),
         "pictures": [chart for chart in charts if middle and chart.kind == "answer" and chart.title == middle.title],

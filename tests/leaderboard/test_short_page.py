@@ -15,6 +15,7 @@ from dphpo_bench.leaderboard.build import render
 from dphpo_bench.leaderboard.charts.collection import charts
 from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.markdown import to_markdown
+from dphpo_bench.leaderboard.page import to_html
 from dphpo_bench.leaderboard.values import Estimate, Finding
 from tests.leaderboard import boards
 
@@ -77,8 +78,9 @@ def test_the_page_of_this_repository_is_short() -> None:
 
 def test_the_sections_come_in_order() -> None:
     page = to_markdown(boards.sample_board(), [], Paths.beside(LEADERBOARD))["README.md"]
-    assert re.findall("^##? .*", page, re.MULTILINE) == SECTIONS
-    sections = dict(zip(SECTIONS, re.split("^##? .*", page, flags=re.MULTILINE)[1:], strict=True))
+    headings = re.findall("^##? .*", page, re.MULTILINE)
+    assert [heading for heading in headings if heading in SECTIONS] == SECTIONS
+    sections = dict(zip(headings, re.split("^##? .*", page, flags=re.MULTILINE)[1:], strict=True))
     assert "**ε = 3**: hyfreedp is" in sections["## Answer"]
     assert "**Tuning while training costs little.** hyfreedp spends 6 % of ε" in sections["## Findings"]
     assert "Nothing below 1 or above 8 was run." in sections["## What this cannot tell"]
@@ -91,8 +93,10 @@ def test_a_finding_stands_with_its_objection_and_its_queries_elsewhere() -> None
         Finding("Title", "It is 3 or 4.", (("3", "ask 3"), ("4", "ask 4")), "It may be 5."),
         Finding("Auto", "So."),
     )
-    pages = to_markdown(replace(boards.sample_board(), findings=findings), [])
+    board = replace(boards.sample_board(), findings=findings)
+    pages = to_markdown(board, [])
     short = pages["README.md"]
+    assert "It may be 5." in to_html(board)
     assert "- **Title.** It is 3 or 4.\n  *Objection:* It may be 5.\n" in short
     assert "ask 3" not in short
     assert "Auto" not in short  # sentences that the board makes of itself stand with the overall tables
@@ -125,6 +129,20 @@ def test_figures_of_the_methods_are_those_of_their_rows() -> None:
         row.seeds + row.failed for table in sample.tables for row in table.rows if row.contestant.label == "hyfreedp"
     )
     assert line[5:] == [f"2 of {runs}", "1.0"]
+
+
+def test_an_epsilon_of_fewer_settings_says_so_and_hides_no_row() -> None:
+    tables = [table for table in boards.sample_board().tables if table.epsilon != 1 or table.task == "cifar10"]
+    worst = replace(tables[-1].rows[0], worst=0.1)  # on mnist, which is not at ε = 1
+    tables[-1] = replace(tables[-1], rows=(worst, *tables[-1].rows[1:]))
+    page = to_markdown(boards.board(tables), [])["README.md"]
+    header, _, *rows = cells_of(page, "## Methods at each ε")
+    assert header[1:4] == ["ε = 1 (1 setting)", "ε = 3 (3 settings)", "ε = 8 (3 settings)"]
+    line = next(row for row in rows if row[0] == "`hyfreedp`")
+    assert line[4].endswith(f", {tables[-1].title}")
+    runs = sum(row.seeds + row.failed for table in tables for row in table.rows if row.contestant.label == "hyfreedp")
+    assert line[5] == f"0 of {runs}"
+    assert "a mean over the settings at each ε, each one task with one model" in page
 
 
 def test_a_failed_run_is_a_worst_run() -> None:
