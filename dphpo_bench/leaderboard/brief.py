@@ -45,12 +45,14 @@ class MethodLine:
     Attributes:
         places: its place by ε.
         rows: its rows in the tables of these answers, with each table.
+        counted: its rows in all tables that count, those of other metrics, too.
         measure: of the answers.
     """
 
     contestant: Contestant
     places: Mapping[float, Place]
     rows: Sequence[tuple[Table, Row]]
+    counted: Sequence[Row]
     measure: Measure
 
     @property
@@ -60,7 +62,7 @@ class MethodLine:
     @property
     def collapses(self) -> tuple[int, int]:
         """The number of runs that collapsed, and of all."""
-        return sum(row.collapses for _, row in self.rows), sum(row.seeds + row.failed for _, row in self.rows)
+        return sum(row.collapses for row in self.counted), sum(row.seeds + row.failed for row in self.counted)
 
     @property
     def worst(self) -> tuple[float, str] | None:
@@ -95,14 +97,19 @@ def method_lines(board: Board) -> list[MethodLine]:
     answers = {answer.epsilon or 0.0: answer for answer in single_answers(board)}
     places: defaultdict[Contestant, dict[float, Place]] = defaultdict(dict)
     rows: defaultdict[Contestant, list[tuple[Table, Row]]] = defaultdict(list)
+    counted: defaultdict[Contestant, list[Row]] = defaultdict(list)
+    titles = {title for overall in board.overalls for title in overall.tables}
     for epsilon, answer in answers.items():
         for place in answer.places:
             places[place.contestant][epsilon] = place
     for table in board.tables:
-        for row in table.rows if table.epsilon in answers and table.setting in answers[table.epsilon].settings else ():
-            if table.epsilon in places.get(row.contestant, {}):
+        settings = answers[table.epsilon].settings if table.epsilon in answers else ()
+        for row in table.rows:
+            if table.setting in settings and table.epsilon in places.get(row.contestant, {}):
                 rows[row.contestant].append((table, row))
-    lines = [MethodLine(who, places[who], rows[who], answers[min(places[who])].measure) for who in places]
+            if table.title in titles:
+                counted[row.contestant].append(row)
+    lines = [MethodLine(who, places[who], rows[who], counted[who], answers[min(places[who])].measure) for who in places]
     return sorted(lines, key=lambda line: (-len(line.places), -round(_mean(line), 9), line.contestant.label))
 
 
@@ -123,9 +130,9 @@ def method_columns(board: Board) -> list[Column]:
         ),
         Column(
             "collapses",
-            "Runs that end ten points, or half a nat, below the median of the method's runs in their table; failed "
-            "runs, too.",
-            lambda line: "{:,} of {:,}".format(*line.collapses),
+            "Runs in all tables that count, of other metrics, too, that end ten points, or half a nat, below the median "
+            "of the method's runs in their table.",
+            lambda line: f"{line.collapses[0]:,} of {line.collapses[1]:,}",
         ),
         Column(
             "cost",

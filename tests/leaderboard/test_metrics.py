@@ -155,10 +155,10 @@ def test_perplexities_are_compared_by_their_logarithms(tmp_path: Path) -> None:
     assert (best.gap_to_oracle.mean, *ends) == pytest.approx((math.log(2),) * 3)
     assert untuned.gap_to_oracle.mean == pytest.approx(math.log(4))
     assert board.overalls[0].rows[0].utility == best.utility
-    readme = render(board, tmp_path)["README.md"].replace("\u00a0", " ")
-    assert "12.6 \\[4.7, 34.0\\]" in readme
-    assert "to the oracle, nats" in readme
-    assert "−0.693 ± 0.000" in readme
+    page = render(board, tmp_path)["tables/toy-linear.md"].replace("\u00a0", " ")
+    assert "12.6 \\[4.7, 34.0\\]" in page
+    assert "to the oracle, nats" in page
+    assert "−0.693 ± 0.000" in page
 
 
 def test_a_run_tells_the_metric_of_its_task() -> None:

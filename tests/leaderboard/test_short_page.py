@@ -17,6 +17,7 @@ from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.markdown import to_markdown
 from dphpo_bench.leaderboard.page import to_html
 from dphpo_bench.leaderboard.values import Estimate, Finding
+from dphpo_bench.records.measure import Measure
 from tests.leaderboard import boards
 
 ROOT = Path(__file__).parents[2]
@@ -151,6 +152,23 @@ def test_a_failed_run_is_a_worst_run() -> None:
     oracle = next(each.utility.mean for each in table.references if each.contestant == table.oracle)
     (line, *_) = brief.method_lines(boards.board([replace(table, rows=(row, *table.rows[1:]))]))
     assert line.worst == (-oracle, "cifar10 (linear), ε = 1")
+
+
+def test_collapses_on_tables_of_other_metrics_count() -> None:
+    """A method that collapses where perplexity is measured is not as safe as its points say."""
+    sample = boards.sample_board()
+    *_, last = sample.tables
+    perplexity = Measure("perplexity", higher_is_better=False)
+    far = replace(last, measure=perplexity, setting="e2e (gpt2)", rows=(replace(last.rows[0], collapses=2),))
+    with_far = replace(
+        sample,
+        tables=(*sample.tables, far),
+        overalls=(replace(sample.overalls[0], tables=(*sample.overalls[0].tables, far.title)),),
+    )
+    (before, *_), (after, *_) = brief.method_lines(sample), brief.method_lines(with_far)
+    assert after.contestant == before.contestant == far.rows[0].contestant
+    assert after.collapses == (before.collapses[0] + 2, before.collapses[1] + far.rows[0].seeds + far.rows[0].failed)
+    assert after.worst == before.worst
 
 
 def test_settings_name_their_size_and_the_best() -> None:
