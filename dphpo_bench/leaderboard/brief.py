@@ -130,7 +130,7 @@ def method_columns(board: Board) -> list[Column]:
         ),
         Column(
             "collapses",
-            "Runs in all tables that count, of other metrics, too, that end ten points, or half a nat, below the median "
+            "Runs in all tables that count, of other metrics, too, that end ten points or half a nat below the median "
             "of the method's runs in their table.",
             lambda line: f"{line.collapses[0]:,} of {line.collapses[1]:,}",
         ),
