@@ -71,7 +71,7 @@ RECORD = {
 
 
 class About(BaseModel):
-    """What `dataset.toml` says; `url` and `date_published` once there are any."""
+    """Description of a board by its maintainers; `url` and `date_published` once there are any."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
