@@ -1,7 +1,7 @@
 """The board as a data set: what its metadata say holds for the files, and `mlcroissant` reads them.
 
-`mlcroissant` is in no extra: it brings another pandas and its stubs, by which mypy would judge this package. The test that
-needs it says so where it is skipped.
+`mlcroissant` is in no extra: it brings another pandas and its stubs, by which mypy would judge this package. The test
+that needs it says so where it is skipped.
 """
 
 import hashlib
