@@ -21,9 +21,15 @@ ROWS = re.compile(r"<!--table (?P<name>[a-z0-9_]+)-->\n[^<]*<!---->")
 
 
 def value(query: str, form: str, board: str) -> str:
-    """Return the one value that a query gives, in its form; zero has no sign."""
-    (row,) = ask(board, query)[1]
-    return filled(form, *row)
+    """Return the one value that a query gives, in its form; zero has no sign.
+
+    Raises:
+        ValueError: if the query gives no value, for example because a label has changed.
+    """
+    answers = ask(board, query)[1]
+    if len(answers) != 1 or answers[0] == (None,):
+        raise ValueError(f"Expected one value, the board gives {answers}: {query}")
+    return filled(form, *answers[0])
 
 
 def filled(form: str, number: Any) -> str:

@@ -63,3 +63,11 @@ def test_stale_values_and_tables_are_replaced() -> None:
 def test_a_value_without_a_query_and_a_query_without_a_place_are_noticed(old: str, new: str) -> None:
     with pytest.raises(ValueError, match="lead"):
         paper_values.refreshed(TEXT.replace(old, new), QUERIES, BOARD)
+
+
+@pytest.mark.parametrize(
+    "query", ["SELECT gap FROM board WHERE label = 'x'", "SELECT AVG(gap) FROM board WHERE label = 'x'"]
+)
+def test_a_query_without_an_answer_is_named(query: str) -> None:
+    with pytest.raises(ValueError, match="Expected one value"):
+        paper_values.refreshed(TEXT, QUERIES | {"values": {"lead": [query, "{:.1f}"]}}, BOARD)
