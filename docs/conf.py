@@ -32,7 +32,7 @@ include_patterns = [
     "CHANGELOG.md",
     "docs/*.md",
     "examples/**.md",
-    "leaderboard/**.md",
+    "leaderboard/README.md",
 ]
 exclude_patterns = [".*", "build", "dphpo_bench", "leaderboard/results", "tests"]
 nitpicky = True
