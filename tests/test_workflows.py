@@ -19,6 +19,16 @@ SCRIPTS = ROOT / ".github" / "scripts"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 COMMANDS = [*WORKFLOWS, *sorted(SCRIPTS.iterdir())]
 
+# Jobs that may write. None of them reads what a pull request brings; those of other files than leaderboard.yml run
+# actions only, on what a job without rights has built.
+WRITERS = {
+    ("leaderboard.yml", "refresh"): {"contents": "write", "pull-requests": "write"},
+    ("pages.yml", "deploy"): {"id-token": "write", "pages": "write"},
+    ("release.yml", "attest"): {"attestations": "write", "id-token": "write"},
+    ("release.yml", "publish"): {"id-token": "write"},
+}
+ACTION = re.compile(r"actions/[a-z-]+@v\d+|pypa/gh-action-pypi-publish@release/v\d+")
+
 # Records, by names that a stranger may give them.
 ODD_NAMES = ("plain.json", "-rf.json", "two words.json", "new\nline.json", "$(touch pwned).json", "'\"`;é*.json")
 
@@ -142,10 +152,16 @@ def test_workflows_may_only_read_and_run_no_strangers_code_with_more(path: Path)
         assert job["timeout-minutes"] <= 60
         permissions = job.get("permissions", {})
         if "write" in permissions.values():
-            assert (path.name, name) == ("leaderboard.yml", "refresh")
-            assert permissions == {"contents": "write", "pull-requests": "write"}
-            assert job["if"] == "github.ref == 'refs/heads/main'"  # which that of a pull request is not
-            assert job["concurrency"]
+            assert permissions == WRITERS[path.name, name]
+            if path.name != "leaderboard.yml":
+                assert not [step for step in steps(job) if "run" in step or "checkout" in step["uses"]]
+            if path.name == "release.yml":
+                assert set(events) == {"push"}
+                assert events["push"] == {"tags": ["v*"]}
+                assert job["needs"]
+            else:
+                assert job["if"] == "github.ref == 'refs/heads/main'"  # which that of a pull request is not
+                assert job["concurrency"]
         else:
             assert "secrets." not in str(job)
             assert "github.token" not in str(job)
@@ -158,7 +174,7 @@ def test_scripts_of_workflows_hold_no_expressions(path: Path) -> None:
         for step in steps(job):
             assert "${{" not in step.get("run", "")
             assert ("uses" in step) != ("run" in step)
-            assert re.fullmatch(r"actions/[a-z-]+@v\d+", step.get("uses", "actions/none@v1"))
+            assert ACTION.fullmatch(step.get("uses", "actions/none@v1"))
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=names(COMMANDS))
@@ -223,6 +239,55 @@ def test_a_record_that_does_not_pass_fails_the_script(repository: Repository) ->
     repository.write("leaderboard/results/digits/dp_sgd/new.json", "{}")
     repository.commit()
     assert repository.validated(VALIDATE_EXIT="1") == ["--", "leaderboard/results/digits/dp_sgd/new.json"]
+
+
+def test_what_is_published_was_built_tried_and_attested_before() -> None:
+    jobs = load(ROOT / ".github/workflows/release.yml")["jobs"]
+    assert (jobs["publish"]["needs"], jobs["attest"]["needs"]) == ("attest", "build")
+    assert jobs["publish"]["environment"] == "pypi"
+    commands = " ".join(step.get("run", "") for step in steps(jobs["build"]))
+    assert commands.index("build-release") < commands.index("try-release")
+    artifacts = {
+        step["with"]["name"] for job in jobs.values() for step in steps(job) if "artifact" in str(step.get("uses"))
+    }
+    assert artifacts == {"dist"}
+
+
+@pytest.mark.parametrize(
+    ("tag", "changelog", "reason"),
+    [
+        ("v1.2.3", "## 1.2.3\n", ""),
+        ("1.2.3", "## 1.2.3\n", "Expected the tag v1.2.3"),
+        ("v1.2.4", "## 1.2.3\n", "Expected the tag v1.2.3"),
+        ("v1.2.3", "## 1.2.3 (unreleased)\n", 'Expected a line "## 1.2.3"'),
+        ("v1.2.3", "## 1.2.30\n", 'Expected a line "## 1.2.3"'),
+    ],
+)
+def test_a_release_is_built_only_from_its_own_tag(
+    repository: Repository, tag: str, changelog: str, reason: str
+) -> None:
+    repository.write("pyproject.toml", '[project]\nname = "x"\nversion = "1.2.3"\n')
+    repository.write("CHANGELOG.md", f"# Changelog\n\n{changelog}")
+    repository.write("dist/old.whl", "stale")
+    python = repository.calls.parent / "bin" / "python"
+    python.write_text('#!/bin/sh\nmkdir -p dist && touch dist/new.whl && echo "$@" >>"$CALLS/python"\n')
+    python.chmod(0o755)
+    done = repository.ended(str(SCRIPTS / "build-release"), tag)
+    assert (done.returncode == 0) == (not reason)
+    assert reason in done.stderr
+    called = (repository.calls / "python").read_text().splitlines() if not reason else []
+    assert called == ([] if reason else ["-m build", "-m twine check --strict dist/new.whl"])
+    assert (repository.calls / "python").exists() == (not reason)
+
+
+def test_the_site_is_built_strictly_and_its_links_are_followed(repository: Repository) -> None:
+    python = repository.calls.parent / "bin" / "python"
+    python.write_text('#!/bin/sh\necho "$@" >>"$CALLS/python"\n')
+    python.chmod(0o755)
+    repository.call(str(SCRIPTS / "build-site"), "build/site")
+    built, followed = (repository.calls / "python").read_text().splitlines()
+    assert built == "-m sphinx -W --keep-going --quiet -c docs . build/site"
+    assert followed == "docs/site_links.py build/site"
 
 
 def test_without_a_change_nothing_is_proposed(repository: Repository) -> None:

@@ -269,6 +269,38 @@ def public() -> str:
     )
 
 
+LEAST_FALL = 0.1
+
+
+def worst() -> str:
+    """Draw how far the worst run of a method ends below its own mean: the median setting, the mildest, the worst."""
+    rows = table()
+    rows = rows[(rows.metric != "perplexity") & rows.end_to_end_private & ~rows.reference & rows.worst.notna()]
+    rows = rows[rows.epsilon_target.isin(EPSILONS)]
+    rows = rows.assign(fall=(100 * (rows["mean"] - rows.worst)).round(6).clip(LEAST_FALL))
+    complete = rows.groupby("method").fall.transform("count") == rows.setting.nunique() * len(EPSILONS)
+    by = rows[complete].groupby(["method", "epsilon_target"]).fall
+    seen = by.agg(["median", "min", "max"]).unstack()
+    order = seen["max"].max(axis=1).sort_values(kind="stable").index
+    several = set(rows[rows.runs > 1].method)
+    panels = [
+        Panel(
+            f"ε = {epsilon}",
+            {who: Estimate(*(seen.loc[who, (of, epsilon)] for of in ("median", "min", "max"))) for who in order},
+        )
+        for epsilon in EPSILONS
+    ]
+    return to_svg(
+        panels,
+        {method: "worse" if method in several else "better" for method in order},
+        log_axis([LEAST_FALL, 50]),
+        title="What an unlucky run loses: points of the worst run below the mean of its method",
+        note=f"Median over {rows.setting.nunique()} tasks and models. Lines: the mildest to the worst. Dots: one "
+        "training run. Squares: several. Logarithmic; 0.1 stands for 0.1 or less.",
+        values=(0.1, 1, 10),
+    )
+
+
 FIGURES = {
     "flow": flow,
     "distance": distance,
@@ -277,6 +309,7 @@ FIGURES = {
     "public": public,
     "audits": audits,
     "law": law,
+    "worst": worst,
 }
 
 if __name__ == "__main__":

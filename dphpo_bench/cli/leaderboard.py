@@ -44,7 +44,8 @@ def build_command(
     ε and risk are computed again from the ledgers; risks.csv keeps the latter, which differ a little between machines.
 
     The same records give the same files, byte by byte. Records that do not pass are listed with the reason. Findings in
-    findings.toml whose figures are not those of the board are named, and left out.
+    findings.toml whose figures are not those of the board are named, and left out. With a dataset.toml, which says
+    whose the board is, croissant.json describes it as a data set.
 
     Exit code: 0 done, 1 stale or a wrong finding (--check), 2 a mistake in the call.
     """

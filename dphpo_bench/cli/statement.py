@@ -35,7 +35,7 @@ def statement_command(
     from dphpo_bench.records.store import read_record
 
     run = read_record(record)
-    risk, others = record_risk(run), _others(record, run)
+    risk, others = record_risk(run), account_of(record, run)
     if not as_json:
         for line in lines(run, risk, others):
             say(line)
@@ -52,7 +52,7 @@ def statement_command(
     )
 
 
-def _others(path: Path, record: "RunRecord") -> str | None:
+def account_of(path: Path, record: "RunRecord") -> str | None:
     """Return what the account that counts a record says, if there is one."""
     folders = path.absolute().parents
     if len(folders) < 3 or not (folders[2] / ".accounts").is_dir():

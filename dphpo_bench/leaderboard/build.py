@@ -9,6 +9,8 @@ from dphpo_bench.base.files import write_whole
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.charts.collection import charts
 from dphpo_bench.leaderboard.columns import to_csv
+from dphpo_bench.leaderboard.croissant import FILE as CROISSANT
+from dphpo_bench.leaderboard.croissant import read_about, to_croissant
 from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.markdown import TABLES, to_markdown
 from dphpo_bench.leaderboard.page import to_html
@@ -33,6 +35,8 @@ def render(board: Board, folder: Path) -> dict[str, str]:
         "leaderboard.csv": to_csv(board),
         "index.html": to_html(board, paths),
     }
+    if about := read_about(folder):
+        files[CROISSANT] = to_croissant(about, board, files["leaderboard.csv"])
     return files | {f"{PLOTS}/{chart.name}.svg": chart.svg for chart in drawn}
 
 

@@ -1,0 +1,177 @@
+"""The board as a data set: its metadata in Croissant 1.0, the vocabulary of MLCommons, for the table and the records.
+
+Written only where `dataset.toml` lies beside the results: who made a board, and its licence, is not ours to guess.
+"""
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.files import text_of
+from dphpo_bench.base.text import shown
+from dphpo_bench.leaderboard.board import Board
+from dphpo_bench.leaderboard.columns import CSV
+
+FILE = "croissant.json"
+ABOUT = "dataset.toml"
+
+Text = Annotated[str, Field(min_length=1)]
+CONTEXT = {
+    "@language": "en",
+    "@vocab": "https://schema.org/",
+    "sc": "https://schema.org/",
+    "cr": "http://mlcommons.org/croissant/",
+    "dct": "http://purl.org/dc/terms/",
+    "rai": "http://mlcommons.org/croissant/RAI/",
+    "conformsTo": "dct:conformsTo",
+    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+    "data": {"@id": "cr:data", "@type": "@json"},
+    "examples": {"@id": "cr:examples", "@type": "@json"},
+    **{
+        name: f"cr:{name}"
+        for name in (
+            "citeAs", "column", "equivalentProperty", "extract", "field", "fileObject", "fileProperty", "fileSet",
+            "format", "includes", "isLiveDataset", "jsonPath", "key", "md5", "parentField", "path", "recordSet",
+            "references", "regex", "repeated", "replace", "samplingRate", "separator", "source", "subField",
+            "transform",
+        )
+    },
+}  # fmt: skip
+"""The whole context of the specification, also what is not used here: readers compare it."""
+
+TYPES = {"string": "sc:Text", "Int64": "sc:Integer", "boolean": "sc:Boolean"}
+"""Of columns of the CSV; other kinds are floats."""
+
+RECORD = {
+    "method": ("sc:Text", "identity.method"),
+    "method_version": ("sc:Integer", "identity.method_version"),
+    "task": ("sc:Text", "identity.task"),
+    "task_version": ("sc:Integer", "identity.task_version"),
+    "model": ("sc:Text", "identity.model"),
+    "epsilon_target": ("sc:Float", "identity.epsilon"),
+    "delta": ("sc:Float", "identity.delta"),
+    "seed": ("sc:Integer", "identity.seed"),
+    "status": ("sc:Text", "status"),
+    "epsilon": ("sc:Float", "privacy.epsilon"),
+    "accountant": ("sc:Text", "privacy.recomputed.accountant"),
+    "end_to_end_private": ("sc:Boolean", "privacy.end_to_end_private"),
+    "tuning_share": ("sc:Float", "privacy.tuning_share"),
+    "runs": ("sc:Integer", "cost.runs"),
+    "steps": ("sc:Integer", "cost.steps"),
+    "examples": ("sc:Float", "cost.examples"),
+    "created": ("sc:Text", "created"),
+}
+"""Fields of a record, beside its metrics, and where they are in its JSON. What a record lacks is null."""
+
+
+class About(BaseModel):
+    """Description of a board by its maintainers; `url` and `date_published` once there are any."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    name: Text
+    version: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]
+    description: Text
+    license: Text
+    creators: Annotated[list[Text], Field(min_length=1)]
+    cite_as: Text
+    keywords: list[Text] = []
+    url: Text | None = None
+    date_published: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")] | None = None
+
+
+def read_about(folder: Path) -> About | None:
+    """Return what a board's `dataset.toml` says, None without that file.
+
+    Raises:
+        InvalidValueError: if it is not TOML, or has other fields.
+    """
+    path = folder / ABOUT
+    try:
+        return About.model_validate(tomllib.loads(text_of(path.read_bytes())))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InvalidValueError(f"Cannot read {path}: {error.strerror}.") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise InvalidValueError(f"{path}, {shown(place, 200)}: {shown(first['msg'], 300)}.") from None
+    except ValueError as error:
+        raise InvalidValueError(f"{path} is not TOML: {shown(error, 300)}.") from None
+
+
+def to_croissant(about: About, board: Board, table: str) -> str:
+    """Return the content of croissant.json; `table` is that of leaderboard.csv."""
+    content = table.encode()
+    columns = table.partition("\n")[0].split(",")
+    metrics = sorted({each.measure.name for each in board.tables} | {"cross_entropy"})
+    metadata = {
+        "@context": CONTEXT,
+        "@type": "sc:Dataset",
+        "conformsTo": "http://mlcommons.org/croissant/1.0",
+        "name": about.name,
+        "description": about.description,
+        "version": about.version,
+        "license": about.license,
+        **({"url": about.url} if about.url else {}),
+        **({"datePublished": about.date_published} if about.date_published else {}),
+        "creator": [{"@type": "sc:Organization", "name": name} for name in about.creators],
+        "keywords": about.keywords,
+        "citeAs": about.cite_as,
+        "distribution": [
+            {
+                "@type": "cr:FileObject",
+                "@id": "leaderboard.csv",
+                "name": "leaderboard.csv",
+                "description": "A row for each method on each task at each ε.",
+                "contentUrl": "leaderboard.csv",
+                "contentSize": f"{len(content)} B",
+                "encodingFormat": "text/csv",
+                "sha256": hashlib.sha256(content).hexdigest(),
+            },
+            {
+                "@type": "cr:FileSet",
+                "@id": "results",
+                "name": "results",
+                "description": "A file for each run: results/TASK/METHOD/KEY.json.",
+                "encodingFormat": "application/json",
+                "includes": "results/*/*/*.json",
+            },
+        ],
+        "recordSet": [
+            _record_set("rows", "The board, a row for each contestant in each table.", _row_fields(columns)),
+            _record_set("runs", "The runs, from their records.", _run_fields(metrics)),
+        ],
+    }
+    return json.dumps(metadata, indent=1, ensure_ascii=False) + "\n"
+
+
+def _record_set(name: str, description: str, fields: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    return {"@type": "cr:RecordSet", "@id": name, "name": name, "description": description, "field": list(fields)}
+
+
+def _row_fields(columns: Iterable[str]) -> Iterator[dict[str, Any]]:
+    for name in columns:
+        source = {"fileObject": {"@id": "leaderboard.csv"}, "extract": {"column": name}}
+        yield _field("rows", name, TYPES.get(CSV[name][0], "sc:Float"), source)
+
+
+def _run_fields(metrics: Iterable[str]) -> Iterator[dict[str, Any]]:
+    for name, (kind, place) in (RECORD | {name: ("sc:Float", f"metrics.{name}") for name in metrics}).items():
+        source = {
+            "fileSet": {"@id": "results"},
+            "extract": {"fileProperty": "content"},
+            "transform": {"jsonPath": f"$.{place}"},
+        }
+        yield _field("runs", name, kind, source)
+
+
+def _field(record_set: str, name: str, kind: str, source: dict[str, Any]) -> dict[str, Any]:
+    return {"@type": "cr:Field", "@id": f"{record_set}/{name}", "name": name, "dataType": kind, "source": source}
