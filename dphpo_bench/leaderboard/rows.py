@@ -59,6 +59,7 @@ class Row(Standing):
         risk: the largest proven bounds of what an attack on one record can achieve against a run, failed ones included;
             None if no run could say.
         lost_to_noise: of `gap_to_oracle`, what paying for the tuning cost; None without extra runs, as the next.
+        values: the metric of each of `records`; None if the run failed.
         shifted: the utility on shifted records; None unless all finished runs have it, on those that most runs in the
             table have.
     """
@@ -77,6 +78,7 @@ class Row(Standing):
     lost_to_choice: Estimate | None = None
     shifted: Estimate | None = None
     records: tuple[tuple[int, str], ...] = ()
+    values: tuple[float | None, ...] = ()
     command: str = ""
 
 
@@ -182,6 +184,7 @@ def _row(entry: Entry, interval: Ranks | None, contest: Contest, splits: Sequenc
         lost_to_choice=mean_interval([split.choice for split in splits]) if splits else None,
         shifted=metric_mean(finished["shifted"].tolist(), contest.setting.measure) if is_shifted else None,
         records=tuple(zip(runs["seed"].tolist(), runs["path"], strict=True)),
+        values=tuple(None if math.isnan(value) else value for value in runs["value"].tolist()),
         command=command_of(first),
     )
 
