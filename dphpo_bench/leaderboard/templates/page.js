@@ -164,10 +164,11 @@
     const { setting, task, model, epsilon, delta, metric } = row.closest(".result").dataset;
     const card = byId(row.querySelector("a").hash.slice(1));
     const links = all(`tr[data-table="${row.closest("table").id}"] a`, card);
-    const { name, method, parameters, reference } = card.dataset;
+    const { method, reference } = card.querySelector("summary").dataset;
+    const parameters = card.querySelector(".parameters").textContent;
     return links.map((link) => {
       const { value } = link.dataset;
-      return [setting, task, model, epsilon, delta, method, name, parameters, reference, link.textContent, metric, value, String(value !== ""), link.getAttribute("href")];
+      return [setting, task, model, epsilon, delta, method, row.dataset.name, parameters, reference, link.textContent, metric, value, String(value !== ""), link.getAttribute("href")];
     });
   };
   const save = () => {
