@@ -5,7 +5,7 @@
   const form = byId("controls");
 
   // Sorting. What has no value goes last in both directions; equals are in the order in which the page came.
-  const sorted = new Map(); // by a table's title, the one that was sorted last at the end
+  const sorted = new Map(); // by a table's name, the one that was sorted last at the end
   const original = new WeakMap();
   const opposite = { ascending: "descending", descending: "ascending" };
   const valueOf = (row, index) => {
@@ -16,6 +16,10 @@
     if (a === null || b === null) return (a === null) - (b === null);
     if (typeof a === "string") return sign * a.localeCompare(b, "en", { numeric: true });
     return a < b ? -sign : a > b ? sign : 0;
+  };
+  const nameOf = (table) => {
+    const holder = table.closest("[data-epsilon]");
+    return [table.id.split("-")[0], holder?.parentElement.dataset.title, holder?.dataset.epsilon].join(",");
   };
   const arrange = (table, key, direction) => {
     const headers = [...table.tHead.rows[0].cells];
@@ -29,8 +33,8 @@
       if (header) rows.sort((a, b) => compare(valueOf(a, header.cellIndex), valueOf(b, header.cellIndex), sign));
       body.append(...rows);
     }
-    sorted.delete(table.dataset.title);
-    if (header) sorted.set(table.dataset.title, { table, key, direction });
+    sorted.delete(nameOf(table));
+    if (header) sorted.set(nameOf(table), { table, key, direction });
   };
   for (const button of all("thead button")) {
     button.addEventListener("click", () => {
@@ -71,7 +75,7 @@
 
   // What is shown: the answer, the ranks and the tables that were chosen, and of these the methods whose names match.
   const NAMED = "[data-name], .forest tbody tr";
-  const HOLDERS = ".answer .scroll, .overall, .setting, .result, .setting > figure, .scroll tbody";
+  const HOLDERS = ".answer .scroll, .overall, .setting, .result, .setting > figure, .overall tbody, .result tbody";
   const isShown = (node) => !node.closest("[hidden]");
   const choice = () => {
     const { task, method } = form.elements;
@@ -119,7 +123,7 @@
   // The view is in the address, so that a link shows it again: what was chosen, sorted, and gone to.
   const address = (at) => {
     const view = new URLSearchParams(form ? choice() : {});
-    for (const [title, { key, direction }] of sorted) view.append("sort", `${key}:${direction}:${title}`);
+    for (const [name, { key, direction }] of sorted) view.append("sort", `${key}:${direction}:${name}`);
     if (at) view.set("at", at);
     return view;
   };
@@ -140,8 +144,8 @@
     const wanted = new URLSearchParams(hash);
     for (const { table } of [...sorted.values()]) arrange(table);
     for (const text of wanted.getAll("sort")) {
-      const [key, direction, ...title] = text.split(":");
-      const table = all(".scroll table").find((one) => one.dataset.title === title.join(":"));
+      const [key, direction, ...name] = text.split(":");
+      const table = all("table[id]").find((one) => nameOf(one) === name.join(":"));
       if (table && direction in opposite) arrange(table, key, direction);
     }
     if (form) {
@@ -161,14 +165,15 @@
     return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
   };
   const runsOf = (row) => {
-    const { setting, task, model, epsilon, delta, metric } = row.closest(".result").dataset;
+    const { title, task, model, delta, metric } = row.closest(".setting").dataset;
+    const { epsilon } = row.closest(".result").dataset;
     const card = byId(row.querySelector("a").hash.slice(1));
     const links = all(`tr[data-table="${row.closest("table").id}"] a`, card);
     const { method, reference } = card.querySelector("summary").dataset;
     const parameters = card.querySelector(".parameters").textContent;
     return links.map((link) => {
       const { value } = link.dataset;
-      return [setting, task, model, epsilon, delta, method, row.dataset.name, parameters, reference, link.textContent, metric, value, String(value !== ""), link.getAttribute("href")];
+      return [title, task, model, epsilon, delta, method, row.dataset.name, parameters, reference, link.textContent, metric, value, String(value !== ""), link.getAttribute("href")];
     });
   };
   const save = () => {
