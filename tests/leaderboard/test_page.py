@@ -211,6 +211,7 @@ def choose(page: Page, epsilon: str) -> None:
 @pytest.mark.parametrize(("width", "height"), [(1400, 900), (390, 844)])
 def test_the_shipped_board_fits_the_first_screen(browser: Browser, width: int, height: int) -> None:
     page = browser.new_page(viewport={"width": width, "height": height})
+    page.set_default_timeout(100_000)
     page.goto((ROOT / "leaderboard" / "index.html").as_uri())
     for epsilon in ("1", "8", "all", "3"):
         choose(page, epsilon)
@@ -628,6 +629,7 @@ def test_axe_finds_nothing(browser: Browser, files: Path, scheme: Literal["light
     if not path:
         pytest.skip("axe-core is not here: npm pack axe-core, and set DPHPO_BENCH_AXE to its axe.min.js")
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.set_default_timeout(100_000)
     page.goto((files / "sample.html").as_uri())
     page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
     page.add_script_tag(content=Path(path).read_text(encoding="utf-8"))
@@ -687,6 +689,7 @@ def test_tables_say_what_they_are(visit: Open) -> None:
 def test_everything_is_there_without_javascript(browser: Browser, files: Path) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
+    page.set_default_timeout(100_000)
     page.goto((files / "sample.html").as_uri())
     sample = board("sample")
     assert page.locator(".data").filter(visible=True).count() == len(sample.tables) + len(sample.overalls)
