@@ -72,6 +72,7 @@ class Card:
 def to_html(board: Board, paths: Paths | None = None) -> str:
     environment = Environment(**TEMPLATES, autoescape=True, keep_trailing_newline=True)
     environment.filters["sort_value"] = sort_value
+    environment.filters["run_value"] = run_value
     cards = list(cards_of(board))
     shared = context(board, paths)
     return environment.get_template("page.html").render(
@@ -117,6 +118,11 @@ def sort_value(value: float | str | None) -> str | None:
     if math.isnan(value):
         return None
     return "Infinity" if value == math.inf else repr(rounded_number(float(value)))
+
+
+def run_value(value: float | None) -> str:
+    """Return the metric of a run as its line in an exported file has it; nothing for a failed run."""
+    return "" if value is None else f"{value:.6g}"
 
 
 def _subjects(board: Board) -> dict[str, list[str]]:

@@ -61,6 +61,7 @@ class Row(Standing):
         lost_to_noise: of `gap_to_oracle`, what paying for the tuning cost; None without extra runs, as the next.
         collapses: how many runs ended ten points, or half a nat, below the median of these runs or worse; those that
             failed count with the value that they have in ranks.
+        values: the metric of each of `records`; None if the run failed.
         shifted: the utility on shifted records; None unless all finished runs have it, on those that most runs in the
             table have.
     """
@@ -79,6 +80,7 @@ class Row(Standing):
     lost_to_choice: Estimate | None = None
     shifted: Estimate | None = None
     records: tuple[tuple[int, str], ...] = ()
+    values: tuple[float | None, ...] = ()
     command: str = ""
     collapses: int = 0
 
@@ -187,6 +189,7 @@ def _row(entry: Entry, interval: Ranks | None, contest: Contest, splits: Sequenc
         lost_to_choice=mean_interval([split.choice for split in splits]) if splits else None,
         shifted=metric_mean(finished["shifted"].tolist(), contest.setting.measure) if is_shifted else None,
         records=tuple(zip(runs["seed"].tolist(), runs["path"], strict=True)),
+        values=tuple(None if math.isnan(value) else value for value in runs["value"].tolist()),
         command=command_of(first),
         collapses=_collapses(entry, contest.setting.measure),
     )

@@ -2,8 +2,12 @@
 (() => {
   const byId = (id) => document.getElementById(id);
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+  const form = byId("controls");
 
-  // Sorting. What has no value goes last in both directions; equals keep their order.
+  // Sorting. What has no value goes last in both directions; equals are in the order in which the page came.
+  const sorted = new Map(); // by a table's name, the one that was sorted last at the end
+  const original = new WeakMap();
+  const opposite = { ascending: "descending", descending: "ascending" };
   const valueOf = (row, index) => {
     const { number, text } = row.cells[index].dataset;
     return number !== undefined ? Number(number) : text ?? null;
@@ -13,35 +17,89 @@
     if (typeof a === "string") return sign * a.localeCompare(b, "en", { numeric: true });
     return a < b ? -sign : a > b ? sign : 0;
   };
-  const sort = (header) => {
-    const opposite = { ascending: "descending", descending: "ascending" };
-    const direction = opposite[header.getAttribute("aria-sort")] ?? header.dataset.first;
+  const nameOf = (table) => {
+    const holder = table.closest("[data-epsilon]");
+    return [table.id.split("-")[0], holder?.parentElement.dataset.title, holder?.dataset.epsilon].join(",");
+  };
+  const arrange = (table, key, direction) => {
+    const headers = [...table.tHead.rows[0].cells];
+    const header = headers.find((one) => key && one.dataset.key === key);
+    for (const other of headers) other.removeAttribute("aria-sort");
+    header?.setAttribute("aria-sort", direction);
     const sign = direction === "ascending" ? 1 : -1;
-    for (const other of header.parentElement.cells) other.removeAttribute("aria-sort");
-    header.setAttribute("aria-sort", direction);
-    for (const body of header.closest("table").tBodies) {
-      const rows = all("tr:not(.group)", body);
-      rows.sort((a, b) => compare(valueOf(a, header.cellIndex), valueOf(b, header.cellIndex), sign));
+    for (const body of table.tBodies) {
+      if (!original.has(body)) original.set(body, all("tr:not(.group)", body));
+      const rows = [...original.get(body)];
+      if (header) rows.sort((a, b) => compare(valueOf(a, header.cellIndex), valueOf(b, header.cellIndex), sign));
       body.append(...rows);
     }
+    sorted.delete(nameOf(table));
+    if (header) sorted.set(nameOf(table), { table, key, direction });
   };
-  for (const button of all("thead button")) button.addEventListener("click", () => sort(button.parentElement));
+  for (const button of all("thead button")) {
+    button.addEventListener("click", () => {
+      const header = button.parentElement;
+      const direction = opposite[header.getAttribute("aria-sort")] ?? header.dataset.first;
+      arrange(header.closest("table"), header.dataset.key, direction);
+      remember();
+    });
+  }
 
-  // A link to a method opens its card.
-  const open = () => {
-    const card = byId(location.hash.slice(1))?.closest("details");
-    if (card) card.open = true;
+  // One tab stop for the headers of a table, one for its links; arrow keys lead to the others.
+  const GROUPS = [".scroll thead button", ".scroll tbody a"];
+  const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Home: -Infinity, End: Infinity };
+  const membersOf = (group, root) => all(group, root).filter((one) => !one.closest("[hidden]"));
+  const setStop = (members, stop) => {
+    for (const one of members) one.tabIndex = one === stop ? 0 : -1;
   };
+  const setStops = () => {
+    for (const region of all(".scroll")) {
+      for (const group of GROUPS) {
+        const members = membersOf(group, region);
+        setStop(members, members.find((one) => one.tabIndex === 0) ?? members[0]);
+      }
+    }
+  };
+  const neighbours = (node) => {
+    const group = GROUPS.find((one) => node.matches(one));
+    return group ? membersOf(group, node.closest(".scroll")) : [];
+  };
+  addEventListener("focusin", ({ target }) => setStop(neighbours(target), target));
+  addEventListener("keydown", (event) => {
+    const members = event.key in STEPS && !event.altKey && !event.ctrlKey && !event.metaKey ? neighbours(event.target) : [];
+    if (!members.length) return;
+    const at = members.indexOf(event.target) + STEPS[event.key];
+    members[Math.max(0, Math.min(members.length - 1, at))].focus();
+    event.preventDefault();
+  });
 
-  // What is shown, kept in the address so that a view can be linked to.
-  const form = byId("controls");
+  // What is shown: the answer, the ranks and the tables that were chosen, and of these the methods whose names match.
+  const NAMED = "[data-name], .forest tbody tr";
+  const HOLDERS = ".answer .scroll, .overall, .setting, .result, .setting > figure, .overall tbody, .result tbody";
+  const isShown = (node) => !node.closest("[hidden]");
+  const choice = () => {
+    const { task, method } = form.elements;
+    return { epsilon: all("[name=epsilon]", form).find((radio) => radio.checked).value, task: task.value, method: method.value };
+  };
+  const filter = (method) => {
+    const wanted = method.trim().toLowerCase();
+    for (const one of all(NAMED)) {
+      one.hidden = !(one.dataset.name ?? one.cells[0].textContent).toLowerCase().includes(wanted);
+    }
+    const isEmpty = (holder) => wanted !== "" && all(NAMED, holder).every((one) => one.hidden);
+    for (const holder of all(HOLDERS)) holder.classList.toggle("void", isEmpty(holder));
+    for (const note of all(".nothing")) {
+      note.hidden = wanted === "" || all(NAMED, note.parentElement).some(isShown);
+      note.querySelector("q").textContent = method.trim();
+    }
+  };
   const apply = () => {
     const { task, method } = form.elements;
     const answers = all(".answer").filter((one) => one.dataset.subject === task.value);
     const radios = all("[name=epsilon]", form);
     for (const radio of radios) radio.disabled = !answers.some((one) => one.dataset.epsilon === radio.value);
     if (!radios.some((radio) => radio.checked && !radio.disabled)) radios.find((radio) => !radio.disabled).checked = true;
-    const epsilon = radios.find((radio) => radio.checked).value;
+    const { epsilon } = choice();
     const answer = answers.find((one) => one.dataset.epsilon === epsilon);
     for (const one of all(".answer")) one.hidden = one !== answer;
 
@@ -54,36 +112,103 @@
       one.hidden = !asked && "answered" in one.dataset;
       for (const result of all(".result", one)) result.hidden = asked && epsilon !== "" && result.dataset.epsilon !== epsilon;
     }
-    const wanted = method.value.trim().toLowerCase();
-    for (const one of all("[data-name], .forest tbody tr")) {
-      one.hidden = !(one.dataset.name ?? one.cells[0].textContent).toLowerCase().includes(wanted);
-    }
-    const shown = all(".setting:not([hidden]) .result:not([hidden])");
+    filter(method.value);
+    const shown = all(".result").filter(isShown);
     const rows = shown.flatMap((one) => all("tbody tr[data-name]", one));
     const left = rows.filter((row) => !row.hidden).length;
     byId("count").textContent = `${left} of ${rows.length} rows, in ${shown.length} of ${all(".result").length} tables, as chosen above.`;
-    return { epsilon, task: task.value, method: method.value };
+    setStops();
+  };
+
+  // The view is in the address, so that a link shows it again: what was chosen, sorted, and gone to.
+  const address = (at) => {
+    const view = new URLSearchParams(form ? choice() : {});
+    for (const [name, { key, direction }] of sorted) view.append("sort", `${key}:${direction}:${name}`);
+    if (at) view.set("at", at);
+    return view;
+  };
+  const remember = (at) => history.replaceState(null, "", `#${address(at)}`);
+  const goTo = (id) => {
+    const place = byId(id);
+    const card = place?.closest("details");
+    if (card) card.open = true; // a link to a method opens its card
+    return place;
   };
   const restore = () => {
-    open();
     const hash = location.hash.slice(1);
-    if (hash && !hash.includes("=")) return; // a link within the page
+    if (hash && !hash.includes("=")) {
+      goTo(hash);
+      remember(hash);
+      return null;
+    }
     const wanted = new URLSearchParams(hash);
-    form.reset();
-    for (const radio of all("[name=epsilon]", form)) if (radio.value === wanted.get("epsilon")) radio.checked = true;
-    for (const option of form.elements.task.options) if (option.value === wanted.get("task")) option.selected = true;
-    form.elements.method.value = wanted.get("method") ?? "";
-    apply();
+    for (const { table } of [...sorted.values()]) arrange(table);
+    for (const text of wanted.getAll("sort")) {
+      const [key, direction, ...name] = text.split(":");
+      const table = all("table[id]").find((one) => nameOf(one) === name.join(":"));
+      if (table && direction in opposite) arrange(table, key, direction);
+    }
+    if (form) {
+      form.reset();
+      for (const radio of all("[name=epsilon]", form)) if (radio.value === wanted.get("epsilon")) radio.checked = true;
+      for (const option of form.elements.task.options) if (option.value === wanted.get("task")) option.selected = true;
+      form.elements.method.value = wanted.get("method") ?? "";
+      apply();
+    }
+    return goTo(wanted.get("at")) ?? [...sorted.values()].at(-1)?.table.closest(".scroll");
   };
+
+  // The runs that are shown, as CSV: what was chosen, in its order, one line a run.
+  const COLUMNS = ["setting", "task", "model", "epsilon_target", "delta", "method", "label", "parameters", "reference", "seed", "metric", "value", "finished", "record"];
+  const cell = (text) => {
+    const safe = /^\s*[=+\-@]/.test(text) && Number.isNaN(Number(text)) ? `'${text}` : text; // no formula for a spreadsheet
+    return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  };
+  const runsOf = (row) => {
+    const { title, task, model, delta, metric } = row.closest(".setting").dataset;
+    const { epsilon } = row.closest(".result").dataset;
+    const card = byId(row.querySelector("a").hash.slice(1));
+    const links = all(`tr[data-table="${row.closest("table").id}"] a`, card);
+    const { method, reference } = card.querySelector("summary").dataset;
+    const parameters = card.querySelector(".parameters").textContent;
+    return links.map((link) => {
+      const { value } = link.dataset;
+      return [title, task, model, epsilon, delta, method, row.dataset.name, parameters, reference, link.textContent, metric, value, String(value !== ""), link.getAttribute("href")];
+    });
+  };
+  const save = () => {
+    const rows = all(".result tbody tr[data-name]").filter(isShown);
+    const lines = [COLUMNS, ...rows.flatMap(runsOf)].map((line) => line.map(cell).join(","));
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([`${lines.join("\n")}\n`], { type: "text/csv" }));
+    link.download = "dphpo-bench-runs.csv";
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+  };
+
+  for (const button of all(".export")) {
+    button.hidden = false;
+    button.addEventListener("click", save);
+  }
   if (form) {
     form.hidden = false;
-    form.addEventListener("input", () => history.replaceState(null, "", `#${new URLSearchParams(apply())}`));
+    form.addEventListener("input", () => {
+      apply();
+      remember();
+    });
     form.addEventListener("submit", (event) => event.preventDefault());
-    addEventListener("hashchange", restore);
+    for (const button of all(".nothing button")) {
+      button.addEventListener("click", () => {
+        form.elements.method.value = "";
+        apply();
+        remember();
+        form.elements.method.focus();
+      });
+    }
     apply();
-    restore();
   } else {
-    addEventListener("hashchange", open);
-    open();
+    setStops();
   }
+  addEventListener("hashchange", restore);
+  restore()?.scrollIntoView();
 })();
