@@ -14,7 +14,8 @@ class HyFreeDP(NoiseScaled):
     Like theirs, it releases a few privatised losses, and its learning rate follows from them and from the gradients.
     The queries and the rule are ours; their rule is `hyfreedp_paper`.
 
-    - Before the first step, eight looks at one batch find the first rate, as in `noise_scaled`.
+    - Before the first step, eight looks at one batch find the first rate, as in `noise_scaled`. Unless only a linear
+      classifier is trained, it has an upper limit; see `TunedTraining`.
     - In a regression the rate grows where the released gradients ask for it; see `TunedTraining`. That costs nothing.
     - After the last step, eight looks at one batch find a scale of the last layer, unless the task is a regression:
       temperature scaling (Guo et al. 2017), because normalised gradients let margins grow without end.
@@ -23,14 +24,11 @@ class HyFreeDP(NoiseScaled):
     records, and Poisson(p; 8 × Gaussian σ_p) last, as clipped sums of changes of the loss. They are calibrated as one
     event. σ_p follows from `share` and public numbers.
 
-    On networks with tens of thousands of records the first rate may be too large, because noise is not what limits it
-    there: see docs/hyfreedp.md, "On the board".
-
     The parameters are those of `NoiseScaled`.
     """
 
     name = "hyfreedp"
-    version = 11
+    version = 12
     summary = "Starts at the rate whose noise the weights bear, and raises it as gradients ask; the rule is ours."
     reference = "after Liu and Bu 2025 (arXiv:2503.00703), Towards hyperparameter-free optimization with DP"
     tuning = ("learning rate", "clipping threshold")

@@ -64,7 +64,7 @@ class NoiseScaled(bench.recipes.TrainingMethod[bench.hyfreedp.Looked]):
         for step in bench.recipes.training_steps(session, planned.steps, [model], decays, state=state):
             if step == 0:
                 alike = bench.recipes.UpdateRule(planned.optimizer, bench.hyfreedp.stand_in(model))
-                _, travel = bench.hyfreedp.noise_walk(alike, noise, planned.steps)
+                _, travel, _ = bench.hyfreedp.noise_walk(alike, noise, planned.steps)
                 rate.append(bench.hyfreedp.first_rate(planned, session, model, travel))
             gradient = session.sample(planned.step).gradient(model, clipping, planned.noise_multiplier)
             update.apply(update.direction(gradient), rate[0])

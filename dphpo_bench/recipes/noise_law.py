@@ -192,34 +192,41 @@ def first_rate(planned: Looked, session: "Session", model: "nn.Module", travel: 
     return math.exp(size) * (HEAD if is_head(model) and not planned.regression else 1.0) / travel
 
 
-def noise_walk(update: "UpdateRule", noise: float, steps: int) -> tuple[list[float], float]:
-    """Return how far an optimiser moves a weight if gradients are noise alone, at learning rate 1.
+def noise_walk(update: "UpdateRule", noise: float, steps: int, signal: float = 0.0) -> tuple[list[float], float, float]:
+    """Return how far an optimiser moves a weight by noise alone, and how much farther a signal amid it takes a step.
 
-    No record has a part in it, and the same numbers come out each time.
+    All are at learning rate 1. No record has a part in it, and the same numbers come out each time.
 
     Args:
         update: the optimiser, of a `stand_in`.
-        noise: standard deviation of the noise on each of them.
+        noise: standard deviation of the noise on each coordinate of a gradient.
         steps: T. Of more than two thousand steps the others are extrapolated by √T, which is too far for Adagrad.
+        signal: of each coordinate of a gradient, in all steps the same.
 
     Returns:
-        The root mean square of each step, and of all steps together.
+        The root mean square of each step of noise, and of all steps together; the mean of what the signal adds to the
+        last step.
     """
     import torch
 
     generator = torch.Generator().manual_seed(0)
-    (tensor,) = update.parameters
-    total, sizes = torch.zeros_like(tensor), []
+    alone, _ = update.parameters
+    total, sizes = torch.zeros_like(alone), []
     for _ in range(min(steps, 2_000)):
-        (direction,) = update.direction([(torch.randn(len(tensor), generator=generator) * noise).to(tensor)])
+        drawn = (torch.randn(len(alone), generator=generator) * noise).to(alone)
+        direction, onward = update.direction([drawn, drawn + signal])
         total += direction
         sizes.append(root_mean_square([direction]))
-    return sizes, root_mean_square([total]) * math.sqrt(steps / len(sizes))
+    travel = root_mean_square([total]) * math.sqrt(steps / len(sizes))
+    return sizes, travel, (onward - direction).double().mean().item()
 
 
 def stand_in(model: "nn.Module") -> "list[Tensor]":
-    """Return weights for the optimiser of `noise_walk`, where those of the model are."""
-    return [trainable(model)[0].new_zeros(1_000)]
+    """Return weights for the optimiser of `noise_walk`, without a signal and with it, where those of the model are."""
+    import torch
+
+    weight = trainable(model)[0]
+    return [weight.new_zeros(1_000, dtype=torch.promote_types(weight.dtype, torch.float32)) for _ in range(2)]
 
 
 def normal_like(tensors: "Sequence[Tensor]", uniform: float) -> "Iterator[list[Tensor]]":

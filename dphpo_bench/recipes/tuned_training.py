@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dphpo_bench.recipes.dp_sgd import trainable
-from dphpo_bench.recipes.noise_law import SHRINK, Looked, first_rate, noise_walk, root_mean_square
+from dphpo_bench.recipes.noise_law import SHRINK, Looked, first_rate, is_head, noise_walk, root_mean_square
 from dphpo_bench.session.session import Session
 from dphpo_bench.training.averaging import WeightAverage
 from dphpo_bench.training.optimizers import UpdateRule
@@ -24,6 +24,10 @@ ask for it; the factor."""
 LIMIT = 4.0
 """The longest step, in steps of pure noise."""
 
+FASTEST, FASTEST_REGRESSION = 20.0, 5.0
+"""How far the first rate may let gradients that all point the same way, each as long as a clipped record's, move the
+weights in a step. With SGD's momentum of .9 and `auto_s` they are learning rates of 2 and of .5."""
+
 ASIDE = 0.35
 """Distance of compared losses on both sides, for the logarithm of the last layer's scale."""
 
@@ -34,8 +38,9 @@ BOUND = 2.0
 class TunedTraining:
     """A training of a plan, one step at a time.
 
-    Its rate is that of `first_rate`. Steps are no longer than four steps of pure noise, so that a loss of large
-    curvature does not throw a run off where there is little noise.
+    Its first rate is that of `first_rate`, but for a linear classifier at most one of two limits, because where there
+    is little noise it is the curvature of the loss that bounds the rate. For the same reason steps are no longer than
+    four steps of pure noise.
 
     In a regression gradients, which are released anyway, may raise the rate. Let w̄ be the average of the recent
     weights, and w the present ones. The noise of a step's gradient does not depend on w − w̄, so the component of the
@@ -49,7 +54,7 @@ class TunedTraining:
         session: whose records look.
         model: what is trained, in place.
         update: makes directions of gradients.
-        alike: the same optimiser in its first state, of one other tensor; see `noise_walk`.
+        alike: the same optimiser in its first state, of other tensors; see `stand_in`.
         noise: standard deviation of the noise on each coordinate of a gradient.
 
     Attributes:
@@ -71,7 +76,11 @@ class TunedTraining:
         self._update, self._noise = update, noise
         self._weights = trainable(model)
         self._recent = WeightAverage(self._weights, 0.99)
-        self._steps, self._travel = noise_walk(alike, noise, planned.steps)
+        length = math.sqrt(sum(weight.numel() for weight in self._weights))
+        clipped = noise * planned.batch_size / planned.noise_multiplier
+        self._steps, self._travel, onward = noise_walk(alike, noise, planned.steps, clipped / length)
+        longest = FASTEST_REGRESSION if planned.regression else math.inf if is_head(model) else FASTEST
+        self._fastest = longest / max(onward * length, 1e-12)
         self._rate: list[float] = []
         self._onward: list[float] = []
         apart = max(1, planned.steps // TIMES)
@@ -92,7 +101,8 @@ class TunedTraining:
             gradient: one tensor for each trainable parameter.
         """
         if step == 0:
-            self._rate.append(first_rate(self.planned, self.session, self.model, self._travel))
+            first = first_rate(self.planned, self.session, self.model, self._travel)
+            self._rate.append(min(first, self._fastest))
         if self.planned.regression:
             self._listen(step, gradient)
         direction = self._update.direction(gradient)

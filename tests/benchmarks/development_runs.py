@@ -78,12 +78,15 @@ def regret_at(curves: Curves, optimizer: int, rates: Sequence[float]) -> list[fl
 def made(variant: str) -> Any:
     """The method of a name, perhaps with another value of a parameter or of a constant."""
     name, _, setting = variant.partition(":")
-    key, _, value = setting.partition("=")
-    for module in (noise_law, tuned_training):
-        if key and hasattr(module, key):
+    parameters = {}
+    for each in setting.split(",") if setting else ():
+        key, _, value = each.partition("=")
+        modules = [module for module in (noise_law, tuned_training) if hasattr(module, key)]
+        for module in modules:
             setattr(module, key, type(getattr(module, key))(float(value)))
-            return bench.make_method(name)
-    return bench.make_method(name, {key: value} if key else {})
+        if not modules:
+            parameters[key] = value
+    return bench.make_method(name, parameters)
 
 
 def run(variant: str, task_name: str, seed: int) -> list[list[float]]:

@@ -1,5 +1,6 @@
 """HyFreeDP in a loop of the caller: the method's releases and rates, whoever computes the gradients."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch.utils.data import Dataset
 import dphpo_bench as bench
 from dphpo_bench.base.errors import RecordError
 from dphpo_bench.methods.hyfreedp import HyFreeDP
+from dphpo_bench.recipes import tuned_training
 from dphpo_bench.recipes.noise_law import HEAD, noise_walk
 from dphpo_bench.training.randomness import Streams
 from tests.conftest import TinyTask, session_on
@@ -277,7 +279,8 @@ def test_a_training_that_ends_early_costs_all_of_its_plan() -> None:
 # ---------------------------------------------------------------------------------------------------------------- data
 
 
-def test_a_regression_starts_lower() -> None:
+def test_a_regression_starts_lower(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuned_training, "FASTEST_REGRESSION", math.inf)
     rates = []
     for regression in (False, True):
         tuner = having(tuner_of(network("linear"), regression=regression), Streams(3))
@@ -410,7 +413,8 @@ def test_the_noise_walk_is_of_the_optimiser_in_its_first_state(name: str, option
     optimizer.step()
     tuner = tuner_of(model)
     tuner.attach(optimizer)
-    sizes, travel = noise_walk(tuner._optimizer.rule_of([torch.zeros(50)]), 0.3, 9)  # type: ignore[union-attr]
+    alike = tuner._optimizer.rule_of([torch.zeros(50), torch.zeros(50)])  # type: ignore[union-attr]
+    sizes, travel, _ = noise_walk(alike, 0.3, 9)
     weight, generator = torch.zeros(50), torch.Generator().manual_seed(0)
     anew = getattr(torch.optim, name)([weight], **{**options, "lr": 1.0, "weight_decay": 0.0})
     for size in sizes:

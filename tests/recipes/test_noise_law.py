@@ -142,7 +142,7 @@ def test_a_head_starts_faster_unless_in_a_regression() -> None:
 
 
 def walk(optimizer: str, steps: int, noise: float = 0.5) -> tuple[list[float], float]:
-    return noise_walk(UpdateRule(optimizer, [torch.zeros(1_000)]), noise, steps)
+    return noise_walk(UpdateRule(optimizer, [torch.zeros(1_000), torch.zeros(1_000)]), noise, steps)[:2]
 
 
 @pytest.mark.parametrize("steps", [1, 10, 300])
@@ -153,6 +153,21 @@ def test_noise_moves_momentum_as_its_closed_form(steps: int) -> None:
     assert travel == pytest.approx(0.5 * math.sqrt(sum(gain**2 for gain in gains)), rel=0.1)
     last = 0.5 * math.sqrt(sum(0.81**k for k in range(steps)))
     assert (len(sizes), sizes[-1]) == (steps, pytest.approx(last, rel=0.1))
+
+
+def onward(optimizer: str, steps: int, signal: float, noise: float = 0.5) -> float:
+    return noise_walk(UpdateRule(optimizer, [torch.zeros(1_000), torch.zeros(1_000)]), noise, steps, signal)[2]
+
+
+@pytest.mark.parametrize("steps", [1, 10, 300])
+def test_a_signal_amid_noise_moves_momentum_as_its_closed_form(steps: int) -> None:
+    """Both gradients have the same noise, so it cancels."""
+    assert onward("SGD", steps, 0.01) == pytest.approx(0.01 * (1 - 0.9**steps) / 0.1, rel=1e-3)
+
+
+def test_adam_divides_a_signal_by_the_noise() -> None:
+    """The root of its second moment is that of the noise, to 2.2 % and what a short memory adds."""
+    assert onward("AdamW", 2_000, 0.01) == pytest.approx(0.01 / 0.5, rel=0.05)
 
 
 def test_adam_moves_by_the_root_of_its_steps_whatever_the_noise() -> None:

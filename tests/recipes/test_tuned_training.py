@@ -1,4 +1,4 @@
-"""The steps of `hyfreedp` 11: how long they may be, when the rate grows, and the scale of the last layer."""
+"""The steps of `hyfreedp` 12: how long they may be, when the rate grows, and the scale of the last layer."""
 
 import math
 from dataclasses import replace
@@ -13,12 +13,12 @@ import dphpo_bench as bench
 from dphpo_bench.recipes import tuned_training
 from dphpo_bench.recipes.noise_law import Looked, stand_in
 from dphpo_bench.recipes.optimizing import UpdateRule
-from dphpo_bench.recipes.tuned_training import GROWTH, LIMIT, TIMES, TunedTraining, descent
+from dphpo_bench.recipes.tuned_training import FASTEST, FASTEST_REGRESSION, GROWTH, LIMIT, TIMES, TunedTraining, descent
 from dphpo_bench.session.batch import Batch
 from tests.conftest import TinyTask, session_on
 
 STEPS, RATE, NOISE = 100, 0.1, 0.5
-PLANNED = Looked(0.1, STEPS, 1.0, 600, 0.8, 1e-6, 8, False, "SGD")
+PLANNED = Looked(0.1, STEPS, 30.0, 600, 0.8, 1e-6, 8, False, "SGD")
 
 
 def training_on(task: TinyTask, planned: Looked, momentum: float = 0.9) -> TunedTraining:
@@ -49,6 +49,34 @@ def test_a_step_is_no_longer_than_some_of_pure_noise(size: float, moved: float) 
     tolerance = 0.1 if size > 1e5 else 1e-4
     for start, end in zip(before, weights_of(training), strict=True):
         torch.testing.assert_close(start - end, torch.full_like(start, RATE * moved), rtol=tolerance, atol=1e-6)
+
+
+class Network(TinyTask):
+    def build_model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize(
+    ("task", "regression", "longest"),
+    [
+        (Network(), False, FASTEST),
+        (Network(), True, FASTEST_REGRESSION),
+        (TinyTask(), True, FASTEST_REGRESSION),
+        (TinyTask(), False, math.inf),
+    ],
+)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_the_first_rate_has_a_limit_but_for_linear_classifiers(
+    task: TinyTask, regression: bool, longest: float, momentum: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the limit, clipped gradients that all point the same way move the weights by so much in the last step."""
+    monkeypatch.setattr(tuned_training, "first_rate", lambda *_: 100.0)
+    planned = replace(PLANNED, regression=regression, scalings=0)
+    training = training_on(task, planned, momentum)
+    training.step(0, [torch.zeros_like(weight) for weight in weights_of(training)])
+    clipped = NOISE * planned.batch_size / planned.noise_multiplier
+    gain = (1 - momentum**STEPS) / (1 - momentum)
+    assert training.learning_rate == pytest.approx(min(100.0, longest / (clipped * gain)), rel=1e-3)
 
 
 def rates(gradients: float, *, regression: bool) -> list[float]:
