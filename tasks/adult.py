@@ -1,5 +1,7 @@
 """Adult: whether a person earns more than 50,000 dollars a year, from the census of 1994."""
 
+import hashlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import dphpo_bench as bench
@@ -132,3 +134,50 @@ class Adult(DatasetTask):
         rows = load_rows(source, DATASET, split)
         labels = torch.tensor([float(row[-1] == ">50K") for row in rows])
         return bench.Records(encode([row[:-1] for row in rows], ENCODING), labels)
+
+
+SIZES = (300, 1_000, 3_000, 10_000)
+
+
+class AdultFew(Adult):
+    """The first records of Adult, 300 to 10,000 of 32,561, with its test records: what a small data set changes.
+
+    "linear_300" is Adult's linear model on the first 300, "mlp_300" its network, and so on. Expected batches are the
+    same share of the records as Adult's, so q and the number of steps do not change.
+    """
+
+    name = "adult_few"
+    summary = "Adult's first 300 to 10,000 records: how methods fare with little data; binary."
+    models = tuple(f"{kind}_{size}" for kind in Adult.models for size in SIZES)
+
+    def __init__(self, model: str | None = None) -> None:
+        super().__init__(model)
+        kind, size = self.model_name.split("_")
+        self._whole, self._size = Adult(kind), int(size)
+
+    @property
+    def facts(self) -> bench.TaskFacts:
+        """Public facts; reads no data."""
+        whole = self._whole.facts
+        batch_size = round(whole.sample_rate * self._size)
+        return replace(
+            whole, task=self.name, model=self.model_name, n_records=self._size, batch_size=batch_size
+        )
+
+    @property
+    def sibling(self) -> bench.Task:
+        """Adult's, of as many records."""
+        draw = self._whole.sibling.draw
+        return Synthetic(replace(draw, n_records=self._size, batch_size=self.facts.batch_size))
+
+    def build_model(self) -> "torch.nn.Module":
+        """Build Adult's model of that kind."""
+        return self._whole.build_model()
+
+    def load_train(self, source: bench.DataSource) -> bench.Records:
+        """Return the first records in the order of the file."""
+        return super().load_train(source).first(self._size)
+
+    def fingerprint(self, source: bench.DataSource) -> str:
+        """Hash Adult's fingerprint and the number of records."""
+        return hashlib.sha256(f"{super().fingerprint(source)} {self._size}".encode()).hexdigest()

@@ -18,7 +18,10 @@ class Synthetic(bench.Task):
     name = "synthetic"
     summary = "Made-up tasks of all kinds, by number: --model 17; regression, rare and many classes, networks."
     public = True
-    models = ("gaussian_200", "gaussian_50")
+    models = (
+        *("gaussian_200", "gaussian_50"),
+        *("teacher_300", "teacher_1000", "teacher_3000", "teacher_10000", "teacher_32000"),
+    )
 
     def __init__(self, model: "str | bench.recipes.SyntheticDraw | None" = None) -> None:
         super().__init__(model if model in self.models else None)

@@ -295,8 +295,16 @@ CASES: dict[str, SyntheticDraw] = {
     "gaussian_50": SyntheticDraw(
         "gaussian_50", 50, "classes", 2_000, 50, 5, (), "tanh", 500, 80, signal=0.35, scale=0.25
     ),
+    # 20 epochs of batches of N / 8; the same rule for all.
+    **{
+        f"teacher_{n}": SyntheticDraw(
+            f"teacher_{n}", 30, "teacher", n, 30, 4, (32,), "tanh", n // 8, 160, signal=4.0, scale=0.18
+        )
+        for n in (300, 1_000, 3_000, 10_000, 32_000)
+    },
 }
-"""Cases with a name: Gaussian classes on which version 10 of `hyfreedp` was nine and four points behind."""
+"""Cases with a name: Gaussian classes on which version 10 of `hyfreedp` was nine and four points behind, and a network
+that learns four classes from 300 to 32,000 records."""
 
 
 def set_hash(draws: Sequence[SyntheticDraw]) -> str:

@@ -136,6 +136,8 @@ def test_a_file_that_is_not_toml_names_the_line(load, tmp_path) -> None:
         ("fine_tuning", 12 * 3 * 9),
         ("full", 38 * 8 * 3 * 5),
         ("two_tables", 8 * 2 * 3 * 5),
+        ("records", 9 * 13 * 2 * 3),
+        ("epsilons", 9 * 5 * 3 * 3),
         ("twenty_seeds", 7 * 4 * 3 * 20),
     ],
 )

@@ -23,7 +23,7 @@ from dphpo_bench.data.weights import weights_folder
 from dphpo_bench.recipes.image_task import TUNED_VITS, ImageTask
 from dphpo_bench.recipes.roberta import ROBERTA, ROBERTAS
 from dphpo_bench.recipes.text_task import TextTask
-from dphpo_bench.tasks.adult import ENCODING, Adult
+from dphpo_bench.tasks.adult import ENCODING, Adult, AdultFew
 from dphpo_bench.tasks.cifar10 import Cifar10
 from dphpo_bench.tasks.cifar100 import Cifar100
 from dphpo_bench.tasks.diabetes import Diabetes
@@ -46,7 +46,7 @@ from dphpo_bench.testing.new_process import SLOW
 IMAGE_TASKS = (Cifar10, FashionMnist, Mnist)
 GLUE = (Mnli, Qnli, Qqp)
 OF_THE_HUB = (Cifar100, Food101, Gtsrb, *GLUE, Svhn)  # most mirrors lack them
-WITH_DATA = (Adult, *IMAGE_TASKS, Sst2, *OF_THE_HUB)
+WITH_DATA = (Adult, AdultFew, *IMAGE_TASKS, Sst2, *OF_THE_HUB)
 # Tried on tiny networks in tests/recipes: the real ones need gigabytes, or weights that no package has.
 FINE_TUNED = ("bitfit", "lora", "gru", *TUNED_VITS, *ROBERTAS)
 
