@@ -11,6 +11,7 @@ from dphpo_bench.leaderboard.charts.collection import charts
 from dphpo_bench.leaderboard.columns import to_csv
 from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.markdown import to_markdown
+from dphpo_bench.leaderboard.measured import TABLE, shipped_file, shipped_table
 from dphpo_bench.leaderboard.page import to_html
 from dphpo_bench.leaderboard.written import FILE, held, read_written
 
@@ -26,11 +27,14 @@ def with_written(board: Board, folder: Path) -> tuple[Board, list[str]]:
 def render(board: Board, folder: Path) -> dict[str, str]:
     drawn = charts(board)
     paths = Paths.beside(folder)
+    table = to_csv(board)
     files = {
         "README.md": to_markdown(board, drawn, paths),
-        "leaderboard.csv": to_csv(board),
+        TABLE: table,
         "index.html": to_html(board, paths),
     }
+    if shipped := shipped_file(folder):
+        files[shipped] = shipped_table(table)
     return files | {f"{PLOTS}/{chart.name}.svg": chart.svg for chart in drawn}
 
 

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median_high
 
 from dphpo_bench.leaderboard.contestants import Contest, Draws, Entry, mean_over, median, paired, scores_of
 from dphpo_bench.leaderboard.links import command_of
@@ -59,6 +59,9 @@ class Row(Standing):
         risk: the largest proven bounds of what an attack on one record can achieve against a run, failed ones included;
             None if no run could say.
         lost_to_noise: of `gap_to_oracle`, what paying for the tuning cost; None without extra runs, as the next.
+        collapses: how many runs ended ten points, or half a nat, below the median of these runs or worse; those that
+            failed count with the value that they have in ranks.
+        relative_cost: examples relative to untuned `auto_clipping`; None without it.
         shifted: the utility on shifted records; None unless all finished runs have it, on those that most runs in the
             table have.
     """
@@ -78,6 +81,8 @@ class Row(Standing):
     shifted: Estimate | None = None
     records: tuple[tuple[int, str], ...] = ()
     command: str = ""
+    collapses: int = 0
+    relative_cost: float | None = None
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,8 @@ class Table:
     rows: tuple[Row, ...]
     references: tuple[Row, ...]
     oracle: Contestant | None = None
+    model_kind: str = ""
+    n_records: int = 0
 
     @property
     def title(self) -> str:
@@ -126,6 +133,8 @@ def table_of(contest: Contest, draws: Draws, replays: Replays) -> Table:
         epsilon=contest.target,
         delta=contest.setting.delta,
         setting=contest.title,
+        model_kind=contest.setting.model_kind,
+        n_records=contest.setting.n_records,
         measure=contest.setting.measure,
         oracle=contest.oracle.contestant if contest.oracle else None,
         rows=tuple(row for row in rows if not row.contestant.reference),
@@ -183,7 +192,19 @@ def _row(entry: Entry, interval: Ranks | None, contest: Contest, splits: Sequenc
         shifted=metric_mean(finished["shifted"].tolist(), contest.setting.measure) if is_shifted else None,
         records=tuple(zip(runs["seed"].tolist(), runs["path"], strict=True)),
         command=command_of(first),
+        collapses=_collapses(entry, contest.setting.measure),
+        relative_cost=_relative_cost(entry, contest.untuned),
     )
+
+
+def _collapses(entry: Entry, measure: Measure) -> int:
+    values = entry.by_seed().values()
+    limit = 0.1 if measure.share else 0.5 if measure.logarithmic else math.inf
+    return sum(median_high(values) - value > limit for value in values) if len(values) >= FEW_SEEDS else 0
+
+
+def _relative_cost(entry: Entry, untuned: Entry | None) -> float | None:
+    return entry.examples / untuned.examples if untuned and untuned.examples and entry.examples else None
 
 
 def _risk(entry: Entry) -> Risk | None:

@@ -54,8 +54,16 @@ VECTORS = {
 }
 """Sources of a record's numbers in this project's tasks; facts tell only how many there are."""
 
+LINEAR_MODELS, NETWORKS = "linear models", "networks"
+
 LINEAR = frozenset({"linear", "pretrained", "vit_head", "small_vit_head"})
 """Models that are linear in the numbers of a record."""
+
+FINE_TUNED = frozenset(
+    {"bitfit", "lora"}
+    | {f"{base}{part}" for base in ("gpt2", "roberta", "small_vit", "vit") for part in ("", "_bitfit", "_lora")}
+)
+"""Models that start from a pretrained network and train some or all of it. All others are networks from scratch."""
 
 _PLACE = ("<task>", "<method>", "<key>.json")
 
@@ -71,6 +79,16 @@ class Setting:
     measure: Measure = field(repr=False)
     seen: bool = False
     kinds: tuple[str, ...] = field(default=(), repr=False)  # of the facts, and no part of a setting's random stream
+    n_records: int = field(default=0, repr=False)  # the same
+
+    @property
+    def model_kind(self) -> str:
+        """The kind of the model in advice: "linear", "network" or "fine-tuned"; empty if the facts do not say."""
+        if not self.kinds:
+            return ""
+        if self.kinds[-1] == LINEAR_MODELS:
+            return "linear"
+        return "fine-tuned" if self.model in FINE_TUNED else "network"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +214,7 @@ def setting_of(identity: Identity) -> Setting:
         shown_measure(identity.facts),
         _has_seen(identity.facts),
         kinds_of(identity.task, identity.model, identity.facts),
+        _count(identity.facts.get("n_records")),
     )
 
 
@@ -203,7 +222,7 @@ def kinds_of(task: str, model: str, facts: Mapping[str, Any]) -> tuple[str, ...]
     """Return the kinds, of the records first; none if the facts are of another form."""
     if task == "synthetic":
         try:
-            return "made-up records", "networks" if SyntheticDraw.of(model).hidden != () else "linear models"
+            return "made-up records", NETWORKS if SyntheticDraw.of(model).hidden != () else LINEAR_MODELS
         except InvalidValueError:  # of a draw that this version does not know
             return ()
     match facts.get("inputs"):
@@ -219,7 +238,11 @@ def kinds_of(task: str, model: str, facts: Mapping[str, Any]) -> tuple[str, ...]
             records = "pictures"
         case _:
             return ()
-    return records, "linear models" if model in LINEAR else "networks"
+    return records, LINEAR_MODELS if model in LINEAR else NETWORKS
+
+
+def _count(value: Any) -> int:
+    return value if type(value) is int and value > 0 else 0
 
 
 def _has_seen(facts: Mapping[str, Any]) -> bool:
