@@ -92,7 +92,7 @@ def _show(advice: "Advice", choice: "Option", source: str) -> None:
                 (">N", lambda each: f"{each.row.records:,}"),
                 (">ε", lambda each: f"{each.row.epsilon:g}"),
                 (">points\nbehind", lambda each: number(each.row.distance)),
-                (">collapsed", lambda each: f"{each.row.collapses} of {each.row.runs}"),
+                (">collapsed", lambda each: f"{each.row.collapsed} of {each.row.runs}"),
                 (">weight", lambda each: f"{each.weight:.2f}"),
             ],
             choice.evidence[:MAX_ROWS],

@@ -212,7 +212,7 @@ def _option(label: str, evidence: Sequence[Evidence], question: Question) -> Opt
     return Option(
         label,
         expected(evidence, interval=tasks > 1),
-        Rate(sum(row.collapses for row in near), sum(row.runs for row in near)),
+        Rate(sum(row.collapsed for row in near), sum(row.runs for row in near)),
         median(row.cost for row in asked),
         max(row.cost for row in asked),
         tasks,

@@ -13,8 +13,8 @@ NO_INTERVAL = "no interval: a single task"
 RECORDS = (2_000, 50_000)
 """Numbers of records in the guide's questions."""
 
-MAX_LINES = 9
-"""Rows of the guide in the README, which has twelve lines with what stands above them."""
+MAX_LINES = 8
+"""Rows of the guide in the README: twelve lines with the heading, the sentence and the table's head."""
 
 COMPUTE = (1, 3, 10)
 
@@ -44,6 +44,14 @@ def rate_text(rate: Rate) -> str:
     if not rate.runs:
         return "no run near this ε"
     return f"{rate.count} of {rate.runs} ({100 * rate.low:.1f} to {100 * rate.high:.1f} %)"
+
+
+def sentence(option: Option) -> str:
+    """Return the advice in a sentence."""
+    return (
+        f"Take {option.label}: {distance_text(option)} the oracle, {interval_text(option)} on another task; "
+        f"collapsed runs {rate_text(option.collapses)}; {cost_text(option)}."
+    )
 
 
 def cost_text(option: Option) -> str:

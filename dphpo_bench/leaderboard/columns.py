@@ -253,7 +253,7 @@ CSV = {
     "reference": ("boolean", "row.contestant.reference"),
     "seeds": ("Int64", "row.seeds"),
     "failed": ("Int64", "row.failed"),
-    "collapses": ("Int64", "row.collapses"),
+    "collapsed": ("Int64", "row.collapsed"),
     "metric": ("string", "table.measure.name"),
     "higher_is_better": ("boolean", "table.measure.higher_is_better"),
     **_interval("mean", "metric", "row.utility"),

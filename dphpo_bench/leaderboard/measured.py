@@ -21,7 +21,7 @@ KINDS = ("linear", "network", "fine-tuned")
 
 COLUMNS = (
     *("task", "model", "model_kind", "n_records", "metric", "epsilon_target", "label", "seeds", "failed"),
-    *("collapses", "gap_to_oracle", "relative_cost"),
+    *("collapsed", "gap_to_oracle", "relative_cost"),
 )
 
 
@@ -34,7 +34,7 @@ class Measured:
         records: number of training records N.
         epsilon: the budget of tuning and training together.
         runs: number of seeds, those that failed included.
-        collapses: how many of these ended far below the median of the method's runs; those that failed count, too.
+        collapsed: how many of these ended far below the median of the method's runs; those that failed count, too.
         distance: points behind the oracle, the mean over the seeds; below zero ahead of it. Of a metric that is no
             share, a hundredth of its unit.
         cost: examples processed, relative to untuned training in that table; ∞ where that is not known.
@@ -48,7 +48,7 @@ class Measured:
     metric: str
     label: str
     runs: int
-    collapses: int
+    collapsed: int
     distance: float
     cost: float
 
@@ -129,10 +129,10 @@ def _measured(line: Mapping[str, str]) -> Measured:
         line["metric"],
         line["label"],
         int(line["seeds"]) + int(line["failed"]),
-        int(line["collapses"] or 0),
+        int(line["collapsed"] or 0),
         100 * float(line["gap_to_oracle"]),
         float(line["relative_cost"] or math.inf),
     )
-    if row.records < 1 or not 0 < row.epsilon < math.inf or not 0 <= row.collapses <= row.runs:
-        raise ValueError(f"{row.records} records, ε = {row.epsilon}, {row.collapses} of {row.runs} runs")
+    if row.records < 1 or not 0 < row.epsilon < math.inf or not 0 <= row.collapsed <= row.runs:
+        raise ValueError(f"{row.records} records, ε = {row.epsilon}, {row.collapsed} of {row.runs} runs")
     return row

@@ -59,7 +59,7 @@ class Row(Standing):
         risk: the largest proven bounds of what an attack on one record can achieve against a run, failed ones included;
             None if no run could say.
         lost_to_noise: of `gap_to_oracle`, what paying for the tuning cost; None without extra runs, as the next.
-        collapses: how many runs ended ten points, or half a nat, below the median of these runs or worse; those that
+        collapsed: how many runs ended ten points, or half a nat, below the median of these runs or worse; those that
             failed count with the value that they have in ranks.
         relative_cost: examples relative to untuned `auto_clipping`; None without it.
         shifted: the utility on shifted records; None unless all finished runs have it, on those that most runs in the
@@ -81,7 +81,7 @@ class Row(Standing):
     shifted: Estimate | None = None
     records: tuple[tuple[int, str], ...] = ()
     command: str = ""
-    collapses: int = 0
+    collapsed: int = 0
     relative_cost: float | None = None
 
 
@@ -192,12 +192,12 @@ def _row(entry: Entry, interval: Ranks | None, contest: Contest, splits: Sequenc
         shifted=metric_mean(finished["shifted"].tolist(), contest.setting.measure) if is_shifted else None,
         records=tuple(zip(runs["seed"].tolist(), runs["path"], strict=True)),
         command=command_of(first),
-        collapses=_collapses(entry, contest.setting.measure),
+        collapsed=_collapsed(entry, contest.setting.measure),
         relative_cost=_relative_cost(entry, contest.untuned),
     )
 
 
-def _collapses(entry: Entry, measure: Measure) -> int:
+def _collapsed(entry: Entry, measure: Measure) -> int:
     values = entry.by_seed().values()
     limit = 0.1 if measure.share else 0.5 if measure.logarithmic else math.inf
     return sum(median_high(values) - value > limit for value in values) if len(values) >= FEW_SEEDS else 0

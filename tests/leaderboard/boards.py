@@ -116,7 +116,7 @@ def row(method: Method, top: float, epsilon: float, place: int, contestants: int
         path=path(epsilon) if name == "hyfreedp" else (),
         records=tuple((seed, f"some/{name}/{seed:016x}.json") for seed in range(5)),
         command=f"dphpo-bench run -m '{name}'",
-        collapses=1 if name == "liu_talwar" else 0,
+        collapsed=1 if name == "liu_talwar" else 0,
         relative_cost=runs,
     )
 

@@ -182,8 +182,8 @@ def test_new_epsilons_and_sizes_need_no_change_of_code() -> None:
 
 def test_collapses_are_of_near_epsilons_and_have_the_exact_interval() -> None:
     known = [
-        *(replace(row, collapses=1) for row in STEADY),
-        *(replace(row, epsilon=0.1, collapses=5) for row in STEADY),
+        *(replace(row, collapsed=1) for row in STEADY),
+        *(replace(row, epsilon=0.1, collapsed=5) for row in STEADY),
     ]
     assert choice(advise(known, QUESTION)).collapses == Rate(4, 20)
     for count, runs in ((0, 9), (1, 9), (4, 20), (9, 9)):
@@ -257,7 +257,7 @@ def test_models_that_are_no_linear_or_fine_tuned_ones_are_networks_from_scratch(
     assert names - LINEAR - FINE_TUNED == {"cnn", "gru", "mlp", "small_gpt2", "gaussian_200", "gaussian_50"}
 
 
-def test_the_guide_is_at_most_nine_lines_and_says_what_is_not_known() -> None:
+def test_the_guide_is_at_most_eight_rows_and_says_what_is_not_known() -> None:
     known = [replace(row, epsilon=epsilon) for row in STEADY for epsilon in (0.1, 0.3, 1.0, 3.0, 8.0, 16.0)]
     networks = [replace(row, kind="network", model="cnn") for row in known]
     lines = guide_lines(grid([*known, *networks]))
