@@ -201,13 +201,13 @@ def _task_weights(evidence: Iterable[Evidence]) -> Mapping[str, float]:
     """Return the weight of each task: of its heaviest row, so that many tables of one task count no more than one."""
     weights: dict[str, float] = {}
     for each in evidence:
-        weights[each.row.task] = max(each.weight, weights.get(each.row.task, 0.0))
+        weights[each.row.data] = max(each.weight, weights.get(each.row.data, 0.0))
     return weights
 
 
 def _option(label: str, evidence: Sequence[Evidence], question: Question) -> Option:
     asked = [each.row for each in evidence if each.row.kind == question.model]
-    tasks = len({row.task for row in asked})
+    tasks = len({row.data for row in asked})
     near = [row for row in asked if _within(row.epsilon, question.epsilon, NEAR_IN_EPSILON)]
     return Option(
         label,
@@ -230,7 +230,7 @@ def expected(evidence: Sequence[Evidence], interval: bool = True) -> Estimate:
     weights = _task_weights(evidence)
     values = {}
     for task in weights:
-        of_task = [each for each in evidence if each.row.task == task]
+        of_task = [each for each in evidence if each.row.data == task]
         total = math.fsum(each.weight for each in of_task)
         values[task] = math.fsum(each.weight * each.row.distance for each in of_task) / total
     total = math.fsum(weights.values())

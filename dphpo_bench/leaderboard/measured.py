@@ -19,6 +19,9 @@ SHIPPED = "advice.csv"
 KINDS = ("linear", "network", "fine-tuned")
 """Kinds of models; `submissions.model_kind` tells which models of the tasks are of which."""
 
+SAME_RECORDS = {"adult_few": "adult", "digits_eight": "digits"}
+"""Tasks on the records of another task: together they are one task to advice, or sizes of one data set were many."""
+
 COLUMNS = (
     *("task", "model", "model_kind", "n_records", "metric", "epsilon_target", "label", "seeds", "failed"),
     *("collapsed", "gap_to_oracle", "relative_cost"),
@@ -51,6 +54,11 @@ class Measured:
     collapsed: int
     distance: float
     cost: float
+
+    @property
+    def data(self) -> str:
+        """The name of the task whose records these are."""
+        return SAME_RECORDS.get(self.task, self.task)
 
     @property
     def table(self) -> tuple[str, str, int, float, str]:

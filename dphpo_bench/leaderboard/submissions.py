@@ -7,6 +7,7 @@ running it again can show whether the run took place.
 import hashlib
 import logging
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 MAX_PATH_POINTS = 60
 VECTORS = {
-    **dict.fromkeys(("adult", "diabetes", "readmissions"), "tables"),
+    **dict.fromkeys(("adult", "adult_few", "diabetes", "readmissions"), "tables"),
     **dict.fromkeys(("mnli", "qnli", "qqp", "sst2"), "texts"),
     **dict.fromkeys(
         ("cifar10", "cifar100", "digits", "digits_eight", "fashion_mnist", "food101", "gtsrb", "mnist", "svhn"),
@@ -57,7 +58,7 @@ VECTORS = {
 LINEAR_MODELS, NETWORKS = "linear models", "networks"
 
 LINEAR = frozenset({"linear", "pretrained", "vit_head", "small_vit_head"})
-"""Models that are linear in the numbers of a record."""
+"""Models that are linear in the numbers of a record. A number at the end, as in linear_300, is of records."""
 
 FINE_TUNED = frozenset(
     {"bitfit", "lora"}
@@ -88,7 +89,7 @@ class Setting:
             return ""
         if self.kinds[-1] == LINEAR_MODELS:
             return "linear"
-        return "fine-tuned" if self.model in FINE_TUNED else "network"
+        return "fine-tuned" if _base(self.model) in FINE_TUNED else "network"
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +239,11 @@ def kinds_of(task: str, model: str, facts: Mapping[str, Any]) -> tuple[str, ...]
             records = "pictures"
         case _:
             return ()
-    return records, LINEAR_MODELS if model in LINEAR else NETWORKS
+    return records, LINEAR_MODELS if _base(model) in LINEAR else NETWORKS
+
+
+def _base(model: str) -> str:
+    return re.sub(r"_\d+$", "", model)
 
 
 def _count(value: Any) -> int:

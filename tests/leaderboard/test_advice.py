@@ -8,6 +8,7 @@ from statistics import mean, stdev
 
 import numpy as np
 import pytest
+from playwright.sync_api import sync_playwright
 from scipy.stats import binomtest, t
 from typer.testing import CliRunner
 
@@ -22,8 +23,11 @@ from dphpo_bench.leaderboard.columns import to_csv
 from dphpo_bench.leaderboard.markdown import to_markdown
 from dphpo_bench.leaderboard.measured import COLUMNS, SHIPPED, Measured, measured_rows, shipped_file, shipped_table
 from dphpo_bench.leaderboard.page import to_html
-from dphpo_bench.leaderboard.submissions import FINE_TUNED, LINEAR
+from dphpo_bench.leaderboard.submissions import FINE_TUNED, LINEAR, Setting, kinds_of
+from dphpo_bench.records.measure import ACCURACY
+from tests.benchmarks.advice import report, trials
 from tests.leaderboard.boards import HOSTILE, empty_board, hostile_board, sample_board
+from tests.leaderboard.test_page import chromium
 
 ROOT = Path(__file__).parents[2]
 TASKS = ("fish", "birds", "trees", "stars")
@@ -79,6 +83,34 @@ def test_many_tables_of_a_task_count_as_a_single_task() -> None:
     assert choice(advise([*STEADY, *more], QUESTION)).distance.mean > one.mean
     alike = choice(advise([*STEADY, *(replace(row, records=50_001) for row in STEADY)], QUESTION)).distance
     assert alike.high == pytest.approx(choice(advise(STEADY, QUESTION)).distance.high, abs=1e-4)
+
+
+def test_sizes_of_one_data_set_are_a_single_task() -> None:
+    whole = rows("steady", 1.0, 1.0, 1.0, 5.0)
+    adult = [
+        replace(whole[0], task=task, model=model) for task, model in (("adult", "linear"), ("adult_few", "linear_300"))
+    ]
+    together = choice(advise([*adult, *whole[1:]], QUESTION))
+    assert together.tasks == 4
+    assert together.distance == choice(advise([*adult[:1], *whole[1:]], QUESTION)).distance
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "kind"),
+    [
+        ("adult", "linear", "linear"),
+        ("adult_few", "linear_300", "linear"),
+        ("adult_few", "mlp_300", "network"),
+        ("cifar10", "pretrained", "linear"),
+        ("fashion_mnist", "small_vit_head", "linear"),
+        ("fashion_mnist", "small_vit_lora", "fine-tuned"),
+        ("sst2", "lora", "fine-tuned"),
+        ("e2e", "small_gpt2", "network"),
+    ],
+)
+def test_models_have_kinds(task: str, model: str, kind: str) -> None:
+    kinds = kinds_of(task, model, {"inputs": {"shape": [107]}})
+    assert Setting(task, model, 1e-5, "", "", "", ACCURACY, kinds=kinds).model_kind == kind
 
 
 def test_the_lowest_bound_is_advised_and_not_the_lowest_mean() -> None:
@@ -294,6 +326,33 @@ def test_readme_and_page_begin_with_the_guide() -> None:
     assert "guide-table" not in to_html(empty_board()) + to_html(sample_board())
 
 
+def test_the_form_of_the_page_answers(tmp_path: Path) -> None:
+    path = chromium()
+    if path is None:
+        pytest.skip("no browser found: install chromium or set DPHPO_BENCH_CHROMIUM")
+    (tmp_path / "page.html").write_text(to_html(with_sizes(sample_board())), encoding="utf-8")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        page = browser.new_page()
+        complaints: list[str] = []
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto((tmp_path / "page.html").as_uri())
+        answer = page.locator("#guide-answer")
+        assert answer.inner_text().startswith("Not known: 2,000 records are far from")
+        page.select_option("#guide-form [name=records]", "50000")
+        page.select_option("#guide-form [name=epsilon]", "8")
+        assert answer.inner_text().startswith(
+            "Take hyfreedp: 0.5 points behind the oracle, [0.5, 0.5] on another task;"
+        )
+        assert page.locator("#guide-table tbody tr:visible").count() == 1
+        plain = browser.new_context(java_script_enabled=False).new_page()
+        plain.goto((tmp_path / "page.html").as_uri())
+        assert plain.locator("#guide-table tbody tr:visible").count() == 6
+        assert not plain.locator("#guide-form").is_visible()
+        browser.close()
+    assert complaints == []
+
+
 def test_strangers_labels_are_escaped_in_the_guide() -> None:
     board = with_sizes(hostile_board())
     page, readme = to_html(board), to_markdown(board, [])
@@ -334,3 +393,14 @@ def test_the_command_reads_a_board_and_prints_json(tmp_path: Path) -> None:
         assert {row["task"] for row in answer["choice"]["evidence"]} == {"cifar10", "digits", "mnist"}
     wrong = RUNNER.invoke(app, ["advise", "--records", "9", "--model", "linear", "--board", str(tmp_path / "none")])
     assert isinstance(wrong.exception, InvalidValueError)
+
+
+def test_the_check_leaves_out_all_of_a_task() -> None:
+    known = [*STEADY, *LUCKY, replace(STEADY[0], model="pretrained", distance=-90.0)]
+    done = {trial.table: trial for trial in trials(known)}
+    trial = done[STEADY[0].table]
+    assert (trial.label, trial.covered, len(trial.covered_all)) == ("steady", True, 2)
+    assert trial.regret("lucky") == 0.0
+    assert trial.regret("steady") == 3.0
+    (line,) = [line for line in report(list(done.values())) if line.startswith("| all |")]
+    assert line.split(" | ")[1:3] == ["5", "5"]
