@@ -270,7 +270,7 @@ CSV = {
     "tuning_share": ("share", "row.tuning_share"),
     "runs": ("size", "row.runs"),
     "examples": ("size", "row.examples"),
-    "relative_cost": ("size", "row.relative_cost"),
+    "untuned_runs": ("size", "row.untuned_runs"),
     "seconds": ("size", "row.seconds"),
     **_interval("lost_to_noise", "metric", "row.lost_to_noise"),
     **_interval("lost_to_choice", "metric", "row.lost_to_choice"),

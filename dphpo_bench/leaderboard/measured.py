@@ -24,7 +24,7 @@ SAME_RECORDS = {"adult_few": "adult", "digits_eight": "digits"}
 
 COLUMNS = (
     *("task", "model", "model_kind", "n_records", "metric", "epsilon_target", "label", "seeds", "failed"),
-    *("collapsed", "gap_to_oracle", "relative_cost"),
+    *("collapsed", "gap_to_oracle", "untuned_runs"),
 )
 
 
@@ -139,7 +139,7 @@ def _measured(line: Mapping[str, str]) -> Measured:
         int(line["seeds"]) + int(line["failed"]),
         int(line["collapsed"] or 0),
         100 * float(line["gap_to_oracle"]),
-        float(line["relative_cost"] or math.inf),
+        float(line["untuned_runs"] or math.inf),
     )
     if row.records < 1 or not 0 < row.epsilon < math.inf or not 0 <= row.collapsed <= row.runs:
         raise ValueError(f"{row.records} records, ε = {row.epsilon}, {row.collapsed} of {row.runs} runs")

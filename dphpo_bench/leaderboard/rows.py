@@ -61,7 +61,7 @@ class Row(Standing):
         lost_to_noise: of `gap_to_oracle`, what paying for the tuning cost; None without extra runs, as the next.
         collapsed: how many runs ended ten points, or half a nat, below the median of these runs or worse; those that
             failed count with the value that they have in ranks.
-        relative_cost: examples relative to untuned `auto_clipping`; None without it.
+        untuned_runs: examples relative to untuned `auto_clipping`; None without it.
         shifted: the utility on shifted records; None unless all finished runs have it, on those that most runs in the
             table have.
     """
@@ -82,7 +82,7 @@ class Row(Standing):
     records: tuple[tuple[int, str], ...] = ()
     command: str = ""
     collapsed: int = 0
-    relative_cost: float | None = None
+    untuned_runs: float | None = None
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ def _row(entry: Entry, interval: Ranks | None, contest: Contest, splits: Sequenc
         records=tuple(zip(runs["seed"].tolist(), runs["path"], strict=True)),
         command=command_of(first),
         collapsed=_collapsed(entry, contest.setting.measure),
-        relative_cost=_relative_cost(entry, contest.untuned),
+        untuned_runs=_untuned_runs(entry, contest.untuned),
     )
 
 
@@ -203,7 +203,7 @@ def _collapsed(entry: Entry, measure: Measure) -> int:
     return sum(median_high(values) - value > limit for value in values) if len(values) >= FEW_SEEDS else 0
 
 
-def _relative_cost(entry: Entry, untuned: Entry | None) -> float | None:
+def _untuned_runs(entry: Entry, untuned: Entry | None) -> float | None:
     return entry.examples / untuned.examples if untuned and untuned.examples and entry.examples else None
 
 

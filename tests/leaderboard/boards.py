@@ -117,7 +117,7 @@ def row(method: Method, top: float, epsilon: float, place: int, contestants: int
         records=tuple((seed, f"some/{name}/{seed:016x}.json") for seed in range(5)),
         command=f"dphpo-bench run -m '{name}'",
         collapsed=1 if name == "liu_talwar" else 0,
-        relative_cost=runs,
+        untuned_runs=runs,
     )
 
 
