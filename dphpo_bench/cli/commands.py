@@ -21,6 +21,7 @@ from dphpo_bench.base.errors import DphpoBenchError
 from dphpo_bench.base.text import plainly
 from dphpo_bench.cli import options
 from dphpo_bench.cli.account import account_command
+from dphpo_bench.cli.advise import advise_command
 from dphpo_bench.cli.audit import audit_command
 from dphpo_bench.cli.check import check_command
 from dphpo_bench.cli.describe import describe_command
@@ -178,8 +179,8 @@ def plan_command(
 
 
 for command in (
-    data_command, list_command, describe_command, results_command, show_command, statement_command, sweep_command,
-    account_command, price_command, audit_command, explain_command, check_command,
+    advise_command, data_command, list_command, describe_command, results_command, show_command, statement_command,
+    sweep_command, account_command, price_command, audit_command, explain_command, check_command,
 ):  # fmt: skip
     app.command(command.__name__.removesuffix("_command"))(command)
 

@@ -62,7 +62,7 @@ class MethodLine:
     @property
     def collapses(self) -> tuple[int, int]:
         """The number of runs that collapsed, and of all."""
-        return sum(row.collapses for row in self.counted), sum(row.seeds + row.failed for row in self.counted)
+        return sum(row.collapsed for row in self.counted), sum(row.seeds + row.failed for row in self.counted)
 
     @property
     def worst(self) -> tuple[float, str] | None:

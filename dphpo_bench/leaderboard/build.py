@@ -13,6 +13,7 @@ from dphpo_bench.leaderboard.croissant import FILE as CROISSANT
 from dphpo_bench.leaderboard.croissant import read_about, to_croissant
 from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.markdown import TABLES, to_markdown
+from dphpo_bench.leaderboard.measured import TABLE, shipped_file, shipped_table
 from dphpo_bench.leaderboard.page import to_html
 from dphpo_bench.leaderboard.written import FILE, held, read_written
 
@@ -30,13 +31,16 @@ def with_written(board: Board, folder: Path) -> tuple[Board, list[str]]:
 def render(board: Board, folder: Path) -> dict[str, str]:
     drawn = charts(board)
     paths = Paths.beside(folder)
+    table = to_csv(board)
     files = {
         **to_markdown(board, drawn, paths),
-        "leaderboard.csv": to_csv(board),
+        TABLE: table,
         "index.html": to_html(board, paths),
     }
     if about := read_about(folder):
-        files[CROISSANT] = to_croissant(about, board, files["leaderboard.csv"])
+        files[CROISSANT] = to_croissant(about, board, table)
+    if shipped := shipped_file(folder):
+        files[shipped] = shipped_table(table)
     return files | {f"{PLOTS}/{chart.name}.svg": chart.svg for chart in drawn}
 
 

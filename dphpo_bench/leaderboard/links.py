@@ -25,7 +25,8 @@ class Paths:
     @classmethod
     def beside(cls, folder: Path) -> "Paths":
         root = folder.absolute().parent
-        names = ("docs/scoring.md", "CONTRIBUTING.md", *(f"methods/{name}.py" for name in registry.methods()))
+        pages = ("docs/guide.md", "docs/scoring.md", "CONTRIBUTING.md")
+        names = (*pages, *(f"methods/{name}.py" for name in registry.methods()))
         return cls(frozenset(f"../{name}" for name in names if (root / name).is_file()))
 
     def link(self, name: str) -> str | None:

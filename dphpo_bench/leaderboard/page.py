@@ -13,14 +13,17 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from dphpo_bench.leaderboard import advice_texts
 from dphpo_bench.leaderboard import sentences as texts
+from dphpo_bench.leaderboard.advice_texts import grid
 from dphpo_bench.leaderboard.answers import Answer
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.charts import curves
 from dphpo_bench.leaderboard.charts.collection import settings_of
 from dphpo_bench.leaderboard.charts.forest import Forest, cost_text, cross_entropy_text
-from dphpo_bench.leaderboard.columns import MARKS, overall_columns, rounded_number, row_columns, varying
+from dphpo_bench.leaderboard.columns import MARKS, overall_columns, rounded_number, row_columns, to_csv, varying
 from dphpo_bench.leaderboard.links import Paths, about, record_links
+from dphpo_bench.leaderboard.measured import measured_rows
 from dphpo_bench.leaderboard.rows import Row, Table
 from dphpo_bench.leaderboard.values import Contestant
 
@@ -38,6 +41,8 @@ MOST_REFUSED = 100
 def context(board: Board, paths: Paths | None) -> dict[str, Any]:
     return {
         "board": board,
+        "guide": grid(measured_rows(to_csv(board))),
+        "advice_texts": advice_texts,
         "texts": texts,
         "settings": settings_of(board),
         "paths": paths or Paths(),

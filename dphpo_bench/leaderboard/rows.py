@@ -59,8 +59,9 @@ class Row(Standing):
         risk: the largest proven bounds of what an attack on one record can achieve against a run, failed ones included;
             None if no run could say.
         lost_to_noise: of `gap_to_oracle`, what paying for the tuning cost; None without extra runs, as the next.
-        collapses: how many runs ended ten points, or half a nat, below the median of these runs or worse; those that
+        collapsed: how many runs ended ten points, or half a nat, below the median of these runs or worse; those that
             failed count with the value that they have in ranks.
+        untuned_runs: examples relative to untuned `auto_clipping`; None without it.
         values: the metric of each of `records`; None if the run failed.
         shifted: the utility on shifted records; None unless all finished runs have it, on those that most runs in the
             table have.
@@ -82,7 +83,8 @@ class Row(Standing):
     records: tuple[tuple[int, str], ...] = ()
     values: tuple[float | None, ...] = ()
     command: str = ""
-    collapses: int = 0
+    collapsed: int = 0
+    untuned_runs: float | None = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ class Table:
     rows: tuple[Row, ...]
     references: tuple[Row, ...]
     oracle: Contestant | None = None
+    model_kind: str = ""
     n_records: int = 0
 
     @property
@@ -132,6 +135,7 @@ def table_of(contest: Contest, draws: Draws, replays: Replays) -> Table:
         epsilon=contest.target,
         delta=contest.setting.delta,
         setting=contest.title,
+        model_kind=contest.setting.model_kind,
         n_records=contest.setting.n_records,
         measure=contest.setting.measure,
         oracle=contest.oracle.contestant if contest.oracle else None,
@@ -191,14 +195,19 @@ def _row(entry: Entry, interval: Ranks | None, contest: Contest, splits: Sequenc
         records=tuple(zip(runs["seed"].tolist(), runs["path"], strict=True)),
         values=tuple(None if math.isnan(value) else value for value in runs["value"].tolist()),
         command=command_of(first),
-        collapses=_collapses(entry, contest.setting.measure),
+        collapsed=_collapsed(entry, contest.setting.measure),
+        untuned_runs=_untuned_runs(entry, contest.untuned),
     )
 
 
-def _collapses(entry: Entry, measure: Measure) -> int:
+def _collapsed(entry: Entry, measure: Measure) -> int:
     values = entry.by_seed().values()
     limit = 0.1 if measure.share else 0.5 if measure.logarithmic else math.inf
     return sum(median_high(values) - value > limit for value in values) if len(values) >= FEW_SEEDS else 0
+
+
+def _untuned_runs(entry: Entry, untuned: Entry | None) -> float | None:
+    return entry.examples / untuned.examples if untuned and untuned.examples and entry.examples else None
 
 
 def _risk(entry: Entry) -> Risk | None:

@@ -7,6 +7,7 @@ running it again can show whether the run took place.
 import hashlib
 import logging
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 MAX_PATH_POINTS = 60
 VECTORS = {
-    **dict.fromkeys(("adult", "diabetes", "readmissions"), "tables"),
+    **dict.fromkeys(("adult", "adult_few", "diabetes", "readmissions"), "tables"),
     **dict.fromkeys(("mnli", "qnli", "qqp", "sst2"), "texts"),
     **dict.fromkeys(
         ("cifar10", "cifar100", "digits", "digits_eight", "fashion_mnist", "food101", "gtsrb", "mnist", "svhn"),
@@ -54,8 +55,16 @@ VECTORS = {
 }
 """Sources of a record's numbers in this project's tasks; facts tell only how many there are."""
 
-LINEAR = frozenset({"linear", "pretrained", "vit_head", "small_vit_head"})
-"""Models that are linear in the numbers of a record."""
+LINEAR_MODELS, NETWORKS = "linear models", "networks"
+
+LINEAR = frozenset({"linear", "gaussian", "pretrained", "vit_head", "small_vit_head"})
+"""Models that are linear in the numbers of a record. A number at the end, as in linear_300, is of records."""
+
+FINE_TUNED = frozenset(
+    {"bitfit", "lora"}
+    | {f"{base}{part}" for base in ("gpt2", "roberta", "small_vit", "vit") for part in ("", "_bitfit", "_lora")}
+)
+"""Models that start from a pretrained network and train some or all of it. All others are networks from scratch."""
 
 _PLACE = ("<task>", "<method>", "<key>.json")
 
@@ -72,6 +81,15 @@ class Setting:
     seen: bool = False
     kinds: tuple[str, ...] = field(default=(), repr=False)  # of the facts, and no part of a setting's random stream
     n_records: int = field(default=0, repr=False)  # the same
+
+    @property
+    def model_kind(self) -> str:
+        """The kind of the model in advice: "linear", "network" or "fine-tuned"; empty if the facts do not say."""
+        if not self.kinds:
+            return ""
+        if self.kinds[-1] == LINEAR_MODELS:
+            return "linear"
+        return "fine-tuned" if base_name(self.model) in FINE_TUNED else "network"
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +223,7 @@ def kinds_of(task: str, model: str, facts: Mapping[str, Any]) -> tuple[str, ...]
     """Return the kinds, of the records first; none if the facts are of another form."""
     if task == "synthetic":
         try:
-            return "made-up records", "networks" if SyntheticDraw.of(model).hidden != () else "linear models"
+            return "made-up records", NETWORKS if SyntheticDraw.of(model).hidden != () else LINEAR_MODELS
         except InvalidValueError:  # of a draw that this version does not know
             return ()
     match facts.get("inputs"):
@@ -221,7 +239,12 @@ def kinds_of(task: str, model: str, facts: Mapping[str, Any]) -> tuple[str, ...]
             records = "pictures"
         case _:
             return ()
-    return records, "linear models" if model in LINEAR else "networks"
+    return records, LINEAR_MODELS if base_name(model) in LINEAR else NETWORKS
+
+
+def base_name(model: str) -> str:
+    """Return a model's name without the number that says of how many records it is."""
+    return re.sub(r"_\d+$", "", model)
 
 
 def _count(value: Any) -> int:

@@ -114,7 +114,7 @@ def cells_of(page: str, heading: str) -> list[list[str]]:
 def test_figures_of_the_methods_are_those_of_their_rows() -> None:
     sample = boards.sample_board()
     first = sample.tables[1]  # at ε = 3
-    worse = replace(first.rows[0], worst=0.2, collapses=2, failed=0)
+    worse = replace(first.rows[0], worst=0.2, collapsed=2, failed=0)
     sample = replace(
         sample, tables=(sample.tables[0], replace(first, rows=(worse, *first.rows[1:])), *sample.tables[2:])
     )
@@ -159,7 +159,7 @@ def test_collapses_on_tables_of_other_metrics_count() -> None:
     sample = boards.sample_board()
     *_, last = sample.tables
     perplexity = Measure("perplexity", higher_is_better=False)
-    far = replace(last, measure=perplexity, setting="e2e (gpt2)", rows=(replace(last.rows[0], collapses=2),))
+    far = replace(last, measure=perplexity, setting="e2e (gpt2)", rows=(replace(last.rows[0], collapsed=2),))
     with_far = replace(
         sample,
         tables=(*sample.tables, far),

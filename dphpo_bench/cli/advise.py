@@ -1,0 +1,153 @@
+"""The command `advise`: which method to take, by what the board has measured near the question."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dphpo_bench.base.text import count, escaped
+from dphpo_bench.cli import options
+from dphpo_bench.cli.output import facts, say, show, show_json, table
+
+if TYPE_CHECKING:
+    from dphpo_bench.leaderboard.advice import Advice, Option
+
+MAX_ROWS = 12
+
+
+def advise_command(
+    records: Annotated[int, typer.Option(metavar="N", help="Number of your training records.")],
+    model: Annotated[
+        str,
+        typer.Option(
+            help="linear (also on features of a pretrained network), network (from scratch), or fine-tuned (a "
+            "pretrained network, all or some of it trained)."
+        ),
+    ],
+    epsilon: options.EpsilonOption = 3.0,
+    compute: Annotated[
+        float, typer.Option(help="Training you can afford, in untuned training runs; default: any.")
+    ] = math.inf,
+    metric: Annotated[str, typer.Option(help="What you measure by, such as accuracy or roc_auc.")] = "accuracy",
+    board: Annotated[
+        Path | None,
+        typer.Option(help="A leaderboard's folder, or its CSV; default: leaderboard, else the one in this package."),
+    ] = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Say which method to take for so many records, a kind of model, ε and compute, and what that rests on.
+
+    Distances are to the oracle, a grid of learning rates searched without paying for it. The interval is about another
+    task: it holds the distance for 95 of 100 tasks like those of the board. What the board has not measured is not
+    known, and the answer says so. docs/guide.md has the rule, and how often it was right about tasks it had not seen.
+
+    Exit code: 0 done, also where it is not known; 2 a mistake in the call.
+    """
+    from dphpo_bench.leaderboard.advice import Question, advise
+    from dphpo_bench.leaderboard.measured import read_board
+
+    question = Question(records, model, epsilon, compute, metric)
+    rows, source = read_board(board)
+    advice = advise(rows, question)
+    if as_json:
+        show_json(_as_json(advice, source))
+    elif advice.choice is None:
+        say(f"Not known: {escaped(advice.reason)}")
+        say(f"From {escaped(source)}.")
+    else:
+        _show(advice, advice.choice, source)
+
+
+def _show(advice: "Advice", choice: "Option", source: str) -> None:
+    from dphpo_bench.leaderboard.advice_texts import cost_text, distance_text, interval_text, number, rate_text
+
+    question = advice.question
+    say(f"Take {escaped(choice.label)}.")
+    tables = {each.row.table for each in choice.evidence if each.row.kind == question.model}
+    show(
+        facts(
+            [
+                ("to the oracle", f"{distance_text(choice)}, {interval_text(choice)}"),
+                ("collapsed runs", rate_text(choice.collapses)),
+                ("cost", cost_text(choice)),
+                (
+                    "rests on",
+                    f"{count(len(tables), 'table')} of {count(choice.tasks, 'task')} with a {question.model} model, "
+                    f"and {count(len(choice.evidence) - len(tables), 'table')} with another at a quarter of the weight",
+                ),
+                ("from", escaped(source)),
+            ],
+            box=None,
+        )
+    )
+    say(f"\nIts rows of the most weight, {min(MAX_ROWS, len(choice.evidence))} of {len(choice.evidence)}:")
+    show(
+        table(
+            [
+                ("task", lambda each: escaped(each.row.task)),
+                ("model", lambda each: escaped(each.row.model)),
+                (">N", lambda each: f"{each.row.records:,}"),
+                (">ε", lambda each: f"{each.row.epsilon:g}"),
+                (">points\nbehind", lambda each: number(each.row.distance)),
+                (">collapsed", lambda each: f"{each.row.collapsed} of {each.row.runs}"),
+                (">weight", lambda each: f"{each.weight:.2f}"),
+            ],
+            choice.evidence[:MAX_ROWS],
+            plain=True,
+        )
+    )
+    others = list(_others(advice, choice))
+    if others:
+        say("\nOthers:")
+        show(
+            table(
+                [
+                    ("method", lambda item: escaped(item[0].label)),
+                    ("to the oracle", lambda item: f"{distance_text(item[0])}, {interval_text(item[0])}"),
+                    ("collapsed runs", lambda item: rate_text(item[0].collapses)),
+                    (">cost", lambda item: f"{item[0].price:g}"),
+                    ("", lambda item: item[1]),
+                ],
+                others,
+                plain=True,
+            )
+        )
+    for each in advice.partly[:2]:
+        say(
+            f"\n{escaped(each.label)} is measured on only {count(each.tasks, 'such task')}. Where it is, it is "
+            f"{each.choice_distance - each.distance:.1f} points ahead of {escaped(choice.label)}."
+        )
+
+
+def _others(advice: "Advice", choice: "Option") -> Iterator[tuple["Option", str]]:
+    for option in advice.front:
+        if option is not choice:
+            yield option, "costs less" if option.price < choice.price else "with more compute"
+    for option in advice.following:
+        yield option, ""
+
+
+def _as_json(advice: "Advice", source: str) -> dict[str, Any]:
+    choice = advice.choice
+    return {
+        "question": asdict(advice.question),
+        "board": source,
+        "known": choice is not None,
+        "reason": advice.reason,
+        "choice": _option_json(choice) if choice else None,
+        "front": [_option_json(option) for option in advice.front],
+        "following": [_option_json(option) for option in advice.following],
+        "partly": [asdict(each) for each in advice.partly],
+    }
+
+
+def _option_json(option: "Option") -> dict[str, Any]:
+    rate = option.collapses
+    return {
+        **asdict(option),
+        "collapses": {**asdict(rate), "low": rate.low, "high": rate.high},
+        "evidence": [{**asdict(each.row), "weight": each.weight} for each in option.evidence],
+    }

@@ -1,0 +1,300 @@
+"""Advice: the method to take for so many records, a kind of model, ε and compute, from the rows of a board's CSV.
+
+The rule in words, and how often it was right about tasks that it had not seen: docs/guide.md.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.text import shown
+from dphpo_bench.leaderboard.measured import KINDS, Measured
+from dphpo_bench.leaderboard.values import Estimate
+from dphpo_bench.records.measure import ACCURACY, Measure
+
+CONFIDENCE = 0.95
+FACTOR_IN_RECORDS, FACTOR_IN_EPSILON = 10.0, 3.0
+"""A row counts half as much with each such factor between its N or ε and those of the question."""
+
+OTHER_KIND = 0.25
+"""Share that a row counts with another kind of model than the question's."""
+
+COVERED = 0.75
+"""A method is a candidate if it was measured on so much of the weight of all tasks: else its tasks may be easy ones."""
+
+BEYOND_RECORDS, BEYOND_EPSILON, BETWEEN_EPSILONS = 3.0, 1.25, 2.0
+"""Nothing is known beyond these factors from the ends of what is measured; between ε, from the nearest of them."""
+
+NEAR_IN_EPSILON = 4.0
+"""Collapses are counted up to this factor in ε: they are rare, and a single table has too few runs to show them."""
+
+NEXT = 3
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question for advice; `compute` is in untuned training runs, and `metric` what the answer is measured by."""
+
+    records: int
+    model: str
+    epsilon: float
+    compute: float = math.inf
+    metric: str = ACCURACY.name
+
+    def __post_init__(self) -> None:
+        if self.model not in KINDS:
+            kinds = f"{', '.join(KINDS[:-1])} or {KINDS[-1]}"
+            raise InvalidValueError(f"Expected model to be {kinds}, got {shown(self.model, form=repr)}.")
+        for name, value in (("records", self.records), ("epsilon", self.epsilon), ("compute", self.compute)):
+            if not value > 0 or (name != "compute" and math.isinf(value)):
+                raise InvalidValueError(f"Expected {name} > 0, got {value:g}.")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A row that an estimate rests on, with its weight, which is at most 1."""
+
+    row: Measured
+    weight: float
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A share of runs, with the exact 95 % interval of Clopper and Pearson (1934)."""
+
+    count: int
+    runs: int
+
+    @property
+    def low(self) -> float:
+        from scipy.special import betaincinv
+
+        left = self.runs - self.count
+        return float(betaincinv(self.count, left + 1, (1 - CONFIDENCE) / 2)) if self.count else 0.0
+
+    @property
+    def high(self) -> float:
+        from scipy.special import betaincinv
+
+        left = self.runs - self.count
+        return float(betaincinv(self.count + 1, left, (1 + CONFIDENCE) / 2)) if left else 1.0
+
+
+@dataclass(frozen=True)
+class Option:
+    """A method that could be taken.
+
+    Attributes:
+        distance: points behind the oracle that are expected on another task, with the interval that holds such a
+            distance for 95 of 100 tasks like these; without an interval if a single task has this kind of model.
+        collapses: over the rows with this kind of model at an ε within a factor of four.
+        cost: median over the rows with this kind of model, in untuned runs; `most` is the largest.
+        tasks: number of tasks with this kind of model.
+        evidence: the rows that it rests on, the heaviest first.
+    """
+
+    label: str
+    distance: Estimate
+    collapses: Rate
+    cost: float
+    most: float
+    tasks: int
+    evidence: tuple[Evidence, ...]
+
+    @property
+    def bound(self) -> float:
+        """The upper end of the interval, in points behind the oracle: what options are ordered by."""
+        return self.distance.mean if self.distance.high is None else self.distance.high
+
+    @property
+    def price(self) -> float:
+        """The cost to one decimal, as people read it."""
+        return round(self.cost, 1)
+
+
+@dataclass(frozen=True)
+class Partly:
+    """A method that is ahead of the advice where it was measured, but was measured on too few tasks to be advised."""
+
+    label: str
+    tasks: int
+    distance: float
+    choice_distance: float
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The answer to a question.
+
+    Attributes:
+        reason: why the answer is not known; empty if it is.
+        options: what the compute affords, the lowest bound first.
+        front: of all options, the choice too, each with a lower bound than all that cost as much or less; the cheapest
+            first.
+        partly: methods that may be better, and were measured on too few tasks.
+    """
+
+    question: Question
+    reason: str = ""
+    options: tuple[Option, ...] = ()
+    front: tuple[Option, ...] = ()
+    partly: tuple[Partly, ...] = ()
+
+    @property
+    def choice(self) -> Option | None:
+        """The method to take; None if that is not known."""
+        return self.options[0] if self.options else None
+
+    @property
+    def following(self) -> tuple[Option, ...]:
+        """The next options that the compute affords, without those in the front."""
+        return tuple(option for option in self.options if option not in self.front)[:NEXT]
+
+
+def advise(rows: Iterable[Measured], question: Question) -> Advice:
+    """Answer a question from the rows of a board; where the board has nothing near, the answer says so."""
+    known = list(rows)
+    reason = _unmeasured(known, question)
+    if reason:
+        return Advice(question, reason=reason)
+    weighted = [Evidence(row, _weight(row, question)) for row in known if Measure(row.metric).share]
+    by_label: defaultdict[str, list[Evidence]] = defaultdict(list)
+    for evidence in weighted:
+        by_label[evidence.row.label].append(evidence)
+    whole = math.fsum(_task_weights(weighted).values())
+    options: list[Option] = []
+    few: list[Option] = []
+    for label, of_label in by_label.items():
+        asked = any(evidence.row.kind == question.model for evidence in of_label)
+        covered = math.fsum(_task_weights(of_label).values()) >= COVERED * whole * (1 - 1e-9)
+        if asked:
+            (options if covered else few).append(_option(label, of_label, question))
+    options.sort(key=lambda option: (round(option.bound, 9), option.price, option.label))
+    affordable = [option for option in options if option.price <= question.compute]
+    if not affordable:
+        return Advice(question, reason=_unaffordable(options, question))
+    front = [option for at, option in enumerate(options) if all(option.price < each.price for each in options[:at])]
+    compared = [_partly(option, affordable[0]) for option in few if option.price <= question.compute]
+    partly = [each for each in compared if each]
+    return Advice(
+        question,
+        options=tuple(affordable),
+        front=tuple(reversed(front)),
+        partly=tuple(sorted(partly, key=lambda each: (each.distance - each.choice_distance, each.label))),
+    )
+
+
+def _weight(row: Measured, question: Question) -> float:
+    halvings = _halvings(row.records / question.records, FACTOR_IN_RECORDS)
+    halvings += _halvings(row.epsilon / question.epsilon, FACTOR_IN_EPSILON)
+    return float(0.5**halvings) * (1.0 if row.kind == question.model else OTHER_KIND)
+
+
+def _halvings(ratio: float, factor: float) -> float:
+    return abs(math.log(ratio)) / math.log(factor)
+
+
+def _task_weights(evidence: Iterable[Evidence]) -> Mapping[str, float]:
+    """Return the weight of each task: of its heaviest row, so that many tables of one task count no more than one."""
+    weights: dict[str, float] = {}
+    for each in evidence:
+        weights[each.row.data] = max(each.weight, weights.get(each.row.data, 0.0))
+    return weights
+
+
+def _option(label: str, evidence: Sequence[Evidence], question: Question) -> Option:
+    asked = [each.row for each in evidence if each.row.kind == question.model]
+    tasks = len({row.data for row in asked})
+    near = [row for row in asked if _within(row.epsilon, question.epsilon, NEAR_IN_EPSILON)]
+    return Option(
+        label,
+        expected(evidence, interval=tasks > 1),
+        Rate(sum(row.collapsed for row in near), sum(row.runs for row in near)),
+        median(row.cost for row in asked),
+        max(row.cost for row in asked),
+        tasks,
+        tuple(sorted(evidence, key=lambda each: (-round(each.weight, 9), each.row.table))),
+    )
+
+
+def expected(evidence: Sequence[Evidence], interval: bool = True) -> Estimate:
+    """Return the distance to expect on another task, with an interval that treats the tasks as drawn at random.
+
+    The mean of the tasks' weighted means, each with the task's weight. The interval is Student's t interval for one
+    more draw, mean ± t · s · √(1 + 1/n), with Kish's (1965) effective number of tasks n = (Σw)² / Σw²; for equal
+    weights the textbook's prediction interval. Noise of the seeds is within the spread s of the tasks.
+    """
+    weights = _task_weights(evidence)
+    values = {}
+    for task in weights:
+        of_task = [each for each in evidence if each.row.data == task]
+        total = math.fsum(each.weight for each in of_task)
+        values[task] = math.fsum(each.weight * each.row.distance for each in of_task) / total
+    total = math.fsum(weights.values())
+    mean = math.fsum(weights[task] * values[task] for task in weights) / total
+    effective = total**2 / math.fsum(weight**2 for weight in weights.values())
+    if not interval or len(weights) < 2:
+        return Estimate(mean)
+    squares = math.fsum(weights[task] * (values[task] - mean) ** 2 for task in weights) / total
+    half = _t(effective - 1) * math.sqrt(squares / (1 - 1 / effective) * (1 + 1 / effective))
+    return Estimate(mean, mean - half, mean + half)
+
+
+def _t(dof: float) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(dof, (1 + CONFIDENCE) / 2))
+
+
+def _within(value: float, other: float, factor: float) -> bool:
+    return abs(math.log(value / other)) <= math.log(factor) * (1 + 1e-9)
+
+
+def _partly(option: Option, choice: Option) -> Partly | None:
+    """Return the comparison on the tables that both are in, weighted; None if the option is not ahead there."""
+    mine = {each.row.table: each for each in option.evidence}
+    both = [each for each in choice.evidence if each.row.table in mine]
+    if not both:
+        return None
+    distance = expected([mine[each.row.table] for each in both], interval=False).mean
+    other = expected(both, interval=False).mean
+    return Partly(option.label, option.tasks, distance, other) if distance < other else None
+
+
+def _unmeasured(rows: Sequence[Measured], question: Question) -> str:
+    """Return why the board has nothing near the question, or an empty text."""
+    shares = [row for row in rows if Measure(row.metric).share]
+    if not Measure(question.metric).share:
+        tasks = sorted({row.task for row in rows if row.metric == question.metric})
+        where = f"only measured on {', '.join(tasks)}" if tasks else "not measured"
+        known = ", ".join(sorted({row.metric for row in shares}))
+        return f"the {shown(question.metric)} is {where}; distances are known in points of {known}."
+    asked = [row for row in shares if row.kind == question.model]
+    if not asked:
+        kinds = ", ".join(kind for kind in KINDS if any(row.kind == kind for row in shares))
+        return f"no table of the board has a {question.model} model. It has: {kinds or 'none'}."
+    epsilons = sorted({row.epsilon for row in asked})
+    inside = epsilons[0] / BEYOND_EPSILON <= question.epsilon <= epsilons[-1] * BEYOND_EPSILON
+    if not inside or not any(_within(question.epsilon, epsilon, BETWEEN_EPSILONS) for epsilon in epsilons):
+        measured = ", ".join(f"{epsilon:g}" for epsilon in epsilons)
+        return f"ε = {question.epsilon:g} is not near an ε that is measured with a {question.model} model: {measured}."
+    low, high = min(row.records for row in asked), max(row.records for row in asked)
+    if not low / BEYOND_RECORDS <= question.records <= high * BEYOND_RECORDS:
+        return (
+            f"{question.records:,} records are far from those that are measured with a {question.model} model: "
+            f"{low:,}{f' to {high:,}' if high > low else ''}."
+        )
+    return ""
+
+
+def _unaffordable(options: Sequence[Option], question: Question) -> str:
+    if not options:
+        return f"no method is measured on enough tasks near a {question.model} model."
+    cheapest = min(option.price for option in options)
+    return (
+        f"no method that is measured on enough tasks costs {question.compute:g} untuned runs or less. "
+        f"The cheapest costs {cheapest:g}."
+    )
