@@ -8,7 +8,7 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.files import write_whole
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.charts.collection import charts
-from dphpo_bench.leaderboard.columns import to_csv
+from dphpo_bench.leaderboard.columns import overall_csv, to_csv
 from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.markdown import to_markdown
 from dphpo_bench.leaderboard.page import to_html
@@ -29,6 +29,7 @@ def render(board: Board, folder: Path) -> dict[str, str]:
     files = {
         "README.md": to_markdown(board, drawn, paths),
         "leaderboard.csv": to_csv(board),
+        "overall.csv": overall_csv(board),
         "index.html": to_html(board, paths),
     }
     return files | {f"{PLOTS}/{chart.name}.svg": chart.svg for chart in drawn}

@@ -134,7 +134,7 @@ def test_the_sections_come_in_order_and_every_chart_once() -> None:
     ]
     assert images(sections["## digits (linear)"]) == ["accuracy-digits-linear", "paths-digits-linear"]
     assert "**Tuning while training costs little.** hyfreedp spends 6 % of ε" in sections["# Leaderboard"]
-    for link in ("index.html", "leaderboard.csv", "../docs/scoring.md", "../CONTRIBUTING.md", "#legend"):
+    for link in ("index.html", "leaderboard.csv", "overall.csv", "../docs/scoring.md", "../CONTRIBUTING.md", "#legend"):
         assert f"]({link})" in page
     assert page.startswith("<!-- Generated")
     assert page.endswith("\n")
@@ -144,7 +144,7 @@ def test_the_sections_come_in_order_and_every_chart_once() -> None:
 
 def test_links_lead_somewhere_on_a_strangers_board() -> None:
     page = to_markdown(sample_board(), [])
-    assert set(re.findall(r"\]\(([^)]+)\)", page)) == {"index.html", "leaderboard.csv", "#legend"}
+    assert set(re.findall(r"\]\(([^)]+)\)", page)) == {"index.html", "leaderboard.csv", "overall.csv", "#legend"}
     assert "rebuild this page with `dphpo-bench leaderboard build` and this folder.\n" in page
 
 
@@ -198,7 +198,14 @@ def test_hostile_texts_are_shown_and_are_nothing_but_text() -> None:
     flat = [one for token in tokens for one in ([token] if token.children is None else token.children)]
     # Links and HTML are ours alone.
     links = {token.attrs["href"] for token in flat if token.type == "link_open"}
-    assert links == {"index.html", "leaderboard.csv", "../docs/scoring.md", "../CONTRIBUTING.md", "#legend"}
+    assert links == {
+        "index.html",
+        "leaderboard.csv",
+        "overall.csv",
+        "../docs/scoring.md",
+        "../CONTRIBUTING.md",
+        "#legend",
+    }
     assert not [token for token in flat if token.type in ("html_inline", "image", "fence", "code_block")]
     ours = re.compile(
         r"<!-- Generated [^<>]* -->|</?details>|<details><summary>[\w ,:=.]+</summary>|"
