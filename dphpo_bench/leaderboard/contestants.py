@@ -83,7 +83,8 @@ class Entry:
 
     @property
     def searches(self) -> bool:
-        return bool(len(self.finished)) and self.finished["runs"].median() > 1
+        """True if a run trains several times."""
+        return max(self.runs["runs"].tolist()) > 1
 
     @property
     def ranked(self) -> bool:
@@ -161,7 +162,7 @@ def contests_of(runs: pd.DataFrame, standard: Standard) -> list[Contest]:
             for who, of_who in of_contest.groupby("contestant", sort=False)
         ]
         contests.append(Contest(setting, titles[setting], float(target), entries, None, None))
-    ordered = sorted(_with_falls(contests), key=lambda contest: (contest.title, contest.target))
+    ordered = sorted(with_falls(contests), key=lambda contest: (contest.title, contest.target))
     return [_with_anchors(contest, standard) for contest in ordered]
 
 
@@ -175,7 +176,7 @@ def _with_anchors(contest: Contest, standard: Standard) -> Contest:
     return replace(contest, untuned=untuned, oracle=oracle)
 
 
-def _with_falls(contests: Sequence[Contest]) -> list[Contest]:
+def with_falls(contests: Sequence[Contest]) -> list[Contest]:
     """Return the contests with how deep each contestant may fall: as deep as it did by metrics of the same unit.
 
     Any private search may fall as deep as others, since they all draw their trials. With few runs by metrics of one

@@ -151,7 +151,7 @@ class Sample:
 
     @property
     def depth(self) -> float:
-        """The depth that a collapse may have here: as deep as any of this contestant's, but no run of the setting is lower."""
+        """The depth that a collapse may have here: as any of this contestant's, but no run of the setting is lower."""
         return min(self.falls.deepest, fmean(self.sound) - self.falls.lowest)
 
     @cached_property
