@@ -84,7 +84,7 @@ class Entry:
     @property
     def searches(self) -> bool:
         """True if a run trains several times."""
-        return max(self.runs["runs"].tolist()) > 1
+        return any(runs > 1 for runs in self.runs["runs"].tolist())
 
     @property
     def ranked(self) -> bool:
