@@ -92,7 +92,7 @@ class Adult(DatasetTask):
 
     name = "adult"
     summary = "Adult: income above 50,000 dollars from census answers, binary, N=32,561."
-    models = ("linear", "mlp")
+    models: tuple[str, ...] = ("linear", "mlp")
     datasets = (DATASET,)
     kind = "binary"
     n_classes = None
@@ -105,7 +105,7 @@ class Adult(DatasetTask):
         return bench.metrics.ROC_AUC, bench.metrics.ACCURACY, bench.metrics.CROSS_ENTROPY
 
     @property
-    def sibling(self) -> bench.Task:
+    def sibling(self) -> Synthetic:
         """A made-up rule. Each column adds about 1 to the squared length of a record; one in four earns more."""
         columns = sum(column is not None for column in ENCODING.values())
         hidden = (64,) if self.model_name == "mlp" else ()
@@ -160,12 +160,10 @@ class AdultFew(Adult):
         """Public facts; reads no data."""
         whole = self._whole.facts
         batch_size = round(whole.sample_rate * self._size)
-        return replace(
-            whole, task=self.name, model=self.model_name, n_records=self._size, batch_size=batch_size
-        )
+        return replace(whole, task=self.name, model=self.model_name, n_records=self._size, batch_size=batch_size)
 
     @property
-    def sibling(self) -> bench.Task:
+    def sibling(self) -> Synthetic:
         """Adult's, of as many records."""
         draw = self._whole.sibling.draw
         return Synthetic(replace(draw, n_records=self._size, batch_size=self.facts.batch_size))

@@ -11,11 +11,11 @@ from statistics import median
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
+from dphpo_bench.leaderboard.means import CONFIDENCE, Rate
 from dphpo_bench.leaderboard.measured import KINDS, Measured
 from dphpo_bench.leaderboard.values import Estimate
 from dphpo_bench.records.measure import ACCURACY, Measure
 
-CONFIDENCE = 0.95
 FACTOR_IN_RECORDS, FACTOR_IN_EPSILON = 10.0, 3.0
 """A row counts half as much with each such factor between its N or ε and those of the question."""
 
@@ -59,28 +59,6 @@ class Evidence:
 
     row: Measured
     weight: float
-
-
-@dataclass(frozen=True)
-class Rate:
-    """A share of runs, with the exact 95 % interval of Clopper and Pearson (1934)."""
-
-    count: int
-    runs: int
-
-    @property
-    def low(self) -> float:
-        from scipy.special import betaincinv
-
-        left = self.runs - self.count
-        return float(betaincinv(self.count, left + 1, (1 - CONFIDENCE) / 2)) if self.count else 0.0
-
-    @property
-    def high(self) -> float:
-        from scipy.special import betaincinv
-
-        left = self.runs - self.count
-        return float(betaincinv(self.count + 1, left, (1 + CONFIDENCE) / 2)) if left else 1.0
 
 
 @dataclass(frozen=True)

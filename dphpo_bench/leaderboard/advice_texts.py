@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
-from dphpo_bench.leaderboard.advice import Advice, Option, Question, Rate, advise
+from dphpo_bench.leaderboard.advice import Advice, Option, Question, advise
+from dphpo_bench.leaderboard.means import Rate
 from dphpo_bench.leaderboard.measured import KINDS, Measured
 from dphpo_bench.records.measure import Measure
 

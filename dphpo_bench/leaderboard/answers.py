@@ -1,33 +1,19 @@
 """Answers: which method, at my ε, for my kind of task? Distances to the oracle for each kind, setting and ε."""
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
 
-from dphpo_bench.leaderboard.contestants import Contest, Entry, mean_over, median
-from dphpo_bench.leaderboard.values import Contestant, Estimate
-from dphpo_bench.records.measure import SEVERAL, Measure
+from dphpo_bench.leaderboard.claims import FAMILY_ERROR, Claims
+from dphpo_bench.leaderboard.contestants import Contest, Entry, median
+from dphpo_bench.leaderboard.means import POINT, Mean, over_tasks
+from dphpo_bench.leaderboard.subjects import Subject
+from dphpo_bench.leaderboard.values import BEHIND, EQUIVALENT, UNCERTAIN, Contestant, Estimate
+from dphpo_bench.records.measure import Measure
 
-ALL_KINDS = "all tasks"
 UNTUNED = "untuned auto_clipping"
-
-
-@dataclass(frozen=True)
-class Subject:
-    name: str
-    measure: Measure
-    contests: tuple[Contest, ...]
-
-    @property
-    def several(self) -> bool:
-        return len({contest.setting for contest in self.contests}) > 1
-
-    def at(self, target: float | None) -> list[Contest]:
-        return [contest for contest in self.contests if target in (None, contest.target)]
-
-    @property
-    def targets(self) -> list[float]:
-        return sorted({contest.target for contest in self.contests})
 
 
 @dataclass(frozen=True)
@@ -44,7 +30,9 @@ class Place:
 
     Attributes:
         parts: what `lead` is over, the best first: seeds if it is about a single table, else tables.
-        untuned: 1 if it is better than untuned `auto_clipping` with 95 % confidence, −1 if worse, else 0.
+        over_tasks: the same lead with an interval about other tasks like these; None for fewer than two tasks.
+        untuned: 1 if it is significantly better than untuned `auto_clipping`, −1 if worse, else 0.
+        standing: "equivalent" to the first, within a point; else "behind" if significantly; else "uncertain".
         calibration: by how much its cross entropy is better, hence smaller, than the anchor's.
         cost: examples processed, relative to untuned `auto_clipping`; median over the tables.
     """
@@ -52,8 +40,9 @@ class Place:
     contestant: Contestant
     lead: Estimate
     parts: tuple[Part, ...]
+    over_tasks: Estimate | None
     untuned: int
-    tied: bool
+    standing: str
     cross_entropy: Estimate | None
     calibration: Estimate | None
     cost: float | None
@@ -102,60 +91,72 @@ class Answer:
         return self.places + self.references
 
 
-def answers_of(subjects: Sequence[Subject]) -> tuple[Answer, ...]:
+def answers_of(subjects: Sequence[Subject], claims: Sequence[Claims]) -> tuple[Answer, ...]:
+    """Return the answers of the subjects at each ε and over all; who is told apart is as in the claims."""
+    tested = {(each.subject, each.epsilon): each for each in claims}
     answers = []
     for subject in subjects:
         for target in (*subject.targets, None) if len(subject.targets) > 1 else subject.targets:
-            answer = _answer(subject, target)
+            of_target = tested.get((subject.name, target)) if target is not None else None
+            answer = _answer(subject, target, of_target)
             if answer.places:
                 answers.append(answer)
     return tuple(answers)
 
 
-def subjects_of(contests: Sequence[Contest], counted: Sequence[Contest]) -> tuple[Subject, ...]:
-    """Return all counted tables, those of each kind, then each setting; metrics that are no shares stand apart."""
-    kinds = sorted({kind for contest in counted for kind in contest.setting.kinds})
-    several: dict[tuple[int, ...], Subject] = {}
-    for kind in ("", *kinds):
-        chosen = [contest for contest in counted if kind in ("", *contest.setting.kinds)]
-        for subject in _averaged(kind or ALL_KINDS, chosen):
-            if subject.several:
-                several.setdefault(tuple(map(id, subject.contests)), subject)
-    titles = dict.fromkeys(contest.title for contest in contests)
-    single = ([contest for contest in contests if contest.title == title] for title in titles)
-    return (
-        *several.values(),
-        *(Subject(chosen[0].title, chosen[0].setting.measure, tuple(chosen)) for chosen in single),
-    )
+@dataclass(frozen=True)
+class _Test:
+    """The board's test of two contestants: adjusted by Holm as in the claims, else for each comparison with the first.
+
+    Comparisons with the first are as many as there are others, so that with 95 % confidence the best one is not behind.
+    """
+
+    subject: Subject
+    target: float | None
+    p_values: Mapping[frozenset[Contestant], float]
+    others: int
+
+    def sign(self, who: Contestant, other: Contestant) -> int:
+        """Return 1 if the first is significantly better, −1 if worse, else 0."""
+        mean = self.subject.mean(who, other, self.target) if who != other else None
+        if mean is None:
+            return 0
+        p_value = self.p_values.get(frozenset((who, other)), self.others * mean.p_value)
+        return 0 if p_value > FAMILY_ERROR else 1 if mean.value > 0 else -1
+
+    def standing(self, who: Contestant, first: Contestant) -> str:
+        if who == first:
+            return EQUIVALENT
+        behind = self.subject.lead(first, who, self.target)
+        if behind and behind.low is not None and behind.high is not None:
+            margin = self._margin(first)
+            if -margin <= behind.low and behind.high <= margin:
+                return EQUIVALENT
+        return BEHIND if self.sign(first, who) == 1 else UNCERTAIN
+
+    def _margin(self, first: Contestant) -> float:
+        """Return a point; of a metric that has no points, as much of the first's mean."""
+        measure, mean = self.subject.measure, self.subject.mean(first, None, self.target)
+        return POINT if measure.share or measure.logarithmic else POINT * abs(mean.value if mean else 0.0)
 
 
-def _averaged(name: str, contests: Sequence[Contest]) -> Iterator[Subject]:
-    measures = sorted({contest.setting.measure for contest in contests})
-    shares = [measure for measure in measures if measure.share and measure.higher_is_better]
-    groups = [shares, *([measure] for measure in measures if measure not in shares)]
-    for group in filter(None, groups):
-        measure = group[0] if len(group) == 1 else SEVERAL
-        alike = tuple(contest for contest in contests if contest.setting.measure in group)
-        by = f" by {measure.title if len(group) == 1 else 'metrics in points'}"
-        yield Subject(name if len(group) == len(measures) else f"{name}{by}", measure, alike)
-
-
-def _answer(subject: Subject, target: float | None) -> Answer:
+def _answer(subject: Subject, target: float | None, claims: Claims | None) -> Answer:
     contests = subject.at(target)
     oracles = [contest.oracle for contest in contests if contest.oracle]
     untuned = [contest.untuned for contest in contests if contest.untuned]
     anchor, anchors = ("the oracle", oracles) if len(oracles) == len(contests) else (UNTUNED, untuned)
     inside = Counter(entry.contestant for contest in contests for entry in contest.entries if not entry.lacks)
-    places = []
+    leads: list[tuple[Contestant, Estimate]] = []
     if len(anchors) == len(contests):
-        for who, tables in inside.items():
-            entries = [contest.by_contestant[who] for contest in contests if who in contest.by_contestant]
-            lead = mean_over(entries, anchors) if tables == len(contests) and entries[0] is not anchors[0] else None
-            if lead:
-                places.append(_place(who, lead, contests, entries, anchors))
+        measured = anchors[0].contestant
+        everywhere = (who for who, tables in inside.items() if tables == len(contests))
+        leads = [(who, lead) for who in everywhere if (lead := subject.lead(who, measured, target))]
     # Who has no interval, for want of a second seed, is not put first.
-    places.sort(key=lambda place: (place.lead.low is None, -round(place.lead.mean, 9), place.contestant.label))
-    ranked = [place for place in places if not place.contestant.reference]
+    leads.sort(key=lambda item: (item[1].low is None, -round(item[1].mean, 9), item[0].label))
+    ranked = [who for who, _ in leads if not who.reference]
+    p_values = {frozenset((pair.better, pair.worse)): pair.p_value for pair in claims.pairs} if claims else {}
+    test = _Test(subject, target, p_values, max(1, len(ranked) - 1))
+    places = [_place(who, lead, test, contests, anchors, ranked[0]) for who, lead in leads if ranked]
     return Answer(
         subject=subject.name,
         epsilon=target,
@@ -163,71 +164,80 @@ def _answer(subject: Subject, target: float | None) -> Answer:
         anchor=anchor,
         settings=tuple(dict.fromkeys(contest.title for contest in contests)),
         tables=len(contests),
-        places=tuple(_with_ties(ranked, contests)),
+        places=tuple(place for place in places if not place.contestant.reference),
         references=tuple(place for place in places if place.contestant.reference),
-        absent=tuple(_absent(contests, anchors, inside, ranked[0].contestant)) if ranked else (),
+        absent=tuple(_absent(subject, contests, anchors[0].contestant, inside, ranked[0])) if ranked else (),
     )
 
 
 def _absent(
-    contests: Sequence[Contest], anchors: Sequence[Entry], inside: Counter[Contestant], first: Contestant
+    subject: Subject, contests: Sequence[Contest], anchor: Contestant, inside: Counter[Contestant], first: Contestant
 ) -> Iterator[Absent]:
     for who, tables in sorted(inside.items(), key=lambda item: (-item[1], item[0].label)):
         if tables < len(contests) and not who.reference:
-            there = [
-                (contest, anchor) for contest, anchor in zip(contests, anchors, strict=True) if contest.compares(who)
-            ]
-            against = [anchor for _, anchor in there]
-            lead, other = (
-                mean_over([contest.by_contestant[compared] for contest, _ in there], against)
-                for compared in (who, first)
-            )
-            yield Absent(who, tables, lead, other)
+            there = Subject(subject.name, subject.measure, tuple(each for each in contests if each.compares(who)))
+            yield Absent(who, tables, there.lead(who, anchor), there.lead(first, anchor))
 
 
 def _place(
-    who: Contestant, lead: Estimate, contests: Sequence[Contest], entries: Sequence[Entry], anchors: Sequence[Entry]
+    who: Contestant,
+    lead: Estimate,
+    test: _Test,
+    contests: Sequence[Contest],
+    anchors: Sequence[Entry],
+    first: Contestant,
 ) -> Place:
+    subject, target = test.subject, test.target
+    entries = [contest.by_contestant[who] for contest in contests]
     untuned = [contest.untuned for contest in contests if contest.untuned]
-    against = mean_over(entries, untuned) if len(untuned) == len(contests) else None
     costs = [
         entry.examples / contest.untuned.examples
         for entry, contest in zip(entries, contests, strict=True)
         if contest.untuned and contest.untuned.examples and entry.examples
     ]
+    cross_entropy = subject.mean(who, None, target, "cross_entropy")
     return Place(
         contestant=who,
         lead=lead,
         parts=tuple(sorted(_parts(contests, entries, anchors), key=lambda part: (-round(part.value, 9), part.name))),
-        untuned=against.sign if against else 0,
-        tied=False,
-        cross_entropy=mean_over(entries, [], "cross_entropy"),
-        calibration=mean_over(anchors, entries, "cross_entropy"),
+        over_tasks=_over_tasks(subject, contests, entries, anchors),
+        untuned=test.sign(who, untuned[0].contestant) if len(untuned) == len(contests) else 0,
+        standing=test.standing(who, first),
+        cross_entropy=cross_entropy.estimate.inside(0.0, math.inf) if cross_entropy else None,
+        calibration=_negative(subject.mean(who, anchors[0].contestant, target, "cross_entropy")),
         cost=median(costs),
         tuning_share=median(share for entry in entries for share in entry.finished["tuning_share"]) or 0.0,
     )
 
 
+def _negative(mean: Mean | None) -> Estimate | None:
+    return None if mean is None else (-mean).estimate
+
+
+def _over_tasks(
+    subject: Subject, contests: Sequence[Contest], entries: Sequence[Entry], anchors: Sequence[Entry]
+) -> Estimate | None:
+    by_setting: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    for contest, entry, anchor in zip(contests, entries, anchors, strict=True):
+        by_setting[contest.setting.task, contest.title].append(_lead(entry, anchor))
+    by_task: defaultdict[str, list[float]] = defaultdict(list)
+    for (task, _), leads in by_setting.items():
+        by_task[task].append(fmean(leads))
+    return subject.bounded(over_tasks(by_task)) if len(by_task) > 1 else None
+
+
+def _lead(entry: Entry, anchor: Entry) -> float:
+    return fmean(entry.by_seed().values()) - fmean(anchor.by_seed().values())
+
+
 def _parts(contests: Sequence[Contest], entries: Sequence[Entry], anchors: Sequence[Entry]) -> Iterator[Part]:
     if len(contests) == 1:
-        scores, others = entries[0].by_seed(), anchors[0].by_seed()
-        yield from (Part(f"seed {seed}", scores[seed] - others[seed]) for seed in sorted({*scores} & {*others}))
+        oracle = fmean(anchors[0].by_seed().values())
+        yield from (Part(f"seed {seed}", score - oracle) for seed, score in sorted(entries[0].by_seed().items()))
         return
     one_setting = len({contest.title for contest in contests}) == 1
     one_target = len({contest.target for contest in contests}) == 1
     for contest, entry, anchor in zip(contests, entries, anchors, strict=True):
-        lead = mean_over([entry], [anchor])
-        if lead:
-            at = f"ε = {contest.target:g}"
-            yield Part(at if one_setting else contest.title if one_target else f"{contest.title}, {at}", lead.mean)
-
-
-def _with_ties(places: Sequence[Place], contests: Sequence[Contest]) -> Iterator[Place]:
-    """Mark the places that the data do not separate from the first, seed by seed."""
-    if not places:
-        return
-    first = [contest.by_contestant[places[0].contestant] for contest in contests]
-    for place in places:
-        entries = [contest.by_contestant[place.contestant] for contest in contests]
-        lead = mean_over(entries, first)
-        yield place if lead and lead.sign else replace(place, tied=True)
+        at = f"ε = {contest.target:g}"
+        name = at if one_setting else contest.title if one_target else f"{contest.title}, {at}"
+        yield Part(name, _lead(entry, anchor))

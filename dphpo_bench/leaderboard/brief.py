@@ -195,6 +195,12 @@ def setting_columns(board: Board) -> list[Column]:
     shown = {line.table.epsilon for line in setting_lines(board)}
     at = f" at ε = {shown.pop():g}" if len(shown) == 1 else ""
     return [
+        Column(
+            "stage",
+            "Constants of this project's methods were settled on development data.",
+            lambda line: line.table.stage,
+            "text",
+        ),
         Column("N", "Training records.", lambda line: f"{line.table.n_records:,}" if line.table.n_records else NOTHING),
         Column("metric", "", lambda line: line.table.measure.header, "text"),
         Column("δ", "", lambda line: f"{line.table.delta:.2g}"),

@@ -8,7 +8,7 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.files import write_whole
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.charts.collection import charts
-from dphpo_bench.leaderboard.columns import to_csv
+from dphpo_bench.leaderboard.columns import overall_csv, to_csv
 from dphpo_bench.leaderboard.croissant import FILE as CROISSANT
 from dphpo_bench.leaderboard.croissant import read_about, to_croissant
 from dphpo_bench.leaderboard.links import Paths
@@ -35,6 +35,7 @@ def render(board: Board, folder: Path) -> dict[str, str]:
     files = {
         **to_markdown(board, drawn, paths),
         TABLE: table,
+        "overall.csv": overall_csv(board),
         "index.html": to_html(board, paths),
     }
     if about := read_about(folder):

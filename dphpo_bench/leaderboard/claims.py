@@ -1,19 +1,18 @@
-"""Claims of who beats whom: all pairs of contestants, paired by seed, with one family-wise error rate."""
+"""Claims of who beats whom: all pairs of contestants, on the same tables, with one family-wise error rate."""
 
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 from statistics import median
 
-from dphpo_bench.leaderboard.answers import ALL_KINDS, Subject
-from dphpo_bench.leaderboard.contestants import Contest, Entry, mean_of
-from dphpo_bench.leaderboard.rows import FEW_SEEDS
+from dphpo_bench.leaderboard.contestants import FEW_SEEDS, Contest
+from dphpo_bench.leaderboard.means import POINT, Mean, holm
 from dphpo_bench.leaderboard.standard import Standard
-from dphpo_bench.leaderboard.statistics import Mean, holm, not_steadier_than_together
+from dphpo_bench.leaderboard.subjects import ALL_KINDS, Subject
 from dphpo_bench.leaderboard.values import Contestant
 from dphpo_bench.records.measure import Measure
 
@@ -28,12 +27,11 @@ POWER = 0.8
 
 TIMES = (2, 4, 10)
 MOST_TIMES = 100
-POINT = 0.01
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two contestants on the same tables, seed by seed, with the adjusted p-value."""
+    """Two contestants on the same tables, with the adjusted p-value."""
 
     better: Contestant
     worse: Contestant
@@ -149,23 +147,23 @@ def _compared(subject: Subject, standard: Standard) -> Iterator[Claims]:
         )
     }
     compared = [
-        (first, second, shared, _leads(first, second, subject, shared))
+        (first, second, subject if shared == tasks else subject.on(shared))
         for first, second in combinations(inside, 2)
         if len(shared := inside[first] & inside[second]) >= MOST * len(tasks)
     ]
     complete = [who for who in inside if inside[who] == tasks]
-    partial = {who for pair in compared for who in pair[:2]} - {*complete}
-    for at, target in enumerate(subject.targets):
+    partial = {who for first, second, _ in compared for who in (first, second)} - {*complete}
+    for target in subject.targets:
         contests = subject.at(target)
-        means = {
-            who: mean for who in complete if (mean := mean_of([contest.by_contestant[who] for contest in contests], []))
-        }
+        means = {who: mean for who in complete if (mean := subject.mean(who, None, target))}
         pairs, seeds = [], []
-        for first, second, shared, leads in compared:
-            lead = leads[at]
-            if lead:
-                tables = [contest.by_contestant for contest in contests if contest.title in shared]
-                pairs.append(_pair(first, second, lead, tables))
+        for first, second, part in compared:
+            tables = [contest.by_contestant for contest in part.at(target)]
+            lead = part.mean(first, second, target) if len(tables) >= MOST * len(contests) else None
+            if lead and lead.error is not None:
+                better, worse, lead = (second, first, -lead) if lead.value < 0 else (first, second, lead)
+                ahead = sum(table[better].mean > table[worse].mean for table in tables)
+                pairs.append(Pair(better, worse, lead, lead.p_value, ahead, len(tables)))
                 seeds += [len(table[who].runs) for table in tables for who in (first, second)]
         yield Claims(
             subject=subject.name,
@@ -177,26 +175,6 @@ def _compared(subject: Subject, standard: Standard) -> Iterator[Claims]:
             pairs=tuple(pairs),
             seeds=min(seeds, default=0),
         )
-
-
-def _pair(first: Contestant, second: Contestant, lead: Mean, tables: Sequence[Mapping[Contestant, Entry]]) -> Pair:
-    if lead.value < 0:
-        first, second, lead = second, first, replace(lead, value=-lead.value)
-    by_table = [mean_of([table[first]], [table[second]]) for table in tables]
-    return Pair(first, second, lead, lead.p_value, sum(bool(mean and mean.value > 0) for mean in by_table), len(tables))
-
-
-def _leads(first: Contestant, second: Contestant, subject: Subject, tasks: frozenset[str]) -> list[Mean | None]:
-    """Return the mean difference over these tasks at each ε; None without an error, or where too few are there."""
-    leads: list[Mean | None] = []
-    for target in subject.targets:
-        contests = subject.at(target)
-        entries = [contest.by_contestant for contest in contests if contest.title in tasks]
-        lead = None
-        if len(entries) >= MOST * len(contests):
-            lead = mean_of([table[first] for table in entries], [table[second] for table in entries])
-        leads.append(lead if lead and lead.error is not None else None)
-    return not_steadier_than_together(leads)
 
 
 def power_of(leads: Sequence[Mean], undecided: Sequence[Mean], seeds: int, level: float) -> Power | None:
@@ -214,7 +192,7 @@ def power_of(leads: Sequence[Mean], undecided: Sequence[Mean], seeds: int, level
         smallest=_needed(typical, 1, level),
         times_for_point=tenths[place] / 10 if place < len(tenths) else None,
         by_times=tuple(
-            (times, sum(lead.value >= _needed(lead, times, level) for lead in undecided if lead.error))
+            (times, sum(lead.beyond_collapses >= _needed(lead, times, level) for lead in undecided if lead.error))
             for times in TIMES
         ),
     )

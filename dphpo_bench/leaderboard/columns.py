@@ -1,7 +1,7 @@
 """The columns of the board, all in this file: their words, texts and values in tables, and those of the CSV."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from operator import neg
@@ -9,12 +9,13 @@ from typing import Any
 
 from dphpo_bench.base.text import rounded_up
 from dphpo_bench.leaderboard.board import Board
-from dphpo_bench.leaderboard.overall import OverallRow
+from dphpo_bench.leaderboard.means import Rate
+from dphpo_bench.leaderboard.overall import PROFILE, OverallRow
 from dphpo_bench.leaderboard.rows import Row
 from dphpo_bench.leaderboard.texts import NOTHING, measure_text, metric_text
 from dphpo_bench.leaderboard.values import Estimate, Ranks
 from dphpo_bench.records import export
-from dphpo_bench.records.measure import Measure
+from dphpo_bench.records.measure import ACCURACY, Measure
 from dphpo_bench.records.tables import value_at
 
 CROSS_ENTROPY = Measure("cross_entropy", higher_is_better=False)
@@ -78,6 +79,15 @@ MARKS = (
 )
 
 
+def rate_text(rate: Rate) -> str:
+    """Return a rate in percent, with its interval; zeros as they are."""
+    return NOTHING if rate.value is None else f"{100 * rate.value:.0f} [{100 * rate.low:.0f}, {100 * rate.high:.0f}]"
+
+
+def _number_text(value: float) -> str:
+    return f"{value:.2f}".replace("-", "−")
+
+
 def _audited_text(audited: float | None) -> str:
     """Return an audited lower bound, rounded down."""
     return NOTHING if audited is None else f"{math.floor(audited * 100 * (1 + 1e-9)) / 100:.2f}"
@@ -96,7 +106,7 @@ def _all_columns(measure: Measure | None) -> list[Column]:
     metric = measure.header if measure else "metric"
     logarithmic = measure is not None and measure.logarithmic
     mean = "Geometric mean" if logarithmic else "Mean"
-    interval = "and the ends of its 95 % interval" if logarithmic else "± half of its 95 % interval"
+    interval = "and the ends of its 95 % interval" if logarithmic else "and its 95 % interval"
     unit = f", {measure.unit}" if measure and measure.unit else ""
 
     def estimated(
@@ -110,7 +120,8 @@ def _all_columns(measure: Measure | None) -> list[Column]:
     return [
         Column("method", "method", NAMES, NAMES, label_text, label_text),
         Column(
-            "metric", metric, f"{mean} over seeds {interval} (Student's t).",
+            "metric", metric,
+            f"{mean} over seeds {interval}: Student's t and what collapses may add, with these test records.",
             f"{mean} over the tables {interval} over seeds.",
             lambda row: metric_text(row.utility, measure), lambda row: _mean(row.utility),
             measure is not None and not measure.higher_is_better),
@@ -124,11 +135,11 @@ def _all_columns(measure: Measure | None) -> list[Column]:
             lambda row: measure_text(row.cross_entropy, CROSS_ENTROPY, decimals=3),
             lambda row: _mean(row.cross_entropy)),
         estimated(
-            "to_oracle", "to the oracle", "By how much it is better than the oracle, seed by seed.",
+            "to_oracle", "to the oracle", "By how much it is better than the oracle; Welch's interval over seeds.",
             "By how much it is better than the oracle, mean over the tables.",
             lambda row: row.gap_to_oracle and row.gap_to_oracle.through(neg)),
         estimated(
-            "to_untuned", "to untuned", "By how much it is better than auto_clipping, seed by seed.", "",
+            "to_untuned", "to untuned", "By how much it is better than auto_clipping; Welch's interval over seeds.", "",
             lambda row: row.gap_to_untuned),
         estimated(
             "lost_to_noise", "lost to noise",
@@ -180,8 +191,23 @@ def _all_columns(measure: Measure | None) -> list[Column]:
             "relative_cost", "cost, untuned runs", "", "Examples processed, relative to one untuned run; median.",
             lambda row: _figure(row.relative_cost), lambda row: row.relative_cost),
         Column(
-            "seconds", "time, s", "Median over seeds, on the machines that ran them.", "Median over the tables.",
-            lambda row: _figure(row.seconds), lambda row: row.seconds),
+            "within_point", "within a point, % of tables", "",
+            "Share of its tables in which its mean is at most a point behind the oracle's; of a perplexity, 1 %.",
+            lambda row: NOTHING if row.within_point is None else f"{100 * row.within_point:.0f}",
+            lambda row: row.within_point, False),
+        Column(
+            "normalised", "normalised mean", "",
+            "Mean over tables of the share of the way from untuned (0) to the oracle (1), each between −1 and 2; of "
+            "tables where that way is a point or more.",
+            lambda row: NOTHING if row.normalised is None else _number_text(row.normalised),
+            lambda row: row.normalised, False),
+        Column(
+            "collapses", "collapses, %",
+            "Share of its runs here, at all ε, that ended ten points (a perplexity: half a nat) below the median of "
+            "their table; exact 95 % interval.",
+            "Share of its runs, at all ε, that ended ten points (a perplexity: half a nat) below the median of their "
+            "table; exact 95 % interval.",
+            lambda row: rate_text(row.collapses), lambda row: row.collapses.value),
         Column(
             "tables", "tables", "", "How many of the counted tables it is in.",
             lambda row: str(row.tables), lambda row: row.tables, False),
@@ -238,6 +264,7 @@ def _interval(name: str, kind: str, place: str) -> dict[str, tuple[str, str]]:
 
 CSV = {
     "setting": ("string", "table.setting"),
+    "stage": ("string", "table.stage"),
     "task": ("string", "table.task"),
     "model": ("string", "table.model"),
     "model_kind": ("string", "table.model_kind"),
@@ -271,7 +298,11 @@ CSV = {
     "runs": ("size", "row.runs"),
     "examples": ("size", "row.examples"),
     "untuned_runs": ("size", "row.untuned_runs"),
-    "seconds": ("size", "row.seconds"),
+    "standing": ("string", "row.standing"),
+    "collapses": ("Int64", "row.collapses.count"),
+    "collapse_runs": ("Int64", "row.collapses.runs"),
+    **_interval("collapse_rate", "share", "row.collapses"),
+    "test_half": ("share", "row.test_half"),
     **_interval("lost_to_noise", "metric", "row.lost_to_noise"),
     **_interval("lost_to_choice", "metric", "row.lost_to_choice"),
     "tpr_at_1pct": ("risk", "row.risk.tpr_at_1pct"),
@@ -284,6 +315,33 @@ CSV = {
 """The columns: a pandas type, or the kind of a float as `_rounded` knows it, and where their values are."""
 
 
+WITHIN = [f"within_{100 * behind:g}" for behind in PROFILE]
+"""Columns of the performance profile: "within_2" is the share of tables at most two points behind the oracle."""
+
+OVERALL_CSV = {
+    "stage": ("string", "stage"),
+    "epsilon_target": ("size", "overall.epsilon"),
+    "method": ("string", "row.contestant.method"),
+    "parameters": ("string", "row.contestant.parameters"),
+    "label": ("string", "row.contestant.label"),
+    "reference": ("boolean", "row.contestant.reference"),
+    "tables": ("Int64", "row.tables"),
+    "seeds": ("Int64", "row.seeds"),
+    "failed": ("Int64", "row.failed"),
+    "rank_low": ("Int64", "row.ranks.low"),
+    "rank_high": ("Int64", "row.ranks.high"),
+    **_interval("mean_rank", "size", "row.mean_rank"),
+    **_interval("gap_to_oracle", "share", "row.gap_to_oracle"),
+    "normalised": ("share", "row.normalised"),
+    **{name: ("share", name) for name in WITHIN},
+    "collapses": ("Int64", "row.collapses.count"),
+    "collapse_runs": ("Int64", "row.collapses.runs"),
+    **_interval("collapse_rate", "share", "row.collapses"),
+    "relative_cost": ("size", "row.relative_cost"),
+    "tuning_share": ("share", "row.tuning_share"),
+}
+
+
 def to_csv(board: Board) -> str:
     """Return the content of `leaderboard/leaderboard.csv`; `inf` for ∞, nothing for what is not known.
 
@@ -291,20 +349,38 @@ def to_csv(board: Board) -> str:
     up, the audited lower bound of ε down. A text that a spreadsheet would take for a formula has an apostrophe in
     front.
     """
+    rows = [{"table": table, "row": row, "measure": table.measure} for table in board.tables for row in table.everyone]
+    columns = {name: column for name, column in CSV.items() if _is_there(name, board.explains, board.shifts)}
+    return _csv(rows, columns)
+
+
+def overall_csv(board: Board) -> str:
+    """Return the content of `leaderboard/overall.csv`: the overall rows, with the numbers in the form of `to_csv`."""
+    rows = [
+        {
+            "stage": "test" if overall.tests else "all",
+            "overall": overall,
+            "row": row,
+            **dict(zip(WITHIN, row.profile or [None] * len(WITHIN), strict=True)),
+            "measure": overall.measure or ACCURACY,
+        }
+        for overall in board.overalls
+        for row in overall.everyone
+    ]
+    return _csv(rows, OVERALL_CSV)
+
+
+def _csv(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, tuple[str, str]]) -> str:
     import pandas as pd
 
-    rows: list[dict[str, Any]] = [{"table": table, "row": row} for table in board.tables for row in table.everyone]
-    columns = {}
-    for name, (kind, place) in CSV.items():
-        if not _is_there(name, board.explains, board.shifts):
-            continue
+    series = {}
+    for name, (kind, place) in columns.items():
         item, _, attribute = place.partition(".")
-        values = [value_at(each[item], attribute) for each in rows]
+        values = [value_at(each[item], attribute) if attribute else each[item] for each in rows]
         if kind not in ("string", "Int64", "boolean"):
-            measures = (each["table"].measure for each in rows)
-            values = [_rounded(value, kind, measure) for value, measure in zip(values, measures, strict=True)]
-        columns[name] = pd.Series(values, dtype=kind if kind in ("string", "Int64", "boolean") else "float64")
-    return export.to_csv(pd.DataFrame(columns))
+            values = [_rounded(value, kind, each["measure"]) for value, each in zip(values, rows, strict=True)]
+        series[name] = pd.Series(values, dtype=kind if kind in ("string", "Int64", "boolean") else "float64")
+    return export.to_csv(pd.DataFrame(series))
 
 
 def _rounded(value: float | None, kind: str, measure: Measure) -> float | None:

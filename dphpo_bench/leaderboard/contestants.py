@@ -4,9 +4,9 @@ import hashlib
 import json
 import math
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import astuple, dataclass, field, fields, replace
 from functools import cached_property
 from itertools import count, groupby
 from typing import Any
@@ -14,15 +14,20 @@ from typing import Any
 import pandas as pd
 
 from dphpo_bench.base.text import compact_json, one_line, value_text, varying_names
+from dphpo_bench.leaderboard.means import NO_FALLS, Falls, Sample, fall_limit
 from dphpo_bench.leaderboard.requirements import NOT_PRIVATE, defaults_of
 from dphpo_bench.leaderboard.standard import REFERENCES, Standard
-from dphpo_bench.leaderboard.statistics import Integers, Mean, Scores, draw, mean_of_tables
+from dphpo_bench.leaderboard.statistics import Integers, Scores, draw
 from dphpo_bench.leaderboard.submissions import Run, Setting
-from dphpo_bench.leaderboard.values import Contestant, Estimate
+from dphpo_bench.leaderboard.values import Contestant
 from dphpo_bench.records.measure import Measure
 
 MIN_SEEDS_TO_RANK = 2
+FEW_SEEDS = 3
 MAX_LABEL = 60
+
+FEW_RUNS = 30
+"""With fewer runs by metrics of a unit, collapses by metrics of other units say that a contestant may collapse."""
 
 _DTYPES: Mapping[object, str] = {
     float: "float64", float | None: "float64", bool | None: "float64", int: "int64"
@@ -53,12 +58,17 @@ class Entry:
             and `score` (the same, but the worst one for a failed run).
         lacks: True if it has no run of a seed that the board's suite asks for. Then it is compared with nobody: it
             could have left out what it did badly on.
+        title: that of the setting.
+        falls: what is known of its collapses.
     """
 
     contestant: Contestant
     runs: pd.DataFrame
     lacks: bool = False
+    title: str = ""
+    falls: Falls = NO_FALLS
     _known: dict[str, dict[int, float]] = field(default_factory=dict)
+    _samples: dict[str, Sample] = field(default_factory=dict)
 
     @cached_property
     def finished(self) -> pd.DataFrame:
@@ -67,6 +77,15 @@ class Entry:
     @cached_property
     def examples(self) -> float | None:
         return median(self.finished["examples"])
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.by_seed().values())
+
+    @property
+    def searches(self) -> bool:
+        """True if a run trains several times."""
+        return any(runs > 1 for runs in self.runs["runs"].tolist())
 
     @property
     def ranked(self) -> bool:
@@ -78,6 +97,13 @@ class Entry:
             known = self.runs[self.runs[column].notna()]
             self._known[column] = dict(zip(known["seed"].tolist(), known[column].tolist(), strict=True))
         return self._known[column]
+
+    def sample(self, column: str = "score") -> Sample | None:
+        """Return the values of a column for means; None without any. Collapses are of scores and of utilities."""
+        if column not in self._samples and self.by_seed(column):
+            falls = NO_FALLS if column == "cross_entropy" else self.falls
+            self._samples[column] = Sample(self.by_seed(column), falls, self.title)
+        return self._samples.get(column)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,17 +153,80 @@ def contests_of(runs: pd.DataFrame, standard: Standard) -> list[Contest]:
         of_contest = _with_scores(of_contest, setting)
         asked = standard.seeds_of(setting, target) or frozenset()
         entries = [
-            Entry(who, of_who.drop_duplicates("seed", keep="last"), bool(asked - {*of_who["seed"]}))
+            Entry(
+                who,
+                of_who.drop_duplicates("seed", keep="last"),
+                bool(asked - {*of_who["seed"]}),
+                titles[setting],
+                Falls(fall_limit(setting.measure)),
+            )
             for who, of_who in of_contest.groupby("contestant", sort=False)
         ]
-        anchors = {
-            (who.method, who.parameters, who.end_to_end_private): entry
-            for entry in entries
-            if (who := entry.contestant) and not entry.lacks
-        }
-        untuned, oracle = anchors.get((*standard.untuned, True)), anchors.get((*standard.oracle, False))
-        contests.append(Contest(setting, titles[setting], float(target), entries, untuned, oracle))
-    return sorted(contests, key=lambda contest: (contest.title, contest.target))
+        contests.append(Contest(setting, titles[setting], float(target), entries, None, None))
+    ordered = sorted(with_falls(contests), key=lambda contest: (contest.title, contest.target))
+    return [_with_anchors(contest, standard) for contest in ordered]
+
+
+def _with_anchors(contest: Contest, standard: Standard) -> Contest:
+    anchors = {
+        (who.method, who.parameters, who.end_to_end_private): entry
+        for entry in contest.entries
+        if (who := entry.contestant) and not entry.lacks
+    }
+    untuned, oracle = anchors.get((*standard.untuned, True)), anchors.get((*standard.oracle, False))
+    return replace(contest, untuned=untuned, oracle=oracle)
+
+
+def with_falls(contests: Sequence[Contest]) -> list[Contest]:
+    """Return the contests with how deep each contestant may fall: as deep as it did by metrics of the same unit.
+
+    Any private search may fall as deep as others, since they all draw their trials. With few runs by metrics of one
+    unit, who collapsed by those of another may fall anywhere.
+    """
+    drops: defaultdict[tuple[Contestant, str], list[float]] = defaultdict(list)
+    runs: Counter[tuple[Contestant, str]] = Counter()
+    lowest: defaultdict[Setting, float] = defaultdict(lambda: math.inf)
+    searches: set[Contestant] = set()
+    for contest in contests:
+        for entry in contest.entries:
+            of_unit = entry.contestant, contest.setting.measure.unit
+            sample = entry.sample()
+            if sample:
+                drops[of_unit] += sample.drops
+                runs[of_unit] += len(sample.by_seed)
+                lowest[contest.setting] = min(lowest[contest.setting], *sample.by_seed.values())
+            if entry.contestant.end_to_end_private and not entry.contestant.reference and entry.searches:
+                searches.add(entry.contestant)
+    collapsed = {who for (who, _), of_unit in drops.items() if of_unit}
+    deepest = {
+        unit: max((drop for (who, other), some in drops.items() if who in searches and other == unit for drop in some),
+                  default=0.0)
+        for _, unit in drops
+    }  # fmt: skip
+
+    def depth(who: Contestant, unit: str) -> float:
+        of_others = deepest[unit] if who in searches else 0.0
+        anywhere = math.inf if who in collapsed and runs[who, unit] < FEW_RUNS else 0.0
+        return max(drops[who, unit], default=0.0) or of_others or anywhere
+
+    return [
+        replace(
+            contest,
+            entries=[
+                replace(
+                    entry,
+                    falls=replace(
+                        entry.falls,
+                        deepest=depth(entry.contestant, contest.setting.measure.unit),
+                        lowest=lowest[contest.setting],
+                    ),
+                    _samples={},
+                )
+                for entry in contest.entries
+            ],
+        )
+        for contest in contests
+    ]
 
 
 def _with_scores(runs: pd.DataFrame, setting: Setting) -> pd.DataFrame:
@@ -279,34 +368,6 @@ def scores_of(entries: Sequence[Entry], draws: Draws, measure: Measure) -> Score
     largest = max((abs(score) for row in scores for score in row if score), default=1.0)
     unit = 1.0 if measure.share else 10.0 ** math.ceil(math.log10(largest))
     return Scores.of([[None if score is None else score / unit for score in row] for row in scores])
-
-
-def paired(*entries: Entry) -> list[tuple[float, ...]]:
-    scores = [entry.by_seed() for entry in entries]
-    return [tuple(each[seed] for each in scores) for seed in sorted(set.intersection(*map(set, scores)))]
-
-
-def mean_over(entries: Sequence[Entry], others: Sequence[Entry], column: str = "score") -> Estimate | None:
-    mean = mean_of(entries, others, column)
-    return mean.estimate if mean else None
-
-
-def mean_of(entries: Sequence[Entry], others: Sequence[Entry], column: str = "score") -> Mean | None:
-    """Return the mean of a column over the entries, less that of the others, each over the seeds that both have.
-
-    Args:
-        entries: of one contestant, one in each table.
-        others: of another contestant, in the same tables; empty: subtract nothing.
-        column: as `Entry.by_seed` knows it.
-
-    Returns:
-        None if there is a table without such a seed.
-    """
-    tables = [entry.by_seed(column) for entry in entries]
-    if others:
-        pairs = zip(tables, (second.by_seed(column) for second in others), strict=True)
-        tables = [{seed: first[seed] - second[seed] for seed in first if seed in second} for first, second in pairs]
-    return mean_of_tables(tables) if all(tables) else None
 
 
 def median(values: Iterable[float | None]) -> float | None:

@@ -1,20 +1,29 @@
 """Standings over all tasks and budgets."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from statistics import fmean
 
 import numpy as np
 
-from dphpo_bench.leaderboard.contestants import Contest, Draws, mean_over, median, scores_of
+from dphpo_bench.leaderboard.contestants import Contest, Draws, median, scores_of
+from dphpo_bench.leaderboard.means import POINT, metric_estimate
 from dphpo_bench.leaderboard.rows import Row, Standing, Table
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.statistics import draw, middle, middle_ranks, ranks
+from dphpo_bench.leaderboard.subjects import ALL_KINDS, TESTS, Subject
 from dphpo_bench.leaderboard.submissions import Setting
 from dphpo_bench.leaderboard.values import Contestant, Estimate, Ranks, common_measure
-from dphpo_bench.records.measure import Measure
+from dphpo_bench.records.measure import SEVERAL, Measure
+
+PROFILE = (0.0, 0.01, 0.02, 0.05, 0.1)
+"""Distances behind the oracle, in scores, at which the performance profile is read."""
+
+LEAST, MOST = -1.0, 2.0
+"""Bounds of a table's part in the normalised mean, so that no table decides it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +34,10 @@ class OverallRow(Standing):
         epsilon_ratio: the largest ε of its runs as a share of the target; ∞ if it is not private; None if no run could
             say.
         relative_cost: examples relative to untuned `auto_clipping` in the same table; median.
+        profile: for each distance of `PROFILE`, the share of its tables with an oracle in which its mean is at most so
+            far behind; empty without such a table.
+        normalised: the mean over tables of (own − untuned) / (oracle − untuned), each between −1 and 2; of tables where
+            the oracle is at least a point better than untuned; None without any.
     """
 
     tables: int
@@ -32,11 +45,21 @@ class OverallRow(Standing):
     epsilon_ratio: float | None
     accountants: tuple[str, ...]
     relative_cost: float | None
+    profile: tuple[float, ...] = ()
+    normalised: float | None = None
+
+    @property
+    def within_point(self) -> float | None:
+        return self.profile[PROFILE.index(POINT)] if self.profile else None
 
 
 @dataclass(frozen=True)
 class Overall:
-    """Contestants over several tables: `rows` are in all of them, `incomplete` are not."""
+    """Contestants over several tables: `rows` are in all of them, `incomplete` are not.
+
+    Attributes:
+        tests: True if only tables count on whose records this project settled nothing.
+    """
 
     epsilon: float | None
     tables: tuple[str, ...]
@@ -44,10 +67,12 @@ class Overall:
     rows: tuple[OverallRow, ...]
     incomplete: tuple[OverallRow, ...]
     references: tuple[OverallRow, ...]
+    tests: bool = False
 
     @property
     def title(self) -> str:
-        return "All ε" if self.epsilon is None else f"ε = {self.epsilon:g}"
+        at = "All ε" if self.epsilon is None else f"ε = {self.epsilon:g}"
+        return f"{at}, {TESTS}" if self.tests else at
 
     @property
     def everyone(self) -> tuple[OverallRow, ...]:
@@ -55,12 +80,20 @@ class Overall:
 
 
 def overalls_of(counted: Sequence[tuple[Contest, Table]], draws: Mapping[Setting, Draws]) -> tuple[Overall, ...]:
+    """Return the lists over all tables that count, each followed by that over tests alone, if there are others, too."""
     targets = sorted({contest.target for contest, _ in counted})
     chosen: list[float | None] = [None, *targets] if len(targets) > 1 else list(targets)
-    return tuple(
-        _overall(target, [pair for pair in counted if target is None or pair[0].target == target], draws)
-        for target in chosen
-    )
+    tests = [pair for pair in counted if not pair[0].setting.development]
+    groups = [(False, counted)] + ([(True, tests)] if 0 < len(tests) < len(counted) else [])
+    overalls = []
+    for of_tests, pairs in groups:
+        measure = common_measure(contest.setting.measure for contest, _ in pairs) or SEVERAL
+        subject = Subject(TESTS if of_tests else ALL_KINDS, measure, tuple(contest for contest, _ in pairs))
+        for target in chosen:
+            at = [pair for pair in pairs if target in (None, pair[0].target)]
+            if at:
+                overalls.append(replace(_overall(target, at, subject, draws), tests=of_tests))
+    return tuple(sorted(overalls, key=lambda overall: (overall.epsilon or 0.0, overall.tests)))
 
 
 def counted_tables(pairs: Sequence[tuple[Contest, Table]], standard: Standard) -> list[tuple[Contest, Table]]:
@@ -91,7 +124,9 @@ def missing_tables(counted: Sequence[Contest], standard: Standard) -> tuple[str,
     return tuple(f"{task} ({model}), ε = {', '.join(some)}" for (task, model), some in missing.items() if some)
 
 
-def _overall(target: float | None, counted: Sequence[tuple[Contest, Table]], draws: Mapping[Setting, Draws]) -> Overall:
+def _overall(
+    target: float | None, counted: Sequence[tuple[Contest, Table]], subject: Subject, draws: Mapping[Setting, Draws]
+) -> Overall:
     chosen = [contest for contest, _ in counted]
     inside = Counter(entry.contestant for contest in chosen for entry in contest.ranked)
     complete = sorted((who for who, count in inside.items() if count == len(counted)), key=lambda who: who.label)
@@ -102,7 +137,7 @@ def _overall(target: float | None, counted: Sequence[tuple[Contest, Table]], dra
             everyone[row.contestant].append((row, contest))
     measure = common_measure(contest.setting.measure for contest in chosen)
     rows = [
-        _overall_row(who, in_tables, chosen, measure, mean_ranks.get(who), places.get(who))
+        _overall_row(who, in_tables, subject, target, measure, mean_ranks.get(who), places.get(who))
         for who, in_tables in everyone.items()
     ]
     rows.sort(key=lambda row: (0 if row.contestant.reference else -row.tables, row.contestant.label))
@@ -149,7 +184,8 @@ def _overall_ranks(
 def _overall_row(
     who: Contestant,
     in_tables: Sequence[tuple[Row, Contest]],
-    contests: Sequence[Contest],
+    subject: Subject,
+    target: float | None,
     measure: Measure | None,
     mean_rank: Estimate | None,
     places: Ranks | None,
@@ -160,10 +196,12 @@ def _overall_row(
         for row, contest in in_tables
         if contest.untuned and contest.untuned.examples
     ]
-    entries = [contest.by_contestant[who] for _, contest in in_tables] if len(rows) == len(contests) else []
-    oracles = [contest.oracle for contest in contests if contest.oracle and contest.oracle.contestant != who]
-    utility = mean_over(entries, [], "utility") if measure and entries else None
-    compared = measure and entries and not any(row.lacks_seeds for row in rows) and len(oracles) == len(entries)
+    lacks = any(row.lacks_seeds for row in rows)
+    utility = subject.mean(who, None, target, "utility") if measure else None
+    oracle = next((contest.oracle.contestant for _, contest in in_tables if contest.oracle), None)
+    cross_entropy = subject.mean(who, None, target, "cross_entropy")
+    gaps = [row.gap_to_oracle.mean for row in rows if row.gap_to_oracle]
+    shares = [share for row, contest in in_tables if (share := _share_of_way(row, contest)) is not None]
     return OverallRow(
         contestant=who,
         tables=len(rows),
@@ -171,18 +209,31 @@ def _overall_row(
         failed=sum(row.failed for row in rows),
         mean_rank=mean_rank,
         ranks=places,
-        utility=utility.through(measure.value) if measure and utility else None,
-        gap_to_oracle=mean_over(oracles, entries) if compared else None,
-        cross_entropy=mean_over(entries, [], "cross_entropy") if entries else None,
+        utility=metric_estimate(utility.estimate, measure) if measure and utility else None,
+        gap_to_oracle=subject.lead(oracle, who, target) if measure and not lacks else None,
+        cross_entropy=cross_entropy.estimate.inside(0.0, math.inf) if cross_entropy else None,
+        collapses=subject.collapses(who),
         epsilon_ratio=max(
             (row.epsilon / contest.target for row, contest in in_tables if row.epsilon is not None), default=None
         ),
         accountants=tuple(sorted({row.accountant for row in rows if row.accountant})),
-        lacks_seeds=any(row.lacks_seeds for row in rows),
+        lacks_seeds=lacks,
         contradicted=any(row.contradicted for row in rows),
         tuning_share=median(row.tuning_share for row in rows) or 0.0,
         runs=median(row.runs for row in rows) or 0.0,
         examples=median(row.examples for row in rows) or 0.0,
-        seconds=median(row.seconds for row in rows),
         relative_cost=median(relative),
+        profile=tuple(fmean(gap <= behind + 1e-9 for gap in gaps) for behind in PROFILE) if gaps else (),
+        normalised=fmean(shares) if shares else None,
     )
+
+
+def _share_of_way(row: Row, contest: Contest) -> float | None:
+    """Return the share of the way from untuned to the oracle; None where that is shorter than a point."""
+    if contest.untuned is None or contest.oracle is None or row.lacks_seeds:
+        return None
+    start = contest.untuned.mean
+    way = contest.oracle.mean - start
+    if way < POINT:
+        return None
+    return min(MOST, max(LEAST, (contest.by_contestant[row.contestant].mean - start) / way))

@@ -4,17 +4,17 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median_high
+from statistics import fmean
 
-from dphpo_bench.leaderboard.contestants import Contest, Draws, Entry, mean_over, median, paired, scores_of
+from dphpo_bench.leaderboard.contestants import FEW_SEEDS, Contest, Draws, Entry, median, scores_of
 from dphpo_bench.leaderboard.links import command_of
+from dphpo_bench.leaderboard.means import Rate, mean_interval, metric_estimate, metric_mean, quantile, ratio_interval
 from dphpo_bench.leaderboard.replays import Replays
-from dphpo_bench.leaderboard.statistics import mean_interval, metric_mean, middle_ranks, ratio_interval
+from dphpo_bench.leaderboard.statistics import middle_ranks
+from dphpo_bench.leaderboard.subjects import Subject
 from dphpo_bench.leaderboard.values import Contestant, Estimate, PathPoint, Ranks, Split
 from dphpo_bench.privacy.risk import CERTAIN, Risk, worst
 from dphpo_bench.records.measure import Measure
-
-FEW_SEEDS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +22,9 @@ class Standing:
     """A contestant's figures in the tables. An overall standing sums up its rows in several tables.
 
     Attributes:
-        gap_to_oracle: by how much the oracle is better, over the seeds that both have, overall of the mean over the
-            tables; None overall if metrics differ.
+        gap_to_oracle: by how much the oracle is better, overall of the mean over the tables; None overall if metrics
+            differ.
+        collapses: how many of its runs in the tables collapsed; of a table, at all ε of its setting.
         lacks_seeds: whether it has no run of a seed that the suite asks for, and so is not compared.
         tuning_share: share of ε spent on tuning, in [0, 1]. This and the next three are medians over runs, overall over
             tables.
@@ -36,12 +37,12 @@ class Standing:
     ranks: Ranks | None
     gap_to_oracle: Estimate | None
     cross_entropy: Estimate | None
+    collapses: Rate
     contradicted: bool
     lacks_seeds: bool
     tuning_share: float
     runs: float
     examples: float
-    seconds: float | None
 
     @property
     def few_seeds(self) -> bool:
@@ -63,6 +64,9 @@ class Row(Standing):
             failed count with the value that they have in ranks.
         untuned_runs: examples relative to untuned `auto_clipping`; None without it.
         values: the metric of each of `records`; None if the run failed.
+        test_half: half of the 95 % interval that other test records of this number would add to the mean, by the
+            binomial distribution; None unless each record is right or wrong, and their number is known.
+        standing: to the first in the table: "equivalent", "behind" or "uncertain"; empty without an anchor.
         shifted: the utility on shifted records; None unless all finished runs have it, on those that most runs in the
             table have.
     """
@@ -80,6 +84,8 @@ class Row(Standing):
     lost_to_noise: Estimate | None = None
     lost_to_choice: Estimate | None = None
     shifted: Estimate | None = None
+    test_half: float | None = None
+    standing: str = ""
     records: tuple[tuple[int, str], ...] = ()
     values: tuple[float | None, ...] = ()
     command: str = ""
@@ -89,7 +95,11 @@ class Row(Standing):
 
 @dataclass(frozen=True)
 class Table:
-    """All contestants on one task at one target ε, best first; `setting` is shared by tables at other ε."""
+    """All contestants on one task at one target ε, best first; `setting` is shared by tables at other ε.
+
+    Attributes:
+        stage: "development" if this project settled constants of its methods on these records, else "test".
+    """
 
     task: str
     model: str
@@ -102,6 +112,7 @@ class Table:
     oracle: Contestant | None = None
     model_kind: str = ""
     n_records: int = 0
+    stage: str = "test"
 
     @property
     def title(self) -> str:
@@ -112,7 +123,8 @@ class Table:
         return self.rows + self.references
 
 
-def table_of(contest: Contest, draws: Draws, replays: Replays) -> Table:
+def table_of(contest: Contest, subject: Subject, draws: Draws, replays: Replays) -> Table:
+    """Return the table of a contest, which is one of its setting's, the subject."""
     ranked = contest.ranked
     resampled = scores_of(ranked, draws, contest.setting.measure).resampled_ranks(draws.weights) if ranked else None
     intervals = [] if resampled is None else middle_ranks(resampled)
@@ -124,6 +136,7 @@ def table_of(contest: Contest, draws: Draws, replays: Replays) -> Table:
             entry,
             by_contestant.get(entry.contestant),
             contest,
+            subject,
             replays.splits(entry, contest.oracle) if explained else [],
             shift,
         )
@@ -139,6 +152,7 @@ def table_of(contest: Contest, draws: Draws, replays: Replays) -> Table:
         n_records=contest.setting.n_records,
         measure=contest.setting.measure,
         oracle=contest.oracle.contestant if contest.oracle else None,
+        stage=contest.setting.stage,
         rows=tuple(row for row in rows if not row.contestant.reference),
         references=tuple(row for row in rows if row.contestant.reference),
     )
@@ -154,29 +168,35 @@ def _usual_shift(contest: Contest) -> str:
     return min(counts, key=lambda shift: (-counts[shift], shift), default="")
 
 
-def _row(entry: Entry, interval: Ranks | None, contest: Contest, splits: Sequence[Split], shift: str) -> Row:
+def _row(
+    entry: Entry, interval: Ranks | None, contest: Contest, subject: Subject, splits: Sequence[Split], shift: str
+) -> Row:
     runs, finished = entry.runs, entry.finished
     of_command = ["method", "parameters", "method_version", "task_version", "setting", "target", "seed"]
     first = next(runs[of_command].itertuples())
     values = finished["value"].tolist()
     oracle, untuned = (None, None) if entry.lacks else (contest.oracle, contest.untuned)
-    private = entry.contestant.end_to_end_private
+    who, measure, target = entry.contestant, contest.setting.measure, contest.target
+    utility = subject.mean(who, None, target, "utility") if values else None
+    cross_entropy = subject.mean(who, None, target, "cross_entropy")
+    private = who.end_to_end_private
     known = runs[runs["epsilon"].notna()]
     epsilon, accountant = max(zip(known["epsilon"].tolist(), known["accountant"], strict=True), default=(None, ""))
     audited = finished["audited"].max()
     is_shifted = bool(values) and bool(shift) and bool((finished["shift"] == shift).all())
     return Row(
-        contestant=entry.contestant,
+        contestant=who,
         method_version=first.method_version,  # the versions of the runs are the same
         task_version=first.task_version,
         seeds=len(finished),
         failed=len(runs) - len(finished),
-        utility=metric_mean(values, contest.setting.measure) if values else None,
-        worst=(min if contest.setting.measure.higher_is_better else max)(values, default=None),
-        cross_entropy=mean_over([entry], [], "cross_entropy"),
+        utility=metric_estimate(utility.estimate, measure) if utility else None,
+        worst=(min if measure.higher_is_better else max)(values, default=None),
+        cross_entropy=cross_entropy.estimate.inside(0.0, math.inf) if cross_entropy else None,
+        collapses=subject.collapses(who),
         ranks=interval,
-        gap_to_oracle=_lead(oracle, entry),
-        gap_to_untuned=_lead(entry, untuned),
+        gap_to_oracle=subject.lead(oracle.contestant, who, target) if oracle else None,
+        gap_to_untuned=subject.lead(who, untuned.contestant, target) if untuned else None,
         gap_closed=_gap_closed(entry, oracle, untuned),
         epsilon=epsilon if private else math.inf,
         accountant=accountant if private else "",
@@ -187,23 +207,17 @@ def _row(entry: Entry, interval: Ranks | None, contest: Contest, splits: Sequenc
         tuning_share=median(finished["tuning_share"]) or 0.0,
         runs=median(finished["runs"]) or 0.0,
         examples=entry.examples or 0.0,
-        seconds=median(finished["seconds"]),
         path=next(iter(finished["released_path"]), ()),
         lost_to_noise=mean_interval([split.noise for split in splits]) if splits else None,
         lost_to_choice=mean_interval([split.choice for split in splits]) if splits else None,
-        shifted=metric_mean(finished["shifted"].tolist(), contest.setting.measure) if is_shifted else None,
+        shifted=metric_mean(finished["shifted"].tolist(), measure) if is_shifted else None,
+        test_half=_test_half(utility.value, contest.setting.test_records) if utility else None,
         records=tuple(zip(runs["seed"].tolist(), runs["path"], strict=True)),
         values=tuple(None if math.isnan(value) else value for value in runs["value"].tolist()),
         command=command_of(first),
-        collapsed=_collapsed(entry, contest.setting.measure),
+        collapsed=len(sample.drops) if (sample := entry.sample()) else 0,
         untuned_runs=_untuned_runs(entry, contest.untuned),
     )
-
-
-def _collapsed(entry: Entry, measure: Measure) -> int:
-    values = entry.by_seed().values()
-    limit = 0.1 if measure.share else 0.5 if measure.logarithmic else math.inf
-    return sum(median_high(values) - value > limit for value in values) if len(values) >= FEW_SEEDS else 0
 
 
 def _untuned_runs(entry: Entry, untuned: Entry | None) -> float | None:
@@ -217,12 +231,12 @@ def _risk(entry: Entry) -> Risk | None:
     return worst(known) if known else None
 
 
-def _lead(better: Entry | None, worse: Entry | None) -> Estimate | None:
-    return None if better is None or worse is None or better is worse else mean_over([better], [worse])
+def _test_half(share: float, records: int | None) -> float | None:
+    return None if records is None else quantile(math.inf) * math.sqrt(share * (1 - share) / records)
 
 
 def _gap_closed(entry: Entry, oracle: Entry | None, untuned: Entry | None) -> Estimate | None:
     if oracle is None or untuned is None or entry is oracle or entry is untuned:
         return None
-    triples = paired(entry, untuned, oracle)
-    return ratio_interval([score - low for score, low, _ in triples], [high - low for _, low, high in triples])
+    mine, start, end = (each.sample() for each in (entry, untuned, oracle))
+    return ratio_interval(mine, start, end) if mine and start and end else None

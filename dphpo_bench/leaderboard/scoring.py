@@ -1,17 +1,20 @@
 """From verified runs to the board. The rule in words: docs/scoring.md."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
-from dphpo_bench.leaderboard.answers import answers_of, subjects_of
+from dphpo_bench.leaderboard.answers import Answer, answers_of
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.claims import claims_of
 from dphpo_bench.leaderboard.contestants import asked_for, contests_of, frame_of, newest, seed_draws
 from dphpo_bench.leaderboard.overall import counted_tables, missing_tables, overalls_of
 from dphpo_bench.leaderboard.replays import Replays
-from dphpo_bench.leaderboard.rows import table_of
+from dphpo_bench.leaderboard.rows import Row, Table, table_of
 from dphpo_bench.leaderboard.sensitivity import variations_of
 from dphpo_bench.leaderboard.sentences import findings
 from dphpo_bench.leaderboard.standard import Standard
+from dphpo_bench.leaderboard.subjects import groups_of, settings_of
 from dphpo_bench.leaderboard.submissions import Submissions
 from dphpo_bench.leaderboard.values import REPLAY
 
@@ -24,17 +27,20 @@ def score(submissions: Submissions, standard: Standard | None = None) -> Board:
     current = newest(asked_for(frame_of(runs), standard))  # in this order: what nobody asked for supersedes nothing
     contests = contests_of(current, standard)
     draws = seed_draws(contests)
-    tables = tuple(table_of(contest, draws[contest.setting], replays) for contest in contests)
+    settings = settings_of(contests)
+    by_title = {subject.name: subject for subject in settings}
+    tables = [table_of(contest, by_title[contest.title], draws[contest.setting], replays) for contest in contests]
     counted = counted_tables(list(zip(contests, tables, strict=True)), standard)
     overalls = overalls_of(counted, draws)
     counted_contests = [contest for contest, _ in counted]
-    subjects = subjects_of(contests, counted_contests)
+    subjects = (*groups_of(counted_contests), *settings)
     claims = claims_of(subjects, counted_contests, standard)
+    answers = answers_of(subjects, claims)
     return Board(
         findings=findings(counted, overalls),
         overalls=overalls,
-        tables=tables,
-        answers=answers_of(subjects),
+        tables=_with_standings(tables, answers),
+        answers=answers,
         claims=claims,
         variations=variations_of(claims, subjects, counted_contests),
         missing=missing_tables(counted_contests, standard),
@@ -44,3 +50,14 @@ def score(submissions: Submissions, standard: Standard | None = None) -> Board:
         records=len(submissions.runs) + len(submissions.rejected),
         seconds=math.fsum(run.seconds or 0.0 for run in submissions.runs),
     )
+
+
+def _with_standings(tables: Sequence[Table], answers: Sequence[Answer]) -> tuple[Table, ...]:
+    """Return the tables with each row's standing to the first, as the answer about the table has it."""
+    standings = {(answer.subject, answer.epsilon): {place.contestant: place.standing for place in answer.places}
+                 for answer in answers}  # fmt: skip
+
+    def row_of(row: Row, table: Table) -> Row:
+        return replace(row, standing=standings.get((table.setting, table.epsilon), {}).get(row.contestant, ""))
+
+    return tuple(replace(table, rows=tuple(row_of(row, table) for row in table.rows)) for table in tables)

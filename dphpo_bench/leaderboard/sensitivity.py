@@ -8,10 +8,10 @@ from statistics import fmean, median
 
 import numpy as np
 
-from dphpo_bench.leaderboard.answers import Subject
 from dphpo_bench.leaderboard.claims import Claims
-from dphpo_bench.leaderboard.contestants import Contest, Entry, mean_over
+from dphpo_bench.leaderboard.contestants import Contest, Entry
 from dphpo_bench.leaderboard.statistics import ranks
+from dphpo_bench.leaderboard.subjects import Subject
 from dphpo_bench.leaderboard.values import Contestant
 
 ORACLE, NONPRIVATE = "the oracle", "nonprivate"
@@ -124,7 +124,10 @@ def _top(contest: Contest, top: str) -> list[Entry]:
 def _has_way(contest: Contest, top: str) -> bool:
     """Return True if the distance from untuned is significantly above zero, so that shares of it mean something."""
     ends = _top(contest, top)
-    lead = mean_over(ends, [contest.untuned]) if ends and contest.untuned else None
+    if not ends or contest.untuned is None:
+        return False
+    alone = Subject(contest.title, contest.setting.measure, (contest,))
+    lead = alone.lead(ends[0].contestant, contest.untuned.contestant)
     return bool(lead and lead.low and lead.low > 0)
 
 

@@ -2,19 +2,20 @@
 
 import statistics as plain
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from dphpo_bench.leaderboard.answers import UNTUNED, Absent, Answer, Place
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.claims import FAMILY_ERROR, MOST_TIMES, TIMES, Claims, Power
-from dphpo_bench.leaderboard.contestants import Contest, mean_over
-from dphpo_bench.leaderboard.overall import Overall
+from dphpo_bench.leaderboard.contestants import Contest
+from dphpo_bench.leaderboard.overall import Overall, OverallRow
 from dphpo_bench.leaderboard.rows import Table
 from dphpo_bench.leaderboard.sensitivity import Variation
+from dphpo_bench.leaderboard.subjects import Subject
 from dphpo_bench.leaderboard.texts import NOTHING, change_text
-from dphpo_bench.leaderboard.values import Contestant, Estimate, Finding
+from dphpo_bench.leaderboard.values import BEHIND, EQUIVALENT, UNCERTAIN, Contestant, Estimate, Finding
 
 ADVISED = "recommended"
 MOST_NAMED = 4
@@ -40,8 +41,33 @@ def _first(overall: Overall) -> str:
     return (
         f"At {overall.title}, {names} {'share' if tied else 'has'} the best mean rank, {best.mean_rank.mean:.2f} of "
         f"{len(overall.rows)} (tables: {len(overall.tables)}). Others whose rank interval overlaps with "
-        f"{'theirs' if tied else 'its own'}: {close}."
+        f"{'theirs' if tied else 'its own'}: {close}.{_by_other_standards(overall)}"
     )
+
+
+def _by_other_standards(overall: Overall) -> str:
+    """Return who is first by the measures that need no common unit of the tables."""
+    normalised = _highest(overall, lambda row: row.normalised)
+    within = _highest(overall, lambda row: row.within_point)
+    if not normalised or not within:
+        return ""
+    return (
+        f" By the normalised mean (0 is untuned, 1 the oracle) {normalised[0]} {_is(normalised[0])} first, with "
+        f"{normalised[1]:.2f}; by the share of tables within a point of the oracle {within[0]}, with "
+        f"{100 * within[1]:.0f} %."
+    )
+
+
+def _is(names: str) -> str:
+    return "are" if ", " in names else "is"
+
+
+def _highest(overall: Overall, of: Callable[[OverallRow], float | None]) -> tuple[str, float] | None:
+    known = [(round(value, 9), row.contestant.label) for row in overall.rows if (value := of(row)) is not None]
+    if not known:
+        return None
+    best = max(value for value, _ in known)
+    return ", ".join(label for value, label in known if value == best), best
 
 
 def _searching(counted: Sequence[tuple[Contest, Table]], epsilon: float) -> Iterator[str]:
@@ -76,7 +102,8 @@ def _searching(counted: Sequence[tuple[Contest, Table]], epsilon: float) -> Iter
 
 def _lead(contest: Contest, who: Contestant, label: str) -> Estimate | None:
     others = [entry for entry in contest.entries if entry.contestant.label == label and not entry.lacks]
-    return mean_over([contest.by_contestant[who]], others) if others else None
+    alone = Subject(contest.title, contest.setting.measure, (contest,))
+    return alone.lead(who, others[0].contestant) if others else None
 
 
 def _beyond_chance(leads: Sequence[Estimate]) -> tuple[int, int]:
@@ -85,21 +112,44 @@ def _beyond_chance(leads: Sequence[Estimate]) -> tuple[int, int]:
 
 
 def sentences(answer: Answer) -> list[str]:
+    """Return who is first, who is within a point of it, who may be either, and who is last of those behind."""
     first, *others = answer.places
     runs = f"{first.cost:.3g}" if first.cost else ""
     cost = runs and f", for the cost of {'one untuned run' if runs == '1' else f'{runs} untuned runs'}"
-    place = f"{_distance(answer, first.lead.mean)}{_interval(answer, first)}{_worst(answer, first)}"
-    texts = [f"{first.contestant.label} is {place}{cost}."]
-    ties = [place.contestant.label for place in others if place.tied]
-    if others and not ties:
-        texts[0] = f"{texts[0][:-1]}, and ahead of every other with 95 % confidence each."
-    elif ties:
-        more = f" and {len(ties) - MOST_NAMED} more" if len(ties) > MOST_NAMED else ""
-        texts.append(f"{', '.join(ties[:MOST_NAMED])}{more} cannot be told from it, with 95 % confidence each.")
-    if len(others) > len(ties):
-        last = others[-1]
-        texts.append(f"{last.contestant.label} is last, {_distance(answer, last.lead.mean)}{_worst(answer, last)}.")
+    texts = [f"{first.contestant.label} is {_distance(answer, first.lead.mean)}{_intervals(answer, first)}"
+             f"{_worst(answer, first)}{cost}."]  # fmt: skip
+    if len(answer.places) == 1:
+        return texts
+    near = _named(others, EQUIVALENT)
+    texts.append(f"Within {point_text(answer)} of it: {near or 'nobody'}.")
+    unclear = _named(others, UNCERTAIN)
+    if unclear:
+        texts.append(f"Too uncertain to say: {unclear}.")
+    behind = [place for place in others if place.standing == BEHIND]
+    if behind:
+        last = behind[-1]
+        place = f"{_distance(answer, last.lead.mean)}{_worst(answer, last)}"
+        texts.append(f"{len(behind)} {'is' if len(behind) == 1 else 'are'} behind; {last.contestant.label} is {place}.")
     return texts
+
+
+def point_text(answer: Answer) -> str:
+    measure = answer.measure
+    return "a point" if measure.share else "1 % in perplexity" if measure.logarithmic else "1 %"
+
+
+def _named(places: Sequence[Place], standing: str) -> str:
+    labels = [place.contestant.label for place in places if place.standing == standing]
+    more = f" and {len(labels) - MOST_NAMED} more" if len(labels) > MOST_NAMED else ""
+    return f"{', '.join(labels[:MOST_NAMED])}{more}"
+
+
+def about_intervals(answer: Answer) -> str:
+    """Return what the intervals of an answer cover, and what they leave out."""
+    seeds = "over seeds, with these tasks and test records"
+    if any(place.over_tasks for place in answer.everyone):
+        return f"first 95 % interval: {seeds}; second: if tasks were drawn anew, too"
+    return f"95 % interval: {seeds}"
 
 
 def absence(answer: Answer, absent: Absent) -> str:
@@ -117,11 +167,15 @@ def _distance(answer: Answer, mean: float) -> str:
     return f"{amount} {unit} {'ahead of' if mean > 0 else 'behind'} {answer.anchor}"
 
 
-def _interval(answer: Answer, place: Place) -> str:
-    low, high = place.lead.low, place.lead.high
-    if low is None or high is None:
+def _intervals(answer: Answer, place: Place) -> str:
+    seeds, tasks = _ends(answer, place.lead), _ends(answer, place.over_tasks)
+    return f" {seeds} over seeds, {tasks} over tasks" if seeds and tasks else f" {seeds}" if seeds else ""
+
+
+def _ends(answer: Answer, estimate: Estimate | None) -> str:
+    if estimate is None or estimate.low is None or estimate.high is None:
         return ""
-    return f" [{change_text(low, answer.measure)}, {change_text(high, answer.measure)}]"
+    return f"[{change_text(estimate.low, answer.measure)}, {change_text(estimate.high, answer.measure)}]"
 
 
 def _worst(answer: Answer, place: Place) -> str:
@@ -141,7 +195,7 @@ def summary(board: Board) -> str:
     pairs = sum(len(claims.pairs) for claims in board.claims)
     claimed = sum(len(claims.significant) for claims in board.claims)
     return (
-        f"All pairs of contestants, on the same tables and seed by seed: {pairs:,} comparisons, of which {claimed:,} "
+        f"All pairs of contestants, on the same tables: {pairs:,} comparisons by Welch's test, of which {claimed:,} "
         f"tell who is better. They are tested so that the chance of any wrong one is {100 * FAMILY_ERROR:g} %, all "
         "counted together (Holm), as far as t-tests hold, and are about these tasks. A pair that is not named is "
         "undecided, which does not mean equal."

@@ -66,6 +66,16 @@ FINE_TUNED = frozenset(
 )
 """Models that start from a pretrained network and train some or all of it. All others are networks from scratch."""
 
+DEVELOPMENT = frozenset({"adult", "diabetes", "digits", "digits_eight", "fashion_mnist"})
+DEVELOPMENT_MODELS = frozenset({("cifar10", "pretrained")})
+"""Tasks, and models of other tasks, on which this project settled constants of its methods; all others are tests."""
+
+FIRST_TEST = 10_000
+"""Made-up tasks from this number on are tests."""
+
+TEST_RECORDS = {"cifar10": 10_000, "digits": 359, "fashion_mnist": 10_000, "mnist": 10_000, "sst2": 872}
+"""Numbers of test records of tasks that are ranked by accuracy."""
+
 _PLACE = ("<task>", "<method>", "<key>.json")
 
 
@@ -90,6 +100,22 @@ class Setting:
         if self.kinds[-1] == LINEAR_MODELS:
             return "linear"
         return "fine-tuned" if base_name(self.model) in FINE_TUNED else "network"
+
+    @property
+    def development(self) -> bool:
+        """True if constants of this project's methods were settled on these records, so that it flatters them."""
+        if self.task == "synthetic":
+            return not (self.model.isdecimal() and int(self.model) >= FIRST_TEST)
+        return self.task in DEVELOPMENT or (self.task, self.model) in DEVELOPMENT_MODELS
+
+    @property
+    def stage(self) -> str:
+        return "development" if self.development else "test"
+
+    @property
+    def test_records(self) -> int | None:
+        """The number of test records, where it is known and each is right or wrong."""
+        return TEST_RECORDS.get(self.task) if self.measure.name == "accuracy" else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,23 +11,36 @@ NOTHING = "–"
 def measure_text(
     estimate: Estimate | None, measure: Measure | None, signed: bool = False, decimals: int | None = None
 ) -> str:
-    """Return mean ± half of its interval, which is symmetric; in percent or points if the metric is a share."""
+    """Return the mean with its interval, in percent or points if the metric is a share."""
     if estimate is None or measure is None:
         return NOTHING
-    half = None if estimate.high is None else estimate.high - estimate.mean
     if decimals is None:
-        decimals = 2 if measure.share else _decimals(max(abs(estimate.mean), half or 0.0))
+        half = 0.0 if estimate.high is None else estimate.high - estimate.mean
+        decimals = 2 if measure.share else _decimals(max(abs(estimate.mean), half))
     mean = (change_text if signed else _number)(estimate.mean, measure, decimals)
-    return mean if half is None else f"{mean} ± {_number(half, measure, decimals)}"
+    interval = interval_text(estimate, measure, decimals, signed)
+    return f"{mean} {interval}" if interval else mean
 
 
 def metric_text(estimate: Estimate | None, measure: Measure | None) -> str:
-    """Return mean ± half of its interval; of a logarithmic metric the geometric mean, and in brackets the ends."""
-    if estimate is None or measure is None or not measure.logarithmic or estimate.low is None or estimate.high is None:
-        return measure_text(estimate, measure)
-    decimals = _decimals(estimate.mean)
-    mean, low, high = (_number(value, measure, decimals) for value in (estimate.mean, estimate.low, estimate.high))
-    return f"{mean} [{low}, {high}]"
+    """Return the mean with its interval; of a logarithmic metric the geometric mean, by its own decimals."""
+    logarithmic = estimate is not None and measure is not None and measure.logarithmic
+    return measure_text(estimate, measure, decimals=_decimals(estimate.mean) if logarithmic and estimate else None)
+
+
+def interval_text(estimate: Estimate | None, measure: Measure, decimals: int | None = None, signed: bool = True) -> str:
+    """Return ± and half of the interval; in brackets its ends, if the mean is not in its middle; empty without any."""
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return ""
+    form = change_text if signed else _number
+    if decimals is None:
+        decimals = 1 if measure.share else _decimals(max(abs(estimate.mean), estimate.high - estimate.mean))
+    halves = {
+        _number(half, measure, decimals) for half in (estimate.high - estimate.mean, estimate.mean - estimate.low)
+    }
+    if len(halves) == 1:
+        return f"± {halves.pop()}"
+    return f"[{form(estimate.low, measure, decimals)}, {form(estimate.high, measure, decimals)}]"
 
 
 def change_text(value: float, measure: Measure, decimals: int | None = None) -> str:

@@ -9,6 +9,9 @@ from dphpo_bench.records.measure import Measure
 REPLAY = "replay"
 """The method of the extra runs, whose parameters name the records they are about and the values they train with."""
 
+EQUIVALENT, BEHIND, UNCERTAIN = "equivalent", "behind", "uncertain"
+"""How a contestant stands to the first: within a point of it, significantly worse, or neither can be said."""
+
 T = TypeVar("T")
 
 
@@ -27,6 +30,12 @@ class Estimate:
         if self.low is None or self.high is None:
             return Estimate(form(self.mean))
         return Estimate(form(self.mean), *sorted((form(self.low), form(self.high))))
+
+    def inside(self, low: float, high: float) -> "Estimate":
+        """Return the estimate with the part of its interval that lies in a range; a mean outside of it stays within."""
+        if self.low is None or self.high is None:
+            return self
+        return Estimate(self.mean, min(max(self.low, low), self.mean), max(min(self.high, high), self.mean))
 
     @property
     def sign(self) -> int:

@@ -41,6 +41,11 @@ class Measure:
         return "points" if self.share else "nats" if self.logarithmic else ""
 
     @property
+    def range(self) -> tuple[float, float]:
+        """The values that it can have."""
+        return (0.0, 1.0) if self.share else (1.0, math.inf) if self.logarithmic else (-math.inf, math.inf)
+
+    @property
     def title(self) -> str:
         return TITLES.get(self.name, self.name.replace("_", " "))
 

@@ -13,10 +13,10 @@ from statistics import mean
 from dphpo_bench.leaderboard.answers import Absent, Answer, Part, Place
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.claims import Claims, Pair, Power
+from dphpo_bench.leaderboard.means import Mean, Rate
 from dphpo_bench.leaderboard.overall import Overall, OverallRow
 from dphpo_bench.leaderboard.rows import Row, Table
 from dphpo_bench.leaderboard.sensitivity import Variation
-from dphpo_bench.leaderboard.statistics import Mean
 from dphpo_bench.leaderboard.values import Contestant, Estimate, Finding, PathPoint, Ranks, Refused
 from dphpo_bench.records.measure import ACCURACY
 
@@ -102,6 +102,7 @@ def row(method: Method, top: float, epsilon: float, place: int, contestants: int
         ranks=None if reference else Ranks(max(1, place - 1), min(contestants, place + 1)),
         gap_to_oracle=None if name == "grid_oracle" else estimate(oracle - utility, 0.004),
         cross_entropy=estimate(0.3 + 2 * (oracle - utility), 0.01),
+        collapses=Rate(place % 3, 15),
         gap_to_untuned=estimate(utility - oracle + 0.024, 0.004),
         gap_closed=None if reference or last else Estimate(1 - gap / 0.08),
         epsilon=math.inf if reference else 0.999 * epsilon + 1e-5 * place,
@@ -112,7 +113,7 @@ def row(method: Method, top: float, epsilon: float, place: int, contestants: int
         tuning_share=share,
         runs=runs,
         examples=runs * 300_000.0 * epsilon**0.3,
-        seconds=None if place % 3 == 0 else 4.0 * runs,
+        standing="" if reference else ("equivalent", "uncertain", "behind")[min(2, place // 3)],
         path=path(epsilon) if name == "hyfreedp" else (),
         records=tuple((seed, f"some/{name}/{seed:016x}.json") for seed in range(5)),
         values=tuple(None if place % 4 == 0 and seed == 4 else utility + (seed - 2) / 1000 for seed in range(5)),
@@ -156,6 +157,7 @@ def overall_row(who: Contestant, rows: Sequence[Row], ranks: Ranks | None) -> Ov
         utility=estimate(mean(means), 0.003) if means else None,
         gap_to_oracle=rows[0].gap_to_oracle,
         cross_entropy=rows[0].cross_entropy,
+        collapses=rows[0].collapses,
         epsilon_ratio=math.inf if who.reference else 0.9991,
         accountants=tuple(sorted({row.accountant for row in rows})),
         contradicted=any(row.contradicted for row in rows),
@@ -163,8 +165,9 @@ def overall_row(who: Contestant, rows: Sequence[Row], ranks: Ranks | None) -> Ov
         tuning_share=rows[0].tuning_share,
         runs=rows[0].runs,
         examples=mean(row.examples for row in rows),
-        seconds=rows[0].seconds,
         relative_cost=rows[0].runs,
+        profile=(0.0, 0.5, 0.5, 1.0, 1.0),
+        normalised=0.8 - rows[0].tuning_share,
     )
 
 
@@ -198,8 +201,9 @@ def place(who: Contestant, rows: Sequence[Row], several: bool) -> Place:
         contestant=who,
         lead=estimate(-mean(gaps), 0.004),
         parts=tuple(sorted((Part(*part) for part in parts), key=lambda part: -part.value)),
+        over_tasks=estimate(-mean(gaps), 0.008) if several else None,
         untuned=1 if mean(gaps) < 0.01 else -1 if mean(gaps) > 0.03 else 0,
-        tied=mean(gaps) < 0.008,
+        standing=("equivalent" if mean(gaps) < 0.008 else "uncertain" if mean(gaps) < 0.02 else "behind"),
         cross_entropy=cross_entropy,
         calibration=estimate(0.3 - cross_entropy.mean, 0.01),
         cost=rows[0].runs,
@@ -264,7 +268,7 @@ def sample_board() -> Board:
     tables[-3:] = [replace(one, rows=tuple(row for row in one.rows if row.contestant.method != "propose_test"))
                    for one in tables[-3:]]  # fmt: skip
     first = tables[0]
-    broken = replace(first.rows[-2], seeds=0, failed=5, utility=None, gap_closed=None, seconds=None)
+    broken = replace(first.rows[-2], seeds=0, failed=5, utility=None, gap_closed=None)
     tables[0] = replace(first, rows=(*first.rows[:-2], first.rows[-1], broken))
     findings = (
         Finding(

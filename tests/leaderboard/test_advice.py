@@ -16,11 +16,12 @@ from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.cli.commands import app
 from dphpo_bench.contract import registry
 from dphpo_bench.leaderboard import measured
-from dphpo_bench.leaderboard.advice import Advice, Evidence, Option, Question, Rate, advise, expected
+from dphpo_bench.leaderboard.advice import Advice, Evidence, Option, Question, advise, expected
 from dphpo_bench.leaderboard.advice_texts import MAX_LINES, grid, guide_lines, rate_text
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.columns import to_csv
 from dphpo_bench.leaderboard.markdown import to_markdown
+from dphpo_bench.leaderboard.means import Rate
 from dphpo_bench.leaderboard.measured import COLUMNS, SHIPPED, Measured, measured_rows, shipped_file, shipped_table
 from dphpo_bench.leaderboard.page import to_html
 from dphpo_bench.leaderboard.submissions import FINE_TUNED, LINEAR, Setting, base_name, kinds_of

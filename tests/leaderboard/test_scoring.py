@@ -78,12 +78,12 @@ def test_numbers_of_a_row_are_scipys(scored) -> None:
     interval = stats.ttest_1samp(own, 0).confidence_interval(0.95)
     assert (row.utility.mean, row.utility.low, row.utility.high) == pytest.approx((0.88, interval.low, interval.high))
     assert row.worst == 0.86
-    paired = stats.ttest_rel(oracle, own).confidence_interval(0.95)
-    assert (row.gap_to_oracle.low, row.gap_to_oracle.high) == pytest.approx((paired.low, paired.high))
-    paired = stats.ttest_rel(own, untuned).confidence_interval(0.95)
-    assert (row.gap_to_untuned.low, row.gap_to_untuned.high) == pytest.approx((paired.low, paired.high))
+    welch = stats.ttest_ind(oracle, own, equal_var=False).confidence_interval(0.95)
+    assert (row.gap_to_oracle.low, row.gap_to_oracle.high) == pytest.approx((welch.low, welch.high))
+    welch = stats.ttest_ind(own, untuned, equal_var=False).confidence_interval(0.95)
+    assert (row.gap_to_untuned.low, row.gap_to_untuned.high) == pytest.approx((welch.low, welch.high))
     assert row.gap_closed.mean == pytest.approx((0.88 - 0.8075) / (0.9125 - 0.8075))
-    assert (row.runs, row.examples, row.seconds, row.tuning_share) == (3, 500, 2.5, 0.25)
+    assert (row.runs, row.examples, row.tuning_share) == (3, 500, 0.25)
     (whole,) = board.overalls
     assert whole.rows[0].relative_cost == 0.5
     assert whole.rows[0].gap_to_oracle == row.gap_to_oracle  # one table: the mean is the table's
@@ -246,7 +246,7 @@ def test_costs_are_medians(scored) -> None:
             make_record("auto_clipping", seed=seed, examples=100.0),
         )
     row = _row(board.tables[0], "hyfreedp")
-    assert (row.examples, row.seconds) == (200, 2)
+    assert row.examples == 200
     assert board.seconds == 93 + 3 * 2.5  # those of the untuned, too
     assert board.overalls[0].rows[0].relative_cost == 2
 

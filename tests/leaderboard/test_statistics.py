@@ -1,62 +1,13 @@
-"""Statistics: against scipy, against brute force, and by how often intervals hold what they should."""
+"""Ranks: against brute force, and by how often their intervals hold the true ones."""
 
 import itertools
 import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats
 
-from dphpo_bench.leaderboard.statistics import (
-    Scores,
-    draw,
-    mean_interval,
-    middle_ranks,
-    ratio_interval,
-)
-
-scores = st.floats(0, 1).map(lambda value: round(value, 6))
-
-
-# ------------------------------------------------------------------------------------------------- intervals
-
-
-@given(st.lists(scores, min_size=2, max_size=20).filter(lambda values: len(set(values)) > 1))
-def test_mean_interval_is_scipys(values: list[float]) -> None:
-    ours = mean_interval(values)
-    theirs = stats.ttest_1samp(values, 0).confidence_interval(0.95)
-    assert ours.mean == pytest.approx(np.mean(values))
-    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high))
-
-
-@given(st.lists(scores, min_size=2, max_size=8), st.randoms())
-def test_mean_interval_does_not_depend_on_the_order(values: list[float], random) -> None:
-    shuffled = random.sample(values, len(values))
-    assert mean_interval(shuffled) == mean_interval(values)
-
-
-def test_fiellers_interval_holds_what_a_t_test_does_not_reject() -> None:
-    rng = np.random.default_rng(3)
-    for _ in range(50):
-        bottom = 1 + 0.3 * rng.standard_normal(5)
-        top = 0.5 * bottom + 0.2 * rng.standard_normal(5)
-        interval = ratio_interval(top.tolist(), bottom.tolist())
-        if interval is None:
-            assert stats.ttest_1samp(bottom, 0).confidence_interval(0.95).low <= 1e-12
-            continue
-        assert interval.mean == pytest.approx(top.mean() / bottom.mean())
-        for end in (interval.low, interval.high):  # the p-value of a ratio at an end is 5 %
-            assert stats.ttest_1samp(top - end * bottom, 0).pvalue == pytest.approx(0.05, rel=1e-6)
-
-
-@pytest.mark.parametrize("bottom", [[0.1], [0.1, -0.1, 0.0], [-0.2, -0.3, -0.25], [0.0, 0.0]])
-def test_no_ratio_where_the_denominator_may_be_zero(bottom: list[float]) -> None:
-    assert ratio_interval([0.1] * len(bottom), bottom) is None
-
-
-# ----------------------------------------------------------------------------------------------------- ranks
+from dphpo_bench.leaderboard.statistics import Scores, draw, middle_ranks
 
 
 def test_draws_are_fixed_for_ever() -> None:

@@ -65,8 +65,8 @@ def test_what_is_unknown_is_empty_and_infinity_is_inf() -> None:
     assert line["epsilon"] == math.inf
     assert line[["rank_low", "rank_high", "audited", "gap_closed"]].isna().all()
     assert ",inf,none,," in content
-    empty = single(utility=None, gap_to_oracle=None, gap_to_untuned=None, seconds=None, ranks=None)
-    assert empty[["mean", "mean_low", "gap_to_oracle", "gap_to_untuned", "rank_low", "seconds"]].isna().all()
+    empty = single(utility=None, gap_to_oracle=None, gap_to_untuned=None, test_half=None, ranks=None)
+    assert empty[["mean", "mean_low", "gap_to_oracle", "gap_to_untuned", "rank_low", "test_half"]].isna().all()
     assert single(utility=Estimate(0.5))[["mean_low", "mean_high"]].isna().all()
 
 

@@ -18,10 +18,10 @@ from dphpo_bench.leaderboard.charts.frame import (
     ticks,
     upright,
 )
-from dphpo_bench.leaderboard.sentences import sentences
-from dphpo_bench.leaderboard.texts import change_text
+from dphpo_bench.leaderboard.sentences import about_intervals, point_text, sentences
+from dphpo_bench.leaderboard.texts import change_text, interval_text
 
-WIDTH, NAMES, PLOT, ROW = 860, 190, 400, 20
+WIDTH, NAMES, PLOT, NUMBERS, ROW = 860, 190, 330, 190, 20
 KINDS = {1: "better", 0: "alike", -1: "worse"}
 
 
@@ -128,9 +128,12 @@ class Forest:
         return change_text(place.lead.mean, self.answer.measure)
 
     def half(self, place: Place) -> str:
-        if place.lead.high is None:
-            return ""
-        return f"± {change_text(place.lead.high - place.lead.mean, self.answer.measure).removeprefix('+')}"
+        """Return the interval over seeds, with these tasks and test records."""
+        return interval_text(place.lead, self.answer.measure)
+
+    def tasks_half(self, place: Place) -> str:
+        """Return the interval over tasks, such as "± 0.4"; empty for a single one."""
+        return interval_text(place.over_tasks, self.answer.measure)
 
     @property
     def unit(self) -> str:
@@ -148,30 +151,39 @@ def cost_text(place: Place) -> str:
 
 def to_svg(answer: Answer) -> str:
     forest = Forest.of(answer)
-    costs = NAMES + PLOT + 90
+    costs = NAMES + PLOT + NUMBERS
     heads = [
         frame.place(NAMES, 56, PLOT, 34, forest.scale()),
-        frame.text(NAMES + PLOT + 14, 86, "± 95 %", "note"),
+        frame.text(NAMES + PLOT + 14, 86, "mean, seeds; tasks", "note"),
         frame.text(costs, 68, "cost, untuned runs", "note"),
         frame.place(costs, 56, WIDTH - costs - 12, 34, forest.cost_scale()),
     ]
     rows = [part for at, place in enumerate(answer.everyone) for part in _file_row(forest, place, 92 + ROW * at)]
     note = (
-        f"{forest.unit} {answer.anchor}, right is better; line: 95 % interval. Against untuned: filled better, "
-        "hollow undecided, square worse."
+        f"{forest.unit} {answer.anchor}, right is better. Against untuned: filled better, hollow undecided, square "
+        "worse."
     )
+    legend = [
+        f"Bold: within {point_text(answer)} of the first. Grey: too uncertain to say. Else: behind.",
+        f"{about_intervals(answer).capitalize()}.",
+    ]
+    bottom = 92 + ROW * len(answer.everyone)
+    below = [frame.text(12, bottom + 14 + 16 * at, line, "note", most=200) for at, line in enumerate(legend)]
     title = f"Distance to {answer.anchor}: {answer.title}"
     return frame.document(
-        WIDTH, 92 + ROW * len(answer.everyone) + 10, title, note, " ".join(sentences(answer)), [*heads, *rows]
-    )
+        WIDTH, bottom + 40, title, note, " ".join(sentences(answer)),
+        [*heads, *rows, *below],
+    )  # fmt: skip
 
 
 def _file_row(forest: Forest, place: Place, y: int) -> Iterator[Markup]:
-    kind = "reference" if place.contestant.reference else "tied" if place.tied else ""
+    kind = "reference" if place.contestant.reference else place.standing
     yield frame.text(12, y + 14, place.contestant.label, kind)
     yield frame.place(NAMES, y, PLOT, ROW, forest.lines() + forest.row(place))
-    yield frame.text(NAMES + PLOT + 10, y + 14, f"{forest.number(place)} {forest.half(place)}")
-    yield frame.place(NAMES + PLOT + 90, y, WIDTH - NAMES - PLOT - 102, ROW, forest.cost_row(place))
+    tasks = f"; {forest.tasks_half(place)}" if place.over_tasks else ""
+    yield frame.text(NAMES + PLOT + 10, y + 14, f"{forest.number(place)} {forest.half(place)}{tasks}", most=40)
+    costs = NAMES + PLOT + NUMBERS
+    yield frame.place(costs, y, WIDTH - costs - 12, ROW, forest.cost_row(place))
 
 
 def _share(axis: Axis, value: float) -> str:

@@ -1,0 +1,342 @@
+"""Means over seeds and tables, with the one test that the board has for them: Welch's, and an allowance for collapses.
+
+A search may collapse in a run of ten, and three runs mostly do not show it. So the runs that collapsed stand apart, and
+how often they do is taken from more runs than the mean is of, with the exact interval of Clopper and Pearson (1934).
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from statistics import fmean, median_high
+
+from dphpo_bench.leaderboard.values import Estimate
+from dphpo_bench.records.measure import Measure
+
+CONFIDENCE = 0.95
+POINT = 0.01
+"""A point: a hundredth of a share; of a perplexity a hundredth of a nat, hence 1 %."""
+
+COLLAPSE, COLLAPSE_IN_NATS = 0.1, 0.5
+"""A run that ends so far below the median of its method's runs in its table has collapsed: ten points, half a nat."""
+
+FEWEST = 3
+"""With fewer runs, none of them can be said to have collapsed rather than the other."""
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean or a difference of means.
+
+    Attributes:
+        error: its standard error, None if too little is known.
+        dof: the degrees of freedom of the error.
+        below: by how much the mean of all runs to come may lie below `value` because of collapses alone.
+        above: the same for above.
+    """
+
+    value: float
+    error: float | None = None
+    dof: float = 0.0
+    below: float = 0.0
+    above: float = 0.0
+
+    def __neg__(self) -> "Mean":
+        return replace(self, value=-self.value, below=self.above, above=self.below)
+
+    @property
+    def estimate(self) -> Estimate:
+        if self.error is None:
+            return Estimate(self.value)
+        half = quantile(self.dof) * self.error
+        return Estimate(self.value, self.value - self.below - half, self.value + self.above + half)
+
+    @property
+    def beyond_collapses(self) -> float:
+        """The distance from zero that collapses leave; zero at least."""
+        return max(0.0, abs(self.value) - (self.below if self.value > 0 else self.above))
+
+    @property
+    def p_value(self) -> float:
+        """The p-value of a two-sided test of zero, which is 5 % where the interval ends at zero; 1 without an error."""
+        from scipy.special import stdtr
+
+        if self.error is None or not self.beyond_collapses:
+            return 1.0
+        return 2 * float(stdtr(self.dof, -self.beyond_collapses / self.error)) if self.error else 0.0
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A share of runs, with the exact 95 % interval of Clopper and Pearson (1934)."""
+
+    count: int
+    runs: int
+
+    @property
+    def value(self) -> float | None:
+        return self.count / self.runs if self.runs else None
+
+    @property
+    def low(self) -> float:
+        return _clopper_pearson(self.count, self.runs)[0]
+
+    @property
+    def high(self) -> float:
+        return _clopper_pearson(self.count, self.runs)[1]
+
+
+@cache
+def _clopper_pearson(count: int, runs: int) -> tuple[float, float]:
+    from scipy.special import betaincinv
+
+    low, high = (1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2
+    return (
+        float(betaincinv(count, runs - count + 1, low)) if count else 0.0,
+        float(betaincinv(count + 1, runs - count, high)) if count < runs else 1.0,
+    )
+
+
+@dataclass(frozen=True)
+class Falls:
+    """The bounds of a contestant's collapses in a table.
+
+    Attributes:
+        limit: a value this far below the median is a collapse; ∞ where the metric has no such distance.
+        deepest: by how much it ever fell in a table of its metric's unit; 0 if it never collapsed.
+        lowest: the lowest value that any contestant's run has in this setting.
+    """
+
+    limit: float = math.inf
+    deepest: float = 0.0
+    lowest: float = -math.inf
+
+
+NO_FALLS = Falls()
+
+
+def fall_limit(measure: Measure) -> float:
+    return COLLAPSE if measure.share else COLLAPSE_IN_NATS if measure.logarithmic else math.inf
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A contestant's values by seed in one table, of which there is at least one; larger is better."""
+
+    by_seed: Mapping[int, float]
+    falls: Falls = NO_FALLS
+    setting: str = ""
+
+    @cached_property
+    def mean(self) -> float:
+        return fmean(self.by_seed.values())
+
+    @cached_property
+    def drops(self) -> list[float]:
+        """By how much each collapsed run ended below the median."""
+        values = self.by_seed.values()
+        middle = median_high(values)
+        return [middle - value for value in values if middle - value > self.falls.limit and len(values) >= FEWEST]
+
+    @cached_property
+    def sound(self) -> list[float]:
+        """The values of the runs that did not collapse: at least half, and at least two of three."""
+        return sorted(self.by_seed.values())[len(self.drops) :]
+
+    @property
+    def lost(self) -> float:
+        """By how much collapses lower the mean."""
+        return fmean(self.sound) - self.mean
+
+    @property
+    def depth(self) -> float:
+        """The depth that a collapse may have here: as any of this contestant's, but no run of the setting is lower."""
+        return min(self.falls.deepest, fmean(self.sound) - self.falls.lowest)
+
+    @cached_property
+    def variance(self) -> float | None:
+        """The variance of the mean of the runs that did not collapse; None of a single one."""
+        count = len(self.sound)
+        return None if count < 2 else covariance(self.sound, self.sound) / count
+
+    @property
+    def dof(self) -> int:
+        return len(self.sound) - 1
+
+
+def mean_of(samples: Sequence[Sample], others: Sequence[Sample] = ()) -> Mean:
+    """Return the mean over tables, less that of another contestant in the same tables, by Welch's unpaired test.
+
+    Tables in which a contestant has the same seeds are averaged seed by seed first: one seed draws equal trials of a
+    search in all of them. All else counts as independent. The error is that of the runs that did not collapse.
+    """
+    value = fmean(sample.mean for sample in samples)
+    if others:
+        value -= fmean(sample.mean for sample in others)
+    blocks = [(len(block) / len(side), _together(block)) for side in (samples, others) for block in _blocks(side)]
+    variances = [share**2 * block.variance for share, block in blocks if block.variance is not None]
+    if len(variances) < len(blocks):
+        return Mean(value)
+    total = math.fsum(variances)
+    dof = [block.dof for _, block in blocks]
+    below = math.fsum(variance**2 / each for variance, each in zip(variances, dof, strict=True))
+    # Of values so close together that the squares vanish, all degrees of freedom count.
+    return Mean(value, math.sqrt(total), total**2 / below if below else float(sum(dof)))
+
+
+def _blocks(samples: Sequence[Sample]) -> list[list[Sample]]:
+    alike: defaultdict[tuple[int, ...], list[Sample]] = defaultdict(list)
+    for sample in samples:
+        alike[tuple(sorted(sample.by_seed))].append(sample)
+    return [*alike.values()]
+
+
+def _together(block: Sequence[Sample]) -> Sample:
+    if len(block) == 1:
+        return block[0]
+    return Sample({seed: fmean(sample.by_seed[seed] for sample in block) for seed in block[0].by_seed})
+
+
+def means_of(
+    by_epsilon: Mapping[float, Sequence[Sample]], others: Mapping[float, Sequence[Sample]] | None = None
+) -> dict[float | None, Mean]:
+    """Return the mean over tables at each ε and, by None, over all of them, less that of another contestant.
+
+    Args:
+        by_epsilon: a contestant's samples, one in each table.
+        others: of the other one, in the same tables; none: subtract nothing.
+    """
+    sides = [by_epsilon, others] if others is not None else [by_epsilon]
+    tables: dict[float | None, list[list[Sample]]] = {at: [[*side[at]] for side in sides] for at in by_epsilon}
+    means = dict(zip(tables, not_steadier_than_together([mean_of(*of_all) for of_all in tables.values()]), strict=True))
+    pools = [[sample for samples in side.values() for sample in samples] for side in sides]
+    means[None] = mean_of(*pools) if len(tables) > 1 else next(iter(means.values()))
+    tables[None] = pools
+    for at, of_all in tables.items():
+        (below, above), *rest = (collapses(samples, pool) for samples, pool in zip(of_all, pools, strict=True))
+        below, above = below + sum(end for _, end in rest), above + sum(end for end, _ in rest)
+        means[at] = replace(means[at], below=below, above=above)
+    return means
+
+
+def collapses(samples: Sequence[Sample], pool: Sequence[Sample]) -> tuple[float, float]:
+    """Return by how much the mean of all runs to come may lie below and above that of the samples for collapses alone.
+
+    The interval of their rate is from the pool: the same tables at every ε. It holds if the rate is the same in all of
+    them, and if each setting where one was seen has a rate of its own. A contestant whose `deepest` is 0 has none.
+    """
+    together = rate_of(pool)
+    settings = {sample.setting for sample in pool}
+    apart = {setting: rate_of([sample for sample in pool if sample.setting == setting]) for setting in settings}
+    depth, lost = fmean(sample.depth for sample in samples), fmean(sample.lost for sample in samples)
+    highest = fmean(sample.depth * (rate.high if rate.count else 0.0) for sample, rate in _with(samples, apart))
+    lowest = fmean(sample.depth * rate.low for sample, rate in _with(samples, apart))
+    return max(0.0, max(highest, together.high * depth) - lost), max(0.0, lost - min(lowest, together.low * depth))
+
+
+def _with(samples: Sequence[Sample], rates: Mapping[str, Rate]) -> list[tuple[Sample, Rate]]:
+    return [(sample, rates[sample.setting]) for sample in samples]
+
+
+def rate_of(samples: Sequence[Sample]) -> Rate:
+    return Rate(sum(len(sample.drops) for sample in samples), sum(len(sample.by_seed) for sample in samples))
+
+
+def not_steadier_than_together(means: Sequence[Mean]) -> list[Mean]:
+    """Return the means at several ε, none with an error below the root mean square of all.
+
+    Where runs spread more at one ε than another, or only seem to, the error is far too small just where a contestant is
+    ahead. Other ε have seen more of its runs.
+    """
+    errors = [mean.error for mean in means if mean.error is not None]
+    together = math.sqrt(fmean(error**2 for error in errors)) if errors else 0.0
+    return [mean if mean.error is None else replace(mean, error=max(mean.error, together)) for mean in means]
+
+
+def over_tasks(by_task: Mapping[str, Sequence[float]]) -> Estimate:
+    """Return the mean over settings with an interval about other tasks like these, by Student's t over the tasks.
+
+    Settings of one task go together: the deviations of a task from the mean add up before they are squared. Noise of
+    the seeds is within these deviations.
+    """
+    count = sum(map(len, by_task.values()))
+    mean = math.fsum(map(math.fsum, by_task.values())) / count
+    tasks = len(by_task)
+    if tasks < 2:
+        return Estimate(mean)
+    squares = math.fsum((math.fsum(values) - mean * len(values)) ** 2 for values in by_task.values())
+    half = quantile(tasks - 1) * math.sqrt(tasks / (tasks - 1) * squares) / count
+    return Estimate(mean, mean - half, mean + half)
+
+
+def mean_interval(values: Sequence[float]) -> Estimate:
+    return mean_of([Sample(dict(enumerate(values)))]).estimate
+
+
+def metric_mean(values: Sequence[float], measure: Measure) -> Estimate:
+    """Return the mean of a metric over runs, with its interval; by logarithms for a logarithmic metric."""
+    return metric_estimate(mean_interval([measure.score(value) for value in values]), measure)
+
+
+def metric_estimate(scores: Estimate, measure: Measure) -> Estimate:
+    """Return the metric of a mean score, with an interval inside of the metric's range."""
+    return scores.through(measure.value).inside(*measure.range)
+
+
+def holm(p_values: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """Return adjusted p-values of Holm (1979), with weights: the family-wise error rate is at most α."""
+    order = sorted(range(len(p_values)), key=lambda place: p_values[place] / weights[place])
+    adjusted = [1.0] * len(p_values)
+    left, reached = math.fsum(weights), 0.0
+    for place in order:
+        reached = max(reached, p_values[place] / weights[place] * left)
+        adjusted[place] = min(1.0, reached)
+        left -= weights[place]
+    return adjusted
+
+
+def ratio_interval(mine: Sample, start: Sample, end: Sample) -> Estimate | None:
+    """Return (mine − start) / (end − start) of three means, with Fieller's (1954) interval.
+
+    The interval holds every ratio r for which a t-test does not reject that mine − start − r · (end − start) is zero,
+    with the degrees of freedom of Welch and Satterthwaite for the three variances.
+
+    Returns:
+        None if one of them has a single run, or the mean of end − start is not above zero with the same confidence:
+        then no ratio can be excluded.
+    """
+    samples = mine, start, end
+    variances = [_plain_variance(sample) for sample in samples]
+    top, bottom = mine.mean - start.mean, end.mean - start.mean
+    if None in variances or bottom <= 0:
+        return None
+    of_mine, of_start, of_end = (variance or 0.0 for variance in variances)
+    below = math.fsum((v or 0.0) ** 2 / (len(s.by_seed) - 1) for v, s in zip(variances, samples, strict=True))
+    scale = quantile((of_mine + of_start + of_end) ** 2 / below) ** 2 if below else 0.0
+    leading = bottom**2 - scale * (of_end + of_start)
+    if leading <= 0:
+        return None
+    linear = top * bottom - scale * of_start
+    constant = top**2 - scale * (of_mine + of_start)
+    root = math.sqrt(max(0.0, linear**2 - leading * constant))
+    return Estimate(top / bottom, (linear - root) / leading, (linear + root) / leading)
+
+
+def _plain_variance(sample: Sample) -> float | None:
+    values, count = [*sample.by_seed.values()], len(sample.by_seed)
+    return None if count < 2 else covariance(values, values) / count
+
+
+def covariance(first: Sequence[float], second: Sequence[float]) -> float:
+    mean_first, mean_second = fmean(first), fmean(second)
+    products = ((a - mean_first) * (b - mean_second) for a, b in zip(first, second, strict=True))
+    return math.fsum(products) / (len(first) - 1)
+
+
+@cache
+def quantile(dof: float) -> float:
+    """Return by how many standard errors a 95 % interval of Student's t reaches to either side."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(dof, (1 + CONFIDENCE) / 2))

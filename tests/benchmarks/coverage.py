@@ -1,0 +1,234 @@
+"""Measure how often the board's 95 % intervals hold the truth, in worlds made of the board's own spreads.
+
+    python -m tests.benchmarks.coverage --boards 60
+
+Worlds: "spreads", normal scores with the means and standard deviations of the board; "seen", where runs that did not
+collapse are normal, and as many of each setting's runs collapse as on the board, as deep; "tenth", where each run of a
+contestant that ever collapsed in a unit does so in one of ten. Truth is the mean of infinitely many runs.
+
+Before: Student's t of a table, Welch's of a difference, as if no run collapsed. After: as the board shows them.
+With --claims: how many boards of twelve equal contestants, half of which collapse in a run of ten, have a wrong claim.
+"""
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.leaderboard.contestants import Contest, Entry, asked_for, contests_of, frame_of, newest, with_falls
+from dphpo_bench.leaderboard.means import Falls, Sample, fall_limit, holm, mean_of, means_of
+from dphpo_bench.leaderboard.replays import read_checked
+from dphpo_bench.leaderboard.standard import Standard
+from dphpo_bench.leaderboard.subjects import ALL_KINDS, Subject
+from dphpo_bench.leaderboard.values import REPLAY, Contestant, Estimate
+from dphpo_bench.records.measure import ACCURACY, SEVERAL
+
+BOARD = Path(__file__).parents[2] / "leaderboard"
+WORLDS = ("spreads", "seen", "tenth")
+
+Place = tuple[str, float]
+"""A setting's title and an ε."""
+
+
+@dataclass(frozen=True)
+class Law:
+    """The law of a contestant's scores in a table: normal, but now and then a collapse."""
+
+    mean: float
+    deviation: float
+    rate: float = 0.0
+    depth: float = 0.0
+
+    @property
+    def truth(self) -> float:
+        return self.mean - self.rate * self.depth
+
+    def draw(self, runs: int, rng: np.random.Generator) -> list[float]:
+        values = self.mean + self.deviation * rng.standard_normal(runs) - self.depth * (rng.random(runs) < self.rate)
+        return [float(value) for value in values]
+
+
+def contests() -> list[Contest]:
+    standard = Standard.of_suite(BOARD / "suites" / "core.toml")
+    runs = [run for run in read_checked([BOARD / "results"], DataSource.resolve(None).cache_dir / "epsilons").runs
+            if run.method != REPLAY]  # fmt: skip
+    read = contests_of(newest(asked_for(frame_of(runs), standard)), standard)
+    return [contest for contest in read if standard.may_count(contest.setting, contest.target)]
+
+
+def laws(world: str, real: Sequence[Contest]) -> dict[tuple[Contestant, str, float], Law]:
+    drops: defaultdict[tuple[Contestant, str], list[float]] = defaultdict(list)
+    runs: defaultdict[tuple[Contestant, str], int] = defaultdict(int)
+    for contest in real:
+        for entry in contest.entries:
+            sample = entry.sample()
+            assert sample is not None
+            for place in (contest.title, contest.setting.measure.unit):
+                drops[entry.contestant, place] += sample.drops
+                runs[entry.contestant, place] += len(sample.by_seed)
+    drawn = {}
+    for contest in real:
+        for entry in contest.entries:
+            who, sample = entry.contestant, entry.sample()
+            assert sample is not None
+            values = [*sample.by_seed.values()] if world == "spreads" else sample.sound
+            law = Law(fmean(values), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0)
+            here, unit = (who, contest.title), (who, contest.setting.measure.unit)
+            if world == "seen" and drops[here]:
+                law = replace(law, rate=len(drops[here]) / runs[here], depth=fmean(drops[here]))
+            if world == "tenth" and drops[unit]:
+                law = replace(law, rate=0.1, depth=min(fmean(drops[unit]), law.mean - sample.falls.lowest))
+            drawn[who, contest.title, contest.target] = law
+    return drawn
+
+
+def boards(
+    real: Sequence[Contest], drawn: dict[tuple[Contestant, str, float], Law], count: int
+) -> Iterator[list[Contest]]:
+    rng = np.random.default_rng(0)
+    for _ in range(count):
+        made_up = []
+        for contest in real:
+            entries = []
+            for entry in contest.entries:
+                law = drawn[entry.contestant, contest.title, contest.target]
+                seeds = sorted(entry.by_seed())
+                scores = dict(zip(seeds, law.draw(len(seeds), rng), strict=True))
+                limit = Falls(fall_limit(contest.setting.measure))
+                entries.append(Entry(entry.contestant, entry.runs, False, entry.title, limit, {"score": scores}))
+            made_up.append(replace(contest, entries=entries))
+        yield with_falls(made_up)
+
+
+@dataclass
+class Hits:
+    """Counts of intervals, and of those that hold the truth before and after."""
+
+    intervals: int = 0
+    before: int = 0
+    after: int = 0
+
+    def add(self, truth: float, before: Estimate, after: Estimate) -> None:
+        self.intervals += 1
+        self.before += _holds(before, truth)
+        self.after += _holds(after, truth)
+
+    @property
+    def text(self) -> str:
+        return f"{100 * self.before / self.intervals:5.1f} → {100 * self.after / self.intervals:5.1f}"
+
+
+def _holds(estimate: Estimate, truth: float) -> bool:
+    assert estimate.low is not None
+    assert estimate.high is not None
+    return estimate.low <= truth <= estimate.high
+
+
+def _plain(who: Contestant, contests: Sequence[Contest]) -> list[Sample]:
+    return [Sample(contest.by_contestant[who].by_seed()) for contest in contests]
+
+
+def coverage(world: str, real: Sequence[Contest], count: int, methods: Sequence[str]) -> None:
+    drawn = laws(world, real)
+    titles = list(dict.fromkeys(contest.title for contest in real))
+    everyone = {who: sum(who in contest.by_contestant for contest in real) for contest in real
+                for who in contest.by_contestant}  # fmt: skip
+    oracle = next(contest.oracle.contestant for contest in real if contest.oracle)
+    chosen = [who for who, tables in everyone.items()
+              if tables >= 0.7 * len(real) and (who.label in methods or not methods)]  # fmt: skip
+    tables = {(who, title): Hits() for who in chosen for title in titles}
+    leads = {who: Hits() for who in chosen}
+    for contests in boards(real, drawn, count):
+        for title in titles:
+            subject = Subject(title, ACCURACY, tuple(contest for contest in contests if contest.title == title))
+            for who in chosen:
+                for contest in subject.contests:
+                    mean = subject.mean(who, None, contest.target)
+                    if mean:
+                        truth = drawn[who, title, contest.target].truth
+                        before = mean_of(_plain(who, [contest])).estimate
+                        tables[who, title].add(truth, before, mean.estimate)
+        shares = tuple(contest for contest in contests if contest.setting.measure.share)
+        for who in chosen:
+            subject = Subject(ALL_KINDS, SEVERAL, tuple(each for each in shares if who in each.by_contestant))
+            for target in subject.targets:
+                at = subject.at(target)
+                mean = subject.mean(who, oracle, target) if who != oracle else None
+                if mean:
+                    truth = fmean(
+                        drawn[who, each.title, target].truth - drawn[oracle, each.title, target].truth for each in at
+                    )
+                    leads[who].add(truth, mean_of(_plain(who, at), _plain(oracle, at)).estimate, mean.estimate)
+    sys.stdout.write(f"\n{world}: % of intervals that hold the truth, before → after\n")
+    sys.stdout.write(f"{'':45} {'a table':>14} {'its worst setting':>18} {'all to oracle':>14}\n")
+    for who in sorted(chosen, key=lambda each: each.label):
+        own = [hits for (each, _), hits in tables.items() if each == who and hits.intervals]
+        total = Hits(*(sum(values) for values in zip(*((h.intervals, h.before, h.after) for h in own), strict=True)))
+        worst = min(own, key=lambda hits: hits.after / hits.intervals)
+        lead = leads[who].text if leads[who].intervals else ""
+        sys.stdout.write(f"{who.label:45} {total.text:>14} {worst.text:>18} {lead:>14}\n")
+    sys.stdout.flush()
+
+
+def wrong_claims(count: int, settings: int, depth: float, rate: float) -> tuple[float, float]:
+    """Return the shares of boards with a wrong claim, before and after: twelve contestants with equal means."""
+    rng = np.random.default_rng(1)
+    wrong = [0, 0]
+    for _ in range(count):
+        samples = []
+        for who in range(12):
+            collapses = rate * (who % 2)
+            values = {
+                (target, setting): 0.8 + collapses * depth + 0.01 * rng.standard_normal(3 + 2 * (setting % 2))
+                for target in (1.0, 3.0, 8.0)
+                for setting in range(settings)
+            }
+            values = {at: each - depth * (rng.random(len(each)) < collapses) for at, each in values.items()}
+            plain = {at: Sample(dict(enumerate(each.tolist(), 10 * at[1])), Falls(0.1)) for at, each in values.items()}
+            samples.append({at: replace(each, setting=str(at[1])) for at, each in plain.items()})
+        # Those that collapse are searches, each of which may fall as deep as the others.
+        searches = [sample for each in samples[1::2] for sample in each.values()]
+        falls = Falls(0.1, max((drop for each in searches for drop in each.drops), default=0.0), 0.8 - depth - 0.03)
+        samples[1::2] = [{at: replace(each, falls=falls) for at, each in some.items()} for some in samples[1::2]]
+        for after in (False, True):
+            sides = [_by_epsilon(each, after) for each in samples]
+            p_values = [mean.p_value for first, second in combinations(sides, 2)
+                        for target, mean in means_of(first, second).items() if target is not None]  # fmt: skip
+            wrong[after] += min(holm(p_values, [1.0] * len(p_values))) <= 0.05
+    return wrong[0] / count, wrong[1] / count
+
+
+def _by_epsilon(samples: dict[tuple[float, int], Sample], after: bool) -> dict[float, list[Sample]]:
+    by_epsilon: defaultdict[float, list[Sample]] = defaultdict(list)
+    for (target, _), sample in samples.items():
+        by_epsilon[target].append(sample if after else Sample(sample.by_seed))
+    return by_epsilon
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--boards", type=int, default=60)
+    parser.add_argument("--methods", nargs="*", default=[], help="labels; none: all that are in most tables")
+    parser.add_argument("--claims", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.claims:
+        for settings in (2, 4):
+            for depth in (0.08, 0.3):
+                before, after = wrong_claims(arguments.boards, settings, depth, 0.1)
+                sys.stdout.write(f"{settings} settings, depth {depth:g}: {before:.3f} → {after:.3f}\n")
+                sys.stdout.flush()
+        return
+    real = contests()
+    for world in WORLDS:
+        coverage(world, real, arguments.boards, arguments.methods)
+
+
+if __name__ == "__main__":
+    main()

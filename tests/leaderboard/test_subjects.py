@@ -1,0 +1,106 @@
+"""Subjects: one test for pictures and claims, development and test data, collapses over all tables of a contestant."""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from dphpo_bench.leaderboard.columns import overall_csv, to_csv
+from dphpo_bench.leaderboard.means import Rate
+from dphpo_bench.leaderboard.scoring import score
+from dphpo_bench.records.record import RunRecord
+from tests.leaderboard.submitted import board_of, make_record, read
+
+FACTS = {"n_records": 1000, "inputs": {"shape": [9], "dtype": "float", "vocabulary": None}}
+STEADY = {"auto_clipping": 0.7, "grid_oracle": 0.9, "hyfreedp": 0.88, "mechanic": 0.878, "dowg": 0.6}
+
+
+def runs(method: str, mean: float, task: str, start: int, drop: float = 0.0, **more: object) -> list[RunRecord]:
+    values = [mean + step for step in (-0.002, -0.001, 0.0, 0.001, 0.002)]
+    values[2] -= drop
+    return [make_record(method, task, seed=start + at, accuracy=value, facts={**FACTS, "task": task}, **more)
+            for at, value in enumerate(values)]  # fmt: skip
+
+
+def tables(*tasks: str, **drops: float) -> list[RunRecord]:
+    """Return the records of five methods; `drops` are how deep a method falls in one run of the last task."""
+    return [
+        record
+        for at, task in enumerate(tasks)
+        for method, mean in STEADY.items()
+        for record in runs(method, mean, task, 10 * at, drops.get(method, 0.0) if task == tasks[-1] else 0.0)
+    ]
+
+
+def test_pictures_and_claims_name_the_same(tmp_path: Path) -> None:
+    board = board_of(tmp_path, *tables("one", "two", "three"))
+    (claims,) = board.claims
+    answer = board.answers[0]
+    assert answer.subject == claims.subject
+    first = answer.places[0].contestant
+    beaten = {pair.worse.label for pair in claims.beaten(first)}
+    standings = {place.contestant.label: place.standing for place in answer.places}
+    # Mechanic is significantly worse, and within a point: bold, not "behind".
+    assert standings == {
+        "hyfreedp": "equivalent",
+        "mechanic": "equivalent",
+        "auto_clipping": "behind",
+        "dowg": "behind",
+    }
+    assert beaten >= {label for label, standing in standings.items() if standing == "behind"}
+    better = {pair.better.label for pair in claims.significant if pair.worse.label == "auto_clipping"}
+    assert {place.contestant.label for place in answer.places if place.untuned == 1} == better
+
+
+def test_a_noisy_last_one_is_uncertain_and_not_bold(tmp_path: Path) -> None:
+    wild = [make_record("prodigy", "one", seed=seed, accuracy=value, facts={**FACTS, "task": "one"})
+            for seed, value in enumerate((0.1, 0.95, 0.15, 0.9, 0.1))]  # fmt: skip
+    (answer,) = board_of(tmp_path, *tables("one"), *wild).answers
+    assert [(place.contestant.label, place.standing) for place in answer.places][-1] == ("prodigy", "uncertain")
+    rows = {row["label"]: row for row in csv.DictReader(io.StringIO(to_csv(score(read(tmp_path)))))}
+    assert rows["prodigy"]["standing"] == "uncertain"
+    assert float(rows["prodigy"]["mean_low"]) >= 0.0
+    assert float(rows["prodigy"]["mean_high"]) <= 1.0
+
+
+def test_a_collapse_in_one_table_is_allowed_for_in_the_others(tmp_path: Path) -> None:
+    calm, fallen = (
+        board_of(tmp_path / name, *tables("one", "two", dowg=drop)) for name, drop in (("a", 0.0), ("b", 0.3))
+    )
+    rows = [next(row for row in board.tables[0].rows if row.contestant.method == "dowg") for board in (calm, fallen)]
+    lows = [row.utility.low for row in rows if row.utility and row.utility.low is not None]
+    assert [row.collapses for row in rows] == [Rate(0, 5), Rate(0, 5)]  # the rate of this setting
+    # No run of the setting is below this contestant's lowest, so that is how deep a collapse may be here.
+    assert lows[0] - lows[1] == pytest.approx(Rate(0, 5).high * (0.6 - 0.598))
+    whole = next(row for row in fallen.overalls[0].rows if row.contestant.method == "dowg")
+    assert whole.collapses == Rate(1, 10)
+    assert (
+        next(row for row in fallen.tables[0].rows if row.contestant.method == "hyfreedp").utility
+        == next(row for row in calm.tables[0].rows if row.contestant.method == "hyfreedp").utility
+    )
+
+
+def test_tests_have_a_ranking_of_their_own(tmp_path: Path) -> None:
+    board = board_of(tmp_path, *tables("adult", "mnist", "mine"))
+    assert [(overall.title, overall.tests, len(overall.tables)) for overall in board.overalls] == [
+        ("ε = 1", False, 3), ("ε = 1, test tasks", True, 2),
+    ]  # fmt: skip
+    assert {table.task: table.stage for table in board.tables} == {
+        "adult": "development", "mnist": "test", "mine": "test"
+    }  # fmt: skip
+    assert "test tasks" in [answer.subject for answer in board.answers]
+    lines = [*csv.DictReader(io.StringIO(overall_csv(board)))]
+    assert [(line["stage"], line["label"]) for line in lines if line["label"] == "hyfreedp"] == [
+        ("all", "hyfreedp"), ("test", "hyfreedp"),
+    ]  # fmt: skip
+    best = lines[0]
+    assert (best["within_1"], best["within_2"], best["within_5"]) == ("0.0", "1.0", "1.0")
+    assert float(best["normalised"]) == pytest.approx(0.18 / 0.2)
+    assert all(overall.tests is False for overall in board_of(tmp_path / "x", *tables("mine")).overalls)
+
+
+def test_test_records_have_a_part_of_their_own(tmp_path: Path) -> None:
+    board = board_of(tmp_path, *runs("dowg", 0.9, "digits", 0), *runs("dowg", 0.9, "mine", 10))
+    halves = {table.task: table.rows[0].test_half for table in board.tables}
+    assert halves == {"digits": pytest.approx(1.96 * (0.09 / 359) ** 0.5, rel=1e-4), "mine": None}
