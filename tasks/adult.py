@@ -2,7 +2,7 @@
 
 import hashlib
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import dphpo_bench as bench
 from dphpo_bench.data.columns import Category, Number
@@ -92,7 +92,7 @@ class Adult(DatasetTask):
 
     name = "adult"
     summary = "Adult: income above 50,000 dollars from census answers, binary, N=32,561."
-    models: tuple[str, ...] = ("linear", "mlp")
+    models: ClassVar[tuple[str, ...]] = ("linear", "mlp")
     datasets = (DATASET,)
     kind = "binary"
     n_classes = None

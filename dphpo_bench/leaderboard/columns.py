@@ -81,7 +81,7 @@ MARKS = (
 
 def rate_text(rate: Rate) -> str:
     """Return a rate in percent, with its interval; zeros as they are."""
-    return NOTHING if rate.value is None else f"{100 * rate.value:.0f} [{100 * rate.low:.0f}, {100 * rate.high:.0f}]"
+    return NOTHING if rate.mean is None else f"{100 * rate.mean:.0f} [{100 * rate.low:.0f}, {100 * rate.high:.0f}]"
 
 
 def _number_text(value: float) -> str:
@@ -207,7 +207,7 @@ def _all_columns(measure: Measure | None) -> list[Column]:
             "their table; exact 95 % interval.",
             "Share of its runs, at all ε, that ended ten points (a perplexity: half a nat) below the median of their "
             "table; exact 95 % interval.",
-            lambda row: rate_text(row.collapses), lambda row: row.collapses.value),
+            lambda row: rate_text(row.collapses), lambda row: row.collapses.mean),
         Column(
             "tables", "tables", "", "How many of the counted tables it is in.",
             lambda row: str(row.tables), lambda row: row.tables, False),

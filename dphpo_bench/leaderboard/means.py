@@ -75,7 +75,7 @@ class Rate:
     runs: int
 
     @property
-    def value(self) -> float | None:
+    def mean(self) -> float | None:
         return self.count / self.runs if self.runs else None
 
     @property
