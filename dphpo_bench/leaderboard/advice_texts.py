@@ -14,8 +14,8 @@ NO_INTERVAL = "no interval: a single task"
 RECORDS = (2_000, 50_000)
 """Numbers of records in the guide's questions."""
 
-MAX_LINES = 8
-"""Rows of the guide in the README: twelve lines with the heading, the sentence and the table's head."""
+MAX_LINES = 10
+"""Rows of the guide in the README."""
 
 COMPUTE = (1, 3, 10)
 
@@ -50,7 +50,7 @@ def rate_text(rate: Rate) -> str:
 def sentence(option: Option) -> str:
     """Return the advice in a sentence."""
     return (
-        f"Take {option.label}: {distance_text(option)} the oracle, {interval_text(option)} on another task; "
+        f"Take {option.label}: {distance_text(option).replace('ahead', 'ahead of')} the oracle, {interval_text(option)} on another task; "
         f"collapsed runs {rate_text(option.collapses)}; {cost_text(option)}."
     )
 

@@ -174,13 +174,13 @@ def test_collapses_on_tables_of_other_metrics_count() -> None:
 def test_settings_name_their_size_and_the_best() -> None:
     table = replace(boards.sample_board().tables[0], n_records=12_345)
     (header, _, row) = cells_of(to_markdown(boards.board([table]), [])["README.md"], "## Tasks")
-    assert header == ["setting", "N", "metric", "δ", "ε", "seeds", "best at ε = 1", "its mean", "oracle"]
-    assert row[:3] == ["[`cifar10 (linear)`](tables/cifar10-linear.md)", "12,345", "accuracy, %"]
-    assert row[5:7] == ["2–6", "`hyfreedp`"]
+    assert header == ["setting", "stage", "N", "metric", "δ", "ε", "seeds", "best at ε = 1", "its mean", "oracle"]
+    assert row[:4] == ["[`cifar10 (linear)`](tables/cifar10-linear.md)", "test", "12,345", "accuracy, %"]
+    assert row[6:8] == ["2–6", "`hyfreedp`"]
     assert table.rows[0].utility == Estimate(
         row_mean := table.rows[0].utility.mean, *(row_mean + d for d in (-0.012, 0.012))
     )
-    assert row[7] == f"{100 * row_mean:.2f} ± 1.20"
+    assert row[8] == f"{100 * row_mean:.2f} ± 1.20"
 
 
 def targets(page: str) -> Iterator[str]:
