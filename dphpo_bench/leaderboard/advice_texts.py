@@ -49,8 +49,9 @@ def rate_text(rate: Rate) -> str:
 
 def sentence(option: Option) -> str:
     """Return the advice in a sentence."""
+    distance = distance_text(option).replace("ahead", "ahead of")
     return (
-        f"Take {option.label}: {distance_text(option).replace('ahead', 'ahead of')} the oracle, {interval_text(option)} on another task; "
+        f"Take {option.label}: {distance} the oracle, {interval_text(option)} on another task; "
         f"collapsed runs {rate_text(option.collapses)}; {cost_text(option)}."
     )
 
