@@ -28,17 +28,23 @@ def number(value: float) -> str:
     return "0.0" if text == "-0.0" else text.replace("-", "−")
 
 
+def lead(behind: float) -> str:
+    """Return points behind as a distance to the oracle, as everywhere on the board: above zero is ahead."""
+    text = f"{-behind:+.1f}"
+    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
+
+
 def distance_text(option: Option) -> str:
     mean = option.distance.mean
     return f"{number(abs(mean))} points {'ahead' if round(mean, 1) < 0 else 'behind'}"
 
 
 def interval_text(option: Option) -> str:
-    """Return the interval of points behind the oracle, or why there is none."""
+    """Return the interval of the distance to the oracle, or why there is none."""
     distance = option.distance
     if distance.low is None or distance.high is None:
         return NO_INTERVAL
-    return f"[{number(distance.low)}, {number(distance.high)}]"
+    return f"[{lead(distance.high)}, {lead(distance.low)}]"
 
 
 def rate_text(rate: Rate) -> str:
@@ -104,15 +110,15 @@ class GuideLine:
 
     @property
     def distances(self) -> str:
-        """The distances at the ε, in points behind the oracle."""
-        return " / ".join(number(option.distance.mean) for option in self.choices)
+        """The distances to the oracle at the ε, in points."""
+        return " / ".join(lead(option.distance.mean) for option in self.choices)
 
     @property
     def interval(self) -> str:
         """The intervals together, from the lowest end to the highest."""
         lows = [option.distance.low for option in self.choices if option.distance.low is not None]
         highs = [option.distance.high for option in self.choices if option.distance.high is not None]
-        return f"[{number(min(lows))}, {number(max(highs))}]" if lows and highs else NO_INTERVAL
+        return f"[{lead(max(highs))}, {lead(min(lows))}]" if lows and highs else NO_INTERVAL
 
     @property
     def collapses(self) -> str:

@@ -238,11 +238,13 @@ class Scope:
     """The reach of a board: least and most of what it measured.
 
     Attributes:
+        some_epsilons: whether a setting lacks any ε that another has.
         beaten: tables whose oracle is behind a private method's mean, of those with an oracle.
         undecided: pairs of contestants that the data do not tell apart, of those compared.
     """
 
     epsilons: tuple[float, float]
+    some_epsilons: bool
     records: tuple[int, int] | None
     seeds: tuple[int, int]
     beaten: tuple[int, int]
@@ -262,6 +264,7 @@ def scope_of(board: Board) -> Scope:
     decided = sum(len(claims.significant) for claims in board.claims)
     return Scope(
         (min(epsilons), max(epsilons)),
+        len(epsilons) < len(set(epsilons)) * len({table.setting for table in board.tables}),
         (min(records), max(records)) if records else None,
         (min(seeds), max(seeds)),
         (len(beaten), len(with_oracle)),

@@ -163,7 +163,8 @@ def contests_of(runs: pd.DataFrame, standard: Standard) -> list[Contest]:
             for who, of_who in of_contest.groupby("contestant", sort=False)
         ]
         contests.append(Contest(setting, titles[setting], float(target), entries, None, None))
-    ordered = sorted(with_falls(contests), key=lambda contest: (contest.title, contest.target))
+    counted = [contest for contest in contests if standard.may_count(contest.setting, contest.target)]
+    ordered = sorted(with_falls(contests, counted), key=lambda contest: (contest.title, contest.target))
     return [_with_anchors(contest, standard) for contest in ordered]
 
 
@@ -177,17 +178,20 @@ def _with_anchors(contest: Contest, standard: Standard) -> Contest:
     return replace(contest, untuned=untuned, oracle=oracle)
 
 
-def with_falls(contests: Sequence[Contest]) -> list[Contest]:
+def with_falls(contests: Sequence[Contest], counted: Sequence[Contest]) -> list[Contest]:
     """Return the contests with how deep each contestant may fall: as deep as it did by metrics of the same unit.
 
     Any private search may fall as deep as others, since they all draw their trials. With few runs by metrics of one
-    unit, who collapsed by those of another may fall anywhere.
+    unit, who collapsed by those of another may fall anywhere. A run outside of the tables that count says nothing about
+    those: at a very small ε every method scatters.
     """
     drops: defaultdict[tuple[Contestant, str], list[float]] = defaultdict(list)
     runs: Counter[tuple[Contestant, str]] = Counter()
     lowest: defaultdict[Setting, float] = defaultdict(lambda: math.inf)
     searches: set[Contestant] = set()
     for contest in contests:
+        if contest not in counted:
+            continue
         for entry in contest.entries:
             of_unit = entry.contestant, contest.setting.measure.unit
             sample = entry.sample()
@@ -209,6 +213,10 @@ def with_falls(contests: Sequence[Contest]) -> list[Contest]:
         anywhere = math.inf if who in collapsed and runs[who, unit] < FEW_RUNS else 0.0
         return max(drops[who, unit], default=0.0) or of_others or anywhere
 
+    def drops_in(entry: Entry) -> list[float]:
+        sample = entry.sample()
+        return sample.drops if sample else []
+
     return [
         replace(
             contest,
@@ -217,8 +225,8 @@ def with_falls(contests: Sequence[Contest]) -> list[Contest]:
                     entry,
                     falls=replace(
                         entry.falls,
-                        deepest=depth(entry.contestant, contest.setting.measure.unit),
-                        lowest=lowest[contest.setting],
+                        deepest=max([depth(entry.contestant, contest.setting.measure.unit), *drops_in(entry)]),
+                        lowest=min([lowest[contest.setting], *entry.by_seed().values()]),
                     ),
                     _samples={},
                 )

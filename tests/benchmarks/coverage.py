@@ -104,7 +104,7 @@ def boards(
                 limit = Falls(fall_limit(contest.setting.measure))
                 entries.append(Entry(entry.contestant, entry.runs, False, entry.title, limit, {"score": scores}))
             made_up.append(replace(contest, entries=entries))
-        yield with_falls(made_up)
+        yield with_falls(made_up, made_up)
 
 
 @dataclass

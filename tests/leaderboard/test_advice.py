@@ -290,7 +290,7 @@ def test_models_that_are_no_linear_or_fine_tuned_ones_are_networks_from_scratch(
     assert names - LINEAR - FINE_TUNED == {"cnn", "gru", "mlp", "small_gpt2", "teacher"}
 
 
-def test_the_guide_is_at_most_eight_rows_and_says_what_is_not_known() -> None:
+def test_the_guide_is_short_and_says_what_is_not_known() -> None:
     known = [replace(row, epsilon=epsilon) for row in STEADY for epsilon in (0.1, 0.3, 1.0, 3.0, 8.0, 16.0)]
     networks = [replace(row, kind="network", model="cnn") for row in known]
     lines = guide_lines(grid([*known, *networks]))
@@ -301,7 +301,7 @@ def test_the_guide_is_at_most_eight_rows_and_says_what_is_not_known() -> None:
         ("network", 50_000, "0.1 to 16", "steady"),
     ]
     assert lines[0].why.startswith("2,000 records are far from")
-    assert lines[1].distances == " / ".join(6 * ["1.0"])
+    assert lines[1].distances == " / ".join(6 * ["−1.0"])
     changing = [
         *known,
         *(replace(row, label="other", epsilon=epsilon) for row in rows("", *(4 * [0.5])) for epsilon in (0.3, 8.0)),
@@ -312,12 +312,12 @@ def test_the_guide_is_at_most_eight_rows_and_says_what_is_not_known() -> None:
 
 def test_readme_and_page_begin_with_the_guide() -> None:
     board = with_sizes(sample_board())
-    lines = to_markdown(board, [])["README.md"].partition("Points behind the oracle, expected")[2].splitlines()
+    lines = to_markdown(board, [])["README.md"].partition("Points to the oracle, above zero is ahead")[2].splitlines()
     assert lines[2].startswith("| if you have | ε | use |")
     assert lines[4:6] == [
         "| 2,000 records, a linear model | 1 to 8 | not known | 2,000 records are far from those that are measured "
         "with a linear model: 50,000. |  |  |  |",
-        "| 50,000 records, a linear model | 1 to 8 | `hyfreedp` | 0.8 / 0.6 / 0.5 | [0.5, 0.8] | "
+        "| 50,000 records, a linear model | 1 to 8 | `hyfreedp` | −0.8 / −0.6 / −0.5 | [−0.8, −0.5] | "
         "0 of 30 (0.0 to 11.6 %) | 1 untuned run |",
     ]
     page = to_html(board)
@@ -340,7 +340,7 @@ def test_the_form_of_the_page_answers(tmp_path: Path) -> None:
         answer = page.locator("#guide-answer")
         page.select_option("#guide-form [name=epsilon]", "8")
         assert answer.inner_text().startswith(
-            "Take hyfreedp: 0.5 points behind the oracle, [0.5, 0.5] on another task;"
+            "Take hyfreedp: 0.5 points behind the oracle, [−0.5, −0.5] on another task;"
         )
         assert page.locator("#guide-table tbody tr:visible").count() == 1
         page.select_option("#guide-form [name=records]", "2000")
