@@ -107,7 +107,7 @@ def test_duplicates_are_an_error(install) -> None:  # type: ignore[no-untyped-de
 def test_unknown_names() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'hyfreedp'"):
         registry.make_method("hyfree")
-    with pytest.raises(UnknownNameError, match=r"task 'cifar'. Did you mean 'cifar10'\? Available: adult, cifar10"):
+    with pytest.raises(UnknownNameError, match=r"task 'cifar'. Did you mean 'cifar10'\? Available: adult, adult_few"):
         registry.make_task("cifar")
     with pytest.raises(UnknownNameError, match="Unknown model"):
         registry.make_task("digits", "resnet")

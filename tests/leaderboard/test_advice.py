@@ -20,11 +20,12 @@ from dphpo_bench.leaderboard.advice import Advice, Evidence, Option, Question, a
 from dphpo_bench.leaderboard.advice_texts import MAX_LINES, grid, guide_lines, rate_text
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.columns import to_csv
+from dphpo_bench.leaderboard.kinds import FINE_TUNED, LINEAR, base_name, kinds_of
 from dphpo_bench.leaderboard.markdown import to_markdown
 from dphpo_bench.leaderboard.means import Rate
 from dphpo_bench.leaderboard.measured import COLUMNS, SHIPPED, Measured, measured_rows, shipped_file, shipped_table
 from dphpo_bench.leaderboard.page import to_html
-from dphpo_bench.leaderboard.submissions import FINE_TUNED, LINEAR, Setting, base_name, kinds_of
+from dphpo_bench.leaderboard.submissions import Setting
 from dphpo_bench.records.measure import ACCURACY
 from tests.benchmarks.advice import report, trials
 from tests.leaderboard.boards import HOSTILE, empty_board, hostile_board, sample_board

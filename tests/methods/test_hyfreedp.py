@@ -1,5 +1,6 @@
 """`hyfreedp` and `noise_scaled` as methods: what looks cost, that both learn, and that they begin alike."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -56,8 +57,9 @@ def test_it_learns_where_the_untuned_rate_does_not(method: type[bench.Method], p
 
 
 def test_both_begin_at_the_same_rate_where_their_plans_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a regression neither looks after the last step; then only the growth of the rate tells them apart."""
+    """In a regression neither looks after the last step; then only growth and limit of the rate tell them apart."""
     monkeypatch.setattr("dphpo_bench.recipes.tuned_training.GROWTH", 1.0)
+    monkeypatch.setattr("dphpo_bench.recipes.tuned_training.FASTEST_REGRESSION", math.inf)
     task, budget = TinyTask(), bench.PrivacyBudget(3.0, 1e-4)
     regression = replace(task.facts, kind="regression", error_bound=1.0)
     plans = [method().plan(regression, budget) for method in METHODS]

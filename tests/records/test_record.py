@@ -55,7 +55,7 @@ PUBLISHED = Path(__file__).parents[2] / "leaderboard" / "results" / "digits"
 
 @pytest.mark.parametrize("method", ["dp_sgd", "papernot_steinke", "grid_oracle"])
 def test_a_published_record_of_version_2_keeps_its_bytes_and_its_name(method: str) -> None:
-    path = min((PUBLISHED / method).glob("*.json"))
+    path = min(path for path in (PUBLISHED / method).glob("*.json") if '"schema_version": 2' in path.read_text())
     record = read_record(path)
     assert (record.schema_version, record.privacy.risk) == (2, None)
     assert record.to_json() == path.read_text()
