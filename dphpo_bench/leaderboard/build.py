@@ -19,7 +19,7 @@ from dphpo_bench.leaderboard.written import FILE, held, read_written
 
 PLOTS = "plots"
 GENERATED = b"<!-- Generated "
-"""How a page begins that `build` made: others that lie beside them stay."""
+"""Beginning of a page that `build` made: others that lie beside them stay."""
 
 
 def with_written(board: Board, folder: Path) -> tuple[Board, list[str]]:

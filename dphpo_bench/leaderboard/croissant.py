@@ -5,18 +5,15 @@ Written only where `dataset.toml` lies beside the results: who made a board, and
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.files import text_of
-from dphpo_bench.base.text import shown
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.columns import CSV
+from dphpo_bench.leaderboard.written import read_toml
 
 FILE = "croissant.json"
 ABOUT = "dataset.toml"
@@ -46,7 +43,7 @@ CONTEXT = {
 """The whole context of the specification, also what is not used here: readers compare it."""
 
 TYPES = {"string": "sc:Text", "Int64": "sc:Integer", "boolean": "sc:Boolean"}
-"""Of columns of the CSV; other kinds are floats."""
+"""Types of columns of the CSV; other kinds are floats."""
 
 RECORD = {
     "method": ("sc:Text", "identity.method"),
@@ -92,19 +89,7 @@ def read_about(folder: Path) -> About | None:
     Raises:
         InvalidValueError: if it is not TOML, or has other fields.
     """
-    path = folder / ABOUT
-    try:
-        return About.model_validate(tomllib.loads(text_of(path.read_bytes())))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise InvalidValueError(f"Cannot read {path}: {error.strerror}.") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise InvalidValueError(f"{path}, {shown(place, 200)}: {shown(first['msg'], 300)}.") from None
-    except ValueError as error:
-        raise InvalidValueError(f"{path} is not TOML: {shown(error, 300)}.") from None
+    return read_toml(folder / ABOUT, About)
 
 
 def to_croissant(about: About, board: Board, table: str) -> str:

@@ -28,7 +28,7 @@ FINE_TUNED = frozenset(
 )
 """Models that start from a pretrained network and train some or all of it. All others are networks from scratch."""
 
-DEVELOPMENT = frozenset({"adult", "diabetes", "digits", "digits_eight", "fashion_mnist"})
+DEVELOPMENT = frozenset({"adult", "adult_few", "diabetes", "digits", "digits_eight", "fashion_mnist"})
 DEVELOPMENT_MODELS = frozenset({("cifar10", "pretrained")})
 """Tasks, and models of other tasks, on which this project settled constants of its methods; all others are tests."""
 

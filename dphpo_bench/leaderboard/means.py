@@ -134,7 +134,7 @@ class Sample:
 
     @cached_property
     def drops(self) -> list[float]:
-        """By how much each collapsed run ended below the median."""
+        """Distances of the collapsed runs below the median."""
         values = self.by_seed.values()
         middle = median_high(values)
         return [middle - value for value in values if middle - value > self.falls.limit and len(values) >= FEWEST]
@@ -146,7 +146,7 @@ class Sample:
 
     @property
     def lost(self) -> float:
-        """By how much collapses lower the mean."""
+        """Loss of the mean to collapses."""
         return fmean(self.sound) - self.mean
 
     @property

@@ -44,6 +44,7 @@ from dphpo_bench.leaderboard.requirements import (
 from dphpo_bench.leaderboard.values import PathPoint, Refused
 from dphpo_bench.privacy.risk import CERTAIN, Risk, worst
 from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS
+from dphpo_bench.recipes.synthetic import TEACHERS
 from dphpo_bench.records.measure import Measure, compared_value, shown_measure
 from dphpo_bench.records.reading import path_text, record_files
 from dphpo_bench.records.record import CostRecord, Identity, RunRecord
@@ -82,7 +83,7 @@ class Setting:
     def development(self) -> bool:
         """True if constants of this project's methods were settled on these records, so that it flatters them."""
         if self.task == "synthetic":
-            return not (self.model.isdecimal() and int(self.model) >= FIRST_TEST)
+            return self.model not in TEACHERS and not (self.model.isdecimal() and int(self.model) >= FIRST_TEST)
         return self.task in DEVELOPMENT or (self.task, self.model) in DEVELOPMENT_MODELS
 
     @property

@@ -10,7 +10,7 @@ REPLAY = "replay"
 """The method of the extra runs, whose parameters name the records they are about and the values they train with."""
 
 EQUIVALENT, BEHIND, UNCERTAIN = "equivalent", "behind", "uncertain"
-"""How a contestant stands to the first: within a point of it, significantly worse, or neither can be said."""
+"""Standings of a contestant to the first: within a point of it, significantly worse, or neither can be said."""
 
 T = TypeVar("T")
 

@@ -25,8 +25,8 @@ LIMIT = 4.0
 """The longest step, in steps of pure noise."""
 
 FASTEST, FASTEST_REGRESSION = 20.0, 5.0
-"""How far the first rate may let gradients that all point the same way, each as long as a clipped record's, move the
-weights in a step. With SGD's momentum of .9 and `auto_s` they are learning rates of 2 and of .5."""
+"""Limits of the first rate: how far it may let gradients that all point the same way, each as long as a clipped
+record's, move the weights in a step. With SGD's momentum of .9 and `auto_s` they are learning rates of 2 and of .5."""
 
 ASIDE = 0.35
 """Distance of compared losses on both sides, for the logarithm of the last layer's scale."""

@@ -17,7 +17,7 @@ from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.statement import MAX_TEXT, sections, unit_text
 
 TO_BE_FILLED_IN = "TO BE FILLED IN"
-"""What a record cannot know. Where the registry wants a date or one of its own words, its check refuses this text."""
+"""Mark of what a record cannot know. Where the registry wants a date or one of its own words, its check refuses it."""
 
 
 def registry_entry(record: RunRecord, risk: Risk | None, account: str | None = None) -> dict[str, Any]:

@@ -1,18 +1,15 @@
 """Figures are what their script draws from the board's table, and all of them are."""
 
-import importlib.util
 import re
 from pathlib import Path
 
 import pytest
 
+from tests.docs.scripts import script
+
 DOCS = Path(__file__).parents[2] / "docs"
 pytest.importorskip("jinja2")
-spec = importlib.util.spec_from_file_location("draw", DOCS / "figures/draw.py")
-assert spec
-assert spec.loader
-draw = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(draw)
+draw = script("figures/draw")
 
 
 @pytest.mark.parametrize("name", draw.FIGURES)

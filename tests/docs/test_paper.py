@@ -1,18 +1,15 @@
 """The paper says what the board says: each of its values has a query, and is that of today."""
 
-import importlib.util
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from tests.docs.scripts import script
+
 ROOT = Path(__file__).parents[2]
-spec = importlib.util.spec_from_file_location("paper_values", ROOT / "docs/paper_values.py")
-assert spec
-assert spec.loader
-paper_values = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(paper_values)
+paper_values = script("paper_values")
 PAPER = paper_values.PAPER.read_text(encoding="utf-8")
 BOARD = "label,gap\nhyfreedp,-0.025\nrecommended,0.0125\nzero,-0.0001\n"
 QUERIES = {

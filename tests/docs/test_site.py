@@ -1,18 +1,15 @@
 """The site builds without a warning: links, anchors, pictures and docstrings are in order. No address is visited."""
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.docs.scripts import script
+
 ROOT = Path(__file__).parents[2]
-spec = importlib.util.spec_from_file_location("site_links", ROOT / "docs/site_links.py")
-assert spec
-assert spec.loader
-site_links = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(site_links)
+site_links = script("site_links")
 
 
 def test_the_site_builds_and_all_its_links_lead_somewhere(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import pytest
 from dphpo_bench.leaderboard.columns import overall_csv, to_csv
 from dphpo_bench.leaderboard.means import Rate
 from dphpo_bench.leaderboard.scoring import score
+from dphpo_bench.leaderboard.submissions import Setting
+from dphpo_bench.records.measure import ACCURACY
 from dphpo_bench.records.record import RunRecord
 from tests.leaderboard.submitted import board_of, make_record, read
 
@@ -104,3 +106,19 @@ def test_test_records_have_a_part_of_their_own(tmp_path: Path) -> None:
     board = board_of(tmp_path, *runs("dowg", 0.9, "digits", 0), *runs("dowg", 0.9, "mine", 10))
     halves = {table.task: table.rows[0].test_half for table in board.tables}
     assert halves == {"digits": pytest.approx(1.96 * (0.09 / 359) ** 0.5, rel=1e-4), "mine": None}
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "development"),
+    [
+        ("adult_few", "linear_300", True),  # the first records of Adult
+        ("synthetic", "17", True),
+        ("synthetic", "gaussian_50", True),
+        ("synthetic", "teacher_300", False),
+        ("synthetic", "10000", False),
+        ("cifar10", "pretrained", True),
+        ("cifar10", "linear", False),
+    ],
+)
+def test_records_on_which_constants_were_settled_are_development_data(task: str, model: str, development: bool) -> None:
+    assert Setting(task, model, 1e-5, "", "", "", ACCURACY).development == development
