@@ -137,10 +137,9 @@ def newest(runs: pd.DataFrame) -> pd.DataFrame:
 
 def asked_for(runs: pd.DataFrame, standard: Standard) -> pd.DataFrame:
     """Return the runs without those of seeds that the standard's suite does not ask for, where a table may count."""
-    places = zip(runs["setting"], runs["target"], runs["seed"], strict=True)
-    chosen = [
-        (asked := standard.seeds_of(setting, target)) is None or seed in asked for setting, target, seed in places
-    ]
+    places = zip(runs["setting"], runs["target"], runs["method"], strict=True)
+    asked = [standard.seeds_of(*place) for place in places]
+    chosen = [seeds is None or seed in seeds for seeds, seed in zip(asked, runs["seed"], strict=True)]
     return runs[pd.Series(chosen, index=runs.index, dtype=bool)]
 
 
@@ -151,12 +150,11 @@ def contests_of(runs: pd.DataFrame, standard: Standard) -> list[Contest]:
     contests = []
     for (setting, target), of_contest in runs.groupby(["setting", "target"], sort=False):
         of_contest = _with_scores(of_contest, setting)
-        asked = standard.seeds_of(setting, target) or frozenset()
         entries = [
             Entry(
                 who,
                 of_who.drop_duplicates("seed", keep="last"),
-                bool(asked - {*of_who["seed"]}),
+                bool((standard.seeds_of(setting, target, who.method) or frozenset()) - {*of_who["seed"]}),
                 titles[setting],
                 Falls(fall_limit(setting.measure)),
             )

@@ -23,9 +23,12 @@ REFERENCES = frozenset({"grid_composed"})
 
 @dataclass(frozen=True)
 class Asked:
+    """What a suite asks of the tables of a task and its model; of methods in `more_seeds` these seeds, too."""
+
     task: Task
     budget: PrivacyBudget
     seeds: frozenset[int]
+    more_seeds: Mapping[str, frozenset[int]]
 
     @cached_property
     def setting(self) -> Setting:
@@ -66,7 +69,10 @@ class Standard:
             methods=frozenset(methods - REFERENCES),
             tasks={
                 (task.facts.task, task.facts.model): Asked(
-                    task, suite.budgets(task)[0], frozenset(suite.seeds_of(task))
+                    task,
+                    suite.budgets(task)[0],
+                    frozenset(suite.seeds_of(task)),
+                    {name: frozenset(seeds) for name, seeds in suite.more_seeds_of(task).items()},
                 )
                 for task in tasks
             },
@@ -88,11 +94,12 @@ class Standard:
         asked = self.tasks.get((setting.task, setting.model))
         return asked is not None and asked.setting == setting
 
-    def seeds_of(self, setting: Setting, target: float) -> frozenset[int] | None:
-        """Return the seeds that every contestant in a table must have, so that none can choose; None: any."""
+    def seeds_of(self, setting: Setting, target: float, method: str) -> frozenset[int] | None:
+        """Return the seeds that a method must have in a table, so that none can choose; None: any."""
         if self.tasks is None or not self.may_count(setting, target):
             return None
-        return self.tasks[setting.task, setting.model].seeds
+        asked = self.tasks[setting.task, setting.model]
+        return asked.seeds | asked.more_seeds.get(method, frozenset())
 
 
 def _default(name: str) -> Who:

@@ -91,4 +91,10 @@ def _linear_classifier(access: Access, model: nn.Module) -> nn.Linear:
         raise InvalidValueError(
             f"Expected one label for each record, got targets of shape {tuple(shape)} each, for task {raw.facts.task}."
         )
+    entries = single(raw.train.inputs).shape[1:].numel()
+    if entries != layer.in_features:
+        raise InvalidValueError(
+            f"Expected as many entries in each record as the layer has inputs, {layer.in_features}, got {entries}, for "
+            f"task {raw.facts.task}."
+        )
     return layer

@@ -82,21 +82,21 @@ def cells_of(
             "task": {task.name for task, _ in tasks},
             "model": {task.model_name for task, _ in tasks},
             "epsilon": set(suite.epsilons),
-            "seed": {seed for task, _ in tasks for seed in suite.seeds_of(task)},
+            "seed": {seed for task, _ in tasks for each in suite.methods for seed in suite.seeds_of(task, each.name)},
         },
     )
     methods = [(method, hints) for method, hints in suite.made_methods() if only_these.accepts("method", method.name)]
     groups: list[list[Cell]] = []
     for task, task_hints in tasks:
-        seeds = [seed for seed in suite.seeds_of(task) if only_these.accepts("seed", seed)]
-        if not (seeds and only_these.accepts("task", task.name) and only_these.accepts("model", task.model_name)):
+        if not (only_these.accepts("task", task.name) and only_these.accepts("model", task.model_name)):
             continue
         of_task = task_identity(task, task.facts, source)
         for budget in suite.budgets(task):
             if not only_these.accepts("epsilon", budget.epsilon):
                 continue
             for method, method_hints in methods:
-                if suite.runs_on(method.name, task):
+                seeds = [seed for seed in suite.seeds_of(task, method.name) if only_these.accepts("seed", seed)]
+                if seeds and suite.runs_on(method.name, task):
                     identity = identity_of(method, of_task, budget, seeds[0])
                     resources = suite.resources_of(method_hints, task_hints)
                     groups.append(with_seeds([Cell(method, task, budget, identity, resources)], seeds))

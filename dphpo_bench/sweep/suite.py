@@ -1,7 +1,7 @@
 """Suites: TOML files that define the cells of a sweep; docs/scaling.md has an example."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -56,11 +56,15 @@ Seeds = Annotated[tuple[Annotated[int, Field(ge=0, lt=2**128)], ...], _SOME, Aft
 
 
 class TaskEntry(_Entry):
-    """Task with some of its models, by default the first, and without some methods, such as slow ones."""
+    """Task with some of its models, by default the first, and without some methods, such as slow ones.
+
+    Methods in `more_seeds`, such as those that collapse now and then, have these seeds beside the task's.
+    """
 
     name: str
     models: Annotated[tuple[str, ...], _SOME] | None = None
     seeds: Seeds | None = None  # by default the suite's
+    more_seeds: dict[str, Seeds] = {}
     without: Annotated[tuple[str, ...], Field(strict=False)] = ()
     resources: ResourceHints = ResourceHints()
 
@@ -112,13 +116,23 @@ class Suite(_Entry):
             self.budgets(task)
         known = [entry.name for entry in self.methods]
         for index, entry in enumerate(self.tasks):
-            for name in entry.without:
-                with _at("tasks", index, "without"):
-                    if name not in known:
-                        raise UnknownNameError(unknown_name_message("method of the suite", name, known))
+            for key, names in (("without", entry.without), ("more_seeds", entry.more_seeds)):
+                with _at("tasks", index, key):
+                    for name in names:
+                        if name not in known:
+                            raise UnknownNameError(unknown_name_message("method of the suite", name, known))
+            for name, more in entry.more_seeds.items():
+                with _at("tasks", index, "more_seeds", name):
+                    for seed in more:
+                        _refuse_twice(f"Seed {seed}", seed in (entry.seeds or self.seeds))
 
-    def seeds_of(self, task: Task) -> tuple[int, ...]:
-        return self._entry_of(task).seeds or self.seeds
+    def seeds_of(self, task: Task, method: str | None = None) -> tuple[int, ...]:
+        """Return the seeds of all methods, or of one."""
+        more = self.more_seeds_of(task).get(method, ()) if method else ()
+        return (self._entry_of(task).seeds or self.seeds) + more
+
+    def more_seeds_of(self, task: Task) -> Mapping[str, tuple[int, ...]]:
+        return self._entry_of(task).more_seeds
 
     def runs_on(self, method: str, task: Task) -> bool:
         return method not in self._entry_of(task).without

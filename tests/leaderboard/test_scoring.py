@@ -286,9 +286,10 @@ def test_anchors_have_their_default_parameters(scored) -> None:
 CORE = Path(__file__).parents[2] / "leaderboard" / "suites" / "core.toml"
 
 
-def _asked(seeds: set[int]) -> Any:
-    """What a suite asks of the toy task."""
-    return {("toy", "linear"): SimpleNamespace(setting=setting_of(make_record().identity), seeds=frozenset(seeds))}
+def _asked(seeds: set[int], **more: set[int]) -> Any:
+    """What a suite asks of the toy task, and of some methods more seeds."""
+    setting = setting_of(make_record().identity)
+    return {("toy", "linear"): SimpleNamespace(setting=setting, seeds=frozenset(seeds), more_seeds=more)}
 
 
 def test_tables_outside_the_standard_do_not_count(tmp_path: Path) -> None:
@@ -351,6 +352,27 @@ def test_who_lacks_a_seed_is_not_compared_and_other_seeds_do_not_count(tmp_path:
     (answer, *_) = board.answers
     assert "chosen" not in [place.contestant.label for place in answer.places]
     assert "§" in "".join(to_markdown(board, []).values())
+
+
+def test_a_method_may_be_asked_for_more_seeds_than_others(tmp_path: Path) -> None:
+    standard = replace(
+        Standard.builtin(),
+        methods=frozenset({"auto_clipping", "hyfreedp"}),
+        tasks=_asked({0, 1, 2}, hyfreedp={3, 4}, liu_talwar={3, 4}),
+    )
+    submit(tmp_path, *_runs("auto_clipping", [0.5, 0.5, 0.5, 0.9]), *_runs("liu_talwar", [0.6, 0.6, 0.6]))
+    submit(tmp_path, *_runs("hyfreedp", [0.6, 0.6, 0.6, 0.8, 0.8]), *_runs("grid_oracle", [0.7] * 3))
+    board = score(read(tmp_path), standard)
+    rows = {row.contestant.label: row for row in board.tables[0].rows}
+    assert [(label, row.seeds, row.lacks_seeds, row.utility.mean) for label, row in sorted(rows.items())] == [
+        ("auto_clipping", 3, False, pytest.approx(0.5)),
+        ("hyfreedp", 5, False, pytest.approx(0.68)),
+        ("liu_talwar", 3, True, pytest.approx(0.6)),
+    ]
+    lead = rows["hyfreedp"].gap_to_untuned
+    assert lead is not None
+    assert lead.mean == pytest.approx(0.18)
+    assert {row.contestant.label for row in board.overalls[0].rows} == {"auto_clipping", "hyfreedp"}
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,16 @@ def test_several_labels_of_a_record_are_refused_before_it_is_charged(n: int) -> 
     assert not multiset(batch._account.event)
 
 
+def test_records_of_another_width_are_refused_before_it_is_charged() -> None:
+    tiny = TinyTask()._split(N, 1)
+    session = session_on(TinyTask(), bench.Records(single(tiny.inputs)[:, :3], tiny.targets))
+    event = compose(objective_perturbation(1.0, LAMBDA, 3), gaussian(30.0))
+    batch = session.sample(asking(0.5, event))
+    with pytest.raises(InvalidValueError, match="layer has inputs, 5, got 3"):
+        batch.perturbed_minimum(session.build_model(), LAMBDA, 1.0, 30.0)
+    assert not multiset(batch._account.event)
+
+
 def test_a_solver_that_falls_short_releases_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(minimum, "reachable_tolerance", lambda *_: 1e-30)
     session = session_on(TinyTask(), TinyTask()._split(N, 1))
