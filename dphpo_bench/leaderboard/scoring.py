@@ -39,7 +39,7 @@ def score(submissions: Submissions, standard: Standard | None = None) -> Board:
     return Board(
         findings=findings(counted, overalls),
         overalls=overalls,
-        tables=_with_standings(tables, answers),
+        tables=_with_standings(tables, answers, {table.title for _, table in counted}),
         answers=answers,
         claims=claims,
         variations=variations_of(claims, subjects, counted_contests),
@@ -52,12 +52,17 @@ def score(submissions: Submissions, standard: Standard | None = None) -> Board:
     )
 
 
-def _with_standings(tables: Sequence[Table], answers: Sequence[Answer]) -> tuple[Table, ...]:
-    """Return the tables with each row's standing to the first, as the answer about the table has it."""
+def _with_standings(tables: Sequence[Table], answers: Sequence[Answer], counted: set[str]) -> tuple[Table, ...]:
+    """Return the tables with each row's standing to the first, as the answer about the table has it, and marked if they
+    are among the titles of those that count.
+    """
     standings = {(answer.subject, answer.epsilon): {place.contestant: place.standing for place in answer.places}
                  for answer in answers}  # fmt: skip
 
     def row_of(row: Row, table: Table) -> Row:
         return replace(row, standing=standings.get((table.setting, table.epsilon), {}).get(row.contestant, ""))
 
-    return tuple(replace(table, rows=tuple(row_of(row, table) for row in table.rows)) for table in tables)
+    return tuple(
+        replace(table, rows=tuple(row_of(row, table) for row in table.rows), counts=table.title in counted)
+        for table in tables
+    )

@@ -307,6 +307,7 @@ def test_tables_outside_the_standard_do_not_count(tmp_path: Path) -> None:
     submit(tmp_path, *honest, *spam, *other, *odd)
     board = score(read(tmp_path), standard)
     assert len(board.tables) == 4
+    assert [table.title for table in board.tables if table.counts] == ["toy (linear), ε = 1"]
     assert [overall.tables for overall in board.overalls] == [("toy (linear), ε = 1",)]
     assert board.missing == ("toy (linear), ε = 3, 4",)
     assert "hyfreedp" in board.findings[0].text
