@@ -21,10 +21,16 @@ SETTING = "digits (linear)"
 EPSILONS = (1, 3, 8)
 
 
-def table() -> pd.DataFrame:
-    """Return the rows of default contestants in the tables that count, numbers as on the board."""
+def whole() -> pd.DataFrame:
+    """Return the rows of default contestants, numbers as on the board."""
     rows = pd.read_csv(TABLE)
-    return rows[(rows.label == rows.method) & rows.counts]
+    return rows[rows.label == rows.method]
+
+
+def table() -> pd.DataFrame:
+    """Return those in the tables that count."""
+    rows = whole()
+    return rows[rows.counts]
 
 
 def board() -> pd.DataFrame:
@@ -56,26 +62,39 @@ def distance() -> str:
     """
     rows = table()
     rows = rows[rows.metric != "perplexity"]
-    rows = rows[rows.end_to_end_private & ~rows.reference & rows.gap_to_oracle.notna()]
     settings = rows.setting.nunique()
-    by = rows.groupby(["method", "epsilon_target"]).gap_to_oracle
+    panels = {f"ε = {epsilon}": rows[rows.epsilon_target == epsilon] for epsilon in EPSILONS}
+    return _distances(panels, settings, "What private tuning loses: points below the oracle", "tasks and models")
+
+
+def _distances(tables: dict[str, pd.DataFrame], settings: int, title: str, of: str) -> str:
+    """Draw a panel for each group of tables, with the private methods that are in so many settings in each."""
+    rows = pd.concat(tables, names=["panel"]).reset_index("panel")
+    rows = rows[rows.end_to_end_private & ~rows.reference & rows.gap_to_oracle.notna()]
+    by = rows.groupby(["method", "panel"]).gap_to_oracle
     seen = 100 * by.agg(["mean", "min", "max"])[by.count() == settings].round(6).unstack().dropna()
     order = seen["mean"].mean(axis=1).round(6).sort_values(kind="stable").index
     several = set(rows[rows.runs > 1].method)
     panels = [
-        Panel(
-            f"ε = {one}", {who: Estimate(*(seen.loc[who, (of, one)] for of in ("mean", "min", "max"))) for who in order}
-        )
-        for one in EPSILONS
+        Panel(one, {who: Estimate(*(seen.loc[who, (of, one)] for of in ("mean", "min", "max"))) for who in order})
+        for one in tables
     ]
     return to_svg(
         panels,
         {method: "worse" if method in several else "better" for method in order},
         estimates_axis(_known(panels)),
-        title="What private tuning loses: points below the oracle",
-        note=f"Mean over {settings} tasks and models. Lines: the best of them to the worst. Dots: one training run. "
+        title=title,
+        note=f"Mean over {settings} {of}. Lines: the best of them to the worst. Dots: one training run. "
         "Squares: several.",
     )
+
+
+def sizes() -> str:
+    """Draw the distance to the oracle by the number of training records, with all else the same."""
+    rows = whole()
+    rows = rows[rows.task.isin(("adult_few", "synthetic")) & (rows.epsilon_target == 1)]
+    panels = {f"N = {records:,}": rows[rows.n_records == records] for records in (300, 1_000, 3_000, 10_000)}
+    return _distances(panels, 3, "What few records cost: points below the oracle, which has as few", "settings, ε = 1")
 
 
 def losses() -> str:
@@ -303,6 +322,7 @@ def worst() -> str:
 FIGURES = {
     "flow": flow,
     "distance": distance,
+    "sizes": sizes,
     "losses": losses,
     "utility": utility,
     "public": public,

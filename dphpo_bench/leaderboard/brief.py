@@ -165,6 +165,10 @@ class SettingLine:
     tables: tuple[Table, ...]
 
     @property
+    def counts(self) -> bool:
+        return any(table.counts for table in self.tables)
+
+    @property
     def seeds(self) -> str:
         numbers = [row.seeds + row.failed for table in self.tables for row in table.everyone]
         low, high = min(numbers), max(numbers)
@@ -180,19 +184,25 @@ class SettingLine:
 
 
 def setting_lines(board: Board) -> list[SettingLine]:
-    """Return a line for each setting, shown at the ε of the middle answer, if it has that."""
+    """Return a line for each setting, shown at the ε of the middle answer, if it has that; those that count first."""
     answer = middle_answer(board)
     lines = []
     for setting, group in groupby(board.tables, key=lambda table: table.setting):
         tables = tuple(group)
         at = [table for table in tables if answer and table.epsilon == answer.epsilon]
         lines.append(SettingLine(setting, (at or tables[len(tables) // 2 :])[0], tables))
-    return lines
+    return sorted(lines, key=lambda line: not line.counts)
+
+
+def listed_settings(board: Board) -> list[SettingLine]:
+    """Return those that a short page lists: the settings that count, or all if none does."""
+    lines = setting_lines(board)
+    return [line for line in lines if line.counts == lines[0].counts][:MOST_LINES]
 
 
 def setting_columns(board: Board) -> list[Column]:
     """Return the columns of the settings, after their names."""
-    shown = {line.table.epsilon for line in setting_lines(board)}
+    shown = {line.table.epsilon for line in listed_settings(board)}
     at = f" at ε = {shown.pop():g}" if len(shown) == 1 else ""
     return [
         Column(

@@ -92,6 +92,7 @@ def _short(board: Board, charts: Sequence[Chart]) -> dict[str, Any]:
         "method_columns": brief.method_columns(board),
         "pictures": [chart for chart in charts if middle and chart.kind == "answer" and chart.title == middle.title],
         "settings": brief.setting_lines(board),
+        "listed_settings": brief.listed_settings(board),
         "setting_columns": brief.setting_columns(board),
         "about_methods": brief.described(methods, board),
         "others": brief.others(methods, board),

@@ -4,7 +4,9 @@
 
 Worlds: "spreads", normal scores with the means and standard deviations of the board; "seen", where runs that did not
 collapse are normal, and as many of each setting's runs collapse as on the board, as deep; "tenth", where each run of a
-contestant that ever collapsed in a unit does so in one of ten. Truth is the mean of infinitely many runs.
+contestant that ever collapsed in a unit does so in one of ten; "drawn", where each of these has a rate of its own in
+each setting of each board, from a Beta distribution with mean 5 %, and collapses of any depth up to the deepest of its
+unit. The rule was made with the first three worlds. Truth is the mean of infinitely many runs.
 
 Before: Student's t of a table, Welch's of a difference, as if no run collapsed. After: as the board shows them.
 With --claims: how many boards of twelve equal contestants, half of which collapse in a run of ten, have a wrong claim.
@@ -31,7 +33,9 @@ from dphpo_bench.leaderboard.values import REPLAY, Contestant, Estimate
 from dphpo_bench.records.measure import ACCURACY, SEVERAL
 
 BOARD = Path(__file__).parents[2] / "leaderboard"
-WORLDS = ("spreads", "seen", "tenth")
+WORLDS = ("spreads", "seen", "tenth", "drawn")
+RATES = (0.5, 9.5)
+"""Of the Beta distribution: half of the rates are below 2.4 %, one in twenty is above 19 %."""
 
 Place = tuple[str, float]
 """A setting's title and an ε."""
@@ -63,7 +67,10 @@ def contests() -> list[Contest]:
     return [contest for contest in read if standard.may_count(contest.setting, contest.target)]
 
 
-def laws(world: str, real: Sequence[Contest]) -> dict[tuple[Contestant, str, float], Law]:
+Laws = dict[tuple[Contestant, str, float], Law]
+
+
+def laws(world: str, real: Sequence[Contest], rng: np.random.Generator) -> Laws:
     drops: defaultdict[tuple[Contestant, str], list[float]] = defaultdict(list)
     runs: defaultdict[tuple[Contestant, str], int] = defaultdict(int)
     for contest in real:
@@ -73,6 +80,8 @@ def laws(world: str, real: Sequence[Contest]) -> dict[tuple[Contestant, str, flo
             for place in (contest.title, contest.setting.measure.unit):
                 drops[entry.contestant, place] += sample.drops
                 runs[entry.contestant, place] += len(sample.by_seed)
+    rates = {place: float(rng.beta(*RATES)) for place in drops}
+    depths = {place: float(rng.random()) for place in drops}
     drawn = {}
     for contest in real:
         for entry in contest.entries:
@@ -85,15 +94,18 @@ def laws(world: str, real: Sequence[Contest]) -> dict[tuple[Contestant, str, flo
                 law = replace(law, rate=len(drops[here]) / runs[here], depth=fmean(drops[here]))
             if world == "tenth" and drops[unit]:
                 law = replace(law, rate=0.1, depth=min(fmean(drops[unit]), law.mean - sample.falls.lowest))
+            if world == "drawn" and drops[unit]:
+                limit, deepest = sample.falls.limit, max(drops[unit])
+                depth = min(limit + depths[here] * (deepest - limit), law.mean - sample.falls.lowest)
+                law = replace(law, rate=rates[here], depth=depth)
             drawn[who, contest.title, contest.target] = law
     return drawn
 
 
-def boards(
-    real: Sequence[Contest], drawn: dict[tuple[Contestant, str, float], Law], count: int
-) -> Iterator[list[Contest]]:
+def boards(world: str, real: Sequence[Contest], count: int) -> Iterator[tuple[list[Contest], Laws]]:
     rng = np.random.default_rng(0)
     for _ in range(count):
+        drawn = laws(world, real, rng)
         made_up = []
         for contest in real:
             entries = []
@@ -104,7 +116,7 @@ def boards(
                 limit = Falls(fall_limit(contest.setting.measure))
                 entries.append(Entry(entry.contestant, entry.runs, False, entry.title, limit, {"score": scores}))
             made_up.append(replace(contest, entries=entries))
-        yield with_falls(made_up, made_up)
+        yield with_falls(made_up, made_up), drawn
 
 
 @dataclass
@@ -136,7 +148,6 @@ def _plain(who: Contestant, contests: Sequence[Contest]) -> list[Sample]:
 
 
 def coverage(world: str, real: Sequence[Contest], count: int, methods: Sequence[str]) -> None:
-    drawn = laws(world, real)
     titles = list(dict.fromkeys(contest.title for contest in real))
     everyone = {who: sum(who in contest.by_contestant for contest in real) for contest in real
                 for who in contest.by_contestant}  # fmt: skip
@@ -145,7 +156,7 @@ def coverage(world: str, real: Sequence[Contest], count: int, methods: Sequence[
               if tables >= 0.7 * len(real) and (who.label in methods or not methods)]  # fmt: skip
     tables = {(who, title): Hits() for who in chosen for title in titles}
     leads = {who: Hits() for who in chosen}
-    for contests in boards(real, drawn, count):
+    for contests, drawn in boards(world, real, count):
         for title in titles:
             subject = Subject(title, ACCURACY, tuple(contest for contest in contests if contest.title == title))
             for who in chosen:
