@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
-from statistics import median
 
 from dphpo_bench.leaderboard.contestants import FEW_SEEDS, Contest
 from dphpo_bench.leaderboard.means import POINT, Mean, holm
@@ -50,7 +49,7 @@ class Power:
     """The data that it takes to tell more pairs apart, if their spreads and leads are what was measured.
 
     Attributes:
-        smallest: the lead that is told apart in four of five boards like this one, for the pair of median error.
+        smallest: the lead that is told apart in four of five boards like this one, for the median pair.
         times_for_point: how many times the data show a lead of 0.01 for this pair; None for more than are tried.
         by_times: how many of the undecided pairs so many times the data would settle.
     """
@@ -184,7 +183,7 @@ def power_of(leads: Sequence[Mean], undecided: Sequence[Mean], seeds: int, level
     known = [lead for lead in leads if lead.error]
     if not known or seeds < 2:
         return None
-    typical = Mean(0.0, median(lead.error for lead in known if lead.error), median(lead.dof for lead in known))
+    typical = sorted(known, key=lambda lead: _needed(lead, 1, level))[len(known) // 2]
     tenths = range(10, 10 * MOST_TIMES + 1)
     place = bisect_left(tenths, -POINT, key=lambda count: -_needed(typical, count / 10, level))
     return Power(
@@ -192,15 +191,17 @@ def power_of(leads: Sequence[Mean], undecided: Sequence[Mean], seeds: int, level
         smallest=_needed(typical, 1, level),
         times_for_point=tenths[place] / 10 if place < len(tenths) else None,
         by_times=tuple(
-            (times, sum(lead.beyond_collapses >= _needed(lead, times, level) for lead in undecided if lead.error))
+            (times, sum(lead.value >= _needed(lead, times, level) for lead in undecided if lead.error))
             for times in TIMES
         ),
     )
 
 
 def _needed(lead: Mean, times: float, level: float) -> float:
+    """Return the lead that so much data would show. More data narrow what collapses leave like any error."""
     assert lead.error is not None
-    return lead.error / math.sqrt(times) * detectable(max(1, math.floor(lead.dof * times)), level)
+    shown = lead.error * detectable(max(1, math.floor(lead.dof * times)), level)
+    return (shown + lead.below) / math.sqrt(times)
 
 
 @cache

@@ -9,7 +9,9 @@ import pytest
 
 from dphpo_bench.leaderboard import sentences as verdicts
 from dphpo_bench.leaderboard.board import Board
+from dphpo_bench.leaderboard.claims import power_of
 from dphpo_bench.leaderboard.kinds import VECTORS
+from dphpo_bench.leaderboard.means import Mean
 from dphpo_bench.leaderboard.scoring import score
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.records.record import RunRecord
@@ -150,6 +152,18 @@ def test_power_says_what_would_settle_the_rest(board: Board) -> None:
     (sentence,) = verdicts.needs(board)
     assert sentence.startswith("At ε = 1, 5 seeds or more on each of 3 tasks tell the typical pair apart if ")
     assert len(verdicts.needs_sheet(board).rows[0]) == len(verdicts.needs_sheet(board).headers)
+
+
+def test_what_collapses_leave_hides_a_lead_from_power() -> None:
+    leads = [Mean(0.05, 0.01, 12.0, below=below) for below in (0.0, 0.08, 0.2)]
+    least = [power for lead in leads if (power := power_of([lead], [lead], 3, 0.001))]
+    together = power_of(leads, leads, 3, 0.001)
+    assert together is not None
+    assert least[1].smallest == pytest.approx(least[0].smallest + 0.08)
+    assert together.smallest == least[1].smallest  # the median pair
+    assert [each.by_times for each in least] == [
+        ((2, 1), (4, 1), (10, 1)), ((2, 0), (4, 0), (10, 1)), ((2, 0), (4, 0), (10, 0)),
+    ]  # fmt: skip
 
 
 # ---------------------------------------------------------------------------------------------------------- kinds
