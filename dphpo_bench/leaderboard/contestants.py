@@ -180,8 +180,8 @@ def with_falls(contests: Sequence[Contest], counted: Sequence[Contest]) -> list[
     """Return the contests with how deep each contestant may fall: as deep as it did by metrics of the same unit.
 
     Any private search may fall as deep as others, since they all draw their trials. With few runs by metrics of one
-    unit, who collapsed by those of another may fall anywhere. A run outside of the tables that count says nothing about
-    those: at a very small ε every method scatters.
+    unit, and no collapse among them, such a search may fall anywhere, and so may who collapsed by another unit. A run
+    outside of the tables that count says nothing about those: at a very small ε every method scatters.
     """
     drops: defaultdict[tuple[Contestant, str], list[float]] = defaultdict(list)
     runs: Counter[tuple[Contestant, str]] = Counter()
@@ -208,8 +208,9 @@ def with_falls(contests: Sequence[Contest], counted: Sequence[Contest]) -> list[
 
     def depth(who: Contestant, unit: str) -> float:
         of_others = deepest[unit] if who in searches else 0.0
-        anywhere = math.inf if who in collapsed and runs[who, unit] < FEW_RUNS else 0.0
-        return max(drops[who, unit], default=0.0) or of_others or anywhere
+        if not drops[who, unit] and runs[who, unit] < FEW_RUNS and (of_others or who in collapsed):
+            return math.inf
+        return max(drops[who, unit], default=of_others)
 
     def drops_in(entry: Entry) -> list[float]:
         sample = entry.sample()

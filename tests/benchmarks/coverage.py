@@ -184,7 +184,8 @@ def coverage(world: str, real: Sequence[Contest], count: int, methods: Sequence[
         total = Hits(*(sum(values) for values in zip(*((h.intervals, h.before, h.after) for h in own), strict=True)))
         worst = min(own, key=lambda hits: hits.after / hits.intervals)
         lead = leads[who].text if leads[who].intervals else ""
-        sys.stdout.write(f"{who.label:45} {total.text:>14} {worst.text:>18} {lead:>14}\n")
+        name = next(title for (each, title), hits in tables.items() if each == who and hits is worst)
+        sys.stdout.write(f"{who.label:45} {total.text:>14} {worst.text:>18} {lead:>14} {name}\n")
     sys.stdout.flush()
 
 
