@@ -111,6 +111,17 @@ def losses() -> str:
     )
 
 
+SMALL = ("digits (linear)", "adult (linear)", "adult (mlp)", "sst2 (linear)", "cifar10 (pretrained)")
+
+
+def privacy() -> str:
+    """Draw the distance to the oracle by ε, also below 1 and above 8, on the settings of the suite `epsilons`."""
+    rows = whole()
+    rows = rows[rows.setting.isin(SMALL)]
+    panels = {f"ε = {epsilon:g}": rows[rows.epsilon_target == epsilon] for epsilon in (0.1, 0.3, 1, 16)}
+    return _distances(panels, len(SMALL), "What a small ε costs: points below the oracle", "settings")
+
+
 TARGETS = (0.87, 0.9, 0.925)
 NEVER = 100.0
 
@@ -323,6 +334,7 @@ FIGURES = {
     "flow": flow,
     "distance": distance,
     "sizes": sizes,
+    "privacy": privacy,
     "losses": losses,
     "utility": utility,
     "public": public,

@@ -10,6 +10,7 @@ from dphpo_bench.leaderboard.answers import UNTUNED, Absent, Answer, Place
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.claims import FAMILY_ERROR, MOST_TIMES, TIMES, Claims, Power
 from dphpo_bench.leaderboard.contestants import Contest
+from dphpo_bench.leaderboard.means import POINT
 from dphpo_bench.leaderboard.overall import Overall, OverallRow
 from dphpo_bench.leaderboard.rows import Table
 from dphpo_bench.leaderboard.sensitivity import Variation
@@ -19,6 +20,9 @@ from dphpo_bench.leaderboard.values import BEHIND, EQUIVALENT, UNCERTAIN, Contes
 
 ADVISED = "recommended"
 MOST_NAMED = 4
+MUCH_LESS = 1.5
+"""Who costs less by this factor, and is a point behind the first at most, is named beside it."""
+
 MORE_THAN_ALL = "more than 100"
 
 
@@ -117,7 +121,7 @@ def sentences(answer: Answer) -> list[str]:
     runs = f"{first.cost:.3g}" if first.cost else ""
     cost = runs and f", for the cost of {'one untuned run' if runs == '1' else f'{runs} untuned runs'}"
     texts = [f"{first.contestant.label} is {_distance(answer, first.lead.mean)}{_intervals(answer, first)}"
-             f"{_worst(answer, first)}{cost}."]  # fmt: skip
+             f"{_worst(answer, first)}{cost}{_cheaper(answer)}."]  # fmt: skip
     if len(answer.places) == 1:
         return texts
     near = _named(others, EQUIVALENT)
@@ -131,6 +135,19 @@ def sentences(answer: Answer) -> list[str]:
         place = f"{_distance(answer, last.lead.mean)}{_worst(answer, last)}"
         texts.append(f"{len(behind)} {'is' if len(behind) == 1 else 'are'} behind; {last.contestant.label} is {place}.")
     return texts
+
+
+def _cheaper(answer: Answer) -> str:
+    """Return who has nearly the mean of the first for much less; nothing if nobody has."""
+    first, *others = answer.places
+    if not first.cost or not (answer.measure.share or answer.measure.logarithmic):
+        return ""
+    most, least = first.cost / MUCH_LESS, first.lead.mean - POINT
+    for place in others:
+        if place.cost and place.cost <= most and place.lead.mean >= least:
+            distance = f"{_distance(answer, place.lead.mean)}{_intervals(answer, place)}"
+            return f"; for {place.cost:.3g}, {place.contestant.label} is {distance}"
+    return ""
 
 
 def point_text(answer: Answer) -> str:

@@ -1,6 +1,7 @@
 """Which method, at my ε, for my kind of task: distances, ties, parts, and the sentences about them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from scipy import stats
 
 from dphpo_bench.leaderboard.answers import Answer, Place
 from dphpo_bench.leaderboard.sentences import absence, sentences
+from dphpo_bench.leaderboard.values import Estimate
 from dphpo_bench.records.record import RunRecord
 from tests.leaderboard.submitted import board_of, make_record
 
@@ -69,11 +71,20 @@ def test_who_is_better_than_untuned_and_how_all_stand_to_the_first(single: Answe
 def test_the_sentences_say_so(single: Answer) -> None:
     assert sentences(single) == [
         "hyfreedp is 0.5 points behind the oracle [−2.5, +1.5], at worst −1.3 (seed 2), "
-        "for the cost of 1.5 untuned runs.",
+        "for the cost of 1.5 untuned runs; for 1, mechanic is 0.9 points behind the oracle [−4.0, +2.2].",
         "Within a point of it: nobody.",
         "Too uncertain to say: mechanic.",
         "2 are behind; dowg is 21.0 points behind the oracle, at worst −23.3 (seed 3).",
     ]
+
+
+def test_the_first_sentence_names_nobody_who_costs_as_much_or_is_worse(single: Answer) -> None:
+    first, second, *others = single.places
+    dear = replace(second, cost=1.1)
+    behind = replace(second, lead=Estimate(first.lead.mean - 0.011, -0.03, 0.01))
+    for place in (dear, behind):
+        (text, *_) = sentences(replace(single, places=(first, place, *others)))
+        assert text.endswith("for the cost of 1.5 untuned runs.")
 
 
 def test_calibration_stands_beside_accuracy(tmp_path: Path) -> None:
