@@ -180,12 +180,12 @@ def coverage(world: str, real: Sequence[Contest], count: int, methods: Sequence[
     sys.stdout.write(f"\n{world}: % of intervals that hold the truth, before → after\n")
     sys.stdout.write(f"{'':45} {'a table':>14} {'its worst setting':>18} {'all to oracle':>14}\n")
     for who in sorted(chosen, key=lambda each: each.label):
-        own = [hits for (each, _), hits in tables.items() if each == who and hits.intervals]
-        total = Hits(*(sum(values) for values in zip(*((h.intervals, h.before, h.after) for h in own), strict=True)))
-        worst = min(own, key=lambda hits: hits.after / hits.intervals)
+        own = {title: hits for (each, title), hits in tables.items() if each == who and hits.intervals}
+        counts = ((hits.intervals, hits.before, hits.after) for hits in own.values())
+        total = Hits(*map(sum, zip(*counts, strict=True)))
+        worst = min(own, key=lambda title: own[title].after / own[title].intervals)
         lead = leads[who].text if leads[who].intervals else ""
-        name = next(title for (each, title), hits in tables.items() if each == who and hits is worst)
-        sys.stdout.write(f"{who.label:45} {total.text:>14} {worst.text:>18} {lead:>14} {name}\n")
+        sys.stdout.write(f"{who.label:45} {total.text:>14} {own[worst].text:>18} {lead:>14} {worst}\n")
     sys.stdout.flush()
 
 
