@@ -21,16 +21,16 @@ SETTING = "digits (linear)"
 EPSILONS = (1, 3, 8)
 
 
-def whole() -> pd.DataFrame:
+def rows_of_defaults() -> pd.DataFrame:
     """Return the rows of default contestants, numbers as on the board."""
     rows = pd.read_csv(TABLE)
     return rows[rows.label == rows.method]
 
 
 def table() -> pd.DataFrame:
-    """Return those in the tables that count."""
-    rows = whole()
-    return rows[rows.counts]
+    """Return the rows of default contestants in the tables that count."""
+    rows = rows_of_defaults()
+    return rows[rows.counted]
 
 
 def board() -> pd.DataFrame:
@@ -67,7 +67,7 @@ def distance() -> str:
     return _distances(panels, settings, "What private tuning loses: points below the oracle", "tasks and models")
 
 
-def _distances(tables: dict[str, pd.DataFrame], settings: int, title: str, of: str) -> str:
+def _distances(tables: dict[str, pd.DataFrame], settings: int, title: str, kind: str) -> str:
     """Draw a panel for each group of tables, with the private methods that are in so many settings in each."""
     rows = pd.concat(tables, names=["panel"]).reset_index("panel")
     rows = rows[rows.end_to_end_private & ~rows.reference & rows.gap_to_oracle.notna()]
@@ -84,17 +84,17 @@ def _distances(tables: dict[str, pd.DataFrame], settings: int, title: str, of: s
         {method: "worse" if method in several else "better" for method in order},
         estimates_axis(_known(panels)),
         title=title,
-        note=f"Mean over {settings} {of}. Lines: the best of them to the worst. Dots: one training run. "
+        note=f"Mean over {settings} {kind}. Lines: the best of them to the worst. Dots: one training run. "
         "Squares: several.",
     )
 
 
 def sizes() -> str:
-    """Draw the distance to the oracle by the number of training records, with all else the same."""
-    rows = whole()
+    """Draw the distance to the oracle by the number of training records, of the same tasks."""
+    rows = rows_of_defaults()
     rows = rows[rows.task.isin(("adult_few", "synthetic")) & (rows.epsilon_target == 1)]
     panels = {f"N = {records:,}": rows[rows.n_records == records] for records in (300, 1_000, 3_000, 10_000)}
-    return _distances(panels, 3, "What few records cost: points below the oracle, which has as few", "settings, ε = 1")
+    return _distances(panels, 3, "Points below an oracle that has as many records", "settings, ε = 1")
 
 
 def losses() -> str:
@@ -111,15 +111,15 @@ def losses() -> str:
     )
 
 
-SMALL = ("digits (linear)", "adult (linear)", "adult (mlp)", "sst2 (linear)", "cifar10 (pretrained)")
+OFTEN_MEASURED = ("digits (linear)", "adult (linear)", "adult (mlp)", "sst2 (linear)", "cifar10 (pretrained)")
 
 
 def privacy() -> str:
     """Draw the distance to the oracle by ε, also below 1 and above 8, on the settings of the suite `epsilons`."""
-    rows = whole()
-    rows = rows[rows.setting.isin(SMALL)]
+    rows = rows_of_defaults()
+    rows = rows[rows.setting.isin(OFTEN_MEASURED)]
     panels = {f"ε = {epsilon:g}": rows[rows.epsilon_target == epsilon] for epsilon in (0.1, 0.3, 1, 16)}
-    return _distances(panels, len(SMALL), "What a small ε costs: points below the oracle", "settings")
+    return _distances(panels, len(OFTEN_MEASURED), "Points below an oracle that has the same ε", "settings")
 
 
 TARGETS = (0.87, 0.9, 0.925)

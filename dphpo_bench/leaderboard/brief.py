@@ -98,7 +98,6 @@ def method_lines(board: Board) -> list[MethodLine]:
     places: defaultdict[Contestant, dict[float, Place]] = defaultdict(dict)
     rows: defaultdict[Contestant, list[tuple[Table, Row]]] = defaultdict(list)
     counted: defaultdict[Contestant, list[Row]] = defaultdict(list)
-    titles = {title for overall in board.overalls for title in overall.tables}
     for epsilon, answer in answers.items():
         for place in answer.places:
             places[place.contestant][epsilon] = place
@@ -107,7 +106,7 @@ def method_lines(board: Board) -> list[MethodLine]:
         for row in table.rows:
             if table.setting in settings and table.epsilon in places.get(row.contestant, {}):
                 rows[row.contestant].append((table, row))
-            if table.title in titles:
+            if table.counted:
                 counted[row.contestant].append(row)
     lines = [MethodLine(who, places[who], rows[who], counted[who], answers[min(places[who])].measure) for who in places]
     return sorted(lines, key=lambda line: (-len(line.places), -round(_mean(line), 9), line.contestant.label))
@@ -165,8 +164,8 @@ class SettingLine:
     tables: tuple[Table, ...]
 
     @property
-    def counts(self) -> bool:
-        return any(table.counts for table in self.tables)
+    def counted(self) -> bool:
+        return any(table.counted for table in self.tables)
 
     @property
     def seeds(self) -> str:
@@ -191,13 +190,13 @@ def setting_lines(board: Board) -> list[SettingLine]:
         tables = tuple(group)
         at = [table for table in tables if answer and table.epsilon == answer.epsilon]
         lines.append(SettingLine(setting, (at or tables[len(tables) // 2 :])[0], tables))
-    return sorted(lines, key=lambda line: not line.counts)
+    return sorted(lines, key=lambda line: not line.counted)
 
 
 def listed_settings(board: Board) -> list[SettingLine]:
-    """Return those that a short page lists: the settings that count, or all if none does."""
+    """Return the lines of a short page's settings: those that count, or all if none does."""
     lines = setting_lines(board)
-    return [line for line in lines if line.counts == lines[0].counts][:MOST_LINES]
+    return [line for line in lines if line.counted == lines[0].counted][:MOST_LINES]
 
 
 def setting_columns(board: Board) -> list[Column]:

@@ -198,7 +198,7 @@ def power_of(leads: Sequence[Mean], undecided: Sequence[Mean], seeds: int, level
 
 
 def _needed(lead: Mean, times: float, level: float) -> float:
-    """Return the lead that so much data would show. More data narrow what collapses leave like any error."""
+    """Return the lead that so much data would show; what collapses leave is taken to shrink like an error."""
     assert lead.error is not None
     shown = lead.error * detectable(max(1, math.floor(lead.dof * times)), level)
     return (shown + lead.below) / math.sqrt(times)

@@ -265,7 +265,7 @@ def _interval(name: str, kind: str, place: str) -> dict[str, tuple[str, str]]:
 CSV = {
     "setting": ("string", "table.setting"),
     "stage": ("string", "table.stage"),
-    "counts": ("boolean", "table.counts"),
+    "counted": ("boolean", "table.counted"),
     "task": ("string", "table.task"),
     "model": ("string", "table.model"),
     "model_kind": ("string", "table.model_kind"),

@@ -27,7 +27,7 @@ FEW_SEEDS = 3
 MAX_LABEL = 60
 
 FEW_RUNS = 30
-"""With fewer runs by metrics of a unit, collapses by metrics of other units say that a contestant may collapse."""
+"""With fewer runs by metrics of a unit, nothing says how deep a contestant may fall by them."""
 
 _DTYPES: Mapping[object, str] = {
     float: "float64", float | None: "float64", bool | None: "float64", int: "int64"
@@ -60,6 +60,7 @@ class Entry:
             could have left out what it did badly on.
         title: that of the setting.
         falls: what is known of its collapses.
+        more: scores of further runs that the board's suite asks of this method, which say how often runs collapse.
     """
 
     contestant: Contestant
@@ -67,6 +68,7 @@ class Entry:
     lacks: bool = False
     title: str = ""
     falls: Falls = NO_FALLS
+    more: tuple[float, ...] = ()
     _known: dict[str, dict[int, float]] = field(default_factory=dict)
     _samples: dict[str, Sample] = field(default_factory=dict)
 
@@ -102,7 +104,8 @@ class Entry:
         """Return the values of a column for means; None without any. Collapses are of scores and of utilities."""
         if column not in self._samples and self.by_seed(column):
             falls = NO_FALLS if column == "cross_entropy" else self.falls
-            self._samples[column] = Sample(self.by_seed(column), falls, self.title)
+            more = () if column == "cross_entropy" else self.more
+            self._samples[column] = Sample(self.by_seed(column), falls, self.title, more)
         return self._samples.get(column)
 
 
@@ -137,9 +140,13 @@ def newest(runs: pd.DataFrame) -> pd.DataFrame:
 
 def asked_for(runs: pd.DataFrame, standard: Standard) -> pd.DataFrame:
     """Return the runs without those of seeds that the standard's suite does not ask for, where a table may count."""
-    places = zip(runs["setting"], runs["target"], runs["method"], strict=True)
-    asked = [standard.seeds_of(*place) for place in places]
-    chosen = [seeds is None or seed in seeds for seeds, seed in zip(asked, runs["seed"], strict=True)]
+    chosen = [
+        (asked := standard.seeds_of(setting, target)) is None
+        or seed in asked | standard.more_seeds_of(setting, target, method)
+        for setting, target, method, seed in zip(
+            *(runs[name] for name in ("setting", "target", "method", "seed")), strict=True
+        )
+    ]
     return runs[pd.Series(chosen, index=runs.index, dtype=bool)]
 
 
@@ -150,16 +157,16 @@ def contests_of(runs: pd.DataFrame, standard: Standard) -> list[Contest]:
     contests = []
     for (setting, target), of_contest in runs.groupby(["setting", "target"], sort=False):
         of_contest = _with_scores(of_contest, setting)
-        entries = [
-            Entry(
-                who,
-                of_who.drop_duplicates("seed", keep="last"),
-                bool((standard.seeds_of(setting, target, who.method) or frozenset()) - {*of_who["seed"]}),
-                titles[setting],
-                Falls(fall_limit(setting.measure)),
-            )
-            for who, of_who in of_contest.groupby("contestant", sort=False)
-        ]
+        asked = standard.seeds_of(setting, target) or frozenset()
+        entries = []
+        for who, of_who in of_contest.groupby("contestant", sort=False):
+            of_who = of_who.drop_duplicates("seed", keep="last")
+            more = standard.more_seeds_of(setting, target, who.method)
+            further = of_who["seed"].isin(more)
+            if not further.all():
+                lacks = bool((asked | more) - {*of_who["seed"]})
+                falls, scores = Falls(fall_limit(setting.measure)), tuple(of_who["score"][further].tolist())
+                entries.append(Entry(who, of_who[~further], lacks, titles[setting], falls, scores))
         contests.append(Contest(setting, titles[setting], float(target), entries, None, None))
     counted = [contest for contest in contests if standard.may_count(contest.setting, contest.target)]
     ordered = sorted(with_falls(contests, counted), key=lambda contest: (contest.title, contest.target))
@@ -180,8 +187,8 @@ def with_falls(contests: Sequence[Contest], counted: Sequence[Contest]) -> list[
     """Return the contests with how deep each contestant may fall: as deep as it did by metrics of the same unit.
 
     Any private search may fall as deep as others, since they all draw their trials. With few runs by metrics of one
-    unit, and no collapse among them, such a search may fall anywhere, and so may who collapsed by another unit. A run
-    outside of the tables that count says nothing about those: at a very small ε every method scatters.
+    unit, a contestant that may fall at all, or that fell by metrics of another, may fall anywhere. A run outside of the
+    tables that count says nothing about those: at a very small ε every method scatters.
     """
     drops: defaultdict[tuple[Contestant, str], list[float]] = defaultdict(list)
     runs: Counter[tuple[Contestant, str]] = Counter()
@@ -194,9 +201,9 @@ def with_falls(contests: Sequence[Contest], counted: Sequence[Contest]) -> list[
             of_unit = entry.contestant, contest.setting.measure.unit
             sample = entry.sample()
             if sample:
-                drops[of_unit] += sample.drops
-                runs[of_unit] += len(sample.by_seed)
-                lowest[contest.setting] = min(lowest[contest.setting], *sample.by_seed.values())
+                drops[of_unit] += sample.all_drops
+                runs[of_unit] += len(sample.by_seed) + len(sample.more)
+                lowest[contest.setting] = min(lowest[contest.setting], *sample.by_seed.values(), *sample.more)
             if entry.contestant.end_to_end_private and not entry.contestant.reference and entry.searches:
                 searches.add(entry.contestant)
     collapsed = {who for (who, _), of_unit in drops.items() if of_unit}
@@ -207,14 +214,12 @@ def with_falls(contests: Sequence[Contest], counted: Sequence[Contest]) -> list[
     }  # fmt: skip
 
     def depth(who: Contestant, unit: str) -> float:
-        of_others = deepest[unit] if who in searches else 0.0
-        if not drops[who, unit] and runs[who, unit] < FEW_RUNS and (of_others or who in collapsed):
-            return math.inf
-        return max(drops[who, unit], default=of_others)
+        known = deepest[unit] if who in searches else max(drops[who, unit], default=0.0)
+        return math.inf if runs[who, unit] < FEW_RUNS and (known or who in collapsed) else known
 
     def drops_in(entry: Entry) -> list[float]:
         sample = entry.sample()
-        return sample.drops if sample else []
+        return sample.all_drops if sample else []
 
     return [
         replace(

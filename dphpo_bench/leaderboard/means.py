@@ -122,11 +122,16 @@ def fall_limit(measure: Measure) -> float:
 
 @dataclass(frozen=True)
 class Sample:
-    """A contestant's values by seed in one table, of which there is at least one; larger is better."""
+    """A contestant's values by seed in one table, of which there is at least one; larger is better.
+
+    Attributes:
+        more: values of further runs, which say how often runs collapse, and nothing else.
+    """
 
     by_seed: Mapping[int, float]
     falls: Falls = NO_FALLS
     setting: str = ""
+    more: tuple[float, ...] = ()
 
     @cached_property
     def mean(self) -> float:
@@ -135,7 +140,14 @@ class Sample:
     @cached_property
     def drops(self) -> list[float]:
         """Distances of the collapsed runs below the median."""
-        values = self.by_seed.values()
+        return self._drops([*self.by_seed.values()])
+
+    @cached_property
+    def all_drops(self) -> list[float]:
+        """The same of the further runs, too."""
+        return self._drops([*self.by_seed.values(), *self.more])
+
+    def _drops(self, values: Sequence[float]) -> list[float]:
         middle = median_high(values)
         return [middle - value for value in values if middle - value > self.falls.limit and len(values) >= FEWEST]
 
@@ -240,6 +252,10 @@ def _with(samples: Sequence[Sample], rates: Mapping[str, Rate]) -> list[tuple[Sa
 
 
 def rate_of(samples: Sequence[Sample]) -> Rate:
+    """Return how often runs collapse: in a single setting with further runs, over several with as many in each."""
+    if len({sample.setting for sample in samples}) == 1:
+        runs = sum(len(sample.by_seed) + len(sample.more) for sample in samples)
+        return Rate(sum(len(sample.all_drops) for sample in samples), runs)
     return Rate(sum(len(sample.drops) for sample in samples), sum(len(sample.by_seed) for sample in samples))
 
 

@@ -99,7 +99,7 @@ class Table:
 
     Attributes:
         stage: "development" if this project settled constants of its methods on these records, else "test".
-        counts: whether it is one of the tables that overall lists, claims and answers about several settings rest on.
+        counted: whether it is one of the tables that overall lists, claims and answers about several settings rest on.
     """
 
     task: str
@@ -114,7 +114,7 @@ class Table:
     model_kind: str = ""
     n_records: int = 0
     stage: str = "test"
-    counts: bool = False
+    counted: bool = False
 
     @property
     def title(self) -> str:

@@ -63,6 +63,6 @@ def _with_standings(tables: Sequence[Table], answers: Sequence[Answer], counted:
         return replace(row, standing=standings.get((table.setting, table.epsilon), {}).get(row.contestant, ""))
 
     return tuple(
-        replace(table, rows=tuple(row_of(row, table) for row in table.rows), counts=table.title in counted)
+        replace(table, rows=tuple(row_of(row, table) for row in table.rows), counted=table.title in counted)
         for table in tables
     )

@@ -21,7 +21,7 @@ from dphpo_bench.leaderboard.values import BEHIND, EQUIVALENT, UNCERTAIN, Contes
 ADVISED = "recommended"
 MOST_NAMED = 4
 MUCH_LESS = 1.5
-"""Who costs less by this factor, and is a point behind the first at most, is named beside it."""
+"""A contestant that costs less by this factor, and is a point behind the first at most, is named beside it."""
 
 MORE_THAN_ALL = "more than 100"
 
@@ -125,7 +125,7 @@ def sentences(answer: Answer) -> list[str]:
     if len(answer.places) == 1:
         return texts
     near = _named(others, EQUIVALENT)
-    texts.append(f"Within {point_text(answer)} of it: {near or 'nobody'}.")
+    texts.append(f"Within {point_text(answer)} of {first.contestant.label}: {near or 'nobody'}.")
     unclear = _named(others, UNCERTAIN)
     if unclear:
         texts.append(f"Too uncertain to say: {unclear}.")
@@ -138,16 +138,18 @@ def sentences(answer: Answer) -> list[str]:
 
 
 def _cheaper(answer: Answer) -> str:
-    """Return who has nearly the mean of the first for much less; nothing if nobody has."""
+    """Return the cheapest place that costs much less, and is a point behind at most; nothing if there is none."""
     first, *others = answer.places
     if not first.cost or not (answer.measure.share or answer.measure.logarithmic):
         return ""
-    most, least = first.cost / MUCH_LESS, first.lead.mean - POINT
-    for place in others:
-        if place.cost and place.cost <= most and place.lead.mean >= least:
-            distance = f"{_distance(answer, place.lead.mean)}{_intervals(answer, place)}"
-            return f"; for {place.cost:.3g}, {place.contestant.label} is {distance}"
-    return ""
+    least, most = first.lead.mean - POINT, first.cost / MUCH_LESS
+    near = [place for place in others if place.standing != BEHIND and place.lead.mean >= least]
+    cheap = [place for place in near if place.cost and place.cost <= most]
+    if not cheap:
+        return ""
+    place = min(cheap, key=lambda place: round(place.cost or 0.0, 1))
+    distance = f"{_distance(answer, place.lead.mean)}{_intervals(answer, place)}"
+    return f"; for {place.cost:.3g}, {place.contestant.label} is {distance}"
 
 
 def point_text(answer: Answer) -> str:

@@ -23,7 +23,7 @@ REFERENCES = frozenset({"grid_composed"})
 
 @dataclass(frozen=True)
 class Asked:
-    """What a suite asks of the tables of a task and its model; of methods in `more_seeds` these seeds, too."""
+    """The seeds that a suite asks for on a task and model, and more of some methods."""
 
     task: Task
     budget: PrivacyBudget
@@ -94,12 +94,17 @@ class Standard:
         asked = self.tasks.get((setting.task, setting.model))
         return asked is not None and asked.setting == setting
 
-    def seeds_of(self, setting: Setting, target: float, method: str) -> frozenset[int] | None:
-        """Return the seeds that a method must have in a table, so that none can choose; None: any."""
+    def seeds_of(self, setting: Setting, target: float) -> frozenset[int] | None:
+        """Return the seeds that every contestant in a table must have, so that none can choose; None: any."""
         if self.tasks is None or not self.may_count(setting, target):
             return None
-        asked = self.tasks[setting.task, setting.model]
-        return asked.seeds | asked.more_seeds.get(method, frozenset())
+        return self.tasks[setting.task, setting.model].seeds
+
+    def more_seeds_of(self, setting: Setting, target: float, method: str) -> frozenset[int]:
+        """Return the seeds that this method must have, too: they say how often its runs collapse."""
+        if self.tasks is None or not self.may_count(setting, target):
+            return frozenset()
+        return self.tasks[setting.task, setting.model].more_seeds.get(method, frozenset())
 
 
 def _default(name: str) -> Who:

@@ -82,7 +82,7 @@ def cells_of(
             "task": {task.name for task, _ in tasks},
             "model": {task.model_name for task, _ in tasks},
             "epsilon": set(suite.epsilons),
-            "seed": {seed for task, _ in tasks for each in suite.methods for seed in suite.seeds_of(task, each.name)},
+            "seed": {seed for task, _ in tasks for some in _seeds(suite, task).values() for seed in some},
         },
     )
     methods = [(method, hints) for method, hints in suite.made_methods() if only_these.accepts("method", method.name)]
@@ -95,7 +95,7 @@ def cells_of(
             if not only_these.accepts("epsilon", budget.epsilon):
                 continue
             for method, method_hints in methods:
-                seeds = [seed for seed in suite.seeds_of(task, method.name) if only_these.accepts("seed", seed)]
+                seeds = [seed for seed in _seeds(suite, task)[method.name] if only_these.accepts("seed", seed)]
                 if seeds and suite.runs_on(method.name, task):
                     identity = identity_of(method, of_task, budget, seeds[0])
                     resources = suite.resources_of(method_hints, task_hints)
@@ -103,6 +103,12 @@ def cells_of(
     if not groups:
         raise InvalidValueError(f"No cell of the suite is all of --only {shown(','.join(only), 300)}.")
     return [cell for cell in chain(*zip_longest(*groups)) if cell]  # seeds vary slowest; see `with_seeds`
+
+
+def _seeds(suite: Suite, task: Task) -> dict[str, tuple[int, ...]]:
+    """Return the seeds of each method on a task."""
+    more = suite.more_seeds_of(task)
+    return {entry.name: suite.seeds_of(task) + more.get(entry.name, ()) for entry in suite.methods}
 
 
 def with_seeds(first: Sequence[Cell], seeds: Iterable[int]) -> list[Cell]:

@@ -123,15 +123,16 @@ class Suite(_Entry):
                             raise UnknownNameError(unknown_name_message("method of the suite", name, known))
             for name, more in entry.more_seeds.items():
                 with _at("tasks", index, "more_seeds", name):
+                    if name in entry.without:
+                        raise InvalidValueError(f"The task goes without {name}.")
                     for seed in more:
                         _refuse_twice(f"Seed {seed}", seed in (entry.seeds or self.seeds))
 
-    def seeds_of(self, task: Task, method: str | None = None) -> tuple[int, ...]:
-        """Return the seeds of all methods, or of one."""
-        more = self.more_seeds_of(task).get(method, ()) if method else ()
-        return (self._entry_of(task).seeds or self.seeds) + more
+    def seeds_of(self, task: Task) -> tuple[int, ...]:
+        return self._entry_of(task).seeds or self.seeds
 
     def more_seeds_of(self, task: Task) -> Mapping[str, tuple[int, ...]]:
+        """Return the further seeds by the name of the method that has them."""
         return self._entry_of(task).more_seeds
 
     def runs_on(self, method: str, task: Task) -> bool:

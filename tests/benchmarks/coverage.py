@@ -6,7 +6,8 @@ Worlds: "spreads", normal scores with the means and standard deviations of the b
 collapse are normal, and as many of each setting's runs collapse as on the board, as deep; "tenth", where each run of a
 contestant that ever collapsed in a unit does so in one of ten; "drawn", where each of these has a rate of its own in
 each setting of each board, from a Beta distribution with mean 5 %, and collapses of any depth up to the deepest of its
-unit. The rule was made with the first three worlds. Truth is the mean of infinitely many runs.
+unit. The rule was made with the first three worlds. In all of them a rate is the same at every ε of a setting. Truth is
+the mean of infinitely many runs.
 
 Before: Student's t of a table, Welch's of a difference, as if no run collapsed. After: as the board shows them.
 With --claims: how many boards of twelve equal contestants, half of which collapse in a run of ten, have a wrong claim.
@@ -78,10 +79,9 @@ def laws(world: str, real: Sequence[Contest], rng: np.random.Generator) -> Laws:
             sample = entry.sample()
             assert sample is not None
             for place in (contest.title, contest.setting.measure.unit):
-                drops[entry.contestant, place] += sample.drops
-                runs[entry.contestant, place] += len(sample.by_seed)
-    rates = {place: float(rng.beta(*RATES)) for place in drops}
-    depths = {place: float(rng.random()) for place in drops}
+                drops[entry.contestant, place] += sample.all_drops
+                runs[entry.contestant, place] += len(sample.by_seed) + len(sample.more)
+    chances = {place: (float(rng.beta(*RATES)), float(rng.random())) for place in drops if world == "drawn"}
     drawn = {}
     for contest in real:
         for entry in contest.entries:
@@ -96,8 +96,10 @@ def laws(world: str, real: Sequence[Contest], rng: np.random.Generator) -> Laws:
                 law = replace(law, rate=0.1, depth=min(fmean(drops[unit]), law.mean - sample.falls.lowest))
             if world == "drawn" and drops[unit]:
                 limit, deepest = sample.falls.limit, max(drops[unit])
-                depth = min(limit + depths[here] * (deepest - limit), law.mean - sample.falls.lowest)
-                law = replace(law, rate=rates[here], depth=depth)
+                rate, share = chances[here]
+                law = replace(
+                    law, rate=rate, depth=min(limit + share * (deepest - limit), law.mean - sample.falls.lowest)
+                )
             drawn[who, contest.title, contest.target] = law
     return drawn
 
@@ -114,7 +116,8 @@ def boards(world: str, real: Sequence[Contest], count: int) -> Iterator[tuple[li
                 seeds = sorted(entry.by_seed())
                 scores = dict(zip(seeds, law.draw(len(seeds), rng), strict=True))
                 limit = Falls(fall_limit(contest.setting.measure))
-                entries.append(Entry(entry.contestant, entry.runs, False, entry.title, limit, {"score": scores}))
+                more = tuple(law.draw(len(entry.more), rng))
+                entries.append(Entry(entry.contestant, entry.runs, False, entry.title, limit, more, {"score": scores}))
             made_up.append(replace(contest, entries=entries))
         yield with_falls(made_up, made_up), drawn
 

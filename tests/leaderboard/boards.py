@@ -251,7 +251,7 @@ def board(tables: Sequence[Table], findings: Sequence[Finding] = (), refused: Se
     return Board(
         findings=tuple(findings),
         overalls=tuple(overall(epsilon, tables) for epsilon in (None, *epsilons)) if tables else (),
-        tables=tuple(tables),
+        tables=tuple(replace(each, counted=True) for each in tables),
         missing=("fashion_mnist (linear), ε = 1", "fashion_mnist (linear), ε = 3") if tables else (),
         rejected=tuple(refused),
         failed=tuple(refused),

@@ -307,7 +307,7 @@ def test_tables_outside_the_standard_do_not_count(tmp_path: Path) -> None:
     submit(tmp_path, *honest, *spam, *other, *odd)
     board = score(read(tmp_path), standard)
     assert len(board.tables) == 4
-    assert [table.title for table in board.tables if table.counts] == ["toy (linear), ε = 1"]
+    assert [table.title for table in board.tables if table.counted] == ["toy (linear), ε = 1"]
     assert [overall.tables for overall in board.overalls] == [("toy (linear), ε = 1",)]
     assert board.missing == ("toy (linear), ε = 3, 4",)
     assert "hyfreedp" in board.findings[0].text
@@ -355,25 +355,27 @@ def test_who_lacks_a_seed_is_not_compared_and_other_seeds_do_not_count(tmp_path:
     assert "§" in "".join(to_markdown(board, []).values())
 
 
-def test_a_method_may_be_asked_for_more_seeds_than_others(tmp_path: Path) -> None:
-    standard = replace(
-        Standard.builtin(),
-        methods=frozenset({"auto_clipping", "hyfreedp"}),
-        tasks=_asked({0, 1, 2}, hyfreedp={3, 4}, liu_talwar={3, 4}),
-    )
-    submit(tmp_path, *_runs("auto_clipping", [0.5, 0.5, 0.5, 0.9]), *_runs("liu_talwar", [0.6, 0.6, 0.6]))
-    submit(tmp_path, *_runs("hyfreedp", [0.6, 0.6, 0.6, 0.8, 0.8]), *_runs("grid_oracle", [0.7] * 3))
-    board = score(read(tmp_path), standard)
-    rows = {row.contestant.label: row for row in board.tables[0].rows}
-    assert [(label, row.seeds, row.lacks_seeds, row.utility.mean) for label, row in sorted(rows.items())] == [
-        ("auto_clipping", 3, False, pytest.approx(0.5)),
-        ("hyfreedp", 5, False, pytest.approx(0.68)),
-        ("liu_talwar", 3, True, pytest.approx(0.6)),
-    ]
-    lead = rows["hyfreedp"].gap_to_untuned
-    assert lead is not None
-    assert lead.mean == pytest.approx(0.18)
-    assert {row.contestant.label for row in board.overalls[0].rows} == {"auto_clipping", "hyfreedp"}
+def test_further_seeds_of_a_method_say_how_often_it_collapses_and_nothing_else(tmp_path: Path) -> None:
+    submit(tmp_path, *_runs("auto_clipping", [0.5, 0.51, 0.52, 0.9]), *_runs("liu_talwar", [0.6, 0.6, 0.6]))
+    submit(tmp_path, *_runs("hyfreedp", [0.6, 0.6, 0.61, 0.62, 0.1]), *_runs("grid_oracle", [0.7] * 3))
+
+    def rows(**more: frozenset[int]) -> dict[str, Row]:
+        standard = replace(Standard.builtin(), methods=frozenset({"hyfreedp"}), tasks=_asked({0, 1, 2}, **more))
+        (table,) = score(read(tmp_path), standard).tables
+        return {row.contestant.label: row for row in table.everyone}
+
+    before, after = rows(), rows(hyfreedp=frozenset({3, 4}))
+    for label in ("auto_clipping", "liu_talwar", "grid_oracle"):
+        assert replace(before[label], standing="") == replace(after[label], standing="")
+    mine, then = before["hyfreedp"], after["hyfreedp"]
+    assert (then.seeds, then.worst, then.ranks, then.lacks_seeds) == (3, 0.6, mine.ranks, False)
+    assert (mine.collapses.count, mine.collapses.runs) == (0, 3)
+    assert (then.collapses.count, then.collapses.runs) == (1, 5)
+    assert mine.gap_to_untuned
+    assert then.gap_to_untuned
+    assert then.gap_to_untuned.mean == mine.gap_to_untuned.mean
+    assert then.gap_to_untuned.low < mine.gap_to_untuned.low  # type: ignore[operator]
+    assert rows(liu_talwar=frozenset({3, 4}))["liu_talwar"].lacks_seeds
 
 
 @pytest.mark.parametrize(

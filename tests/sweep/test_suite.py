@@ -118,6 +118,8 @@ def test_a_method_may_have_more_seeds_on_a_task(load, tmp_path) -> None:
     assert len(cells_of(suite, source, ["seed=7,epsilon=3"])) == 2
     with pytest.raises(InvalidValueError, match=r"tasks\[1\].more_seeds.liu_talwar: Seed 2 is there twice"):
         load(SUITE.replace(here, f"{here} more_seeds = {{ liu_talwar = [7, 2] }},"))
+    with pytest.raises(InvalidValueError, match=r"tasks\[1\].more_seeds.liu_talwar: The task goes without liu_talwar"):
+        load(SUITE.replace(here, f'{here} more_seeds = {{ liu_talwar = [7] }}, without = ["liu_talwar"],'))
     with pytest.raises(InvalidValueError, match=r"tasks\[1\].more_seeds: .*'liu_talwa'.* Did you mean"):
         load(SUITE.replace(here, f"{here} more_seeds = {{ liu_talwa = [7] }},"))
     with pytest.raises(InvalidValueError, match=r"tasks\[1\].more_seeds.liu_talwar: .*at least one value"):
@@ -156,11 +158,13 @@ def test_a_file_that_is_not_toml_names_the_line(load, tmp_path) -> None:
     ("name", "cells"),
     [
         ("quick", 99),
-        ("core", 20 * 3 * 43 - 7 * 3 * 3),
+        ("core", 20 * 3 * 43 - 7 * 3 * 3 + 7 * 3),
         ("fine_tuning", 12 * 3 * 9),
         ("full", 38 * 8 * 3 * 5),
         ("two_tables", 8 * 2 * 3 * 5),
-        ("records", 9 * 13 * 2 * 3),
+        ("records", 9 * 2 * (6 * 8 + 7 * 3)),
+        ("convex", 3 * (5 + 5 + 3 + 3)),
+        ("spaces", 4 * 3 * 3 * 5),
         ("epsilons", 9 * 5 * 3 * 3),
         ("twenty_seeds", 7 * 4 * 3 * 20),
     ],
