@@ -2,17 +2,20 @@
 
 import csv
 import io
+import math
 from pathlib import Path
 
 import pytest
 
 from dphpo_bench.leaderboard.columns import overall_csv, to_csv
+from dphpo_bench.leaderboard.contestants import contests_of, frame_of
 from dphpo_bench.leaderboard.means import Rate
 from dphpo_bench.leaderboard.scoring import score
+from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.submissions import Setting
 from dphpo_bench.records.measure import ACCURACY
 from dphpo_bench.records.record import RunRecord
-from tests.leaderboard.submitted import board_of, make_record, read
+from tests.leaderboard.submitted import board_of, make_record, read, submit
 
 FACTS = {"n_records": 1000, "inputs": {"shape": [9], "dtype": "float", "vocabulary": None}}
 STEADY = {"auto_clipping": 0.7, "grid_oracle": 0.9, "hyfreedp": 0.88, "mechanic": 0.878, "dowg": 0.6}
@@ -81,6 +84,26 @@ def test_a_collapse_in_one_table_is_allowed_for_in_the_others(tmp_path: Path) ->
         next(row for row in fallen.tables[0].rows if row.contestant.method == "hyfreedp").utility
         == next(row for row in calm.tables[0].rows if row.contestant.method == "hyfreedp").utility
     )
+
+
+@pytest.mark.parametrize("tasks", [1, 7])
+def test_how_deep_a_contestant_may_fall(tmp_path: Path, tasks: int) -> None:
+    """Searches fall as deep as any of them; with fewer than 30 runs, who may fall at all may fall anywhere."""
+    falls = {"liu_talwar": (2, 0.3), "papernot_steinke": (2, 0.11), "subsampled_tuning": (2, 0.0), "dowg": (1, 0.2),
+             "mechanic": (1, 0.0)}  # fmt: skip
+    records = [
+        record
+        for at in range(tasks)
+        for method, (trials, drop) in falls.items()
+        for record in runs(method, 0.7, f"task_{at}", 10 * at, drop if at == 0 else 0.0, runs=trials)
+    ]
+    submit(tmp_path, *records)
+    contests = contests_of(frame_of(read(tmp_path).runs), Standard.builtin())
+    found = {entry.contestant.label: entry.falls.deepest for entry in contests[0].entries}
+    searches = dict.fromkeys(("liu_talwar", "papernot_steinke", "subsampled_tuning"), 0.3)
+    anywhere = dict.fromkeys((*searches, "dowg"), math.inf)
+    few, many = {**anywhere, "mechanic": 0.0}, {**searches, "dowg": 0.2, "mechanic": 0.0}
+    assert found == pytest.approx(few if tasks == 1 else many, abs=0.002)
 
 
 def test_tests_have_a_ranking_of_their_own(tmp_path: Path) -> None:
