@@ -186,9 +186,9 @@ def _with_anchors(contest: Contest, standard: Standard) -> Contest:
 def with_falls(contests: Sequence[Contest], counted: Sequence[Contest]) -> list[Contest]:
     """Return the contests with how deep each contestant may fall: as deep as it did by metrics of the same unit.
 
-    Any private search may fall as deep as others, since they all draw their trials. With few runs by metrics of one
-    unit, a contestant that may fall at all, or that fell by metrics of another, may fall anywhere. A run outside of the
-    tables that count says nothing about those: at a very small ε every method scatters.
+    A private search that never fell may fall as deep as others, since they all draw their trials. With few runs by
+    metrics of one unit, a contestant that may fall at all, or that fell by metrics of another, may fall anywhere. A run
+    outside of the tables that count says nothing about those: at a very small ε every method scatters.
     """
     drops: defaultdict[tuple[Contestant, str], list[float]] = defaultdict(list)
     runs: Counter[tuple[Contestant, str]] = Counter()
@@ -214,7 +214,7 @@ def with_falls(contests: Sequence[Contest], counted: Sequence[Contest]) -> list[
     }  # fmt: skip
 
     def depth(who: Contestant, unit: str) -> float:
-        known = deepest[unit] if who in searches else max(drops[who, unit], default=0.0)
+        known = max(drops[who, unit], default=deepest[unit] if who in searches else 0.0)
         return math.inf if runs[who, unit] < FEW_RUNS and (known or who in collapsed) else known
 
     def drops_in(entry: Entry) -> list[float]:
