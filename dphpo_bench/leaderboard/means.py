@@ -144,7 +144,7 @@ class Sample:
 
     @cached_property
     def all_drops(self) -> list[float]:
-        """The same of the further runs, too."""
+        """Distances of the collapsed runs below the median of all, the further runs included."""
         return self._drops([*self.by_seed.values(), *self.more])
 
     def _drops(self, values: Sequence[float]) -> list[float]:
@@ -252,7 +252,7 @@ def _with(samples: Sequence[Sample], rates: Mapping[str, Rate]) -> list[tuple[Sa
 
 
 def rate_of(samples: Sequence[Sample]) -> Rate:
-    """Return how often runs collapse: in a single setting with further runs, over several with as many in each."""
+    """Return how often runs collapse. Further runs count where all samples are of one setting: it has more of them."""
     if len({sample.setting for sample in samples}) == 1:
         runs = sum(len(sample.by_seed) + len(sample.more) for sample in samples)
         return Rate(sum(len(sample.all_drops) for sample in samples), runs)

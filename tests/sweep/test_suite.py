@@ -104,17 +104,18 @@ def test_a_method_may_have_more_seeds_on_a_task(load, tmp_path) -> None:
     here = '{ name = "mnist", models = ["linear", "cnn"],'
     suite = load(SUITE.replace(here, f"{here} more_seeds = {{ liu_talwar = [7, 8] }},"))
     source = DataSource.resolve(tmp_path, tmp_path)
-    cells = {(each.identity.task, each.identity.model, each.identity.method, each.identity.epsilon, each.identity.seed)
-             for each in cells_of(suite, source)}  # fmt: skip
-    usual = {(each.identity.task, each.identity.model, each.identity.method, each.identity.epsilon, each.identity.seed)
-             for each in cells_of(load(SUITE), source)}  # fmt: skip
+    found, usual = (
+        {(each.task, each.model, each.method, each.epsilon, each.seed)
+         for each in (cell.identity for cell in cells_of(one, source))}
+        for one in (suite, load(SUITE))
+    )  # fmt: skip
     more = {
         ("mnist", model, "liu_talwar", epsilon, seed)
         for model in ("linear", "cnn")
         for epsilon in (1, 3)
         for seed in (7, 8)
     }
-    assert cells == usual | more
+    assert found == usual | more
     assert len(cells_of(suite, source, ["seed=7,epsilon=3"])) == 2
     with pytest.raises(InvalidValueError, match=r"tasks\[1\].more_seeds.liu_talwar: Seed 2 is there twice"):
         load(SUITE.replace(here, f"{here} more_seeds = {{ liu_talwar = [7, 2] }},"))
