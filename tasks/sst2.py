@@ -1,8 +1,11 @@
 """SST-2: whether a phrase of a film review is positive."""
 
+import dphpo_bench as bench
 from dphpo_bench.data.datasets import Split, Table
 from dphpo_bench.recipes.roberta import Roberta
 from dphpo_bench.recipes.text_task import TextTask
+
+from .e2e_ratings import E2eRatings
 
 DATASET = Table(
     name="sst2",
@@ -37,3 +40,8 @@ class Sst2(TextTask):
     datasets = (DATASET,)
     n_classes = 2
     roberta = Roberta(longest=64)  # three of the records to train on are longer
+
+    @property
+    def sibling(self) -> bench.Task:
+        """Sentences that praise a restaurant or do not; a fourth as many."""
+        return E2eRatings(self.model_name)
