@@ -6,8 +6,8 @@ Worlds: "spreads", normal scores with the means and standard deviations of the b
 collapse are normal, and as many of each setting's runs collapse as on the board, as deep; "tenth", where each run of a
 contestant that ever collapsed in a unit does so in one of ten; "drawn", where each of these has a rate of its own in
 each setting of each board, from a Beta distribution with mean 5 %, and collapses of any depth up to the deepest of its
-unit; "apart", as "seen", but with a rate for each ε by itself, which the rule takes for equal at all ε of a setting. The
-rule was made with the first three worlds. Truth is the mean of infinitely many runs.
+unit; "apart", as "seen", but with a rate for each ε by itself, where the rule takes them for equal at all of a setting.
+The rule was made with the first three worlds. Truth is the mean of infinitely many runs.
 
 Before: Student's t of a table, Welch's of a difference, as if no run collapsed. After: as the board shows them.
 With --claims: how many boards of twelve equal contestants, half of which collapse in a run of ten, have a wrong claim.
