@@ -36,7 +36,7 @@ class Sst2(TextTask):
 
     name = "sst2"
     summary = "SST-2: phrases of film reviews, positive or negative, N=67,349."
-    models = ("linear", "bitfit", "lora", "roberta", "roberta_bitfit", "roberta_lora", "gru")
+    models = ("linear", "block", "bitfit", "lora", "roberta", "roberta_bitfit", "roberta_lora", "gru")
     datasets = (DATASET,)
     n_classes = 2
     roberta = Roberta(longest=64)  # three of the records to train on are longer
