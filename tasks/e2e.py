@@ -82,7 +82,8 @@ class E2e(DatasetTask):
     as `name : Zizzi | eatType : pub ||`. Its perplexity is that of its own tokens: compare models by BLEU.
 
     BLEU is that of the whole sentences with all their references, letter case apart. The small one gets its names back.
-    Where the extra "texts" is installed, the model writes once more, for NIST, ROUGE-L and CIDEr: a further test.
+    Where the extra "texts" is installed, the model writes once more, for NIST, ROUGE-L, CIDEr and, with Java, METEOR: a
+    further test.
 
     Attributes:
         gpt2: what the published GPT-2 is like, and how long its texts are: the limit is that of Li et al. 2022. Of the
@@ -125,8 +126,8 @@ class E2e(DatasetTask):
 
     @property
     def further_tests(self) -> tuple[bench.metrics.FurtherTest, ...]:
-        """NIST, ROUGE-L and CIDEr of what the model writes, where their packages are installed."""
-        from dphpo_bench.recipes.text_metrics import NAMES, has_text_metrics, text_metrics
+        """NIST, ROUGE-L, CIDEr and METEOR of what the model writes, where their packages, and Java, are installed."""
+        from dphpo_bench.recipes.text_metrics import METEOR, has_text_metrics, text_metric_names, text_metrics
 
         if not has_text_metrics():
             return ()
@@ -136,7 +137,9 @@ class E2e(DatasetTask):
             return text_metrics(*texts_of(test, lambda some: write(model, some)))
 
         about = "test texts as for BLEU, by NLTK and pycocoevalcap on sacrebleu's words without letter case"
-        metrics = (bench.metrics.ModelMetrics(NAMES, measured),)
+        names = text_metric_names()
+        about += "; METEOR 1.5" if METEOR in names else ""
+        metrics = (bench.metrics.ModelMetrics(names, measured),)
         return (bench.metrics.FurtherTest("texts", about, self.load_test, metrics),)
 
     @property

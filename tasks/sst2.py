@@ -1,8 +1,11 @@
 """SST-2: whether a phrase of a film review is positive."""
 
+import dphpo_bench as bench
 from dphpo_bench.data.datasets import Split, Table
 from dphpo_bench.recipes.roberta import Roberta
 from dphpo_bench.recipes.text_task import TextTask
+
+from .e2e_ratings import E2eRatings
 
 DATASET = Table(
     name="sst2",
@@ -33,7 +36,12 @@ class Sst2(TextTask):
 
     name = "sst2"
     summary = "SST-2: phrases of film reviews, positive or negative, N=67,349."
-    models = ("linear", "bitfit", "lora", "roberta", "roberta_bitfit", "roberta_lora", "gru")
+    models = ("linear", "block", "bitfit", "lora", "roberta", "roberta_bitfit", "roberta_lora", "gru")
     datasets = (DATASET,)
     n_classes = 2
     roberta = Roberta(longest=64)  # three of the records to train on are longer
+
+    @property
+    def sibling(self) -> bench.Task:
+        """Sentences that praise a restaurant or do not; a fourth as many."""
+        return E2eRatings(self.model_name)

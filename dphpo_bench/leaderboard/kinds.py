@@ -23,7 +23,7 @@ LINEAR = frozenset({"linear", "gaussian", "pretrained", "vit_head", "small_vit_h
 """Models that are linear in the numbers of a record. A number at the end, as in linear_300, is of records."""
 
 FINE_TUNED = frozenset(
-    {"bitfit", "lora"}
+    {"block", "bitfit", "lora"}
     | {f"{base}{part}" for base in ("gpt2", "roberta", "small_vit", "vit") for part in ("", "_bitfit", "_lora")}
 )
 """Models that start from a pretrained network and train some or all of it. All others are networks from scratch."""

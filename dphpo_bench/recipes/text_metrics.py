@@ -3,16 +3,22 @@
 NIST (Doddington 2002) is that of NLTK; ROUGE-L (Lin 2004) and CIDEr (Vedantam et al. 2015, with its limits on repeated
 words and on lengths) are those of pycocoevalcap, as in the scripts of the E2E challenge. These scripts split texts into
 words by a program in Java; here sacrebleu's 13a does, as for BLEU, without letter case. So figures differ a little from
-published ones. METEOR is not here: it needs that program, or WordNet, which no package holds.
+published ones. METEOR (Denkowski and Lavie 2014) is version 1.5, a program in Java that pycocoevalcap holds: it is
+measured where there is a Java to run it.
 """
 
 from collections.abc import Sequence
 from importlib.util import find_spec
+from shutil import which
+from subprocess import DEVNULL, PIPE, Popen
 
+from dphpo_bench.base.errors import DataError
 from dphpo_bench.recipes.language_models import require_bleu
 
 NAMES = ("nist", "rouge_l", "cider")
-"""Names of the metrics, in the order of `text_metrics`."""
+"""Names of the metrics that need no Java, in the order of `text_metrics`."""
+
+METEOR = "meteor"
 
 LONGEST = 5
 """Words of the longest phrases that NIST counts."""
@@ -23,13 +29,18 @@ def has_text_metrics() -> bool:
     return all(find_spec(name) is not None for name in ("nltk", "pycocoevalcap"))
 
 
+def text_metric_names() -> tuple[str, ...]:
+    """Return the names of what `text_metrics` measures on this machine."""
+    return (*NAMES, METEOR) if which("java") else NAMES
+
+
 def text_metrics(texts: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
-    """Return NIST, ROUGE-L in [0, 1] and CIDEr in [0, 10] of texts, each with its references.
+    """Return NIST, ROUGE-L in [0, 1], CIDEr in [0, 10] and, with Java, METEOR in [0, 1] of texts with references.
 
     NIST is 0 if no text has `LONGEST` words.
 
     Raises:
-        DataError: if sacrebleu is missing.
+        DataError: if sacrebleu is missing, or Java cannot run METEOR.
     """
     require_bleu()
     from nltk.translate.nist_score import corpus_nist
@@ -51,4 +62,40 @@ def text_metrics(texts: Sequence[str], references: Sequence[Sequence[str]]) -> l
     for text, some in zip(written, said, strict=True):
         cider += (text, some)
     rouge = [Rouge().calc_score([text], some) for text, some in zip(written, said, strict=True)]
-    return [float(nist), sum(rouge) / len(rouge), float(cider.compute_score()[0])]
+    values = [float(nist), sum(rouge) / len(rouge), float(cider.compute_score()[0])]
+    return [*values, _meteor(written, said)] if METEOR in text_metric_names() else values
+
+
+def _meteor(texts: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """Return METEOR of all texts together, with its own normalisation of words.
+
+    The package's own class for it would wait forever for a Java that fails.
+    """
+    import pycocoevalcap.meteor as package
+
+    parts = [
+        [" ".join(part.replace("|||", " ").split()) for part in (*some, text)]
+        for some, text in zip(references, texts, strict=True)
+    ]
+    command = ["java", "-Xmx2G", "-jar", "meteor-1.5.jar", "-", "-", "-stdio", "-l", "en", "-norm"]
+    try:
+        with Popen(
+            command, cwd=package.__path__[0], stdin=PIPE, stdout=PIPE, stderr=DEVNULL, encoding="utf-8"
+        ) as program:
+            asked, answers = program.stdin, program.stdout
+            assert asked is not None
+            assert answers is not None
+
+            def answer(*line: str) -> str:
+                asked.write(" ||| ".join(line) + "\n")
+                asked.flush()
+                return answers.readline().strip()
+
+            counts = [answer("SCORE", *some) for some in parts]
+            scores = [answer("EVAL", *counts), *(answers.readline() for _ in counts)]  # that of all is the last
+        return float(scores[-1])
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"METEOR needs a Java that runs, and the one on the PATH failed: {error}. Install a Java runtime, or take "
+            "it off the PATH to go without METEOR."
+        ) from error

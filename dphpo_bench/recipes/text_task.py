@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.recipes.fine_tuning import Which
 
-FINE_TUNED: "dict[str, Which]" = {**ROBERTAS, "bitfit": "bitfit", "lora": "lora", "gru": "all"}
+FINE_TUNED: "dict[str, Which]" = {**ROBERTAS, "block": "all", "bitfit": "bitfit", "lora": "lora", "gru": "all"}
 """The models that are more than a linear layer, and what they train: "gru" all but the embeddings that it reads."""
 
 
@@ -31,8 +31,9 @@ class TextTask(DatasetTask):
 
     Models: "linear", a linear layer that starts from zero on features of a pretrained encoder. Where a subclass lists
     them among its `models`: "roberta", "roberta_bitfit" and "roberta_lora", a RoBERTa of which all weights, the biases,
-    or matrices added to queries and values are trained; and for single texts "bitfit" and "lora", which fine-tune the
-    encoder's next block on what the layers below put out; the mean of the tokens goes through it, to a linear layer.
+    or matrices added to queries and values are trained; and for single texts "block", "bitfit" and "lora", which do the
+    same to the encoder's next block, on what the layers below put out; the mean of the tokens goes through it, to a
+    linear layer.
     "gru" is a recurrent network on the frozen embeddings with which a pretrained encoder begins.
 
     A pair has four times the features: those of either text, the absolute values of their differences, and their

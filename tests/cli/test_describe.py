@@ -24,7 +24,7 @@ def test_a_method(main_here: Any) -> None:
 def test_a_task_with_one_of_its_models(main_here: Any) -> None:
     code, out, err = main_here("describe", "sst2", "--model", "lora")
     assert (code, err) == (0, "")
-    for text in ("linear (default), bitfit, lora", "N = 67,349", "accuracy", "schedule of lora", "nlp.stanf"):
+    for text in ("linear (default), block, bitfit, lora", "N = 67,349", "accuracy", "schedule of lora", "nlp.stanf"):
         assert text in out
     assert "none stated: searches take their own" in out
 

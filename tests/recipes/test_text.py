@@ -123,7 +123,7 @@ def tuned_on(table: Table, route: TextFeatures, model: str) -> TextTask:
     class Reviews(TextTask):
         name = "reviews"
         summary = "A small dataset."
-        models = ("linear", "bitfit", "lora")
+        models = ("linear", "block", "bitfit", "lora")
         datasets = (table,)
         n_classes = 2
         tuned_features = replace(route, layers=LAYERS - 1)
@@ -267,7 +267,7 @@ class TestTask:
         torch.testing.assert_close(difference, (one - other).abs(), atol=0.02, rtol=0.01)
         torch.testing.assert_close(product, one * other, atol=0.02, rtol=0.01)
 
-    @pytest.mark.parametrize("model", ["bitfit", "lora"])
+    @pytest.mark.parametrize("model", ["block", "bitfit", "lora"])
     def test_a_fine_tuned_block_goes_on_where_the_cached_tokens_end(
         self, features: TextFeatures, mirror: bench.DataSource, encoder: Path, model: str, here: None
     ) -> None:
@@ -294,7 +294,7 @@ class TestTask:
         assert record.status == "ok", record.error
         assert structure == structure_hash(task.build_model())
 
-    @pytest.mark.parametrize("model", ["bitfit", "lora"])
+    @pytest.mark.parametrize("model", ["block", "bitfit", "lora"])
     def test_what_holds_for_every_task(self, features: TextFeatures, model: str, here: None) -> None:
         task, contract = tuned_on(dataset(), features, model), TaskContract()
         contract.test_facts_are_public(task)
@@ -303,7 +303,7 @@ class TestTask:
         contract.test_losses_and_scores_are_of_one_record_each(task)
         contract.test_model_treats_each_record_alone(task)
 
-    @pytest.mark.parametrize("model", ["bitfit", "lora"])
+    @pytest.mark.parametrize("model", ["block", "bitfit", "lora"])
     def test_gradients_of_records_are_those_of_a_loop(
         self, features: TextFeatures, mirror: bench.DataSource, model: str, here: None
     ) -> None:

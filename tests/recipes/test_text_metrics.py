@@ -1,12 +1,15 @@
-"""NIST, ROUGE-L and CIDEr, against their formulas."""
+"""NIST, ROUGE-L, CIDEr and METEOR, against their formulas."""
 
 import math
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
+from shutil import which
 
 import pytest
 
-from dphpo_bench.recipes.text_metrics import NAMES, has_text_metrics, text_metrics
+from dphpo_bench.base.errors import DataError
+from dphpo_bench.recipes.text_metrics import NAMES, has_text_metrics, text_metric_names, text_metrics
 
 pytestmark = pytest.mark.skipif(not has_text_metrics(), reason="needs the extra texts")
 
@@ -18,10 +21,16 @@ REFERENCES = [
 ]
 
 
+@pytest.fixture
+def no_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dphpo_bench.recipes.text_metrics.which", lambda _: None)
+
+
 def measured(texts: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
-    return dict(zip(NAMES, text_metrics(texts, references), strict=True))
+    return dict(zip(text_metric_names(), text_metrics(texts, references), strict=True))
 
 
+@pytest.mark.usefixtures("no_java")
 def test_rouge_is_the_f_measure_of_the_longest_common_subsequence() -> None:
     """β = 1.2, precision and recall each of the reference that is best for it."""
     values = measured(["the cat sat"], [["A cat", "The cat sat down"]])
@@ -29,6 +38,7 @@ def test_rouge_is_the_f_measure_of_the_longest_common_subsequence() -> None:
     assert values["rouge_l"] == pytest.approx((1 + 1.44) * precision * recall / (recall + 1.44 * precision))
 
 
+@pytest.mark.usefixtures("no_java")
 def test_nist_of_a_right_text_is_the_information_of_its_words() -> None:
     """Of words that occur once, log2 of their number; a longer phrase of them tells nothing new."""
     text = "one two three four five six seven eight"
@@ -37,6 +47,7 @@ def test_nist_of_a_right_text_is_the_information_of_its_words() -> None:
     assert measured([""], [[text]])["nist"] == 0
 
 
+@pytest.mark.usefixtures("no_java")
 def test_cider_is_its_formula() -> None:
     def vectors(text: str) -> list[dict[tuple[str, ...], float]]:
         words = text.lower().split()
@@ -66,3 +77,32 @@ def test_cider_is_its_formula() -> None:
     ]
     assert measured(TEXTS, REFERENCES)["cider"] == pytest.approx(sum(expected) / 3)
     assert 0 < sum(expected) / 3 < 10
+
+
+@pytest.mark.skipif(which("java") is None, reason="needs Java")
+def test_meteor_is_its_formula() -> None:
+    """α, β, γ and δ for English of the program's documentation; "a", "by" and "the" are function words of its list."""
+    alpha, beta, gamma, delta = 0.85, 0.2, 0.6, 0.75
+    recall = (delta * 1 + (1 - delta) * 2) / (delta * 2 + (1 - delta) * 3)
+    mean = recall / (alpha + (1 - alpha) * recall)
+    expected = mean * (1 - gamma * (1 / 3) ** beta)
+    assert measured(["A pub by"], [["a pub by the river", "nothing"]])["meteor"] == pytest.approx(expected)
+
+
+@pytest.mark.skipif(which("java") is None, reason="needs Java")
+def test_meteor_takes_any_text() -> None:
+    assert measured(["", "a ||| b"], [["the cat"], ["one\ntwo"]])["meteor"] < 0.1
+
+
+def test_a_java_that_does_not_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "java").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "java").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(DataError, match="needs a Java that runs"):
+        measured(["a pub"], [["a pub"]])
+
+
+@pytest.mark.usefixtures("no_java")
+def test_without_java_there_is_no_meteor() -> None:
+    assert text_metric_names() == NAMES
+    assert measured(["a pub"], [["a pub"]]).keys() == {*NAMES}

@@ -48,7 +48,7 @@ GLUE = (Mnli, Qnli, Qqp)
 OF_THE_HUB = (Cifar100, Food101, Gtsrb, *GLUE, Svhn)  # most mirrors lack them
 WITH_DATA = (Adult, AdultFew, *IMAGE_TASKS, Sst2, *OF_THE_HUB)
 # Tried on tiny networks in tests/recipes: the real ones need gigabytes, or weights that no package has.
-FINE_TUNED = ("bitfit", "lora", "gru", *TUNED_VITS, *ROBERTAS)
+FINE_TUNED = ("block", "bitfit", "lora", "gru", *TUNED_VITS, *ROBERTAS)
 
 SLOW_PACKAGED = (DigitsEight(), Readmissions("mlp"), Synthetic(), *map(Synthetic, ("2", "6", "7", "15")))
 

@@ -59,7 +59,7 @@ def names_of_own_classes(task: Task) -> list[str]:
         model = task.transformer.structure(2, "all")  # type: ignore[attr-defined]
     elif "roberta" in task.model_name:
         model = task.roberta.structure(2, "all")  # type: ignore[attr-defined]
-    elif task.model_name in ("bitfit", "lora"):
+    elif task.model_name in ("block", "bitfit", "lora"):
         with torch.device("meta"):
             model = task._with_head(task.tuned_features.block_structure(), "bitfit")  # type: ignore[attr-defined]
     elif task.model_name == "gru":
