@@ -68,7 +68,7 @@ def main() -> None:
             method = make_method(name, parameters)
             runs = [bench.run(method, task, budget, seed=seed, source=source) for seed in range(asked.seeds)]
             accuracy = statistics.mean(run.record.metrics["accuracy"] for run in runs)
-            rates = ", ".join(f"{run.outcome.released.get('learning_rate', 0):.3g}" for run in runs)
+            rates = ", ".join(f"{run.record.released.get('learning_rate', 0):.3g}" for run in runs)
             label = f"{name} {parameters.get('optimizer', '')}".strip()
             sys.stdout.write(f"{label:17} ε = {epsilon}: {100 * accuracy:.1f} ({rates})\n")
             sys.stdout.flush()
