@@ -1,4 +1,4 @@
-"""Whether a sentence of E2E praises a restaurant: public texts that are like SST-2's, on which methods may tune."""
+"""Ratings of restaurants behind E2E's sentences: public texts that are like those of SST-2, to tune on."""
 
 import re
 from dataclasses import replace
