@@ -113,7 +113,9 @@ def place(x: float, y: float, width: float, height: float, body: Markup) -> Mark
 
 
 def text(x: float, y: float, words: str, kind: str = "", most: int = MOST_LETTERS) -> Markup:
-    cut = words if len(words) <= most else f"{words[: most - 1]}…"
+    """Return one line of text; of a long one its beginning and its end, in which labels of one method differ."""
+    end = most // 2
+    cut = words if len(words) <= most else f"{words[: most - 1 - end]}…{words[-end:]}"
     return Markup('<text x="{}" y="{}" class="{}">{}</text>').format(x, y, kind, cut)
 
 
