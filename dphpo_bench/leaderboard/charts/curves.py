@@ -91,7 +91,7 @@ def to_svg(panels: Sequence[SmallPicture], columns: int, each: int, title: str, 
     parts = []
     for number, panel in enumerate(panels):
         x, y = 12 + step * (number % columns), 56 + each * (number // columns)
-        parts.append(frame.text(round(x, 1), y + 14, panel.contestant.label, "name", 22))
+        parts.append(frame.text(round(x, 1), y + 14, panel.contestant.label, "name", 20))
         parts.append(frame.place(round(x, 1), y + 20, round(step - 12, 1), each - 30, panel.behind + panel.marks))
     height = 56 + each * math.ceil(len(panels) / columns) + 6
     return frame.document(WIDTH, height, title, note, description, parts)
