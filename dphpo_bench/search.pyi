@@ -17,6 +17,7 @@ from .recipes.search_method import CandidateMethod as CandidateMethod
 from .recipes.search_method import RandomStopping as RandomStopping
 from .recipes.search_method import SearchMethod as SearchMethod
 from .recipes.search_method import Selection as Selection
+from .recipes.searched_run import Combination as Combination
 from .recipes.searched_run import DpSgdRun as DpSgdRun
 from .recipes.searched_run import SearchedRun as SearchedRun
 from .recipes.searched_run import refuse_search_space as refuse_search_space

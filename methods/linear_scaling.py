@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, linear_regression
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dphpo_bench as bench
 
@@ -17,15 +17,15 @@ class Planned:
     """Parameters of a plan.
 
     Attributes:
-        sweep_noise: σ of a run of each sweep.
+        sweep_noise: σ of a run of each sweep, of the fewest steps.
         score_noise: σ_s.
-        final: the final run, but for what the line gives.
+        final: the final run, but for what the line gives, or one for each number of steps.
         final_epsilon: ε_f.
     """
 
     sweep_noise: tuple[float, ...]
     score_noise: float
-    final: bench.recipes.DpSgd
+    final: bench.search.DpSgdRun
     final_epsilon: float
 
 
@@ -45,18 +45,23 @@ class LinearScaling(bench.Method[Planned]):
     What the paper leaves open: a line that falls, or leads out of the range of r. A larger ε never asks for a
     smaller r, so the line is taken as flat if it falls; and r stays within its range.
 
+    With `most_steps`, rate and steps are searched jointly, as in the paper's public code. Each run draws T, and η = r/T.
+    From the second sweep on neither η nor T may lie on the other side of the best earlier one than r does. A
+    full-batch run of T steps and σ√T costs the same for every T, so any rule may choose it.
+
     Attributes:
         first_share: ε₁ as a share of the whole ε.
         second_share: ε₂ as a share of the whole ε.
         runs: n, runs of each sweep.
         smallest: least r; the candidates are spaced evenly in its logarithm.
         largest: greatest r.
-        steps: T of every run.
+        steps: T of every run; with `most_steps`, the least T.
         score_share: share of μ² that pays for the counts.
         clipping: "abadi:1" is unit clipping.
         averaging: decay of the exponential average of weights that a run returns; 0, the paper's, the last ones.
         third_share: ε₃ as a share of the whole ε, of a third sweep; the line is then the least squares of three points.
             None: two sweeps.
+        most_steps: bound of T, which is then one of `steps`, doubled any number of times. None: T is not searched.
     """
 
     name = "linear_scaling"
@@ -76,29 +81,51 @@ class LinearScaling(bench.Method[Planned]):
     clipping: bench.parameters.ClippingRule = "abadi:1"
     averaging: bench.parameters.Decay = 0.0
     third_share: bench.parameters.Share | None = field(default=None, metadata=bench.parameters.LATER)
+    most_steps: bench.parameters.Count | None = field(default=None, metadata=bench.parameters.LATER)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         pairs = [("first_share", "second_share"), ("smallest", "largest")]
         if self.third_share is not None:
             pairs.append(("second_share", "third_share"))
+        if self.most_steps is not None:
+            pairs.append(("steps", "most_steps"))
         for low, high in pairs:
             least, most = getattr(self, low), getattr(self, high)
             if not least < most:
                 raise bench.errors.InvalidValueError(f"Expected {low} < {high}, got {low}={least} and {high}={most}.")
 
-    def descent(self, noise_multiplier: float = 0.0, total: float = 1.0) -> bench.recipes.DpSgd:
-        """Return one run on all records, of this total step size."""
-        return bench.recipes.DpSgd(
-            1.0, self.steps, noise_multiplier, total / self.steps, clipping=self.clipping, averaging=self.averaging
+    @property
+    def descent(self) -> bench.search.DpSgdRun:
+        """One run on all records, or one for each number of steps; σ = √T."""
+        runs = [
+            bench.recipes.DpSgd(
+                1.0, steps, math.sqrt(steps), 1 / steps, clipping=self.clipping, averaging=self.averaging
+            )
+            for steps in self.lengths()
+        ]
+        if self.most_steps is None:
+            return runs[0]
+        return bench.search.SearchedRun(
+            tuple(bench.search.Combination(run, None, float(run.steps)) for run in runs), drawn=False
         )
+
+    def lengths(self, total: float = 1.0, best: tuple[int, float] | None = None) -> list[int]:
+        """Return the T that a run of total step size r may take; `best` is (T, r) of the best run so far."""
+        lengths = [self.steps]
+        while 2 * lengths[-1] <= (self.most_steps or 0):
+            lengths.append(2 * lengths[-1])
+        if best is None:
+            return lengths
+        low, high = sorted((best[0], best[0] * total / best[1]))
+        return [length for length in lengths if low <= length <= high]
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Planned]:
         """Calibrate the noise of all sweeps, of the counts, and of the final run: what is left."""
         bench.search.refuse_search_space(
             facts, {"learning_rate"}, "the rule scales one step size, and finds its range by itself"
         )
-        run = self.descent()
+        run = self.descent
         sweeps = [run.calibrated(bench.PrivacyBudget(share * budget.epsilon, budget.delta)) for share in self._shares]
         joint = bench.events.calibrate(bench.events.gaussian, budget)
         score_noise = joint * math.sqrt(len(sweeps) * self.runs / self.score_share)
@@ -111,7 +138,7 @@ class LinearScaling(bench.Method[Planned]):
             return bench.events.compose(search, run.with_noise(noise_multiplier).event)
 
         final = run.with_noise(bench.events.calibrate(whole, budget))
-        n_runs = len(sweeps) * self.runs + 1
+        n_runs, each = len(sweeps) * self.runs + 1, run.cost(facts.n_records)
         return bench.Plan(
             budget=budget,
             event=whole(final.noise_multiplier),
@@ -123,34 +150,54 @@ class LinearScaling(bench.Method[Planned]):
                 final_epsilon=bench.events.epsilon(final.event, budget.delta).epsilon,
             ),
             releases=(
-                *(replace(sweep.releases[0], count=sweep.steps * self.runs) for sweep in sweeps),
+                *(replace(one, count=one.count * self.runs) for sweep in sweeps for one in sweep.releases),
                 bench.Release("count of correct predictions", len(sweeps) * self.runs, score_noise, 1.0),
                 *final.releases,
             ),
             cost=bench.Cost(
                 runs=n_runs,
-                steps=n_runs * self.steps,
-                examples=float((n_runs * self.steps + n_runs - 1) * facts.n_records),
+                steps=n_runs * each.steps,
+                examples=n_runs * each.examples + (n_runs - 1) * facts.n_records,
             ),
         )
 
     def run(self, plan: bench.Plan[Planned], session: "bench.Session") -> bench.Outcome:
         """Sweep at each small ε, extrapolate, train."""
-        planned = plan.parameters
-        points, sweeps = [], []
+        planned, best = plan.parameters, None
+        points: list[tuple[float, float]] = []
+        sweeps: list[dict[str, Any]] = []
         for share, noise in zip(self._shares, planned.sweep_noise, strict=True):
-            candidates = self._candidates()
+            candidates, label = self._candidates(), f"Sweep at {share:.0%} of ε"
             sessions = [session.fork(f"ε share {share}, run {index}") for index in range(self.runs)]
-            runs = [self.descent(noise, total) for total in candidates]
-            models = bench.recipes.DpSgd.train_together(sessions, runs, f"Sweep at {share:.0%} of ε")
+            run = self.descent.with_noise(noise)
+            opened = [self._opened(run, *each, best) for each in zip(sessions, candidates, strict=True)]
+            runs, charged = [run for run, _ in opened], [inner for _, inner in opened]
+            if self.most_steps is None:
+                models = bench.recipes.DpSgd.train_together(charged, runs, label)
+            else:
+                models = [run.train(inner, label) for run, inner in opened]
             scores = [part.score(model, planned.score_noise) for part, model in zip(sessions, models, strict=True)]
-            best = candidates[max(range(self.runs), key=scores.__getitem__)]
-            points.append((share * plan.budget.epsilon, best))
+            first = max(range(self.runs), key=scores.__getitem__)
+            best = runs[first].steps, candidates[first]
+            points.append((share * plan.budget.epsilon, best[1]))
             sweeps.append({"epsilon": points[-1][0], "total_step_sizes": candidates, "scores": scores})
+            if self.most_steps is not None:
+                sweeps[-1]["steps"] = [run.steps for run in runs]
         total = on_line(points, planned.final_epsilon, (self.smallest, self.largest))
-        final = self.descent(planned.final.noise_multiplier, total)
-        model = final.train(session, "Final run")
-        return bench.Outcome(model, {"learning_rate": final.learning_rate, "total_step_size": total, "sweeps": sweeps})
+        final, inner = self._opened(planned.final, session, total, best)
+        model = final.train(inner, "Final run")
+        released = {"learning_rate": final.learning_rate, "total_step_size": total, "sweeps": sweeps}
+        return bench.Outcome(model, released if self.most_steps is None else {**released, "steps": final.steps})
+
+    def _opened(
+        self, run: bench.search.DpSgdRun, session: "bench.Session", total: float, best: tuple[int, float] | None
+    ) -> "tuple[bench.recipes.DpSgd, bench.Session]":
+        """Return the run of a total step size, its number of steps drawn, and the session that is charged for it."""
+        lengths = self.lengths(total, best)
+        steps = lengths[int(session.uniform("number of steps") * len(lengths))]
+        epochs = {} if self.most_steps is None else {"epochs": float(steps)}
+        one, inner, _ = run.opened(session, {"learning_rate": total / steps, **epochs})
+        return one, inner
 
     @property
     def _shares(self) -> tuple[float, ...]:

@@ -160,7 +160,8 @@ def simplify(event: DpEvent) -> DpEvent:
       inside a Poisson sample, where all of them see the same batch.
     - A sample of rate 0 releases nothing. Noise of multiplier below `NEGLIGIBLE_NOISE` is no privacy, and neither is
       anything composed with, or sampled from, a release that is not private.
-    - One of equal events is that event. One of several is not private if any of them is not.
+    - One of equal events is that event, one of several Gaussians, if anybody chooses, that of least noise. One of
+      several is not private if any of them is not.
 
     What no rule covers is left as it stands, for the accountants to refuse by name. The result is a single event, one
     repeated event, or a composition of these in an order of its own.
@@ -210,7 +211,13 @@ def _simplify_part(event: DpEvent) -> DpEvent:
                 return non_private()
             if len(set(branches)) == 1:
                 return branches[0]
-            # A free choice gains nothing from a branch that is listed twice.
-            return event if weights else one_of(list(dict.fromkeys(branches)))
+            if weights:
+                return event
+            # A free choice gains nothing from a branch that is listed twice, or from a Gaussian of more noise.
+            noise = [branch.noise_multiplier for branch in branches if isinstance(branch, dp_event.GaussianDpEvent)]
+            left = dict.fromkeys(
+                gaussian(min(noise)) if isinstance(branch, dp_event.GaussianDpEvent) else branch for branch in branches
+            )
+            return one_of(list(left)) if len(left) > 1 else next(iter(left))
         case _:
             return event

@@ -90,6 +90,41 @@ def test_a_third_sweep_is_paid_for(plain_run, tiny_task, budget) -> None:
     assert "third_share" not in LinearScaling().parameters
 
 
+def test_rates_and_steps_are_searched_together(plain_run, tiny_task, budget) -> None:
+    """A run of any number of steps costs the same, so the search costs no more than at a fixed number of steps."""
+    method = LinearScaling(steps=5, most_steps=40)
+    plan, fixed = method.plan(tiny_task.facts, budget), LinearScaling(steps=5).plan(tiny_task.facts, budget)
+    assert plan.parameters.final.noise_multiplier == pytest.approx(fixed.parameters.final.noise_multiplier, rel=1e-6)
+    taken = []
+    for seed in range(4):
+        record = plain_run(method, seed=seed).record
+        assert record.status == "ok", record.error
+        assert record.privacy.recomputed.epsilon <= budget.epsilon
+        sweeps = record.released["sweeps"]
+        runs = [*itertools.chain(*(sweep["steps"] for sweep in sweeps)), record.released["steps"]]
+        assert set(runs) <= {5, 10, 20, 40}
+        assert record.released["total_step_size"] == pytest.approx(
+            record.released["learning_rate"] * record.released["steps"]
+        )
+        taken += runs
+    assert set(taken) == {5, 10, 20, 40}
+    assert "most_steps" not in LinearScaling().parameters
+
+
+@pytest.mark.parametrize(
+    ("best", "total", "expected"),
+    [
+        (None, 9.0, [5, 10, 20, 40]),  # nothing is known yet
+        ((10, 3.0), 3.0, [10]),
+        ((10, 3.0), 6.0, [10, 20]),  # neither the rate nor the number of steps falls
+        ((10, 3.0), 300.0, [10, 20, 40]),
+        ((10, 3.0), 1.5, [5, 10]),  # neither rises
+    ],
+)
+def test_neither_rates_nor_steps_move_against_their_product(best, total: float, expected: list[int]) -> None:
+    assert LinearScaling(steps=5, most_steps=40).lengths(total, best) == expected
+
+
 # ---------------------------------------------------------------------------------------------- propose-test
 
 

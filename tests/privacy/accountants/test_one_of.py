@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from dp_accounting.dp_event import DpEvent
+from scipy.stats import norm
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.privacy.accountants import profiles
@@ -265,6 +266,22 @@ class TestRules:
         assert simplify(one_of([gaussian(2), non_private()], [1, 1])) == non_private()
         assert simplify(one_of([pure_dp(1), pure_dp(2), pure_dp(1)])) == one_of([pure_dp(1), pure_dp(2)])
         assert simplify(one_of([no_op(), compose()])) == no_op()
+
+    def test_of_several_gaussians_the_least_noise_counts(self) -> None:
+        """Against the exact curve of a Gaussian mechanism (Balle and Wang 2018, Theorem 8)."""
+
+        def delta(noise: float) -> Array:
+            mean, tail = 1 / (2 * noise), EPSILONS * noise
+            return np.asarray(norm.cdf(mean - tail) - np.exp(EPSILONS) * norm.cdf(-mean - tail))
+
+        choice = one_of([gaussian(3), repeat(gaussian(4), 4), gaussian(2.5)])
+        assert simplify(choice) == gaussian(2.0)
+        assert (delta(2.0) >= np.maximum(delta(2.5), delta(3.0))).all()
+        for least, known in zip(EPSILONS[1::8], delta(2.0)[1::8], strict=True):
+            assert least * (1 - 1e-9) <= epsilon(choice, known).epsilon <= least * 1.001
+        assert simplify(one_of([gaussian(3), pure_dp(1), gaussian(2)])) == one_of([gaussian(2.0), pure_dp(1.0)])
+        drawn = one_of([gaussian(3), gaussian(2)], [1, 1])
+        assert simplify(drawn) == drawn
 
     @pytest.mark.parametrize("weights", [[0.5], "ab", [0.5, "a"], {}, [0.0, 1.0]])
     def test_weights_of_a_file(self, weights: object) -> None:
