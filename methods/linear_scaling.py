@@ -45,7 +45,7 @@ class LinearScaling(bench.Method[Planned]):
     What the paper leaves open: a line that falls, or leads out of the range of r. A larger ε never asks for a
     smaller r, so the line is taken as flat if it falls; and r stays within its range.
 
-    With `most_steps`, rate and steps are searched jointly, as in the paper's public code. Each run draws T, and η = r/T.
+    With `most_steps`, rate and steps are searched jointly, as in the paper's code. Each run draws T, and η = r/T.
     From the second sweep on neither η nor T may lie on the other side of the best earlier one than r does. A
     full-batch run of T steps and σ√T costs the same for every T, so any rule may choose it.
 

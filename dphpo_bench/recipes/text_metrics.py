@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from shutil import which
 from subprocess import DEVNULL, PIPE, Popen
+from threading import Timer
 
 from dphpo_bench.base.errors import DataError
 from dphpo_bench.recipes.language_models import require_bleu
@@ -19,6 +20,9 @@ NAMES = ("nist", "rouge_l", "cider")
 """Names of the metrics that need no Java, in the order of `text_metrics`."""
 
 METEOR = "meteor"
+
+PATIENCE = 900.0
+"""Seconds that METEOR may take."""
 
 LONGEST = 5
 """Words of the longest phrases that NIST counts."""
@@ -85,6 +89,9 @@ def _meteor(texts: Sequence[str], references: Sequence[Sequence[str]]) -> float:
             asked, answers = program.stdin, program.stdout
             assert asked is not None
             assert answers is not None
+            limit = Timer(PATIENCE, program.kill)
+            limit.daemon = True
+            limit.start()
 
             def answer(*line: str) -> str:
                 asked.write(" ||| ".join(line) + "\n")
@@ -93,9 +100,10 @@ def _meteor(texts: Sequence[str], references: Sequence[Sequence[str]]) -> float:
 
             counts = [answer("SCORE", *some) for some in parts]
             scores = [answer("EVAL", *counts), *(answers.readline() for _ in counts)]  # that of all is the last
+            limit.cancel()
         return float(scores[-1])
     except (OSError, ValueError) as error:
         raise DataError(
-            f"METEOR needs a Java that runs, and the one on the PATH failed: {error}. Install a Java runtime, or take "
-            "it off the PATH to go without METEOR."
+            f"METEOR needs a Java that runs, and the one on the PATH failed, or took over {PATIENCE:g} s: {error}. "
+            "Install a Java runtime, or take it off the PATH to go without METEOR."
         ) from error

@@ -60,6 +60,16 @@ def test_every_picture_is_an_image_with_words_and_stays_in_its_frame(name: str) 
         assert not re.search(r"\bnan\b|\binf\b", chart.svg)
 
 
+def test_the_note_explains_a_dashed_line_only_where_one_is_drawn() -> None:
+    tables = [boards.table(boards.SETTINGS[0], epsilon) for epsilon in (1.0, 3.0)]
+    without = [replace(table, oracle=None) for table in tables]
+    for given, dashed in ((tables, True), (without, False)):
+        [chart] = [chart for chart in charts(boards.board(given)) if chart.kind == "metric"]
+        assert ("dashed: the oracle" in chart.svg) is dashed
+        assert ("dashed: the oracle" in chart.description) is dashed
+        assert ('class="oracle"' in chart.svg) is dashed
+
+
 def test_names_and_order() -> None:
     answers = ["answer-epsilon-1", "answer-epsilon-3", "answer-epsilon-8", "answer-all"]
     settings = [f"{kind}-{task}-linear" for task in ("cifar10", "digits", "mnist") for kind in ("accuracy", "paths")]

@@ -94,10 +94,12 @@ def test_meteor_takes_any_text() -> None:
     assert measured(["", "a ||| b"], [["the cat"], ["one\ntwo"]])["meteor"] < 0.1
 
 
-def test_a_java_that_does_not_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "java").write_text("#!/bin/sh\nexit 1\n")
+@pytest.mark.parametrize("script", ["exit 1", "exec sleep 600"])
+def test_a_java_that_does_not_run_is_named(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "java").write_text(f"#!/bin/sh\n{script}\n")
     (tmp_path / "java").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr("dphpo_bench.recipes.text_metrics.PATIENCE", 0.5)
     with pytest.raises(DataError, match="needs a Java that runs"):
         measured(["a pub"], [["a pub"]])
 

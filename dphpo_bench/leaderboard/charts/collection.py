@@ -36,7 +36,8 @@ def _of_setting(setting: str, tables: Sequence[Table]) -> Iterator[Chart]:
     if panels:
         title = f"{measure.title[:1].upper()}{measure.title[1:]} against ε: {setting}"
         scale = ", logarithmic" if measure.logarithmic else ""
-        marks = "mean over seeds and 95 % interval, best mean first; dashed: the oracle; ε below."
+        oracle = "dashed: the oracle; " if any(table.oracle for table in tables) else ""
+        marks = f"mean over seeds and 95 % interval, best mean first; {oracle}ε below."
         note = f"{measure.header}{scale}; {marks}"
         description = f"A small picture for each of {len(panels)} contestants: {note}"
         svg = curves.to_svg(panels, 5, 132, title, note, description)
