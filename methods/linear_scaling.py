@@ -17,13 +17,13 @@ class Planned:
     """Parameters of a plan.
 
     Attributes:
-        sweep_noise: σ of a run of each sweep, of the fewest steps.
+        sweeps: the run of each sweep but for its step size, or one for each number of steps.
         score_noise: σ_s.
-        final: the final run, but for what the line gives, or one for each number of steps.
+        final: the same of the final run.
         final_epsilon: ε_f.
     """
 
-    sweep_noise: tuple[float, ...]
+    sweeps: tuple[bench.search.DpSgdRun, ...]
     score_noise: float
     final: bench.search.DpSgdRun
     final_epsilon: float
@@ -141,10 +141,10 @@ class LinearScaling(bench.Method[Planned]):
         n_runs, each = len(sweeps) * self.runs + 1, run.cost(facts.n_records)
         return bench.Plan(
             budget=budget,
-            event=whole(final.noise_multiplier),
+            event=bench.events.compose(search, final.event),
             training_event=final.event,
             parameters=Planned(
-                sweep_noise=tuple(sweep.noise_multiplier for sweep in sweeps),
+                sweeps=tuple(sweeps),
                 score_noise=score_noise,
                 final=final,
                 final_epsilon=bench.events.epsilon(final.event, budget.delta).epsilon,
@@ -166,23 +166,22 @@ class LinearScaling(bench.Method[Planned]):
         planned, best = plan.parameters, None
         points: list[tuple[float, float]] = []
         sweeps: list[dict[str, Any]] = []
-        for share, noise in zip(self._shares, planned.sweep_noise, strict=True):
+        for share, run in zip(self._shares, planned.sweeps, strict=True):
             candidates, label = self._candidates(), f"Sweep at {share:.0%} of ε"
             sessions = [session.fork(f"ε share {share}, run {index}") for index in range(self.runs)]
-            run = self.descent.with_noise(noise)
             opened = [self._opened(run, *each, best) for each in zip(sessions, candidates, strict=True)]
-            runs, charged = [run for run, _ in opened], [inner for _, inner in opened]
+            runs, charged = [one for one, _ in opened], [inner for _, inner in opened]
             if self.most_steps is None:
                 models = bench.recipes.DpSgd.train_together(charged, runs, label)
             else:
-                models = [run.train(inner, label) for run, inner in opened]
+                models = [one.train(inner, label) for one, inner in opened]
             scores = [part.score(model, planned.score_noise) for part, model in zip(sessions, models, strict=True)]
             first = max(range(self.runs), key=scores.__getitem__)
             best = runs[first].steps, candidates[first]
             points.append((share * plan.budget.epsilon, best[1]))
             sweeps.append({"epsilon": points[-1][0], "total_step_sizes": candidates, "scores": scores})
             if self.most_steps is not None:
-                sweeps[-1]["steps"] = [run.steps for run in runs]
+                sweeps[-1]["steps"] = [one.steps for one in runs]
         total = on_line(points, planned.final_epsilon, (self.smallest, self.largest))
         final, inner = self._opened(planned.final, session, total, best)
         model = final.train(inner, "Final run")

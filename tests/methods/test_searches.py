@@ -80,8 +80,7 @@ def test_a_third_sweep_is_paid_for(plain_run, tiny_task, budget) -> None:
     method = LinearScaling(third_share=0.3, steps=10)
     plan = method.plan(tiny_task.facts, budget)
     assert plan.cost.runs == 3 * 3 + 1
-    shares = [bench.events.epsilon(bench.recipes.DpSgd(1.0, 10, noise, 1.0).event, budget.delta).epsilon
-              for noise in plan.parameters.sweep_noise]  # fmt: skip
+    shares = [bench.events.epsilon(sweep.event, budget.delta).epsilon for sweep in plan.parameters.sweeps]
     assert shares == pytest.approx([0.3, 0.6, 0.9], rel=1e-2)
     record = plain_run(method).record
     assert record.status == "ok"
