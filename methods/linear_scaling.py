@@ -46,8 +46,9 @@ class LinearScaling(bench.Method[Planned]):
     smaller r, so the line is taken as flat if it falls; and r stays within its range.
 
     With `most_steps`, rate and steps are searched jointly, as in the paper's code. Each run draws T, and η = r/T.
-    From the second sweep on neither η nor T may lie on the other side of the best earlier one than r does. A
-    full-batch run of T steps and σ√T costs the same for every T, so any rule may choose it.
+    From the second sweep on neither η nor T may lie on the other side of those of the last sweep's winner than r does.
+    A full-batch run of T steps and noise σ√T costs the same for every T, so any rule may choose it. T is released as
+    the number of epochs.
 
     Attributes:
         first_share: ε₁ as a share of the whole ε.
@@ -88,12 +89,15 @@ class LinearScaling(bench.Method[Planned]):
         pairs = [("first_share", "second_share"), ("smallest", "largest")]
         if self.third_share is not None:
             pairs.append(("second_share", "third_share"))
-        if self.most_steps is not None:
-            pairs.append(("steps", "most_steps"))
         for low, high in pairs:
             least, most = getattr(self, low), getattr(self, high)
             if not least < most:
                 raise bench.errors.InvalidValueError(f"Expected {low} < {high}, got {low}={least} and {high}={most}.")
+        if self.most_steps is not None and self.most_steps < 2 * self.steps:
+            raise bench.errors.InvalidValueError(
+                f"Expected most_steps >= 2 x steps = {2 * self.steps}, got {self.most_steps}: there would be one number of "
+                "steps to choose from. Raise it, lower steps, or leave it out."
+            )
 
     @property
     def descent(self) -> bench.search.DpSgdRun:
@@ -111,7 +115,7 @@ class LinearScaling(bench.Method[Planned]):
         )
 
     def lengths(self, total: float = 1.0, best: tuple[int, float] | None = None) -> list[int]:
-        """Return the T that a run of total step size r may take; `best` is (T, r) of the best run so far."""
+        """Return the T that a run of total step size r may take; `best` is (T, r) of the last sweep's winner."""
         lengths = [self.steps]
         while 2 * lengths[-1] <= (self.most_steps or 0):
             lengths.append(2 * lengths[-1])
@@ -181,12 +185,12 @@ class LinearScaling(bench.Method[Planned]):
             points.append((share * plan.budget.epsilon, best[1]))
             sweeps.append({"epsilon": points[-1][0], "total_step_sizes": candidates, "scores": scores})
             if self.most_steps is not None:
-                sweeps[-1]["steps"] = [one.steps for one in runs]
+                sweeps[-1]["epochs"] = [one.steps for one in runs]
         total = on_line(points, planned.final_epsilon, (self.smallest, self.largest))
         final, inner = self._opened(planned.final, session, total, best)
         model = final.train(inner, "Final run")
         released = {"learning_rate": final.learning_rate, "total_step_size": total, "sweeps": sweeps}
-        return bench.Outcome(model, released if self.most_steps is None else {**released, "steps": final.steps})
+        return bench.Outcome(model, released if self.most_steps is None else {**released, "epochs": float(final.steps)})
 
     def _opened(
         self, run: bench.search.DpSgdRun, session: "bench.Session", total: float, best: tuple[int, float] | None

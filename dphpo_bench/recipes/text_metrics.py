@@ -8,6 +8,7 @@ measured where there is a Java to run it.
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from importlib.util import find_spec
 from shutil import which
 from subprocess import DEVNULL, PIPE, Popen
@@ -83,15 +84,16 @@ def _meteor(texts: Sequence[str], references: Sequence[Sequence[str]]) -> float:
     ]
     command = ["java", "-Xmx2G", "-jar", "meteor-1.5.jar", "-", "-", "-stdio", "-l", "en", "-norm"]
     try:
-        with Popen(
-            command, cwd=package.__path__[0], stdin=PIPE, stdout=PIPE, stderr=DEVNULL, encoding="utf-8"
-        ) as program:
+        with ExitStack() as at_the_end:
+            folder = package.__path__[0]
+            program = Popen(command, cwd=folder, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, encoding="utf-8")
+            limit = Timer(PATIENCE, program.kill)
+            at_the_end.callback(limit.cancel)
+            at_the_end.enter_context(program)  # left first, when it has ended
+            limit.start()
             asked, answers = program.stdin, program.stdout
             assert asked is not None
             assert answers is not None
-            limit = Timer(PATIENCE, program.kill)
-            limit.daemon = True
-            limit.start()
 
             def answer(*line: str) -> str:
                 asked.write(" ||| ".join(line) + "\n")
@@ -100,7 +102,6 @@ def _meteor(texts: Sequence[str], references: Sequence[Sequence[str]]) -> float:
 
             counts = [answer("SCORE", *some) for some in parts]
             scores = [answer("EVAL", *counts), *(answers.readline() for _ in counts)]  # that of all is the last
-            limit.cancel()
         return float(scores[-1])
     except (OSError, ValueError) as error:
         raise DataError(

@@ -37,7 +37,7 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("noise_scaled", {"share": 1.0}, "0 < share < 1"),
     ("linear_scaling", {"smallest": 9.0, "largest": 3.0}, "smallest"),
     ("linear_scaling", {"third_share": 0.15}, "second_share < third_share"),
-    ("linear_scaling", {"most_steps": 30}, "steps < most_steps"),
+    ("linear_scaling", {"most_steps": 100}, "most_steps >= 2 x steps = 120"),
     ("liu_talwar", {"mean": 1.0}, "mean > 1"),
     ("liu_talwar", {"threshold": math.nan}, "finite threshold"),
     ("mechanic", {"initial_scale": 0.0}, "initial_scale > 0"),

@@ -15,6 +15,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 
 import dphpo_bench as bench
 from dphpo_bench.contract.search_space import bounded, draw, grid
+from dphpo_bench.leaderboard.questions import final_run
 from dphpo_bench.methods.dp_hyper import DpHyper
 from dphpo_bench.methods.dp_hypo import DpHypo
 from dphpo_bench.methods.grid_composed import GridComposed
@@ -100,11 +101,11 @@ def test_rates_and_steps_are_searched_together(plain_run, tiny_task, budget) -> 
         assert record.status == "ok", record.error
         assert record.privacy.recomputed.epsilon <= budget.epsilon
         sweeps = record.released["sweeps"]
-        runs = [*itertools.chain(*(sweep["steps"] for sweep in sweeps)), record.released["steps"]]
+        runs = [*itertools.chain(*(sweep["epochs"] for sweep in sweeps)), record.released["epochs"]]
         assert set(runs) <= {5, 10, 20, 40}
-        assert record.released["total_step_size"] == pytest.approx(
-            record.released["learning_rate"] * record.released["steps"]
-        )
+        assert record.released["total_step_size"] == pytest.approx(record.released["learning_rate"] * runs[-1])
+        last = final_run(plan, record.released)  # what `explain` trains again
+        assert (last.steps, last.learning_rate) == (runs[-1], record.released["learning_rate"])
         taken += runs
     assert set(taken) == {5, 10, 20, 40}
     assert "most_steps" not in LinearScaling().parameters

@@ -276,10 +276,15 @@ class TestRules:
 
         choice = one_of([gaussian(3), repeat(gaussian(4), 4), gaussian(2.5)])
         assert simplify(choice) == gaussian(2.0)
-        assert (delta(2.0) >= np.maximum(delta(2.5), delta(3.0))).all()
         for least, known in zip(EPSILONS[1::8], delta(2.0)[1::8], strict=True):
             assert least * (1 - 1e-9) <= epsilon(choice, known).epsilon <= least * 1.001
         assert simplify(one_of([gaussian(3), pure_dp(1), gaussian(2)])) == one_of([gaussian(2.0), pure_dp(1.0)])
+        two = one_of([gaussian(3), gaussian(2)])
+        assert simplify(poisson_sampled(0.1, two)) == poisson_sampled(0.1, gaussian(2.0))
+        assert simplify(best_of(two, geometric(5))) == best_of(gaussian(2.0), geometric(5))
+        assert simplify(one_of([gaussian(3), no_op(), gaussian(2)])) == one_of([gaussian(2.0), no_op()])
+        apart = one_of([on_part("split", "a", gaussian(3)), on_part("split", "b", gaussian(2))])
+        assert set(exposures(apart)) == {one_of([gaussian(3.0), no_op()]), one_of([no_op(), gaussian(2.0)])}
         drawn = one_of([gaussian(3), gaussian(2)], [1, 1])
         assert simplify(drawn) == drawn
 
