@@ -95,8 +95,8 @@ class LinearScaling(bench.Method[Planned]):
                 raise bench.errors.InvalidValueError(f"Expected {low} < {high}, got {low}={least} and {high}={most}.")
         if self.most_steps is not None and self.most_steps < 2 * self.steps:
             raise bench.errors.InvalidValueError(
-                f"Expected most_steps >= 2 x steps = {2 * self.steps}, got {self.most_steps}: there would be one number of "
-                "steps to choose from. Raise it, lower steps, or leave it out."
+                f"Expected most_steps >= 2 x steps = {2 * self.steps}, got {self.most_steps}: there would be no other "
+                "number of steps to choose. Raise it, lower steps, or leave it out."
             )
 
     @property
