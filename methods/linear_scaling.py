@@ -154,7 +154,7 @@ class LinearScaling(bench.Method[Planned]):
                 final_epsilon=bench.events.epsilon(final.event, budget.delta).epsilon,
             ),
             releases=(
-                *(replace(one, count=one.count * self.runs) for sweep in sweeps for one in sweep.releases),
+                *(replace(kind, count=kind.count * self.runs) for sweep in sweeps for kind in sweep.releases),
                 bench.Release("count of correct predictions", len(sweeps) * self.runs, score_noise, 1.0),
                 *final.releases,
             ),
@@ -170,22 +170,22 @@ class LinearScaling(bench.Method[Planned]):
         planned, best = plan.parameters, None
         points: list[tuple[float, float]] = []
         sweeps: list[dict[str, Any]] = []
-        for share, run in zip(self._shares, planned.sweeps, strict=True):
+        for share, sweep in zip(self._shares, planned.sweeps, strict=True):
             candidates, label = self._candidates(), f"Sweep at {share:.0%} of ε"
             sessions = [session.fork(f"ε share {share}, run {index}") for index in range(self.runs)]
-            opened = [self._opened(run, *each, best) for each in zip(sessions, candidates, strict=True)]
-            runs, charged = [one for one, _ in opened], [inner for _, inner in opened]
+            opened = [self._opened(sweep, *each, best) for each in zip(sessions, candidates, strict=True)]
+            runs, charged = [run for run, _ in opened], [inner for _, inner in opened]
             if self.most_steps is None:
                 models = bench.recipes.DpSgd.train_together(charged, runs, label)
             else:
-                models = [one.train(inner, label) for one, inner in opened]
+                models = [run.train(inner, label) for run, inner in opened]
             scores = [part.score(model, planned.score_noise) for part, model in zip(sessions, models, strict=True)]
             first = max(range(self.runs), key=scores.__getitem__)
             best = runs[first].steps, candidates[first]
             points.append((share * plan.budget.epsilon, best[1]))
             sweeps.append({"epsilon": points[-1][0], "total_step_sizes": candidates, "scores": scores})
             if self.most_steps is not None:
-                sweeps[-1]["epochs"] = [one.steps for one in runs]
+                sweeps[-1]["epochs"] = [run.steps for run in runs]
         total = on_line(points, planned.final_epsilon, (self.smallest, self.largest))
         final, inner = self._opened(planned.final, session, total, best)
         model = final.train(inner, "Final run")
@@ -193,14 +193,14 @@ class LinearScaling(bench.Method[Planned]):
         return bench.Outcome(model, released if self.most_steps is None else {**released, "epochs": float(final.steps)})
 
     def _opened(
-        self, run: bench.search.DpSgdRun, session: "bench.Session", total: float, best: tuple[int, float] | None
+        self, planned: bench.search.DpSgdRun, session: "bench.Session", total: float, best: tuple[int, float] | None
     ) -> "tuple[bench.recipes.DpSgd, bench.Session]":
         """Return the run of a total step size, its number of steps drawn, and the session that is charged for it."""
         lengths = self.lengths(total, best)
         steps = lengths[int(session.uniform("number of steps") * len(lengths))]
         epochs = {} if self.most_steps is None else {"epochs": float(steps)}
-        one, inner, _ = run.opened(session, {"learning_rate": total / steps, **epochs})
-        return one, inner
+        run, inner, _ = planned.opened(session, {"learning_rate": total / steps, **epochs})
+        return run, inner
 
     @property
     def _shares(self) -> tuple[float, ...]:
