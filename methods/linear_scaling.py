@@ -174,11 +174,11 @@ class LinearScaling(bench.Method[Planned]):
             candidates, label = self._candidates(), f"Sweep at {share:.0%} of ε"
             sessions = [session.fork(f"ε share {share}, run {index}") for index in range(self.runs)]
             opened = [self._opened(sweep, *each, best) for each in zip(sessions, candidates, strict=True)]
-            runs, charged = [run for run, _ in opened], [inner for _, inner in opened]
+            runs, charged = [run for run, _, _ in opened], [inner for _, inner, _ in opened]
             if self.most_steps is None:
                 models = bench.recipes.DpSgd.train_together(charged, runs, label)
             else:
-                models = [run.train(inner, label) for run, inner in opened]
+                models = [run.train(inner, label) for run, inner in zip(runs, charged, strict=True)]
             scores = [part.score(model, planned.score_noise) for part, model in zip(sessions, models, strict=True)]
             first = max(range(self.runs), key=scores.__getitem__)
             best = runs[first].steps, candidates[first]
@@ -187,20 +187,18 @@ class LinearScaling(bench.Method[Planned]):
             if self.most_steps is not None:
                 sweeps[-1]["epochs"] = [run.steps for run in runs]
         total = on_line(points, planned.final_epsilon, (self.smallest, self.largest))
-        final, inner = self._opened(planned.final, session, total, best)
+        final, inner, candidate = self._opened(planned.final, session, total, best)
         model = final.train(inner, "Final run")
-        released = {"learning_rate": final.learning_rate, "total_step_size": total, "sweeps": sweeps}
-        return bench.Outcome(model, released if self.most_steps is None else {**released, "epochs": float(final.steps)})
+        return bench.Outcome(model, {**candidate, "total_step_size": total, "sweeps": sweeps})
 
     def _opened(
         self, planned: bench.search.DpSgdRun, session: "bench.Session", total: float, best: tuple[int, float] | None
-    ) -> "tuple[bench.recipes.DpSgd, bench.Session]":
-        """Return the run of a total step size, its number of steps drawn, and the session that is charged for it."""
+    ) -> "tuple[bench.recipes.DpSgd, bench.Session, bench.search.Candidate]":
+        """Draw the number of steps of a total step size; return the run, the session that pays, and what was drawn."""
         lengths = self.lengths(total, best)
         steps = lengths[int(session.uniform("number of steps") * len(lengths))]
         epochs = {} if self.most_steps is None else {"epochs": float(steps)}
-        run, inner, _ = planned.opened(session, {"learning_rate": total / steps, **epochs})
-        return run, inner
+        return planned.opened(session, {"learning_rate": total / steps, **epochs})
 
     @property
     def _shares(self) -> tuple[float, ...]:

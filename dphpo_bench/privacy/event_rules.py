@@ -209,10 +209,8 @@ def _simplify_part(event: DpEvent) -> DpEvent:
         case OneOfDpEvent(events=branches, weights=weights):
             if non_private() in branches:
                 return non_private()
-            if len(set(branches)) == 1:
-                return branches[0]
             if weights:
-                return event
+                return branches[0] if len(set(branches)) == 1 else event
             # A free choice gains nothing from a branch that is listed twice, or from a Gaussian of more noise.
             noise = [branch.noise_multiplier for branch in branches if isinstance(branch, dp_event.GaussianDpEvent)]
             left = dict.fromkeys(
