@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,8 +57,7 @@ def plan_tables(checked: "CheckedPlan") -> "tuple[Table, ...]":
         ("share spent on tuning", f"{checked.tuning_share:.2%}"),
         *_risk_rows(checked.risk, task.unit),
     ]
-    for name, value in _flat(plan.to_json()["parameters"] or {}):
-        rows.append((name, f"{value:.6g}" if isinstance(value, float) else str(value)))
+    rows += _flat(plan.to_json()["parameters"] or {})
     runs = count(plan.cost.runs, "run")
     rows += [
         ("cost", f"{runs}, {plan.cost.steps:,} steps, {plan.cost.examples:,.0f} example passes"),
@@ -78,13 +78,19 @@ def _unit_rows(unit: Any, number: Any) -> list[tuple[str, str]]:
     return [] if unit == RECORD else [("protected unit", f"{unit}, N = {number:,}, each with all its records")]
 
 
-def _flat(parameters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield parameters by dotted names, such as "trial.training.steps"."""
-    for name, value in parameters.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield texts of parameters by dotted names, such as "trial.training.steps"; values that differ are listed."""
+    if isinstance(value, Mapping):
+        for inner, each in value.items():
+            yield from _flat(each, f"{name}.{inner}" if name else inner)
+    elif isinstance(value, list | tuple) and value and all(isinstance(each, Mapping) for each in value):
+        several = [dict(_flat(each, name)) for each in value]
+        for inner in dict.fromkeys(chain.from_iterable(several)):
+            texts = [each.get(inner, "none") for each in several]
+            separator = "; " if any(", " in text for text in texts) else ", "
+            yield inner, texts[0] if len(set(texts)) == 1 else separator.join(texts)
+    else:
+        yield name, f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def metric_texts(record: "RunRecord") -> dict[str, str]:

@@ -214,14 +214,15 @@ def _question(record: RunRecord, oracle: RunRecord, workshop: Workshop) -> Quest
 
 
 def final_run(planned: Plan[Any], released: Mapping[str, Any]) -> DpSgd | None:
-    """Return the run of DP-SGD that trained what was released; None if no such run did."""
+    """Return the run of DP-SGD that trained what was released; None if no such run did.
+
+    Raises:
+        InvalidValueError: if the plan has no run of this batch size and these epochs.
+    """
     parameters = planned.parameters
     run = parameters.training if type(parameters) is Trial else getattr(parameters, "final", parameters)
     if type(run) is SearchedRun:
-        schedule = {name: released[name] for name in SCHEDULE if name in released}
-        run = next(
-            (combination.run for combination in run.combinations if combination.schedule == schedule), run.runs[0]
-        )
+        run = run.planned({name: released[name] for name in SCHEDULE if name in released})
     if type(run) is not DpSgd:
         return None
     run = run.having({name: released[name] for name in HYPERPARAMETERS if name in released})

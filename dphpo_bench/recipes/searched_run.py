@@ -124,6 +124,14 @@ class SearchedRun:
         free = {name: value for name, value in hyperparameters.items() if name not in search.SCHEDULE}
         return replace(self, combinations=tuple(replace(each, run=each.run.having(free)) for each in self.combinations))
 
+    def planned(self, candidate: Candidate) -> DpSgd:
+        """Return the run of a candidate; the first combination's if it names neither batch size nor epochs.
+
+        Raises:
+            InvalidValueError: if there is no such combination.
+        """
+        return self.having(candidate).runs[self._index(candidate)]
+
     def opened(self, session: Session, candidate: Candidate) -> tuple[DpSgd, Session, Candidate]:
         """Return the run of a candidate, the session that is charged for it, and the candidate as it is trained.
 

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -103,6 +104,18 @@ def test_plan_json(main_here: Any) -> None:
     assert 0.01 < plan["risk"]["tpr_at_1pct"] < 0.01 * math.exp(3) + 1e-3
     assert plan["risk"]["advantage"] < math.tanh(3 / 2)
     assert 0 < plan["risk"]["mu"] < 1
+
+
+def test_a_plan_lists_in_what_its_runs_differ(main_here: Any) -> None:
+    options = ("--set", "steps=5", "--set", "most_steps=10", "--set", "runs=1", "--epsilon", "3")
+    _, out, _ = main_here("plan", "-m", "linear_scaling", "-t", "digits", *options)
+    rows = dict(re.findall(r"^. (\S+) +. (.*?) +.$", out, re.MULTILINE))
+    assert rows["final.combinations.run.steps"] == rows["sweeps.combinations.run.steps"] == "5, 10"
+    assert rows["final.combinations.run.optimizer"] == rows["sweeps.combinations.run.optimizer"] == "SGD"
+    noise = [[float(text) for text in texts.split(", ")] for texts in
+             rows["sweeps.combinations.run.noise_multiplier"].split("; ")]  # fmt: skip
+    assert [len(of_sweep) for of_sweep in noise] == [2, 2]
+    assert noise[0] > noise[1]
 
 
 def test_plan_of_a_reference_bounds_no_risk(main_here: Any) -> None:

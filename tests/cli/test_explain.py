@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dphpo_bench import read_record
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.leaderboard.questions import final_run, values_of
 from dphpo_bench.recipes import DpSgd
 from dphpo_bench.recipes.searched_run import Combination, SearchedRun
@@ -44,6 +45,11 @@ def _planned(parameters: Any) -> Any:
 )
 def test_the_run_that_trained_what_was_released(parameters: Any, released: dict[str, Any], expected: Any) -> None:
     assert final_run(_planned(parameters), released) == expected
+
+
+def test_a_schedule_that_was_not_planned_is_refused() -> None:
+    with pytest.raises(InvalidValueError, match="one of the planned combinations"):
+        final_run(_planned(SEARCHED), {"batch_size": 240})
 
 
 def test_an_extra_run_is_handed_all_of_a_run_but_its_noise() -> None:
