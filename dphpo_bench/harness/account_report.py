@@ -237,8 +237,7 @@ def _uncounted(root: Path) -> "list[tuple[str, RunRecord]]":
     voided = {key for book in books for key in book.voided()}
 
     def cost_nothing(record: "RunRecord") -> bool:
-        asked = record.privacy is not None and record.privacy.ledger["entries"]
-        return record.identity.key in voided and record.status != "ok" and not asked
+        return record.identity.key in voided and record.status != "ok" and record.asked_nothing
 
     uncounted = []
     for path in record_files(root, lambda _: None):

@@ -88,13 +88,13 @@ def _let_run(
     except OverBudgetError as error:
         return None, "over_budget", reason_of(error, setup.unseeded)
     except DphpoBenchError as error:
-        if not ledger.entries and not complaints:  # a mistake in the call, found before anything was released
+        if ledger.untouched and not complaints:  # a mistake in the call, found before anything was released
             raise
         return None, "failed", reason_of(error, setup.unseeded)
     except (Exception, SystemExit) as error:
         return None, "failed", reason_of(error, setup.unseeded)
     except BaseException:
-        if ledger.entries:
+        if not ledger.untouched:
             setup.journal.remember()
         raise
     finally:

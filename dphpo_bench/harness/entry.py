@@ -74,7 +74,7 @@ class OpenEntry:
 
     def end(self, attempt: Attempt, status: str) -> None:
         """Note how the run ended; take the entry back if it failed before it asked anything of the records."""
-        asked_nothing = self.is_new and not attempt.ledger.entries and attempt.status != "ok"
+        asked_nothing = self.is_new and attempt.ledger.untouched and attempt.status != "ok"
         self.note(status=VOID if asked_nothing else status)
 
 

@@ -66,6 +66,11 @@ class Ledger:
         return event_rules.from_multiset(self._spent)
 
     @property
+    def untouched(self) -> bool:
+        """True if nothing was asked of the records: no release, and no computation on them that failed."""
+        return not self._spent and self.failed is None
+
+    @property
     def entries(self) -> tuple[tuple[DpEvent, int], ...]:
         """Distinct releases with their counts, in a fixed order."""
         return tuple(sorted(self._spent.items(), key=repr))
@@ -153,7 +158,7 @@ class Ledger:
 
     def fail(self, message: str) -> None:
         """Remember that a computation on private records ended without a result, and release nothing more."""
-        self.root.failed = self.root.failed or message
+        self.root.failed = self.root.failed or message[:MAX_REFUSED]
         self.root.close()
 
     def close(self) -> None:
@@ -184,21 +189,24 @@ class Ledger:
     def to_json(self) -> dict[str, Any]:
         """Return the ledger as JSON values; the plan is not part of it."""
         entries = [{"count": count, "event": event_texts.to_json(event)} for event, count in self.entries]
-        return {"version": VERSION, "refused": self.refused, "entries": entries}
+        ended = {"failed": self.failed} if self.failed else {}
+        return {"version": VERSION, "refused": self.refused, **ended, "entries": entries}
 
     @classmethod
     def from_json(cls, obj: object) -> "Ledger":
         """Read what `to_json` wrote, at most `MAX_ENTRIES` entries, without a plan; anything else is refused."""
-        if not isinstance(obj, Mapping) or obj.keys() != {"version", "refused", "entries"}:
-            raise InvalidValueError("Expected a ledger with the keys version, refused, entries.")
+        if not isinstance(obj, Mapping) or obj.keys() - {"failed"} != {"version", "refused", "entries"}:
+            raise InvalidValueError("Expected a ledger with the keys version, refused, entries, and perhaps failed.")
         if type(obj["version"]) is not int or obj["version"] != VERSION:
             raise InvalidValueError(f"Expected a ledger of version {VERSION}, got {shown(obj['version'], 20)}.")
-        if not (obj["refused"] is None or (isinstance(obj["refused"], str) and len(obj["refused"]) <= MAX_REFUSED)):
-            raise InvalidValueError(f"Expected refused to be a text of at most {MAX_REFUSED} characters, or null.")
+        for name in ("refused", "failed"):
+            text = obj.get(name)
+            if not (text is None or (isinstance(text, str) and len(text) <= MAX_REFUSED)):
+                raise InvalidValueError(f"Expected {name} to be a text of at most {MAX_REFUSED} characters, or null.")
         if not isinstance(obj["entries"], list) or len(obj["entries"]) > MAX_ENTRIES:
             raise InvalidValueError(f"Expected a list of at most {MAX_ENTRIES} ledger entries.")
         ledger = cls()
-        ledger.refused = obj["refused"]
+        ledger.refused, ledger.failed = obj["refused"], obj.get("failed")
         for entry in obj["entries"]:
             if not isinstance(entry, dict) or entry.keys() != {"count", "event"}:
                 raise InvalidValueError("Expected a ledger entry with the keys count, event.")

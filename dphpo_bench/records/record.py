@@ -280,6 +280,11 @@ class RunRecord(_Part):
                 values.pop(name, None)
         return values
 
+    @property
+    def asked_nothing(self) -> bool:
+        """True if the run is not known to have asked anything of the records."""
+        return self.privacy is None or Ledger.from_json(self.privacy.ledger).untouched
+
     def to_json(self) -> str:
         """Return the record as text, the same for the same record."""
         return self.model_dump_json(indent=1) + "\n"

@@ -147,7 +147,7 @@ class PrivateCells:
         if cell.key not in self._numbers:
             return
         number, is_new = self._numbers.pop(cell.key)
-        asked_nothing = record.privacy is not None and not record.privacy.ledger["entries"]
+        asked_nothing = record.privacy is not None and record.asked_nothing  # of a worker that was killed nobody knows
         status = VOID if is_new and asked_nothing and record.status != "ok" else record.status
         digest = self._digests.get((cell.identity.task, cell.identity.model), "")
         with suppress(AccountError):  # it counts all the same

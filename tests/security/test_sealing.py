@@ -396,6 +396,24 @@ def test_a_failure_in_sealed_utilities_is_the_end_of_the_run() -> None:
     assert run(body, Built(Choosy)).status == "failed"
 
 
+def test_a_failure_in_sealed_utilities_is_counted(tmp_path: Path) -> None:
+    """The account took the run back, since the parts' ledgers are thrown away: a membership test without a price."""
+
+    def body(session: Session) -> bench.Outcome:
+        session.sealed_utilities([bench.recipes.DpSgd(1.0, 2, 0.0, 0.1)], 2, 0.5)
+        return bench.Outcome(nn.Linear(5, 3))
+
+    task = Built(Choosy)
+    task.public = False
+    with pytest.warns(UserWarning, match="whoever learns a seed"):
+        record = run(body, task, results_dir=tmp_path)
+    assert (record.status, record.privacy.ledger["entries"]) == ("failed", [])
+    assert not record.asked_nothing
+    assert "trained on" not in record.privacy.ledger["failed"]
+    report = bench.account(tmp_path)
+    assert (len(report.releases), report.uncounted) == (1, ())
+
+
 class Dropping(nn.Sequential):
     def __init__(self) -> None:
         super().__init__(nn.Linear(5, 3), nn.Dropout(0.5), nn.Linear(3, 3))
