@@ -184,8 +184,11 @@ def _task_weights(evidence: Iterable[Evidence]) -> Mapping[str, float]:
 
 
 def _option(label: str, evidence: Sequence[Evidence], question: Question) -> Option:
-    asked = [each.row for each in evidence if each.row.kind == question.model]
+    of_kind = [each for each in evidence if each.row.kind == question.model]
+    asked = [each.row for each in of_kind]
     tasks = len({row.data for row in asked})
+    if tasks == 1:  # nothing tells how this kind of model differs from the others
+        evidence = of_kind
     near = [row for row in asked if _within(row.epsilon, question.epsilon, NEAR_IN_EPSILON)]
     return Option(
         label,

@@ -14,8 +14,8 @@ NO_INTERVAL = "no interval: a single task"
 RECORDS = (2_000, 50_000)
 """Numbers of records in the guide's questions."""
 
-MAX_LINES = 10
-"""Rows of the guide in the README."""
+MAX_LINES = 15
+"""Rows of the guide in the README; it says how many more there are."""
 
 COMPUTE = (1, 3, 10)
 
@@ -56,8 +56,9 @@ def rate_text(rate: Rate) -> str:
 def sentence(option: Option) -> str:
     """Return the advice in a sentence."""
     distance = distance_text(option).replace("ahead", "ahead of")
+    interval = NO_INTERVAL if option.distance.low is None else f"{interval_text(option)} on another task"
     return (
-        f"Take {option.label}: {distance} the oracle, {interval_text(option)} on another task; "
+        f"Take {option.label}: {distance} the oracle, {interval}; "
         f"collapsed runs {rate_text(option.collapses)}; {cost_text(option)}."
     )
 
@@ -131,14 +132,13 @@ class GuideLine:
 
 
 def guide_lines(advice: Iterable[Advice]) -> list[GuideLine]:
-    """Return a line for each method of neighbouring ε, of at most `MAX_LINES`; what is not known has a line, too."""
-    lines = [
+    """Return a line for each method of neighbouring ε; what is not known has a line, too."""
+    return [
         GuideLine(model, records, tuple(group))
         for (model, records, _), group in groupby(
             advice, lambda each: (each.question.model, each.question.records, each.choice and each.choice.label)
         )
     ]
-    return lines[:MAX_LINES]
 
 
 def selects(advice: Iterable[Advice]) -> list[tuple[str, str, list[tuple[str, str]]]]:

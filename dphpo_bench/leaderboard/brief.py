@@ -1,6 +1,6 @@
 """The board in brief: its answer by method and ε, and its settings, a line each."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
@@ -13,8 +13,10 @@ from dphpo_bench.leaderboard.answers import Answer, Place
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.contestants import median
 from dphpo_bench.leaderboard.links import about
+from dphpo_bench.leaderboard.means import Rate
 from dphpo_bench.leaderboard.rows import Row, Table
 from dphpo_bench.leaderboard.sentences import first_answers
+from dphpo_bench.leaderboard.subjects import TESTS
 from dphpo_bench.leaderboard.texts import NOTHING, change_text, metric_text
 from dphpo_bench.leaderboard.values import Contestant
 from dphpo_bench.records.measure import Measure
@@ -52,7 +54,7 @@ class MethodLine:
     contestant: Contestant
     places: Mapping[float, Place]
     rows: Sequence[tuple[Table, Row]]
-    counted: Sequence[Row]
+    counted: Sequence[tuple[Table, Row]]
     measure: Measure
 
     @property
@@ -62,7 +64,21 @@ class MethodLine:
     @property
     def collapses(self) -> tuple[int, int]:
         """The number of runs that collapsed, and of all."""
-        return sum(row.collapsed for row in self.counted), sum(row.seeds + row.failed for row in self.counted)
+        return sum(row.collapsed for _, row in self.counted), sum(row.seeds + row.failed for _, row in self.counted)
+
+    @property
+    def frailest(self) -> tuple[Rate, str] | None:
+        """The setting in which its runs collapse most often, at all ε and with the further runs; None if none does."""
+        rates = [(row.collapses, table.setting) for table, row in self.counted if row.collapses.count]
+        return max(rates, key=lambda rate: (rate[0].mean, rate[0].runs), default=None)
+
+    @property
+    def collapses_text(self) -> str:
+        text = "{:,} of {:,}".format(*self.collapses)
+        if self.frailest:
+            rate, setting = self.frailest
+            text += f"; {rate.count:,} of {rate.runs:,} on {setting}"
+        return text
 
     @property
     def worst(self) -> tuple[float, str] | None:
@@ -97,7 +113,7 @@ def method_lines(board: Board) -> list[MethodLine]:
     answers = {answer.epsilon or 0.0: answer for answer in single_answers(board)}
     places: defaultdict[Contestant, dict[float, Place]] = defaultdict(dict)
     rows: defaultdict[Contestant, list[tuple[Table, Row]]] = defaultdict(list)
-    counted: defaultdict[Contestant, list[Row]] = defaultdict(list)
+    counted: defaultdict[Contestant, list[tuple[Table, Row]]] = defaultdict(list)
     for epsilon, answer in answers.items():
         for place in answer.places:
             places[place.contestant][epsilon] = place
@@ -107,7 +123,7 @@ def method_lines(board: Board) -> list[MethodLine]:
             if table.setting in settings and table.epsilon in places.get(row.contestant, {}):
                 rows[row.contestant].append((table, row))
             if table.counted:
-                counted[row.contestant].append(row)
+                counted[row.contestant].append((table, row))
     lines = [MethodLine(who, places[who], rows[who], counted[who], answers[min(places[who])].measure) for who in places]
     return sorted(lines, key=lambda line: (-len(line.places), -round(_mean(line), 9), line.contestant.label))
 
@@ -130,8 +146,9 @@ def method_columns(board: Board) -> list[Column]:
         Column(
             "collapses",
             "Runs in all tables that count, of other metrics, too, that end ten points or half a nat below the median "
-            "of the method's runs in their table.",
-            lambda line: f"{line.collapses[0]:,} of {line.collapses[1]:,}",
+            "of the method's runs there, or at a smaller ε; then the setting in which most do, at all ε, with further "
+            "runs that were made to count them.",
+            lambda line: line.collapses_text,
         ),
         Column(
             "cost",
@@ -240,6 +257,25 @@ def others(lines: Sequence[MethodLine], board: Board) -> list[str]:
     listed = {line.contestant for line in lines}
     absent = {row.contestant for table in board.tables for row in table.rows} - listed
     return sorted(who.label for who in absent)
+
+
+def other_orders(board: Board) -> list[str]:
+    """Return sentences: who is first on the test tables alone, and how often the first stays so in other orders."""
+    tests = [each for each in board.answers if each.subject.startswith(TESTS) and each.epsilon is not None]
+    subject = next((each.subject for each in tests), None)
+    firsts = [f"{each.places[0].contestant.label} at ε = {each.epsilon:g}" for each in tests if each.subject == subject]
+    texts = [f"On the test tables alone the first are {', '.join(firsts)}."] if firsts else []
+    ways: defaultdict[float | None, Counter[Contestant]] = defaultdict(Counter)
+    for variation in board.variations:
+        ways[variation.epsilon].update(dict(variation.firsts))
+    counted = [(answer, ways[answer.epsilon]) for answer in single_answers(board) if answer.epsilon in ways]
+    stays = [
+        f"{firsts[answer.places[0].contestant]} of {firsts.total()} boards at ε = {answer.epsilon:g}"
+        for answer, firsts in counted
+    ]
+    if stays:
+        texts.append(f"Without a task or a seed, or by another score, the first above is first on {', '.join(stays)}.")
+    return texts
 
 
 @dataclass(frozen=True)

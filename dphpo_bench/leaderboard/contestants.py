@@ -5,7 +5,7 @@ import json
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
 from functools import cached_property
 from itertools import count, groupby
@@ -83,6 +83,11 @@ class Entry:
     @property
     def mean(self) -> float:
         return statistics.fmean(self.by_seed().values())
+
+    @property
+    def drops(self) -> list[float]:
+        """The distances of its collapsed runs, further ones too, below what was expected."""
+        return sample.all_runs.collapsed if (sample := self.sample()) else []
 
     @property
     def searches(self) -> bool:
@@ -168,9 +173,9 @@ def contests_of(runs: pd.DataFrame, standard: Standard) -> list[Contest]:
                 falls, scores = Falls(fall_limit(setting.measure)), tuple(of_who["score"][further].tolist())
                 entries.append(Entry(who, of_who[~further], lacks, titles[setting], falls, scores))
         contests.append(Contest(setting, titles[setting], float(target), entries, None, None))
-    counted = [contest for contest in contests if standard.may_count(contest.setting, contest.target)]
-    ordered = sorted(with_falls(contests, counted), key=lambda contest: (contest.title, contest.target))
-    return [_with_anchors(contest, standard) for contest in ordered]
+    contests.sort(key=lambda contest: (contest.title, contest.target))
+    fallen = with_falls(contests, lambda contest: standard.may_count(contest.setting, contest.target))
+    return [_with_anchors(contest, standard) for contest in fallen]
 
 
 def _with_anchors(contest: Contest, standard: Standard) -> Contest:
@@ -183,25 +188,36 @@ def _with_anchors(contest: Contest, standard: Standard) -> Contest:
     return replace(contest, untuned=untuned, oracle=oracle)
 
 
-def with_falls(contests: Sequence[Contest], counted: Sequence[Contest]) -> list[Contest]:
+def _with_expected(contests: Sequence[Contest]) -> list[Contest]:
+    """Return the contests, sorted by title and ε, with what each contestant's runs are expected to reach at least."""
+    best: defaultdict[tuple[str, Contestant], float] = defaultdict(lambda: -math.inf)
+
+    def expecting(entry: Entry) -> Entry:
+        expected = best[entry.title, entry.contestant]
+        sample = entry.sample()
+        best[entry.title, entry.contestant] = max(expected, sample.all_runs.middle if sample else -math.inf)
+        return replace(entry, falls=replace(entry.falls, expected=expected), _samples={})
+
+    return [replace(contest, entries=[*map(expecting, contest.entries)]) for contest in contests]
+
+
+def with_falls(contests: Sequence[Contest], counts: Callable[[Contest], bool]) -> list[Contest]:
     """Return the contests with how deep each contestant may fall: as deep as it did by metrics of the same unit.
 
     A private search that never fell may fall as deep as others, since they all draw their trials. With few runs by
     metrics of one unit, a contestant that may fall at all, or that fell by metrics of another, may fall anywhere. A run
     outside of the tables that count says nothing about those: at a very small ε every method scatters.
     """
+    contests = _with_expected(contests)
     drops: defaultdict[tuple[Contestant, str], list[float]] = defaultdict(list)
     runs: Counter[tuple[Contestant, str]] = Counter()
     lowest: defaultdict[Setting, float] = defaultdict(lambda: math.inf)
     searches: set[Contestant] = set()
-    for contest in contests:
-        if contest not in counted:
-            continue
+    for contest in filter(counts, contests):
         for entry in contest.entries:
             of_unit = entry.contestant, contest.setting.measure.unit
-            sample = entry.sample()
-            if sample:
-                drops[of_unit] += sample.all_drops
+            if sample := entry.sample():
+                drops[of_unit] += entry.drops
                 runs[of_unit] += len(sample.by_seed) + len(sample.more)
                 lowest[contest.setting] = min(lowest[contest.setting], *sample.by_seed.values(), *sample.more)
             if entry.contestant.end_to_end_private and not entry.contestant.reference and entry.searches:
@@ -217,10 +233,6 @@ def with_falls(contests: Sequence[Contest], counted: Sequence[Contest]) -> list[
         known = max(drops[who, unit], default=deepest[unit] if who in searches else 0.0)
         return math.inf if runs[who, unit] < FEW_RUNS and (known or who in collapsed) else known
 
-    def drops_in(entry: Entry) -> list[float]:
-        sample = entry.sample()
-        return sample.all_drops if sample else []
-
     return [
         replace(
             contest,
@@ -229,7 +241,7 @@ def with_falls(contests: Sequence[Contest], counted: Sequence[Contest]) -> list[
                     entry,
                     falls=replace(
                         entry.falls,
-                        deepest=max([depth(entry.contestant, contest.setting.measure.unit), *drops_in(entry)]),
+                        deepest=max([depth(entry.contestant, contest.setting.measure.unit), *entry.drops]),
                         lowest=min([lowest[contest.setting], *entry.by_seed().values()]),
                     ),
                     _samples={},

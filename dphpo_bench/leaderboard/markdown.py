@@ -13,6 +13,7 @@ from typing import Any
 from jinja2 import Environment
 
 from dphpo_bench.base.text import one_line
+from dphpo_bench.contract.registry import methods
 from dphpo_bench.leaderboard import brief
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.charts.collection import file_stems
@@ -85,10 +86,12 @@ def _short(board: Board, charts: Sequence[Chart]) -> dict[str, Any]:
     middle = brief.middle_answer(board)
     written = [finding for finding in board.findings if finding.figures]
     return {
+        "brief": brief,
         "answers": brief.single_answers(board)[: brief.MOST_LINES],
         "middle": middle,
         "uneven": brief.uneven(board),
         "methods": methods,
+        "variants": any(" (" in line.contestant.label for line in methods),
         "method_columns": brief.method_columns(board),
         "pictures": [chart for chart in charts if middle and chart.kind == "answer" and chart.title == middle.title],
         "settings": brief.setting_lines(board),
@@ -126,9 +129,10 @@ def code(text: str) -> str:
 def prose(text: str) -> str:
     """Return a stranger's text as part of a sentence: at most one line, not for the start of a line.
 
-    Plain words, numbers and their punctuation stay as they are. Any other word becomes a code span: `auto_clipping`,
-    @name, #1, GH-1, :smile:, www.example.org, $x$, and possible hashes of commits. The rest is not markup in CommonMark
-    or in GitHub's extensions, wherever it stands. Extensions that look for ordinary words would still find them.
+    Plain words, numbers and their punctuation stay as they are. Any other word becomes a code span, as do the names of
+    methods: `auto_clipping`, @name, #1, GH-1, :smile:, www.example.org, $x$, and possible hashes of commits. The rest
+    is not markup in CommonMark or in GitHub's extensions, wherever it stands. Extensions that look for ordinary words
+    would still find them.
     """
     return " ".join(_word(word) for word in one_line(text, MAX_TEXT).split(" "))
 
@@ -137,8 +141,11 @@ def _word(word: str) -> str:
     parts = _WORD.fullmatch(word)
     assert parts is not None
     core = parts["core"]
-    plain = _PLAIN.fullmatch(core) and not any(map(_COMMIT.fullmatch, re.split("['-]", core)))
     before, after = (re.sub(r"([\[\]])", r"\\\1", parts[name]) for name in ("before", "after"))
+    method = core.removesuffix("'s")
+    if method in methods():
+        return f"{before}{code(method)}{core.removeprefix(method)}{after}"
+    plain = _PLAIN.fullmatch(core) and not any(map(_COMMIT.fullmatch, re.split("['-]", core)))
     return f"{before}{core if plain else code(core)}{after}"
 
 

@@ -19,7 +19,7 @@ POINT = 0.01
 """A point: a hundredth of a share; of a perplexity a hundredth of a nat, hence 1 %."""
 
 COLLAPSE, COLLAPSE_IN_NATS = 0.1, 0.5
-"""A run that ends so far below the median of its method's runs in its table has collapsed: ten points, half a nat."""
+"""A run that ends so far below the median of its method's runs in its table, or at a smaller ε, has collapsed."""
 
 FEWEST = 3
 """With fewer runs, none of them can be said to have collapsed rather than the other."""
@@ -106,11 +106,14 @@ class Falls:
         limit: a value this far below the median is a collapse; ∞ where the metric has no such distance.
         deepest: by how much it ever fell in a table of its metric's unit; 0 if it never collapsed.
         lowest: the lowest value that any contestant's run has in this setting.
+        expected: the contestant's largest median in this setting at a smaller ε; −∞ if there is none. More ε excuses no
+            collapse, not even of all runs.
     """
 
     limit: float = math.inf
     deepest: float = 0.0
     lowest: float = -math.inf
+    expected: float = -math.inf
 
 
 NO_FALLS = Falls()
@@ -137,24 +140,28 @@ class Sample:
     def mean(self) -> float:
         return fmean(self.by_seed.values())
 
-    @cached_property
-    def drops(self) -> list[float]:
-        """Distances of the collapsed runs below the median."""
-        return self._drops([*self.by_seed.values()])
+    @property
+    def all_runs(self) -> "Sample":
+        """The sample with the further runs among the others, by numbers."""
+        return replace(self, by_seed=dict(enumerate([*self.by_seed.values(), *self.more])), more=())
 
     @cached_property
-    def all_drops(self) -> list[float]:
-        """Distances of the collapsed runs below the median of all, the further runs included."""
-        return self._drops([*self.by_seed.values(), *self.more])
+    def middle(self) -> float:
+        """The median; −∞ of too few runs."""
+        return median_high(self.by_seed.values()) if len(self.by_seed) >= FEWEST else -math.inf
 
-    def _drops(self, values: Sequence[float]) -> list[float]:
-        middle = median_high(values)
-        return [middle - value for value in values if middle - value > self.falls.limit and len(values) >= FEWEST]
+    @property
+    def collapsed(self) -> list[float]:
+        """Distances of the collapsed runs below the median, or below what is expected if that is larger."""
+        return self._drops(max(self.middle, self.falls.expected))
 
     @cached_property
     def sound(self) -> list[float]:
-        """The values of the runs that did not collapse: at least half, and at least two of three."""
-        return sorted(self.by_seed.values())[len(self.drops) :]
+        """The values of the runs that are not far below the median: at least half, and at least two of three."""
+        return sorted(self.by_seed.values())[len(self._drops(self.middle)) :]
+
+    def _drops(self, below: float) -> list[float]:
+        return [below - value for value in self.by_seed.values() if below - value > self.falls.limit]
 
     @property
     def lost(self) -> float:
@@ -254,9 +261,8 @@ def _with(samples: Sequence[Sample], rates: Mapping[str, Rate]) -> list[tuple[Sa
 def rate_of(samples: Sequence[Sample]) -> Rate:
     """Return how often runs collapse. Further runs count where all samples are of one setting: it has more of them."""
     if len({sample.setting for sample in samples}) == 1:
-        runs = sum(len(sample.by_seed) + len(sample.more) for sample in samples)
-        return Rate(sum(len(sample.all_drops) for sample in samples), runs)
-    return Rate(sum(len(sample.drops) for sample in samples), sum(len(sample.by_seed) for sample in samples))
+        samples = [sample.all_runs for sample in samples]
+    return Rate(sum(len(sample.collapsed) for sample in samples), sum(len(sample.by_seed) for sample in samples))
 
 
 def not_steadier_than_together(means: Sequence[Mean]) -> list[Mean]:

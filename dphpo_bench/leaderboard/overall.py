@@ -58,7 +58,7 @@ class Overall:
     """Contestants over several tables: `rows` are in all of them, `incomplete` are not.
 
     Attributes:
-        tests: True if only tables count on whose records this project settled nothing.
+        tests: True if only tables count on which this project settled no constant.
     """
 
     epsilon: float | None

@@ -60,8 +60,8 @@ class Row(Standing):
         risk: the largest proven bounds of what an attack on one record can achieve against a run, failed ones included;
             None if no run could say.
         lost_to_noise: of `gap_to_oracle`, what paying for the tuning cost; None without extra runs, as the next.
-        collapsed: how many runs ended ten points, or half a nat, below the median of these runs or worse; those that
-            failed count with the value that they have in ranks.
+        collapsed: how many runs ended ten points, or half a nat, below the median of these runs, or of those at a
+            smaller ε; those that failed count with the value that they have in ranks.
         untuned_runs: examples relative to untuned `auto_clipping`; None without it.
         values: the metric of each of `records`; None if the run failed.
         test_half: half of the 95 % interval that other test records of this number would add to the mean, by the
@@ -98,7 +98,7 @@ class Table:
     """All contestants on one task at one target ε, best first; `setting` is shared by tables at other ε.
 
     Attributes:
-        stage: "development" if this project settled constants of its methods on these records, else "test".
+        stage: "development" if this project settled constants of its methods on this setting, else "test".
         counted: whether it is one of the tables that overall lists, claims and answers about several settings rest on.
     """
 
@@ -217,7 +217,7 @@ def _row(
         records=tuple(zip(runs["seed"].tolist(), runs["path"], strict=True)),
         values=tuple(None if math.isnan(value) else value for value in runs["value"].tolist()),
         command=command_of(first),
-        collapsed=len(sample.drops) if (sample := entry.sample()) else 0,
+        collapsed=len(sample.collapsed) if (sample := entry.sample()) else 0,
         untuned_runs=_untuned_runs(entry, contest.untuned),
     )
 

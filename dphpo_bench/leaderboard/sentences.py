@@ -125,7 +125,7 @@ def sentences(answer: Answer) -> list[str]:
     if len(answer.places) == 1:
         return texts
     near = _named(others, EQUIVALENT)
-    texts.append(f"Within {point_text(answer)} of {first.contestant.label}: {near or 'nobody'}.")
+    texts.append(f"Shown to be within {point_text(answer)} of {first.contestant.label}: {near or 'none'}.")
     unclear = _named(others, UNCERTAIN)
     if unclear:
         texts.append(f"Too uncertain to say: {unclear}.")

@@ -281,6 +281,20 @@ def sample_board() -> Board:
     return board(tables, findings, refused)
 
 
+def with_sizes(board: Board) -> Board:
+    """Return a board whose tables have a number of records and a kind of model, so that its page has the guide."""
+    return replace(board, tables=tuple(replace(each, model_kind="linear", n_records=50_000) for each in board.tables))
+
+
+def guided_board() -> Board:
+    """The sample with what it lacks beside the shipped board: the guide, development data, and lists of tests alone."""
+    made = with_sizes(sample_board())
+    tables = tuple(replace(each, stage="development" if each.task == "digits" else "test") for each in made.tables)
+    tests = [each for each in tables if each.stage == "test"]
+    twins = [replace(overall(each.epsilon, tests), tests=True) for each in made.overalls]
+    return replace(made, tables=tables, overalls=(*made.overalls, *twins))
+
+
 def hostile_board() -> Board:
     """A board on which every text that a record brings is an attempt at something."""
     methods = [(text, text, 0.01 * place, 0.1, 2.0) for place, text in enumerate(HOSTILE)]

@@ -72,7 +72,7 @@ def test_the_sentences_say_so(single: Answer) -> None:
     assert sentences(single) == [
         "hyfreedp is 0.5 points behind the oracle [−2.5, +1.5], at worst −1.3 (seed 2), "
         "for the cost of 1.5 untuned runs; for 1, mechanic is 0.9 points behind the oracle [−4.0, +2.2].",
-        "Within a point of hyfreedp: nobody.",
+        "Shown to be within a point of hyfreedp: none.",
         "Too uncertain to say: mechanic.",
         "2 are behind; dowg is 21.0 points behind the oracle, at worst −23.3 (seed 3).",
     ]

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -146,10 +147,12 @@ def test_intervals_over_tables_hold_the_truth(design: Sequence[range], shared: f
 def test_collapses_stand_apart_from_the_noise() -> None:
     falls = Falls(fall_limit(ACCURACY), deepest=0.4, lowest=0.1)
     fallen = sample([0.9, 0.92, 0.5], falls=falls)
-    assert (fallen.drops, fallen.sound) == ([pytest.approx(0.4)], [0.9, 0.92])
+    assert (fallen.collapsed, fallen.sound) == ([pytest.approx(0.4)], [0.9, 0.92])
     assert (fallen.lost, fallen.depth) == pytest.approx((0.91 - fallen.mean, 0.4))
-    assert sample([0.9, 0.5], falls=falls).drops == []  # of two, either may be the odd one
-    assert sample([0.9, 0.92, 0.5]).drops == []  # a metric without a limit
+    assert sample([0.9, 0.5], falls=falls).collapsed == []  # of two, either may be the odd one
+    assert sample([0.9, 0.92, 0.5]).collapsed == []  # a metric without a limit
+    later = sample([0.5, 0.51], falls=replace(falls, expected=0.9))  # at a larger ε
+    assert (later.collapsed, later.sound) == ([pytest.approx(0.4), pytest.approx(0.39)], [0.5, 0.51])
     steady = sample([0.9, 0.92, 0.91], falls=falls)
     below, above = collapses([steady], [steady, fallen])
     assert (below, above) == (pytest.approx(0.4 * Rate(1, 6).high), 0.0)
@@ -174,7 +177,8 @@ def covered(rate: float, depth: float, tables: int, seeds: int, trials: int, tog
     for _ in range(trials):
         values = 0.9 + 0.005 * rng.standard_normal((tables, seeds)) - depth * (rng.random((tables, seeds)) < rate)
         known = [sample(row, falls=Falls(fall_limit(ACCURACY))) for row in values.tolist()]
-        falls = Falls(fall_limit(ACCURACY), max([0.0, *(drop for each in known for drop in each.drops)]), values.min())
+        drops = [drop for each in known for drop in each.collapsed]
+        falls = Falls(fall_limit(ACCURACY), max([0.0, *drops]), values.min())
         samples = [sample(row, seeds * at, falls, str(at // 3)) for at, row in enumerate(values.tolist())]
         asked = samples if together else samples[:1]
         truth = 0.9 - rate * depth

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[2]
 BESIDE = Paths(frozenset({"../docs/scoring.md", "../methods/dp_sgd.py"}))
 BUILDERS = {
     "sample": boards.sample_board,
+    "guided": boards.guided_board,
     "crowded": boards.crowded_board,
     "hostile": boards.hostile_board,
     "empty": boards.empty_board,
@@ -95,6 +96,27 @@ def test_everything_on_the_board_is_on_the_page() -> None:
     for answer in board("sample").answers:
         assert " ".join(sentences(answer)) in page
     assert page.count("And 20 more.") == 2
+
+
+def test_lists_of_tests_do_not_say_that_nobody_had_seen_them() -> None:
+    """No constant was settled on them; but their records may be those of development tables, and results were seen."""
+    guided, page = board("guided"), html("guided")
+    seen = "Version 12 of <code>hyfreedp</code> was made after version 11 had been seen to fail on networks"
+    assert "settled nothing" not in page
+    assert page.count(", test tasks: 2 tables on which this project settled no constant.") == 3
+    assert page.count(", test tasks: 6 tables on which this project settled no constant.") == 1
+    assert page.count(seen) == page.count("<p>Test tables are not all unseen. Version 12") == 1
+
+    other = replace(guided.tables[0], model="pretrained", setting="cifar10 (pretrained)", stage="development")
+    drawn = [
+        replace(other, task="synthetic", setting=f"synthetic ({stage})", stage=stage)
+        for stage in ("development", "test")
+    ]
+    overalls = [replace(each, tables=(*each.tables, drawn[1].title)) for each in guided.overalls]
+    more = replace(guided, tables=(*guided.tables, other, *drawn), overalls=tuple(overalls))
+    assert "Development tables have the records of cifar10 (linear), too. Version 12" in to_html(more)
+    strangers = [replace(each, rows=each.rows[1:]) for each in overalls]
+    assert seen not in html("sample") + to_html(replace(more, overalls=tuple(strangers)))
 
 
 # --------------------------------------------------------------------------------------------- in a browser
@@ -384,7 +406,7 @@ def test_sorting_and_the_place_are_in_the_address(visit: Open) -> None:
     assert (linked.rows("table-1"), linked.rows("overall-2"), linked.tables()) == shown
     assert linked.header("table-1", COLUMN["metric"]).get_attribute("aria-sort") == "ascending"
     assert linked.page.locator("#overall-2").evaluate(  # the table sorted last is in sight
-        "node => node.getBoundingClientRect().top >= 0 && node.getBoundingClientRect().top < innerHeight"
+        "node => node.getBoundingClientRect().top >= -1 && node.getBoundingClientRect().top < innerHeight"
     )
     assert linked.page.evaluate("location.hash") == address
 
@@ -401,6 +423,35 @@ def test_sorting_and_the_place_are_in_the_address(visit: Open) -> None:
     page.evaluate("location.hash = '#epsilon=1'")
     until(page, "!document.querySelector('[aria-sort]')")
     assert one.rows("table-1") == [row.contestant.label for row in board("sample").tables[0].rows]
+
+
+GUIDE = "#guide-form"
+
+
+def test_the_question_to_the_guide_is_in_the_address(visit: Open) -> None:
+    one = visit("guided")
+    page, answer = one.page, one.page.locator("#guide-answer")
+    first = answer.inner_text()
+    assert page.evaluate("location.hash") == ""
+    page.select_option(f"{GUIDE} [name=epsilon]", "8")
+    page.select_option(f"{GUIDE} [name=compute]", "3")
+    assert page.evaluate("location.hash") == "#epsilon=3&task=all+tasks&method=&guide=linear%2C50000%2C8%2C3"
+    asked = answer.inner_text()
+    assert asked != first
+    choose(page, "1")
+    address = page.evaluate("location.hash")
+    assert address == "#epsilon=1&task=all+tasks&method=&guide=linear%2C50000%2C8%2C3"
+    linked = visit("guided", fragment=address).page
+    assert linked.locator("#guide-answer").inner_text() == asked
+    assert linked.locator(f"{GUIDE} [name=compute]").input_value() == "3"
+    assert linked.locator(f"{ANSWER} caption strong").inner_text() == "all tasks, ε = 1."
+    assert linked.evaluate("location.hash") == address
+
+    # What is not there, or not asked, is as on the page that was opened first.
+    other = visit("guided", fragment="#epsilon=1&guide=tree%2C50000%2C4%2C").page
+    assert other.locator("#guide-answer").inner_text() == first
+    page.evaluate("location.hash = '#epsilon=1'")
+    until(page, f"document.getElementById('guide-answer').textContent === {first!r}")
 
 
 def test_what_is_shown_can_be_saved_with_its_seeds(visit: Open, tmp_path: Path) -> None:
@@ -456,13 +507,13 @@ def test_a_saved_text_is_no_formula(visit: Open, tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------- for everyone
 
 
-@pytest.mark.parametrize("name", ["sample", "hostile", "empty"])
+@pytest.mark.parametrize("name", ["sample", "guided", "hostile", "empty"])
 def test_a_phone_does_not_scroll_sideways(visit: Open, name: str) -> None:
     page = visit(name, width=360).page
     assert page.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [360, 360]
     if name == "empty":
         return
-    region = page.locator(".overall:not([hidden]) .scroll")
+    region = page.locator(".overall:not([hidden]) .scroll").first
     assert region.evaluate("node => node.scrollWidth > node.clientWidth")
     first = region.locator("tbody th[scope=row]").first
     left = first.bounding_box()
@@ -505,18 +556,23 @@ def test_no_width_loses_a_column_or_cuts_a_name(visit: Open, width: int) -> None
 
 def test_print_has_all_columns_and_no_controls(visit: Open) -> None:
     """On A4 with the page's margins: 186 mm at 96 dots an inch."""
-    page = visit(width=703).page
+    page = visit("guided", width=703).page
+    page.select_option(f"{GUIDE} [name=epsilon]", "8")
     page.emulate_media(media="print")
     table = page.locator(f"{ANSWER} .forest")
     assert table.evaluate("node => node.getBoundingClientRect().right") <= 703
     assert all(cell.is_visible() for cell in table.locator("tbody tr").first.locator("th, td").all())
-    for gone in ("#controls", "header nav", ".export", ".nothing"):
+    for gone in ("#controls", GUIDE, "header nav", ".export", ".nothing"):
         assert page.locator(gone).filter(visible=True).count() == 0, gone
+    assert page.locator("#guide-answer").is_visible()
+    page.set_viewport_size({"width": 500, "height": 800})  # a small sheet, which is no phone: the question stands there
+    (asked,) = page.locator("#guide-table tbody tr").filter(visible=True).all()
+    assert asked.inner_text().split("\t")[:3] == ["linear", "50,000", "8"]
 
 
 def test_forced_colours_show_what_colours_told(visit: Open) -> None:
     """The chosen ε, lines and dots against the background, what differs by shade, and the grey of uncertain rows."""
-    page = visit(scheme="dark", forced="active").page
+    page = visit("guided", scheme="dark", forced="active").page
     style = "getComputedStyle(document.querySelector({!r}), {!r}).{}"
 
     def look(selector: str, name: str, pseudo: str = "") -> str:
@@ -576,9 +632,12 @@ def stops(page: Page, most: int) -> list[str]:
 
 
 def test_the_keyboard_reaches_each_table_soon(visit: Open) -> None:
-    page = visit().page
-    assert len(stops(page, 20)) <= 15 - 5  # five are left to the guide
+    page = visit("guided").page
     focus = "document.activeElement"
+    way = stops(page, 20)
+    assert page.evaluate(f"{focus}.closest('.guide') !== null")
+    assert len(way) <= 15 - 1  # a board with claims has one more link to its sections
+    assert len(stops(page, 20)) <= 5
     assert page.evaluate(f"{focus}.closest('.answer') !== null")
     page.keyboard.press("Tab")  # the links of a table are one stop, arrow keys lead to the others
     names = [page.evaluate(f"{focus}.textContent")]
@@ -605,7 +664,7 @@ def test_the_keyboard_reaches_each_table_soon(visit: Open) -> None:
 
 
 def test_terms_are_explained_where_they_first_stand(visit: Open) -> None:
-    page = visit(width=1400, height=900).page
+    page = visit("guided", width=1400, height=900).page
     defined = page.locator(".defined")
     for term in ("Oracle", "Untuned", "Table"):
         assert defined.locator("b", has_text=term).bounding_box()["y"] < 300  # type: ignore[index]
@@ -613,6 +672,8 @@ def test_terms_are_explained_where_they_first_stand(visit: Open) -> None:
     first = text.lower().index("oracle")
     assert text[first:].startswith("Oracle: the best values of a grid whose search costs no ε")
     assert text.lower().index("untuned") == text.index("Untuned: one run of auto_clipping")
+    assert defined.count() == 1
+    assert visit("empty").page.locator(".defined").count() == 0  # there is nothing to explain
 
 
 def test_a_table_is_one_task_and_model_at_one_epsilon() -> None:
@@ -630,7 +691,7 @@ def test_axe_finds_nothing(browser: Browser, files: Path, scheme: Literal["light
         pytest.skip("axe-core is not here: npm pack axe-core, and set DPHPO_BENCH_AXE to its axe.min.js")
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page.set_default_timeout(100_000)
-    page.goto((files / "sample.html").as_uri())
+    page.goto((files / "guided.html").as_uri())
     page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
     page.add_script_tag(content=Path(path).read_text(encoding="utf-8"))
     found = page.evaluate("""async () => (await axe.run()).violations.map(
@@ -640,7 +701,7 @@ def test_axe_finds_nothing(browser: Browser, files: Path, scheme: Literal["light
 
 
 def test_names_landmarks_and_focus(visit: Open) -> None:
-    page = visit().page
+    page = visit("guided").page
     nameless = page.evaluate("""() => [...document.querySelectorAll(
         "a, button, select, input, summary, div[tabindex='0']")]
       .filter(node => !(node.textContent.trim() && !node.matches("select, input, div"))
@@ -690,11 +751,13 @@ def test_everything_is_there_without_javascript(browser: Browser, files: Path) -
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.set_default_timeout(100_000)
-    page.goto((files / "sample.html").as_uri())
-    sample = board("sample")
-    assert page.locator(".data").filter(visible=True).count() == len(sample.tables) + len(sample.overalls)
-    assert page.locator(".forest").filter(visible=True).count() == len(sample.answers)
-    assert not page.locator("#controls select").is_visible()
+    page.goto((files / "guided.html").as_uri())
+    guided = board("guided")
+    assert page.locator(".data").filter(visible=True).count() == 1 + len(guided.tables) + len(guided.overalls)
+    assert page.locator("#guide-table tbody tr").filter(visible=True).count() == 6
+    assert page.locator(".forest").filter(visible=True).count() == len(guided.answers)
+    for form in ("#controls", GUIDE):
+        assert not page.locator(form).is_visible()
     context.close()
 
 

@@ -447,3 +447,14 @@ def test_equal_means_share_ranks_however_their_scores_are_rounded(scored) -> Non
 def test_an_empty_board(tmp_path: Path) -> None:
     board = score(read(tmp_path))
     assert (board.tables, board.overalls, board.findings, board.records) == ((), (), (), 0)
+
+
+def test_runs_that_all_end_below_those_at_a_smaller_epsilon_have_collapsed(tmp_path: Path) -> None:
+    """The median fell with them, so that three of three counted as none."""
+    submit(tmp_path, *_runs("noise_scaled", [0.8, 0.81, 0.82], target=1.0), *_runs("hyfreedp", [0.8] * 3, target=1.0))
+    submit(tmp_path, *_runs("noise_scaled", [0.5, 0.51, 0.5], target=3.0), *_runs("hyfreedp", [0.79] * 3, target=3.0))
+    first, second = score(read(tmp_path)).tables
+    assert [_row(table, "noise_scaled").collapsed for table in (first, second)] == [0, 3]
+    assert [_row(table, "hyfreedp").collapsed for table in (first, second)] == [0, 0]
+    rate = _row(second, "noise_scaled").collapses
+    assert (rate.count, rate.runs) == (3, 6)

@@ -15,6 +15,7 @@ from dphpo_bench.leaderboard.build import render
 from dphpo_bench.leaderboard.charts.collection import charts
 from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.markdown import to_markdown
+from dphpo_bench.leaderboard.means import Rate
 from dphpo_bench.leaderboard.page import to_html
 from dphpo_bench.leaderboard.values import Estimate, Finding
 from dphpo_bench.records.measure import Measure
@@ -82,8 +83,8 @@ def test_the_sections_come_in_order() -> None:
     headings = re.findall("^##? .*", page, re.MULTILINE)
     assert [heading for heading in headings if heading in SECTIONS] == SECTIONS
     sections = dict(zip(headings, re.split("^##? .*", page, flags=re.MULTILINE)[1:], strict=True))
-    assert "**ε = 3**: hyfreedp is" in sections["## Answer"]
-    assert "**Tuning while training costs little.** hyfreedp spends 6 % of ε" in sections["## Findings"]
+    assert "**ε = 3**: `hyfreedp` is" in sections["## Answer"]
+    assert "**Tuning while training costs little.** `hyfreedp` spends 6 % of ε" in sections["## Findings"]
     assert "Nothing below 1 or above 8 was run." in sections["## What this cannot tell"]
     assert "[`hyfreedp`](../methods/hyfreedp.py): Starts at the rate" in sections["## Methods"]
     assert "`propose_test`" in sections["## Methods"]
@@ -114,7 +115,7 @@ def cells_of(page: str, heading: str) -> list[list[str]]:
 def test_figures_of_the_methods_are_those_of_their_rows() -> None:
     sample = boards.sample_board()
     first = sample.tables[1]  # at ε = 3
-    worse = replace(first.rows[0], worst=0.2, collapsed=2, failed=0)
+    worse = replace(first.rows[0], worst=0.2, collapsed=2, failed=0, collapses=Rate(2, 7))
     sample = replace(
         sample, tables=(sample.tables[0], replace(first, rows=(worse, *first.rows[1:])), *sample.tables[2:])
     )
@@ -129,7 +130,7 @@ def test_figures_of_the_methods_are_those_of_their_rows() -> None:
     runs = sum(
         row.seeds + row.failed for table in sample.tables for row in table.rows if row.contestant.label == "hyfreedp"
     )
-    assert line[5:] == [f"2 of {runs}", "1.0"]
+    assert line[5:] == [f"2 of {runs}; 2 of 7 on cifar10 (linear)", "1.0"]
 
 
 def test_an_epsilon_of_fewer_settings_says_so_and_hides_no_row() -> None:
@@ -142,7 +143,7 @@ def test_an_epsilon_of_fewer_settings_says_so_and_hides_no_row() -> None:
     line = next(row for row in rows if row[0] == "`hyfreedp`")
     assert line[4].endswith(f", {tables[-1].title}")
     runs = sum(row.seeds + row.failed for table in tables for row in table.rows if row.contestant.label == "hyfreedp")
-    assert line[5] == f"0 of {runs}"
+    assert line[5] == f"0 of {runs}; 1 of 15 on cifar10 (linear)"
     assert "a mean over the settings at each ε, each one task with one model" in page
 
 

@@ -3,6 +3,7 @@
   const byId = (id) => document.getElementById(id);
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
   const form = byId("controls");
+  const guide = byId("guide-form");
 
   // Sorting. What has no value goes last in both directions; equals are in the order in which the page came.
   const sorted = new Map(); // by a table's name, the one that was sorted last at the end
@@ -120,10 +121,26 @@
     setStops();
   };
 
-  // The view is in the address, so that a link shows it again: what was chosen, sorted, and gone to.
+  // The guide: the rows of its table that answer the question, and of these what can be paid for.
+  const select = (list, value) => {
+    for (const option of list.options) if (option.value === value) option.selected = true;
+  };
+  const advise = () => {
+    const { model, records, epsilon, compute } = guide.elements;
+    const rows = all("tbody tr", guide.parentElement);
+    const asked = rows.filter((row) => [model, records, epsilon].every(({ name, value }) => row.dataset[name] === value));
+    // Costs ascend, and what costs more promises more: the last that can be paid is the answer.
+    const affordable = asked.filter((row) => Number(row.dataset.cost) <= Number(compute.value));
+    for (const row of rows) row.hidden = !asked.includes(row);
+    byId("guide-answer").textContent = affordable.at(-1)?.dataset.answer
+      ?? (asked.length ? "Not known: nothing measured costs so little." : "Not known: this ε is not measured with this kind of model.");
+  };
+
+  // The view is in the address, so that a link shows it again: what was chosen, sorted, asked of the guide, and gone to.
   const address = (at) => {
     const view = new URLSearchParams(form ? choice() : {});
     for (const [name, { key, direction }] of sorted) view.append("sort", `${key}:${direction}:${name}`);
+    if (guide) view.set("guide", [...guide.elements].map((one) => one.value).join());
     if (at) view.set("at", at);
     return view;
   };
@@ -151,9 +168,15 @@
     if (form) {
       form.reset();
       for (const radio of all("[name=epsilon]", form)) if (radio.value === wanted.get("epsilon")) radio.checked = true;
-      for (const option of form.elements.task.options) if (option.value === wanted.get("task")) option.selected = true;
+      select(form.elements.task, wanted.get("task"));
       form.elements.method.value = wanted.get("method") ?? "";
       apply();
+    }
+    if (guide) {
+      const values = wanted.get("guide")?.split(",") ?? [];
+      guide.reset();
+      [...guide.elements].forEach((one, at) => select(one, values[at]));
+      advise();
     }
     return goTo(wanted.get("at")) ?? [...sorted.values()].at(-1)?.table.closest(".scroll");
   };
@@ -189,6 +212,15 @@
   for (const button of all(".export")) {
     button.hidden = false;
     button.addEventListener("click", save);
+  }
+  if (guide) {
+    guide.hidden = byId("guide-answer").hidden = false;
+    guide.addEventListener("input", () => {
+      advise();
+      remember();
+    });
+    guide.addEventListener("submit", (event) => event.preventDefault());
+    advise();
   }
   if (form) {
     form.hidden = false;
