@@ -203,10 +203,10 @@ def _all_columns(measure: Measure | None) -> list[Column]:
             lambda row: row.normalised, False),
         Column(
             "collapses", "collapses, %",
-            "Share of its runs here, at all ε, that ended ten points (a perplexity: half a nat) below the median of "
-            "their table; exact 95 % interval.",
-            "Share of its runs, at all ε, that ended ten points (a perplexity: half a nat) below the median of their "
-            "table; exact 95 % interval.",
+            "Share of its runs here, at all ε, that ended ten points (a perplexity: half a nat) below their median "
+            "in this table or at a smaller ε; exact 95 % interval.",
+            "Share of its runs, at all ε, that ended ten points (a perplexity: half a nat) below their median in "
+            "the table or at a smaller ε; exact 95 % interval.",
             lambda row: rate_text(row.collapses), lambda row: row.collapses.mean),
         Column(
             "tables", "tables", "", "How many of the counted tables it is in.",
