@@ -337,9 +337,11 @@ def test_a_guide_that_is_cut_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "| 50,000 records, a linear model" not in cut
 
 
-def test_the_board_of_this_project_shows_its_whole_guide() -> None:
+def test_the_board_of_this_project_shows_its_whole_guide_and_how_good_it_is() -> None:
     rows, _ = read_board(ROOT / "leaderboard")
     assert len(guide_lines(grid(rows))) <= advice_texts.MAX_LINES
+    page = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+    assert [line for line in report(trials(rows))[2:] if line not in page] == []
 
 
 def test_a_single_task_of_a_kind_speaks_for_itself() -> None:
