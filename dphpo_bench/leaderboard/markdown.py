@@ -7,6 +7,7 @@ and `prose`.
 import html
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import count
 from typing import Any
 
@@ -143,10 +144,15 @@ def _word(word: str) -> str:
     core = parts["core"]
     before, after = (re.sub(r"([\[\]])", r"\\\1", parts[name]) for name in ("before", "after"))
     method = core.removesuffix("'s")
-    if method in methods():
+    if method in _names():
         return f"{before}{code(method)}{core.removeprefix(method)}{after}"
     plain = _PLAIN.fullmatch(core) and not any(map(_COMMIT.fullmatch, re.split("['-]", core)))
     return f"{before}{core if plain else code(core)}{after}"
+
+
+@cache
+def _names() -> frozenset[str]:
+    return frozenset(methods())  # to ask for each word would take longer than all else
 
 
 def _terms(columns: Iterable[Column]) -> list[tuple[str, str]]:
