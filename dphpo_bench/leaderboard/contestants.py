@@ -86,8 +86,8 @@ class Entry:
 
     @property
     def drops(self) -> list[float]:
-        """The distances of its collapsed runs, further ones too, below what was expected."""
-        return sample.all_runs.collapsed if (sample := self.sample()) else []
+        """The distances of its runs, further ones too, that are far below their median."""
+        return sample.all_runs.drops if (sample := self.sample()) else []
 
     @property
     def searches(self) -> bool:

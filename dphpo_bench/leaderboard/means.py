@@ -150,18 +150,23 @@ class Sample:
         """The median; −∞ of too few runs."""
         return median_high(self.by_seed.values()) if len(self.by_seed) >= FEWEST else -math.inf
 
+    @cached_property
+    def drops(self) -> list[float]:
+        """Distances of the runs that are far below the median: at most half, and at most one of three."""
+        return self._below(self.middle)
+
     @property
     def collapsed(self) -> list[float]:
         """Distances of the collapsed runs below the median, or below what is expected if that is larger."""
-        return self._drops(max(self.middle, self.falls.expected))
+        return self._below(max(self.middle, self.falls.expected))
+
+    def _below(self, level: float) -> list[float]:
+        return [level - value for value in self.by_seed.values() if level - value > self.falls.limit]
 
     @cached_property
     def sound(self) -> list[float]:
-        """The values of the runs that are not far below the median: at least half, and at least two of three."""
-        return sorted(self.by_seed.values())[len(self._drops(self.middle)) :]
-
-    def _drops(self, below: float) -> list[float]:
-        return [below - value for value in self.by_seed.values() if below - value > self.falls.limit]
+        """The values of the other runs."""
+        return sorted(self.by_seed.values())[len(self.drops) :]
 
     @property
     def lost(self) -> float:
@@ -245,24 +250,28 @@ def collapses(samples: Sequence[Sample], pool: Sequence[Sample]) -> tuple[float,
     The interval of their rate is from the pool: the same tables at every ε. It holds if the rate is the same in all of
     them, and if each setting where one was seen has a rate of its own. A contestant whose `deepest` is 0 has none.
     """
-    together = rate_of(pool)
-    settings = {sample.setting for sample in pool}
-    apart = {setting: rate_of([sample for sample in pool if sample.setting == setting]) for setting in settings}
+    by_setting = {asked.setting: [sample for sample in pool if sample.setting == asked.setting] for asked in samples}
+    rates = {setting: rate_of(here) for setting, here in by_setting.items()}
+    sure = {setting: rate_of(here, sure=True) for setting, here in by_setting.items()}
     depth, lost = fmean(sample.depth for sample in samples), fmean(sample.lost for sample in samples)
-    highest = fmean(sample.depth * (rate.high if rate.count else 0.0) for sample, rate in _with(samples, apart))
-    lowest = fmean(sample.depth * rate.low for sample, rate in _with(samples, apart))
-    return max(0.0, max(highest, together.high * depth) - lost), max(0.0, lost - min(lowest, together.low * depth))
+    apart = [(sample, rates[sample.setting]) for sample in samples]
+    highest = fmean(sample.depth * (rate.high if rate.count else 0.0) for sample, rate in apart)
+    lowest = fmean(sample.depth * sure[sample.setting].low for sample in samples)
+    most, least = rate_of(pool).high * depth, rate_of(pool, sure=True).low * depth
+    return max(0.0, max(highest, most) - lost), max(0.0, lost - min(lowest, least))
 
 
-def _with(samples: Sequence[Sample], rates: Mapping[str, Rate]) -> list[tuple[Sample, Rate]]:
-    return [(sample, rates[sample.setting]) for sample in samples]
+def rate_of(samples: Sequence[Sample], sure: bool = False) -> Rate:
+    """Return how often runs collapse. Further runs count where all samples are of one setting: it has more of them.
 
-
-def rate_of(samples: Sequence[Sample]) -> Rate:
-    """Return how often runs collapse. Further runs count where all samples are of one setting: it has more of them."""
+    Args:
+        samples: of a contestant.
+        sure: count only what is far below the median of its own table.
+    """
     if len({sample.setting for sample in samples}) == 1:
         samples = [sample.all_runs for sample in samples]
-    return Rate(sum(len(sample.collapsed) for sample in samples), sum(len(sample.by_seed) for sample in samples))
+    fallen = sum(len(sample.drops if sure else sample.collapsed) for sample in samples)
+    return Rate(fallen, sum(len(sample.by_seed) for sample in samples))
 
 
 def not_steadier_than_together(means: Sequence[Mean]) -> list[Mean]:

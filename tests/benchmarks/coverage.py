@@ -79,7 +79,7 @@ def laws(world: str, real: Sequence[Contest], rng: np.random.Generator) -> Laws:
             sample = entry.sample()
             assert sample is not None
             for place in (contest.title, contest.setting.measure.unit):
-                drops[entry.contestant, place] += sample.all_runs.collapsed
+                drops[entry.contestant, place] += sample.all_runs.drops
                 runs[entry.contestant, place] += len(sample.by_seed) + len(sample.more)
     chances = {place: (float(rng.beta(*RATES)), float(rng.random())) for place in drops if world == "drawn"}
     drawn = {}
@@ -92,9 +92,9 @@ def laws(world: str, real: Sequence[Contest], rng: np.random.Generator) -> Laws:
             here, unit = (who, contest.title), (who, contest.setting.measure.unit)
             if world == "seen" and drops[here]:
                 law = replace(law, rate=len(drops[here]) / runs[here], depth=fmean(drops[here]))
-            if world == "apart" and sample.all_runs.collapsed:
+            if world == "apart" and sample.all_runs.drops:
                 count = len(sample.by_seed) + len(sample.more)
-                law = replace(law, rate=len(sample.all_runs.collapsed) / count, depth=fmean(sample.all_runs.collapsed))
+                law = replace(law, rate=len(sample.all_runs.drops) / count, depth=fmean(sample.all_runs.drops))
             if world == "tenth" and drops[unit]:
                 law = replace(law, rate=0.1, depth=min(fmean(drops[unit]), law.mean - sample.falls.lowest))
             if world == "drawn" and drops[unit]:
@@ -213,7 +213,7 @@ def wrong_claims(count: int, settings: int, depth: float, rate: float) -> tuple[
             samples.append({at: replace(each, setting=str(at[1])) for at, each in plain.items()})
         # Those that collapse are searches, each of which may fall as deep as the others.
         searches = [sample for each in samples[1::2] for sample in each.values()]
-        falls = Falls(0.1, max((drop for each in searches for drop in each.collapsed), default=0.0), 0.8 - depth - 0.03)
+        falls = Falls(0.1, max((drop for each in searches for drop in each.drops), default=0.0), 0.8 - depth - 0.03)
         samples[1::2] = [{at: replace(each, falls=falls) for at, each in some.items()} for some in samples[1::2]]
         for after in (False, True):
             sides = [_by_epsilon(each, after) for each in samples]
