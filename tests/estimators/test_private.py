@@ -31,6 +31,9 @@ FAST: dict[str, Any] = {
     "seed": 0,
     "device": "cpu",
 }
+# Noise on private records differs with code and processor: at ε = 8 a check that looks at predictions failed in one of
+# twelve. This much ε leaves no noise to speak of.
+SURE = {**FAST, "epsilon": 1e4}
 PRIVATE = {**FAST, "classes": ("no", "yes"), "seed": None}
 
 _OTHERS = "Classes are declared, since y is private: other labels are refused."
@@ -51,8 +54,8 @@ def expected_failures(estimator: Any) -> dict[str, str]:
 @parametrize_with_checks(
     [
         bench.PrivateClassifier(**FAST, public=True),
-        bench.PrivateClassifier(**FAST, classes=(0, 1, 2)),
-        bench.PrivateRegressor(**FAST, target_scale=(0, 1)),
+        bench.PrivateClassifier(**SURE, classes=(0, 1, 2)),
+        bench.PrivateRegressor(**SURE, target_scale=(0, 1)),
     ],
     expected_failed_checks=expected_failures,
     xfail_strict=True,
