@@ -1,6 +1,6 @@
 """The board in brief: its answer by method and ε, and its settings, a line each."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
@@ -13,9 +13,8 @@ from dphpo_bench.leaderboard.answers import Answer, Place
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.contestants import median
 from dphpo_bench.leaderboard.links import about
-from dphpo_bench.leaderboard.means import Rate
 from dphpo_bench.leaderboard.rows import Row, Table
-from dphpo_bench.leaderboard.sentences import first_answers
+from dphpo_bench.leaderboard.sentences import first_answers, times_first, variations_at
 from dphpo_bench.leaderboard.subjects import TESTS
 from dphpo_bench.leaderboard.texts import NOTHING, change_text, metric_text
 from dphpo_bench.leaderboard.values import Contestant
@@ -67,18 +66,14 @@ class MethodLine:
         return sum(row.collapsed for _, row in self.counted), sum(row.seeds + row.failed for _, row in self.counted)
 
     @property
-    def frailest(self) -> tuple[Rate, str] | None:
-        """The setting in which its runs collapse most often, at all ε and with the further runs; None if none does."""
-        rates = [(row.collapses, table.setting) for table, row in self.counted if row.collapses.count]
-        return max(rates, key=lambda rate: (rate[0].mean, rate[0].runs), default=None)
-
-    @property
     def collapses_text(self) -> str:
+        """Collapses in all, then those in the setting with the highest rate, at all ε and with the further runs."""
         text = "{:,} of {:,}".format(*self.collapses)
-        if self.frailest:
-            rate, setting = self.frailest
-            text += f"; {rate.count:,} of {rate.runs:,} on {setting}"
-        return text
+        rates = [(row.collapses, table.setting) for table, row in self.counted if row.collapses.count]
+        if not rates:
+            return text
+        most, setting = max(rates, key=lambda rate: (rate[0].mean, rate[0].runs))
+        return f"{text}; {most.count:,} of {most.runs:,} on {setting}"
 
     @property
     def worst(self) -> tuple[float, str] | None:
@@ -265,16 +260,13 @@ def other_orders(board: Board) -> list[str]:
     subject = next((each.subject for each in tests), None)
     firsts = [f"{each.places[0].contestant.label} at ε = {each.epsilon:g}" for each in tests if each.subject == subject]
     texts = [f"On the test tables alone the first are {', '.join(firsts)}."] if firsts else []
-    ways: defaultdict[float | None, Counter[Contestant]] = defaultdict(Counter)
-    for variation in board.variations:
-        ways[variation.epsilon].update(dict(variation.firsts))
-    counted = [(answer, ways[answer.epsilon]) for answer in single_answers(board) if answer.epsilon in ways]
-    stays = [
-        f"{firsts[answer.places[0].contestant]} of {firsts.total()} boards at ε = {answer.epsilon:g}"
-        for answer, firsts in counted
-    ]
-    if stays:
-        texts.append(f"Without a task or a seed, or by another score, the first above is first on {', '.join(stays)}.")
+    counts = []
+    for answer in single_answers(board):
+        stays, ways = times_first(answer.places[0].contestant, variations_at(board, answer.epsilon))
+        if ways:
+            counts.append(f"{stays} of {ways} boards at ε = {answer.epsilon:g}")
+    if counts:
+        texts.append(f"Without a task or a seed, or by another score, the first above is first on {', '.join(counts)}.")
     return texts
 
 

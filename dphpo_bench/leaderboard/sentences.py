@@ -262,8 +262,19 @@ def first_answers(board: Board) -> list[Answer]:
 
 
 def stability(board: Board) -> list[str]:
-    return [_stability(claims, [variation for variation in board.variations if variation.epsilon == claims.epsilon])
-            for claims in _first_claims(board) if claims.complete]  # fmt: skip
+    return [
+        _stability(claims, variations_at(board, claims.epsilon)) for claims in _first_claims(board) if claims.complete
+    ]
+
+
+def variations_at(board: Board, epsilon: float | None) -> list[Variation]:
+    return [variation for variation in board.variations if variation.epsilon == epsilon]
+
+
+def times_first(who: Contestant, variations: Sequence[Variation]) -> tuple[int, int]:
+    """Return in how many of the other ways to make the board a contestant is first, and how many ways there are."""
+    firsts = [first for variation in variations for first in variation.firsts]
+    return sum(count for each, count in firsts if each == who), sum(count for _, count in firsts)
 
 
 def _first_claims(board: Board) -> list[Claims]:
@@ -271,8 +282,7 @@ def _first_claims(board: Board) -> list[Claims]:
 
 
 def _stability(claims: Claims, variations: Sequence[Variation]) -> str:
-    ways = sum(count for variation in variations for _, count in variation.firsts)
-    stays = sum(count for variation in variations for who, count in variation.firsts if who == claims.order[0])
+    stays, ways = times_first(claims.order[0], variations)
     worst = max(variations, key=lambda variation: (variation.swapped, variation.reversed))
     wrong = max(variation.reversed for variation in variations)
     apart = sum(pair.significant for pair in claims.complete)

@@ -318,11 +318,20 @@ class TestJson:
         assert copy.event == ledger.event
         assert copy.entries == ledger.entries
         assert copy.refused == ledger.refused
+        assert "failed" not in ledger.to_json()  # older versions read it
+
+    def test_a_failure_makes_the_round_trip_and_is_no_empty_ledger(self) -> None:
+        ledger = Ledger(PLAN)
+        assert ledger.untouched
+        ledger.fail("It raised on private records.")
+        copy = Ledger.from_json(json.loads(json.dumps(ledger.to_json())))
+        assert (copy.entries, copy.failed, copy.untouched) == ((), ledger.failed, False)
 
     @pytest.mark.parametrize(
         "tamper",
         [
             lambda obj: obj.update(version=2),
+            lambda obj: obj.update(failed=3),
             lambda obj: obj.update(extra=1),
             lambda obj: obj.update(refused="x" * 10_000),
             lambda obj: obj.update(entries=obj["entries"] * 10_000),
