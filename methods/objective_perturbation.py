@@ -8,6 +8,7 @@ import dphpo_bench as bench
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
+    from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class ObjectivePerturbation(bench.Method[Perturbation]):
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Perturbation]:
         """Plan one minimum at the least noise that meets the budget."""
-        outputs = _outputs(facts)
+        outputs = outputs_of(facts, self.name)
         regularisation = self.regularisation or _regularisation(self.curvature_share * budget.epsilon, outputs)
 
         def event(noise: float) -> "DpEvent":
@@ -84,24 +85,29 @@ class ObjectivePerturbation(bench.Method[Perturbation]):
 
     def run(self, plan: bench.Plan[Perturbation], session: bench.Session) -> bench.Outcome:
         """Ask for the minimum."""
-        import torch
-
         planned, model = plan.parameters, session.build_model()
         batch = session.sample(bench.events.poisson_sampled(1.0, plan.event))
         minimum = batch.perturbed_minimum(model, planned.regularisation, planned.noise_multiplier, planned.output_noise)
-        weights = bench.recipes.trainable(model)
-        norm = self.input_norm or math.sqrt(weights[0][0].numel() + 1)
-        with torch.no_grad():
-            for weight, value in zip(weights, minimum, strict=True):
-                weight.copy_(value / norm)
-        return bench.Outcome(model, {"regularisation": planned.regularisation})
+        return bench.Outcome(loaded(model, minimum, self.input_norm), {"regularisation": planned.regularisation})
 
 
 OUTPUT_SHARE = 30.0
 """The multiplier of the noise on the weights relative to that of the linear term; it takes a thousandth of μ²."""
 
 
-def _outputs(facts: bench.TaskFacts) -> int:
+def loaded(model: "nn.Module", minimum: "list[Tensor]", input_norm: float | None) -> "nn.Module":
+    """Return the model with the weights of a minimum, for inputs of this norm; default: √(d + 1)."""
+    import torch
+
+    weights = bench.recipes.trainable(model)
+    norm = input_norm or math.sqrt(weights[0][0].numel() + 1)
+    with torch.no_grad():
+        for weight, value in zip(weights, minimum, strict=True):
+            weight.copy_(value / norm)
+    return model
+
+
+def outputs_of(facts: bench.TaskFacts, method: str) -> int:
     """Return the number of the model's outputs; reject tasks that no theorem covers."""
     if facts.kind == "binary" and facts.unit == "record":
         return 1
@@ -110,7 +116,7 @@ def _outputs(facts: bench.TaskFacts) -> int:
         return facts.n_classes
     raise bench.errors.InvalidValueError(
         f"Expected a binary task or a classification whose unit is a record, got task {facts.task} of kind "
-        f"{facts.kind!r} and unit {facts.unit!r}: objective_perturbation has a theorem for these alone. Use another "
+        f"{facts.kind!r} and unit {facts.unit!r}: {method} has a theorem for these alone. Use another "
         "method, such as dp_sgd."
     )
 

@@ -160,9 +160,14 @@ def objective_perturbation(noise_multiplier: float, regularisation: float, outpu
     """
     return ObjectivePerturbationDpEvent(
         number("noise_multiplier", noise_multiplier, low=0),
-        number("regularisation", regularisation, low=1e-9, high=1e15),
+        checked_regularisation(regularisation),
         whole("outputs", outputs, low=1, high=10**6),
     )
+
+
+def checked_regularisation(value: float) -> float:
+    """Return λ as a float; reject what a solver or an accountant cannot take."""
+    return number("regularisation", value, low=1e-9, high=1e15)
 
 
 def one_of(events: Sequence[DpEvent], weights: Sequence[float] | None = None) -> DpEvent:

@@ -139,7 +139,7 @@ class Batch(Unique):
         steps, bound = tuple(map(float, steps)), checked_bound("loss bound", bound)
         noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
         with self._access.guard.alone():
-            losses = self._losses_along(model, direction, steps, noise_multiplier, len(steps))
+            losses = _losses_along(self, model, direction, steps, noise_multiplier, len(steps))
             # A diverged record counts as the worst one: NaN and infinities become the bound, a function of
             # that record alone.
             clipped = torch.nan_to_num(losses, nan=bound, posinf=bound).clamp_(0.0, bound)
@@ -168,7 +168,7 @@ class Batch(Unique):
         steps, bound = tuple(map(float, steps)), checked_bound("loss bound", bound)
         noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
         with self._access.guard.alone():
-            losses = self._losses_along(model, direction, (0.0, *steps), noise_multiplier, len(steps))
+            losses = _losses_along(self, model, direction, (0.0, *steps), noise_multiplier, len(steps))
             changes = losses[1:] - losses[0]
             clipped = torch.nan_to_num(changes, nan=bound, posinf=bound, neginf=-bound).clamp_(-bound, bound)
             return self._noisy_means(clipped, bound, noise_multiplier)
@@ -207,7 +207,7 @@ class Batch(Unique):
             raise InvalidValueError("Expected at least one step to average losses over, got none.")
         noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
         with self._access.guard.alone():
-            losses = self._losses_along(model, direction, (0.0, *steps), noise_multiplier, 1)
+            losses = _losses_along(self, model, direction, (0.0, *steps), noise_multiplier, 1)
             start, average = losses[0], losses[1:].mean(dim=0)
             most = torch.where(start < 0, (2 - factor) * start, factor * start)  # a rise by the same share of its size
             stays = start.isfinite() & average.isfinite() & (average <= most)
@@ -243,25 +243,22 @@ class Batch(Unique):
             asked = self._access, self._indices, self._expected_size, self._account, model
             return perturbed_minimum(*asked, regularisation, noise_multiplier, output_noise)
 
-    def _losses_along(
-        self,
-        model: "nn.Module",
-        direction: "Sequence[Tensor]",
-        steps: Sequence[float],
-        noise_multiplier: float,
-        releases: int,
-    ) -> "Tensor":
-        """Charge the releases, then compute raw losses, float64 of shape (len(steps), drawn size)."""
-        parts = [plain(tensor) for tensor in direction]
-        engine = self._access.raw.own_model().engine(model)
-        engine.check_direction(parts)
-        # Copies, which nobody else can change meanwhile.
-        pairs = zip(parts, engine.parameters, strict=True)
-        along = [part.detach().to(weight.device, weight.dtype, copy=True) for part, weight in pairs]
-        self._account.charge(repeat(gaussian(noise_multiplier), releases))
-        raw = self._access.raw
-        self._access.meter.advance(len(steps) * self._expected_size)
-        return self._access.compute(lambda: raw.losses_along(engine, self._indices, along, steps)).double()
+    def noisy_minimum(self, model: "nn.Module", regularisation: float, noise_multiplier: float) -> "list[Tensor]":
+        """Return the weights of a linear classifier that minimise the batch's loss, plus Gaussian noise.
+
+        A record moves the minimum by at most L/λ, and the solver is off by τ/λ (docs/accounting.md, output
+        perturbation). Its noise has standard deviation noise_multiplier · (L + 2τ)/λ. See `perturbed_minimum`.
+
+        Raises:
+            InvalidValueError: if the model, the loss or the unit is none that the bound covers.
+            OverBudgetError: if the plan does not cover the release; nothing is released then.
+            ModelFailedError: if the solver did not reach the tolerance; nothing is released then.
+        """
+        from dphpo_bench.session.minimum import noisy_minimum
+
+        with self._access.guard.alone():
+            asked = self._access, self._indices, self._expected_size, self._account, model
+            return noisy_minimum(*asked, regularisation, noise_multiplier)
 
     def _noisy_means(self, clipped: "Tensor", bound: float, noise_multiplier: float) -> list[float]:
         _, units = self._access.raw.members(self._indices)
@@ -289,6 +286,27 @@ def mean_of(
     if access.observer:
         access.observer.gradient(model, mean, share, noise)
     return mean
+
+
+def _losses_along(
+    batch: Batch,
+    model: "nn.Module",
+    direction: "Sequence[Tensor]",
+    steps: Sequence[float],
+    noise_multiplier: float,
+    releases: int,
+) -> "Tensor":
+    """Charge the releases, then compute raw losses, float64 of shape (len(steps), drawn size)."""
+    parts = [plain(tensor) for tensor in direction]
+    engine = batch._access.raw.own_model().engine(model)
+    engine.check_direction(parts)
+    # Copies, which nobody else can change meanwhile.
+    pairs = zip(parts, engine.parameters, strict=True)
+    along = [part.detach().to(weight.device, weight.dtype, copy=True) for part, weight in pairs]
+    batch._account.charge(repeat(gaussian(noise_multiplier), releases))
+    raw = batch._access.raw
+    batch._access.meter.advance(len(steps) * batch._expected_size)
+    return batch._access.compute(lambda: raw.losses_along(engine, batch._indices, along, steps)).double()
 
 
 def gradients_together(

@@ -1,4 +1,4 @@
-"""Objective perturbation on a batch: the minimum of a linear classifier's perturbed loss, with noise of its own."""
+"""Objective and output perturbation on a batch: a linear classifier's minimal loss, with noise before or behind."""
 
 import math
 from typing import TYPE_CHECKING
@@ -9,7 +9,7 @@ from torch import nn
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import RECORD, single
-from dphpo_bench.privacy.events import compose, gaussian, objective_perturbation
+from dphpo_bench.privacy.events import checked_regularisation, compose, gaussian, objective_perturbation
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.objective import NO_GRID
 from dphpo_bench.session.access import Access
@@ -35,20 +35,68 @@ def perturbed_minimum(
 ) -> "list[Tensor]":
     """Charge, minimise and release; see `Batch.perturbed_minimum`."""
     layer = _linear_classifier(access, model)
-    outputs = layer.out_features
-    exact, covering = objective_perturbation(noise_multiplier, regularisation, outputs), gaussian(output_noise)
+    if access.streams.secure:
+        raise InvalidValueError(NO_GRID)
+    exact, covering = (
+        objective_perturbation(noise_multiplier, regularisation, layer.out_features),
+        gaussian(output_noise),
+    )
     regularisation, noise_multiplier = exact.regularisation, exact.noise_multiplier  # checked, and built-in numbers
     account.charge(compose(exact, covering))
-    has_bias = layer.bias is not None
-    shape, bound = (outputs, layer.in_features + has_bias), 1.0 if outputs == 1 else math.sqrt(2)
+    shape, bound = _shape(layer), _bound(layer)
     tolerance = reachable_tolerance(expected_size, shape, regularisation, noise_multiplier * bound)
     zeros = torch.zeros(shape, dtype=torch.float64)
     (linear,) = access.with_noise([zeros], noise_multiplier, bound, "objective")
+    weights = _minimum(access, indices, expected_size, layer, linear, regularisation, tolerance)
+    return _released(access, layer, weights, covering.noise_multiplier, 2 * tolerance / regularisation)
+
+
+def noisy_minimum(
+    access: Access,
+    indices: "Tensor | None",
+    expected_size: float,
+    account: Ledger,
+    model: nn.Module,
+    regularisation: float,
+    noise_multiplier: float,
+) -> "list[Tensor]":
+    """Charge, minimise and release; see `Batch.noisy_minimum`."""
+    layer, regularisation = _linear_classifier(access, model), checked_regularisation(regularisation)
+    event = gaussian(noise_multiplier)
+    account.charge(event)
+    tolerance = reachable_tolerance(expected_size, _shape(layer), regularisation, 0.0)
+    linear = torch.zeros(_shape(layer), dtype=torch.float64)
+    weights = _minimum(access, indices, expected_size, layer, linear, regularisation, tolerance)
+    sensitivity = (_bound(layer) + 2 * tolerance) / regularisation
+    return _released(access, layer, weights, event.noise_multiplier, sensitivity)
+
+
+def _shape(layer: nn.Linear) -> tuple[int, int]:
+    """Return the shape of W: the weights, and the bias as one more column."""
+    return layer.out_features, layer.in_features + (layer.bias is not None)
+
+
+def _bound(layer: nn.Linear) -> float:
+    """Return L, the norm that no record's gradient exceeds: that of p − y, or of p − e_y, for inputs of norm 1."""
+    return 1.0 if layer.out_features == 1 else math.sqrt(2)
+
+
+def _minimum(
+    access: Access,
+    indices: "Tensor | None",
+    expected_size: float,
+    layer: nn.Linear,
+    linear: "Tensor",
+    regularisation: float,
+    tolerance: float,
+) -> "Tensor":
+    """Return the batch's minimum without the noise on the weights; `linear` is overwritten."""
+    outputs = layer.out_features
 
     def minimum() -> "Tensor | None":
         train, (rows, _) = access.raw.train, access.raw.members(indices)
         records = train if rows is None else train.rows(rows)
-        inputs = unit_inputs(single(records.inputs).flatten(1).cpu().double().numpy(), constant=has_bias)
+        inputs = unit_inputs(single(records.inputs).flatten(1).cpu().double().numpy(), constant=layer.bias is not None)
         targets = single(records.targets).cpu().reshape(-1)
         labels = (targets > 0.5).long() if outputs == 1 else targets.long().clamp(0, outputs - 1)
         try:
@@ -62,8 +110,15 @@ def perturbed_minimum(
     linear.zero_()  # freed memory keeps its numbers, and the release without its noise is the gradient
     if weights is None:  # exact arithmetic excludes it; there is nothing that the theorem covers
         raise access.failure("The solver did not reach the tolerance that the release is accounted with.")
-    (noisy,) = access.with_noise([weights], covering.noise_multiplier, 2 * tolerance / regularisation, "minimum")
-    parts = torch.split(noisy, [layer.in_features, 1], dim=1) if has_bias else [noisy]
+    return weights
+
+
+def _released(
+    access: Access, layer: nn.Linear, weights: "Tensor", noise_multiplier: float, sensitivity: float
+) -> "list[Tensor]":
+    """Return the weights with their noise, as the layer has them."""
+    (noisy,) = access.with_noise([weights], noise_multiplier, sensitivity, "minimum")
+    parts = torch.split(noisy, [layer.in_features, 1], dim=1) if layer.bias is not None else [noisy]
     return [
         part.reshape(parameter.shape).to(parameter) for part, parameter in zip(parts, layer.parameters(), strict=True)
     ]
@@ -73,16 +128,14 @@ def _linear_classifier(access: Access, model: nn.Module) -> nn.Linear:
     """Return the model's layer; reject whatever the theorem does not cover.
 
     Raises:
-        InvalidValueError: if the model, the loss, the unit or the noise is another.
+        InvalidValueError: if the model, the loss or the unit is another.
     """
     raw = access.raw
     if raw.facts.unit != RECORD:
         raise InvalidValueError(
-            f"Expected records that are protected one by one, got units of {raw.facts.unit!r}: objective perturbation "
-            "needs that the gradient of what is protected has the direction of one input. Use another method."
+            f"Expected records that are protected one by one, got units of {raw.facts.unit!r}: the minimum's "
+            "theorems bound the gradient of one record. Use another method."
         )
-    if access.streams.secure:
-        raise InvalidValueError(NO_GRID)
     layer = convex_layer(raw.own_model().like(model), raw.objective.losses)
     if layer is None or raw.train.are_named:
         raise InvalidValueError(f"{NOT_LINEAR}, got a {type(model).__name__} for task {raw.facts.task}.")

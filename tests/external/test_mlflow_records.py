@@ -106,6 +106,9 @@ def test_a_selection_is_not_logged_to_a_run_with_a_duration(database: Path, tmp_
         InvalidValueError, match="may tell how long the private selection of this record took, or its solver"
     ):
         log_record(declared(tmp_path, selects=True), run_id=live)
+    solved = bench.run("output_perturbation", "digits", bench.PrivacyBudget(3, 1e-4)).record
+    with pytest.raises(InvalidValueError, match="or its solver"):
+        log_record(solved, run_id=live)
     assert log_record(declared(tmp_path, "plain"), run_id=live) == live
     run = client.get_run(live)
     assert run.info.status == "RUNNING"  # it is its owner who ends it

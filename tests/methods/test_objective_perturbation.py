@@ -1,4 +1,4 @@
-"""Objective perturbation as a method: its rule for λ, its noise, what it refuses, and what its records leave out."""
+"""Objective and output perturbation as methods: λ, noise, what they refuse, and what their records leave out."""
 
 import math
 from dataclasses import replace
@@ -9,10 +9,27 @@ import torch
 
 import dphpo_bench as bench
 from dphpo_bench.methods.objective_perturbation import ObjectivePerturbation
+from dphpo_bench.methods.output_perturbation import OutputPerturbation
 from dphpo_bench.privacy import objective
 from dphpo_bench.privacy.events import objective_perturbation
 from dphpo_bench.testing import Blobs
 from tests.conftest import TinyTask, session_on
+
+both = pytest.mark.parametrize("kind", [ObjectivePerturbation, OutputPerturbation])
+
+
+@pytest.mark.parametrize(("task", "records", "squared_bound"), [("digits", 1438, 2), ("adult", 32561, 1)])
+@pytest.mark.parametrize("epsilon", [0.1, 8.0])
+def test_of_a_minimum_with_noise_one_gaussian_release_is_charged(
+    task: str, records: int, squared_bound: int, epsilon: float
+) -> None:
+    """And λ³ is proportional to what the noise would cost at λ = 1."""
+    budget = bench.PrivacyBudget(epsilon, 1e-5)
+    plan = bench.plan("output_perturbation", task, budget).plan
+    noise = bench.events.calibrate(bench.events.gaussian, budget)
+    assert plan.event == plan.training_event == bench.events.gaussian(noise)
+    assert plan.parameters.noise_multiplier == noise
+    assert plan.parameters.regularisation**3 == pytest.approx(0.064 * records * squared_bound * noise**2)
 
 
 @pytest.mark.parametrize("task", ["digits", "adult"])
@@ -45,24 +62,27 @@ def test_a_regularisation_of_the_callers_is_taken() -> None:
     )  # type: ignore[operator]
 
 
-def test_it_learns_and_releases_its_regularisation(plain_run: Any) -> None:
-    result = plain_run(ObjectivePerturbation())
+@both
+def test_it_learns_and_releases_its_regularisation(plain_run: Any, kind: Any) -> None:
+    result = plain_run(kind())
     assert result.record.metrics["accuracy"] > 0.7
     assert result.record.released.keys() == {"regularisation"}
     assert result.record.privacy.tuning_share == 0
 
 
-def test_the_norm_of_inputs_scales_the_weights_and_nothing_else() -> None:
+@both
+def test_the_norm_of_inputs_scales_the_weights_and_nothing_else(kind: Any) -> None:
     records, budget = TinyTask()._split(600, 1), bench.PrivacyBudget(3, 1e-5)
     states = []
     for norm in (None, 1.0, 7.0):
-        method = ObjectivePerturbation(input_norm=norm)
+        method = kind(input_norm=norm)
         outcome = method.run(method.plan(TinyTask().facts, budget), session_on(TinyTask(), records))
         states.append(torch.cat([value.flatten() for value in outcome.model.state_dict().values()]))
     assert states[0] * math.sqrt(6) == pytest.approx(states[1], rel=1e-5)
     assert states[2] * 7 == pytest.approx(states[1], rel=1e-5)
 
 
+@both
 @pytest.mark.parametrize(
     ("task", "reason"),
     [
@@ -72,16 +92,17 @@ def test_the_norm_of_inputs_scales_the_weights_and_nothing_else() -> None:
         (bench.make_task("readmissions", "mlp"), "got model mlp"),
     ],
 )
-def test_other_tasks_and_models_are_refused_before_data_are_read(task: Any, reason: str) -> None:
+def test_other_tasks_and_models_are_refused_before_data_are_read(task: Any, reason: str, kind: Any) -> None:
     with pytest.raises(bench.errors.InvalidValueError, match=reason) as error:
-        bench.plan("objective_perturbation", task, bench.PrivacyBudget(1, 1e-5))
+        bench.plan(kind(), task, bench.PrivacyBudget(1, 1e-5))
     assert "\n" not in str(error.value)
 
 
-def test_units_of_several_records_are_refused() -> None:
+@both
+def test_units_of_several_records_are_refused(kind: Any) -> None:
     facts = replace(TinyTask().facts, unit="patient")
-    with pytest.raises(bench.errors.InvalidValueError, match="unit 'patient'"):
-        ObjectivePerturbation().plan(facts, bench.PrivacyBudget(1, 1e-5))
+    with pytest.raises(bench.errors.InvalidValueError, match=f"unit 'patient': {kind.name} has"):
+        kind().plan(facts, bench.PrivacyBudget(1, 1e-5))
 
 
 def test_secure_noise_is_refused_before_data_are_read() -> None:
@@ -89,12 +110,13 @@ def test_secure_noise_is_refused_before_data_are_read() -> None:
         bench.run(ObjectivePerturbation(), TinyTask(), bench.PrivacyBudget(1, 1e-5), secure_noise=True)
 
 
-def test_how_long_the_solver_took_is_not_in_the_record() -> None:
+@both
+def test_how_long_the_solver_took_is_not_in_the_record(kind: Any) -> None:
     """It depends on the records."""
     budget = bench.PrivacyBudget(3, 1e-5)
-    record = bench.run(ObjectivePerturbation(), TinyTask(), budget).record
+    record = bench.run(kind(), TinyTask(), budget).record
     assert "train" not in record.seconds
     assert record.peak_memory_bytes is None
     assert (record.created.hour, record.created.minute, record.created.second) == (0, 0, 0)
-    assert "train" in bench.run(ObjectivePerturbation(), TinyTask(), budget, seed=0).record.seconds
+    assert "train" in bench.run(kind(), TinyTask(), budget, seed=0).record.seconds
     assert math.isfinite(record.metrics["accuracy"])

@@ -1,4 +1,4 @@
-"""Objective perturbation as a query: what is released, what one record can change, its noise, price and refusals."""
+"""Objective and output perturbation as queries: what is released, what a record can change, noise, price, refusals."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, ModelFailedError, OverBudgetError
 from dphpo_bench.base.tensors import single
 from dphpo_bench.privacy.event_rules import multiset
-from dphpo_bench.privacy.events import compose, gaussian, objective_perturbation
+from dphpo_bench.privacy.events import compose, gaussian, objective_perturbation, poisson_sampled
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session import minimum
 from dphpo_bench.session.session import Session
@@ -60,6 +60,12 @@ def released(session: Session, noise: float = NO_NOISE, output_noise: float = NO
     return session.sample(asking(rate, event)).perturbed_minimum(model, LAMBDA, noise, output_noise)
 
 
+def minimum_of(session: Session, noise: float = NO_NOISE) -> torch.Tensor:
+    """The release of output perturbation as one tensor."""
+    parts = session.sample(asking(1.0, gaussian(noise))).noisy_minimum(session.build_model(), LAMBDA, noise)
+    return torch.cat([parts[0], *(part[:, None] for part in parts[1:])], dim=1)
+
+
 def unit(records: bench.Records, bias: bool = True) -> torch.Tensor:
     inputs = records.inputs.flatten(1).double()
     if bias:
@@ -87,6 +93,43 @@ def test_without_noise_it_is_the_minimum(outputs: int, bias: bool) -> None:
     assert [tuple(part.shape) for part in parts] == [(outputs, 2000), (outputs,)][: 1 + bias]
     weights = torch.cat([parts[0], *(part[:, None] for part in parts[1:])], dim=1)
     assert gradient(records, weights, bias).norm() < 1e-6
+    weights = minimum_of(session_on(Wide(outputs, bias), records))
+    assert weights.shape == (outputs, 2000 + bias)
+    assert gradient(records, weights, bias).norm() < 1e-6
+
+
+@pytest.mark.parametrize(("outputs", "bound"), [(1, 1.0), (3, math.sqrt(2))])
+def test_the_noise_of_a_minimum_is_that_of_its_sensitivity(outputs: int, bound: float) -> None:
+    """False alarms: below 1e-8, at six standard errors."""
+    records, noise = wide_records(50, outputs), 2.5
+    session = session_on(Wide(outputs), records, Ledger(allowance=poisson_sampled(1.0, gaussian(noise))))
+    moved = minimum_of(session, noise) - minimum_of(session_on(Wide(outputs), records))
+    scaled = moved / (noise * bound / LAMBDA)
+    assert float(scaled.std()) == pytest.approx(1, abs=6 / math.sqrt(2 * scaled.numel()))
+    assert float(scaled.mean()) == pytest.approx(0, abs=6 / math.sqrt(scaled.numel()))
+    with pytest.raises(OverBudgetError):  # it was charged
+        minimum_of(session, noise)
+
+
+@pytest.mark.parametrize(("outputs", "bound"), [(1, 1.0), (3, math.sqrt(2))])
+def test_a_record_moves_the_minimum_by_no_more_than_its_sensitivity(outputs: int, bound: float) -> None:
+    """From any other records, and from none, where the first record comes within half of the bound."""
+    moved = []
+    for n in (0, 1, 2, 10, 100):
+        records = wide_records(n + 1, outputs)
+        records.inputs[n] = records.inputs[0] * 1e6 if n else 1.0  # the same direction, or none known yet
+        with_it = minimum_of(session_on(Wide(outputs), records))
+        without = torch.zeros_like(with_it) if n == 0 else minimum_of(session_on(Wide(outputs), records.rows(slice(n))))
+        moved.append(float((with_it - without).norm()))
+    assert max(moved) <= bound / LAMBDA
+    assert max(moved) >= 0.4 * bound / LAMBDA
+
+
+def test_a_minimum_may_have_secure_noise() -> None:
+    pytest.importorskip("opendp")
+    tiny = TinyTask()._split(N, 1)
+    session = session_on(TinyTask(), tiny, streams=Streams(1 << 255, (), True))
+    assert minimum_of(session, 1.0).isfinite().all()
 
 
 def test_the_release_has_the_dtype_of_the_model() -> None:
