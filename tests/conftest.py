@@ -1,5 +1,6 @@
 """A small task and small methods that the tests of the harness, the session and the records share."""
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -26,6 +27,12 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # The same examples each time, however busy the machine is.
 settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector, and whoever asks it for all objects, the million that collected tests are."""
+    gc.collect()
+    gc.freeze()
 
 
 class TinyTask(bench.Task):

@@ -40,7 +40,9 @@ class RefusedNameError(InvalidValueError, AttributeError):
 
 def networks() -> "list[weakref.ref[nn.Module]]":
     """Return all networks that there are in this process."""
-    return [weakref.ref(each) for each in gc.get_objects() if issubclass(type(each), nn.Module)]
+    everything = gc.get_objects()
+    kinds = {kind for kind in {type(each) for each in everything} if issubclass(kind, nn.Module)}
+    return [weakref.ref(each) for each in everything if type(each) in kinds]
 
 
 class StudyTrial(OneOfAKind):
