@@ -178,8 +178,6 @@ class Method(ABC, Generic[P]):
             are read.
         needs_sibling: whether it tunes on the task's public sibling, `Session.sibling`; it is then refused on a task
             that declares none.
-        hides_time: whether the time of a run tells something of the records that its plan does not cover, as a solver's
-            does; records of unseeded runs then leave it out.
         plan_parameters: P, by which a plan is read from a file; set by `Method[P]`.
 
     Raises:
@@ -195,7 +193,6 @@ class Method(ABC, Generic[P]):
     needs_scores: ClassVar[bool] = False
     linear_only: ClassVar[bool] = False
     needs_sibling: ClassVar[bool] = False
-    hides_time: ClassVar[bool] = False
     plan_parameters: ClassVar[Any] = Any
 
     def __init_subclass__(cls, **arguments: Any) -> None:

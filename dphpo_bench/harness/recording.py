@@ -166,7 +166,7 @@ def record_of(
         record = record_with(attempt.failed(reason[:MAX_REASON]), Measured())
         if len(record.to_json().encode()) > MAX_RECORD_BYTES:  # because of the ledger
             record = record.model_copy(update={"privacy": None})
-    if setup.hides_time(checked):
+    if setup.hides_time(checked.plan.event, attempt.ledger):
         today = record.created.replace(hour=0, minute=0, second=0)
         shown_seconds = {phase: value for phase, value in seconds.items() if phase != "train"}
         record = record.model_copy(update={"seconds": shown_seconds, "peak_memory_bytes": None, "created": today})

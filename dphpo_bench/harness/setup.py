@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
 
     from dphpo_bench.data.source import DataSource
-    from dphpo_bench.harness.plan import CheckedPlan
+    from dphpo_bench.privacy.ledger import Ledger
     from dphpo_bench.session.checkpoints import Checkpoints
     from dphpo_bench.session.observer import Observer
     from dphpo_bench.session.releases import Releases
@@ -93,9 +93,9 @@ class Setup:
         """Return True if the number of trials is secret."""
         return self.unseeded and has_selection(event)
 
-    def hides_time(self, checked: "CheckedPlan") -> bool:
+    def hides_time(self, event: "DpEvent", ledger: "Ledger") -> bool:
         """Return True if the time and the memory of training are secret."""
-        return self.unseeded and (checked.method.hides_time or hides_time(checked.plan.event))
+        return self.unseeded and (ledger.hides_time or hides_time(event))
 
     def conditions(self) -> int:
         import torch

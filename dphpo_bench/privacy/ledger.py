@@ -38,6 +38,7 @@ class Ledger:
         refused: the message of the first release that was refused, else None. It stays when the exception is
             swallowed, so that the run is known to have asked for more than it planned.
         failed: why a computation on private records ended without a result, else None. Nothing is released after it.
+        hides_time: whether the time of the run tells of the records, as a solver's does, though no event may say so.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Ledger:
         """
         self.refused: str | None = None
         self.failed: str | None = None
+        self.hides_time = False
         self._within = within
         self._is_batch = is_batch
         self._spent: Counter[DpEvent] = Counter()

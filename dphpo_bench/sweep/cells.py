@@ -238,15 +238,19 @@ def prepare_data(job: str) -> str:
 
 
 def failed_record(identity: Identity, reason: str, seconds: float) -> RunRecord:
-    """Return the record of a run that could not make its own. Its releases are unknown, so it states no ε."""
+    """Return the record of a run that could not make its own. Its releases are unknown, so it states no ε.
+
+    Whether its time is a secret is unknown, too, and a run without a seed may have one.
+    """
+    now, hidden = datetime.now(UTC), identity.seed is None
     return RunRecord(
         identity=identity,
         status="failed",
         error=reason,
         privacy=None,
         cost=None,
-        seconds={"total": seconds},
+        seconds={} if hidden else {"total": seconds},
         peak_memory_bytes=None,
         environment={"dphpo-bench": version("dphpo-bench")},
-        created=datetime.now(UTC).replace(microsecond=0),
+        created=now.replace(hour=0, minute=0, second=0, microsecond=0) if hidden else now.replace(microsecond=0),
     )

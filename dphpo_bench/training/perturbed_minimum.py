@@ -121,6 +121,8 @@ class PerturbedLoss:
     def minimum(self, tolerance: float) -> Array:
         """Return W at which the norm of the gradient, rounding included, is at most the tolerance.
 
+        Freed memory keeps its numbers, so whatever came near the minimum is overwritten.
+
         The norm falls in each step, and F is strongly convex, so in exact arithmetic any tolerance is reached.
 
         Raises:
@@ -135,12 +137,17 @@ class PerturbedLoss:
             step = self._step(gradient, probabilities, min(0.1, size))
             for halving in range(_MOST_HALVINGS):
                 share = 0.5**halving
-                gradient, probabilities = self.gradient(weights + share * step)
+                candidate = weights + share * step
+                gradient, probabilities = self.gradient(candidate)
                 if float(np.linalg.norm(gradient)) <= (1 - 1e-4 * share) * size:
                     break
+                candidate.fill(0.0)
             else:
                 break
-            weights, size = weights + share * step, float(np.linalg.norm(gradient))
+            weights.fill(0.0)
+            step.fill(0.0)
+            weights, size = candidate, float(np.linalg.norm(gradient))
+        weights.fill(0.0)
         raise NotConvergedError(f"Expected a gradient of norm {tolerance:.3g} or less, got {size:.3g}.")
 
     def _step(self, gradient: Array, probabilities: Array, accuracy: float) -> Array:

@@ -44,6 +44,8 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("nonprivate", {"holdout": 0.0}, "0 < holdout"),
     ("objective_perturbation", {"regularisation": 1e-3}, "Raise it, or leave it out"),
     ("objective_perturbation", {"regularisation": 1e-12}, "regularisation"),
+    ("output_perturbation", {"regularisation": 1e-12}, "Expected 1e-09 <= regularisation <="),
+    ("output_perturbation", {"regularisation": 1e16}, "Expected 1e-09 <= regularisation <="),
     ("objective_perturbation", {"curvature_share": 1.0}, "0 < curvature_share < 1"),
     ("objective_perturbation", {"input_norm": 0.0}, "input_norm > 0"),
     ("papernot_steinke", {"distribution": "uniform", "accounting": "profile"}, "layer_cake"),

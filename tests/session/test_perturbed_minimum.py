@@ -13,7 +13,7 @@ import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, ModelFailedError, OverBudgetError
 from dphpo_bench.base.tensors import single
 from dphpo_bench.privacy.event_rules import multiset
-from dphpo_bench.privacy.events import compose, gaussian, objective_perturbation, poisson_sampled
+from dphpo_bench.privacy.events import compose, gaussian, objective_perturbation
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session import minimum
 from dphpo_bench.session.session import Session
@@ -99,16 +99,33 @@ def test_without_noise_it_is_the_minimum(outputs: int, bias: bool) -> None:
 
 
 @pytest.mark.parametrize(("outputs", "bound"), [(1, 1.0), (3, math.sqrt(2))])
-def test_the_noise_of_a_minimum_is_that_of_its_sensitivity(outputs: int, bound: float) -> None:
+def test_the_noise_of_a_minimum_is_that_of_its_sensitivity(
+    outputs: int, bound: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """False alarms: below 1e-8, at six standard errors."""
     records, noise = wide_records(50, outputs), 2.5
-    session = session_on(Wide(outputs), records, Ledger(allowance=poisson_sampled(1.0, gaussian(noise))))
-    moved = minimum_of(session, noise) - minimum_of(session_on(Wide(outputs), records))
-    scaled = moved / (noise * bound / LAMBDA)
-    assert float(scaled.std()) == pytest.approx(1, abs=6 / math.sqrt(2 * scaled.numel()))
-    assert float(scaled.mean()) == pytest.approx(0, abs=6 / math.sqrt(scaled.numel()))
-    with pytest.raises(OverBudgetError):  # it was charged
-        minimum_of(session, noise)
+    exact = minimum_of(session_on(Wide(outputs), records))
+    for tolerance in (None, 1.0):
+        if tolerance:  # in truth it is next to nothing
+            monkeypatch.setattr(minimum, "reachable_tolerance", lambda *_: 1.0)
+            monkeypatch.setattr(PerturbedLoss, "minimum", lambda *_: exact.numpy().copy())
+        moved = minimum_of(session_on(Wide(outputs), records), noise) - exact
+        scaled = moved / (noise * (bound + 2 * (tolerance or 0)) / LAMBDA)
+        assert float(scaled.std()) == pytest.approx(1, abs=6 / math.sqrt(2 * scaled.numel()))
+        assert float(scaled.mean()) == pytest.approx(0, abs=6 / math.sqrt(scaled.numel()))
+
+
+def test_the_ledger_pays_for_a_minimum_and_refuses_more() -> None:
+    ledger = Ledger(allowance=gaussian(2.0))
+    session = session_on(TinyTask(), TinyTask()._split(N, 1), ledger)
+    batch, model = session.sample(asking(1.0, gaussian(2.0))), session.build_model()
+    for refused in (1.9, None, 2.0):
+        if refused is None:
+            batch.noisy_minimum(model, LAMBDA, 2.0)
+            continue
+        with pytest.raises(OverBudgetError):
+            batch.noisy_minimum(model, LAMBDA, refused)
+    assert multiset(ledger.event) == multiset(gaussian(2.0))
 
 
 @pytest.mark.parametrize(("outputs", "bound"), [(1, 1.0), (3, math.sqrt(2))])
@@ -199,6 +216,9 @@ def test_a_poisson_batch_holds_a_sample() -> None:
     assert 0 < len(batch._indices) < 50
     weight, bias = batch.perturbed_minimum(model, LAMBDA, NO_NOISE, NO_NOISE)
     assert gradient(records.rows(batch._indices), torch.cat([weight, bias[:, None]], dim=1)).norm() < 1e-6
+    batch = session.sample(asking(0.5, gaussian(NO_NOISE)))
+    weight, bias = batch.noisy_minimum(model, LAMBDA, NO_NOISE)
+    assert gradient(records.rows(batch._indices), torch.cat([weight, bias[:, None]], dim=1)).norm() < 1e-6
 
 
 def test_the_ledger_pays_for_both_releases_and_refuses_more() -> None:
@@ -238,6 +258,12 @@ def test_what_the_theorem_does_not_cover_is_refused_before_it_is_charged() -> No
             batch.perturbed_minimum(model, LAMBDA, 1.0, 30.0)
         assert multiset(session._access.ledger.event) == before
         assert not multiset(batch._account.event)
+        if session is secure:  # noise on a grid will do for a minimum
+            continue
+        batch = session.sample(asking(0.5, gaussian(1.0)))
+        with pytest.raises(InvalidValueError, match=reason):
+            batch.noisy_minimum(model, LAMBDA, 1.0)
+        assert not multiset(batch._account.event)
 
 
 @pytest.mark.parametrize("n", [N, 4096])
@@ -267,5 +293,10 @@ def test_a_solver_that_falls_short_releases_nothing(monkeypatch: pytest.MonkeyPa
     session = session_on(TinyTask(), TinyTask()._split(N, 1))
     with pytest.raises(ModelFailedError, match="tolerance"):
         released(session, 1.0, 30.0)
+    other = session_on(TinyTask(), TinyTask()._split(N, 1))
+    with pytest.raises(ModelFailedError, match="tolerance"):
+        minimum_of(other, 1.0)
+    with pytest.raises(OverBudgetError):
+        other.score(other.build_model(), 1.0)
     with pytest.raises(OverBudgetError):
         session.score(session.build_model(), 1.0)

@@ -14,7 +14,9 @@ import dphpo_bench as bench
 from dphpo_bench.base.errors import AccountError, DataError, InvalidValueError
 from dphpo_bench.cli import commands as cli
 from dphpo_bench.harness.account import Account
+from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.records.reading import read_results
+from dphpo_bench.sweep.cells import failed_record
 from tests.conftest import FixedNoise
 
 X = torch.randn(240, 4, generator=torch.Generator().manual_seed(0))
@@ -273,3 +275,14 @@ def test_an_error_that_quotes_a_private_record_is_in_no_record(tmp_path: Path) -
     assert [one.status for one in table.records] == ["failed"] * 3
     assert "KeyError" in str(table.records[0].error)
     assert "Alice" not in "".join(one.to_json() for one in table.records)
+
+
+@pytest.mark.parametrize("seed", [None, 0])
+def test_a_run_that_died_without_a_seed_leaves_no_time(seed: int | None) -> None:
+    """It may have been a private selection, whose time tells how many trials it drew."""
+    task, source = own_task(), bench.DataSource.resolve("unused", "unused")
+    budget = bench.PrivacyBudget(3.0, 1e-4)
+    identity = identity_of(FixedNoise(), task_identity(task, task.facts, source), budget, seed)
+    record = failed_record(identity, "The process was killed.", 12.5)
+    assert record.seconds == ({} if seed is None else {"total": 12.5})
+    assert (record.created.strftime("%H%M%S") == "000000") >= (seed is None)

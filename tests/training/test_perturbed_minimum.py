@@ -133,3 +133,26 @@ def test_inputs_whose_squares_are_no_numbers_have_norm_1_too(constant: bool, siz
     """And give no warning, which would be a release."""
     scaled = unit_inputs(np.full((1, 100), size), constant=constant)
     assert 1 - 1e-9 < np.linalg.norm(scaled) <= 1
+
+
+@pytest.mark.parametrize("reached", [True, False])
+def test_weights_on_the_way_to_the_minimum_are_overwritten(reached: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Freed memory keeps its numbers, and the minimum without its noise tells what the noise was."""
+    seen: list[Array] = []
+    plain = PerturbedLoss.gradient
+
+    def remembering(self: PerturbedLoss, weights: Array) -> tuple[Array, Array]:
+        seen.append(weights)
+        return plain(self, weights)
+
+    monkeypatch.setattr(PerturbedLoss, "gradient", remembering)
+    loss = loss_of(3, deviation=0.0)
+    if reached:
+        minimum = loss.minimum(1e-9)
+        assert seen.pop() is minimum
+        assert np.any(minimum)
+    else:
+        with pytest.raises(NotConvergedError):
+            loss.minimum(1e-30)
+    assert len(seen) > 2
+    assert not any(np.any(weights) for weights in seen)
