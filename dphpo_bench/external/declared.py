@@ -10,7 +10,6 @@ import secrets
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from dphpo_bench.privacy.accountants.report import EpsilonReport, epsilon
 from dphpo_bench.privacy.event_kinds import hides_time
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.risk import risk, worst
-from dphpo_bench.records.record import DECLARED, MAX_RECORD_BYTES, Privacy, RunRecord, Status
+from dphpo_bench.records.record import DECLARED, MAX_RECORD_BYTES, Privacy, RunRecord, Status, moment
 from dphpo_bench.records.risks import recorded
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.training.randomness import Streams
@@ -250,9 +249,6 @@ class DeclaredRun:
         share, training = 0.0, plan.training_event
         if training is not None and training != plan.event and 0 < self.epsilon.epsilon < math.inf:
             share = min(1.0, max(0.0, 1 - epsilon(training, delta).epsilon / self.epsilon.epsilon))
-        created = datetime.now(UTC).replace(microsecond=0)
-        if hides_time(plan.event) and self.identity.seed is None:  # more would tell how long training took
-            created = created.replace(hour=0, minute=0, second=0)
         return RunRecord(
             identity=self.identity,
             status=status,
@@ -272,7 +268,7 @@ class DeclaredRun:
             seconds={},
             environment=environment("the caller's device", "drawn by the caller, as declared"),
             accounting=DECLARED,
-            created=created,
+            created=moment(day_only=hides_time(plan.event) and self.identity.seed is None),
         )
 
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -37,6 +36,7 @@ from dphpo_bench.records.record import (
     Identity,
     Privacy,
     RunRecord,
+    moment,
 )
 from dphpo_bench.records.risks import recorded
 from dphpo_bench.training.augmentation import augmentation_of
@@ -126,7 +126,7 @@ def record_of(
     setup: Setup,
 ) -> RunRecord:
     """Return the record of a run, or that of a failed run if no record can hold the released values."""
-    proven = _risk_of(checked, attempt)
+    proven, hidden = _risk_of(checked, attempt), setup.hides_time(checked.plan.event, attempt.ledger)
 
     def record_with(attempt: Attempt, measured: Measured) -> RunRecord:
         recomputed = attempt.recomputed
@@ -153,7 +153,7 @@ def record_of(
             environment=environment(
                 setup.device, f"opendp {version('opendp')}, discrete" if setup.secure_noise else "torch, not hardened"
             ),
-            created=datetime.now(UTC).replace(microsecond=0),
+            created=moment(day_only=hidden),
         )
 
     try:
@@ -166,10 +166,9 @@ def record_of(
         record = record_with(attempt.failed(reason[:MAX_REASON]), Measured())
         if len(record.to_json().encode()) > MAX_RECORD_BYTES:  # because of the ledger
             record = record.model_copy(update={"privacy": None})
-    if setup.hides_time(checked.plan.event, attempt.ledger):
-        today = record.created.replace(hour=0, minute=0, second=0)
+    if hidden:
         shown_seconds = {phase: value for phase, value in seconds.items() if phase != "train"}
-        record = record.model_copy(update={"seconds": shown_seconds, "peak_memory_bytes": None, "created": today})
+        record = record.model_copy(update={"seconds": shown_seconds, "peak_memory_bytes": None})
     return record
 
 

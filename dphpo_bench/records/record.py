@@ -6,6 +6,7 @@ whitelist of event types.
 
 import hashlib
 import json
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Annotated, Any, Final, Literal
 
@@ -49,6 +50,12 @@ def _finite(value: Any) -> Any:
     if finite_json(value) != value:
         raise ValueError("NaN and infinities are no parameters")
     return value
+
+
+def moment(*, day_only: bool) -> datetime:
+    """Return the time for a record: to the second, or the day alone where more would tell how long a run took."""
+    now = datetime.now(UTC).replace(microsecond=0)
+    return now.replace(hour=0, minute=0, second=0) if day_only else now
 
 
 class _Part(BaseModel):

@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
 from itertools import chain, zip_longest
@@ -30,7 +29,7 @@ from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.harness.run import run
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.records.filters import Only
-from dphpo_bench.records.record import Identity, RunRecord
+from dphpo_bench.records.record import Identity, RunRecord, moment
 from dphpo_bench.sweep.processes import Answer
 from dphpo_bench.sweep.resources import Resources
 from dphpo_bench.sweep.suite import Suite, TaskMaker
@@ -242,7 +241,7 @@ def failed_record(identity: Identity, reason: str, seconds: float) -> RunRecord:
 
     Whether its time is a secret is unknown, too, and a run without a seed may have one.
     """
-    now, hidden = datetime.now(UTC), identity.seed is None
+    hidden = identity.seed is None
     return RunRecord(
         identity=identity,
         status="failed",
@@ -252,5 +251,5 @@ def failed_record(identity: Identity, reason: str, seconds: float) -> RunRecord:
         seconds={} if hidden else {"total": seconds},
         peak_memory_bytes=None,
         environment={"dphpo-bench": version("dphpo-bench")},
-        created=now.replace(hour=0, minute=0, second=0, microsecond=0) if hidden else now.replace(microsecond=0),
+        created=moment(day_only=hidden),
     )
