@@ -24,6 +24,7 @@ from dphpo_bench.training.losses import PerRecord, check_one_each, tensors_of
 from dphpo_bench.training.recurrent import WithoutDropout
 from dphpo_bench.training.row_draws import RowDraws, draws, states_elsewhere
 from dphpo_bench.training.structure import content
+from dphpo_bench.training.value_reads import where_it_reads
 
 # Records differ in size, so that statistics of a batch differ from those of a record.
 _SCALES = (0.1, 3.0, 1.0, 0.3, 10.0, 0.0)
@@ -220,6 +221,11 @@ def _compare(model: nn.Module, inputs: Tensors, unused: nn.Module) -> bool:
     mode = RowDraws(device)
 
     def outputs(rows: list[int], model: nn.Module = model) -> list[Tensor]:
+        at_once = rows_at_once(model, len(rows))
+        pieces = [of_one_pass(rows[start : start + at_once], model) for start in range(0, len(rows), at_once)]
+        return [torch.cat(parts) for parts in zip(*pieces, strict=True)]
+
+    def of_one_pass(rows: list[int], model: nn.Module) -> list[Tensor]:
         mode.records, some = rows, torch.tensor(rows)
         tensors = leaves(tensors_of(call(model, each(lambda tensor: take(tensor, some), inputs))))
         if any(tensor.ndim == 0 or len(tensor) != len(rows) for tensor in tensors):
@@ -257,16 +263,18 @@ def _compare(model: nn.Module, inputs: Tensors, unused: nn.Module) -> bool:
     if any(_differ(*some) for some in pairs):
         raise InvalidValueError(
             "Expected a model that treats each record alone; its outputs for a record depend on the others of a batch."
-            f"{_suspects(model, is_random)}"
+            f"{_suspects(model, inputs, is_random)}"
         )
     return any(bool(tensor.isfinite().any()) for tensor in together)
 
 
-def _suspects(model: nn.Module, drawing: bool) -> str:
-    """Return a sentence about a layer that takes records in dimension 1, or about dropout, if there is one."""
+def _suspects(model: nn.Module, inputs: Tensors, drawing: bool) -> str:
+    """Return a sentence about a layer with records in dimension 1, a look at numbers or dropout, if there is one."""
     for name, layer in model.named_modules():
         if getattr(layer, "batch_first", True) is False:
             return f" Build {name or 'the model'!r} ({type(layer).__name__}) with batch_first=True."
+    if (place := where_it_reads(model, inputs)) is not None:
+        return f" It looks at their numbers{place}. With its attribute rows_at_once = 1 it gets each record alone."
     if drawing:
         return " If it draws masks for tensors with records in dimension 1, build it with dropout=0."
     return ""

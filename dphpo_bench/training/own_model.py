@@ -29,6 +29,7 @@ from dphpo_bench.training.model_checks import (
 )
 from dphpo_bench.training.structure import content, named_tensors
 from dphpo_bench.training.unfit import refuse_unfit
+from dphpo_bench.training.value_reads import take_alone_if_it_reads
 
 _MOST_ENGINES = 4
 
@@ -130,6 +131,7 @@ class OwnModel:
         if (state := self._state()) not in self._checked:
             with tried(self._records.inputs), self._initial_weights():
                 refuse_mixing(self.model, self._records.inputs)
+                take_alone_if_it_reads(self.model, made_up(self.model, self._records.inputs))
             self._checked.add(state)
 
     @contextmanager

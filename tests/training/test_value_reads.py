@@ -1,0 +1,188 @@
+"""Code that looks at numbers of a batch: one record must not decide which way the others go."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import dphpo_bench as bench
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.training.clipping import Abadi
+from dphpo_bench.training.evaluation import total_score
+from dphpo_bench.training.losses import Objective
+from dphpo_bench.training.own_model import OwnModel
+from tests.training.models import flat, relative_error
+
+N, CLASSES, WIDTH = 12, 3, 6
+BOUND = 0.05
+
+
+class Network(nn.Module):
+    """Two layers, and code between them."""
+
+    def __init__(self, between: Callable[["Network", Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(12, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, CLASSES)
+        self.alpha = nn.Parameter(torch.tensor(0.5))
+        self.between = between
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.last(self.between(self, self.first(x).tanh()))
+        return outputs
+
+
+def deeper(net: Network, hidden: Tensor) -> Tensor:
+    return hidden + net.middle(hidden).tanh()
+
+
+def exits(net: Network, hidden: Tensor) -> Tensor:
+    """Made-up records never take this exit, for which all of a batch must be sure."""
+    sure = net.last(hidden).softmax(1).amax(1).min() > 0.9
+    return hidden if sure else deeper(net, hidden)
+
+
+def solves(tolerance: float) -> Callable[[Network, Tensor], Tensor]:
+    """Look for a fixed point until all records have converged."""
+
+    def between(net: Network, hidden: Tensor) -> Tensor:
+        state = torch.zeros_like(hidden)
+        for _ in range(60):
+            new = torch.tanh(0.6 * net.middle(state) + hidden)
+            change, state = (new - state).abs().max(), new
+            if change < tolerance:
+                break
+        return state
+
+    return between
+
+
+def steps(net: Network, hidden: Tensor) -> Tensor:
+    """Solve a differential equation by steps whose size follows the error of all records."""
+    time, size = 0.0, 0.2
+    while time < 1:
+        size = min(size, 1 - time)
+        slope = net.middle(hidden).tanh()
+        correction = size / 2 * (net.middle(hidden + size * slope).tanh() - slope)
+        error = (correction.norm() / hidden.norm()).item()
+        if error < 1e-3 or size < 1e-3:
+            hidden, time = hidden + size * slope + correction, time + size
+        size *= min(3.0, max(0.3, 0.9 * (1e-3 / (error + 1e-12)) ** 0.5))
+    return hidden
+
+
+def writes(net: Network, hidden: Tensor) -> Tensor:
+    """What is read follows from the records by a write to a part of a new tensor."""
+    kept = hidden.new_zeros(2, *hidden.shape)
+    kept[1].copy_(hidden)
+    return hidden if kept.abs().amin() > 0.9 else deeper(net, hidden)
+
+
+def experts(net: Network, hidden: Tensor) -> Tensor:
+    some = hidden.sum(1) > 0
+    return torch.where(some[:, None], deeper(net, hidden), hidden) if some.any() else hidden
+
+
+LOOKS: dict[str, Callable[[Network, Tensor], Tensor]] = {
+    "an early exit": exits,
+    "a fixed point": solves(1e-3),
+    "a differential equation": steps,
+    "a write": writes,
+    "experts": experts,
+    "equal": lambda net, hidden: hidden if torch.equal(hidden, hidden.abs()) else deeper(net, hidden),
+    "a list": lambda net, hidden: hidden if min(hidden.amin(1).tolist()) > 0 else deeper(net, hidden),
+    "a number of rows": lambda net, hidden: hidden if len(hidden[hidden.amin(1) > 0]) else deeper(net, hidden),
+}  # fmt: skip
+DOES_NOT_LOOK: dict[str, Callable[[Network, Tensor], Tensor]] = {
+    "a weight": lambda net, hidden: hidden if net.alpha.item() > 0 else deeper(net, hidden),
+    "zeros": lambda net, hidden: hidden if torch.zeros_like(hidden).any() else deeper(net, hidden),
+    "a shape": lambda net, hidden: hidden if hidden.shape[1] > 9 else deeper(net, hidden),
+    "torch's check of classes": lambda _, hidden: hidden + nn.functional.one_hot(hidden.argmax(1), WIDTH),
+    "torch's check of a scale": lambda _, hidden: hidden + torch.distributions.Normal(0, hidden.exp()).stddev,
+    "chance": lambda net, hidden: hidden if torch.rand(()) < 0 else deeper(net, hidden),
+}  # fmt: skip
+
+
+def confidence(outputs: Tensor, targets: Tensor) -> Tensor:
+    return outputs.softmax(1).gather(1, targets[:, None])[:, 0]
+
+
+def own(between: Callable[[Network, Tensor], Tensor]) -> OwnModel:
+    records = bench.Records(torch.zeros(N, 12), torch.zeros(N, dtype=torch.int64))
+    return OwnModel(lambda: Network(between), records, Objective(bench.losses.cross_entropy, confidence))
+
+
+def sure_and_unsure() -> tuple[Tensor, Tensor]:
+    """Return records of which all but the last are classified at once."""
+    generator = torch.Generator().manual_seed(1)
+    inputs = 30 * torch.randn(N, 12, generator=generator)
+    inputs[-1] *= 1e-3
+    return inputs, torch.randint(CLASSES, (N,), generator=generator)
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_one_more_record_changes_no_others_result(name: str) -> None:
+    torch.manual_seed(0)
+    model = own(LOOKS[name])
+    with torch.no_grad():
+        model.model.last.weight *= 40
+    with pytest.warns(UserWarning, match=r"looks at numbers .* in test_value_reads.py, line \d+"):
+        engine = model.engine(model.model)
+    inputs, targets = sure_and_unsure()
+    one_by_one = [
+        (engine.losses(inputs[row : row + 1], targets[row : row + 1]),
+         flat(engine.clipped_sum(inputs[row : row + 1], targets[row : row + 1], Abadi(BOUND))))
+        for row in range(N)
+    ]  # fmt: skip
+    for rows in (slice(N), slice(N - 1)):
+        expected = one_by_one[rows]
+        torch.testing.assert_close(
+            engine.losses(inputs[rows], targets[rows]), torch.cat([loss for loss, _ in expected])
+        )
+        sums = engine.clipped_sum(inputs[rows], targets[rows], Abadi(BOUND))
+        assert relative_error([flat(sums)], [torch.stack([sum_ for _, sum_ in expected]).sum(0)]) < 1e-5
+    scores = model.scored(model.model)
+    shown = [total_score(scores, confidence, bench.Records(inputs[:rows], targets[:rows])) for rows in (N - 1, N)]
+    last = total_score(scores, confidence, bench.Records(inputs[-1:], targets[-1:]))
+    assert shown[1] - shown[0] == pytest.approx(last, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", DOES_NOT_LOOK)
+def test_what_follows_from_no_record_may_be_read(name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = own(DOES_NOT_LOOK[name])
+        model.engine(model.model)
+    assert not hasattr(model.model, "rows_at_once")
+
+
+def test_what_visibly_mixes_is_refused_unless_it_asks_for_each_record_alone() -> None:
+    model = own(lambda net, hidden: hidden if (hidden.abs() < 0.5).all() else deeper(net, hidden))
+    with pytest.raises(InvalidValueError, match=r"looks at their numbers in .*, line \d+. .* rows_at_once = 1"):
+        model.engine(model.model)
+    model.model.rows_at_once = 1  # type: ignore[assignment]
+    model.engine(model.model)
+
+
+def test_integers_may_be_read_as_masks_are() -> None:
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.last = nn.Embedding(9, WIDTH), nn.Linear(WIDTH, CLASSES)
+
+        def forward(self, words: Tensor, mask: Tensor) -> Tensor:
+            hidden = self.table(words)
+            if not mask.all():
+                hidden = hidden * mask[..., None]
+            outputs: Tensor = self.last(hidden.sum(1))
+            return outputs
+
+    inputs: Any = {"words": torch.zeros(N, 5, dtype=torch.int64), "mask": torch.ones(N, 5, dtype=torch.int64)}
+    records = bench.Records(inputs, torch.zeros(N, dtype=torch.int64))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = OwnModel(Words, records, Objective(bench.losses.cross_entropy, confidence))
+        model.engine(model.model)
+    assert not hasattr(model.model, "rows_at_once")
