@@ -1,6 +1,6 @@
 """Hold named tensors with one row for each record: tasks load them, and models take them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Union
 
@@ -152,6 +152,15 @@ def each(function: "Callable[[Tensor], Tensor]", tensors: Tensors) -> Tensors:
 def leaves(tensors: Tensors) -> "list[Tensor]":
     """Return the tensor, or all of several."""
     return list(tensors.values()) if isinstance(tensors, Mapping) else [tensors]
+
+
+def joined(pieces: "Sequence[Any]") -> Any:
+    """Return the rows of at least one piece, one piece after another."""
+    import torch
+
+    if isinstance(pieces[0], Mapping):
+        return {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
+    return torch.cat([*pieces])
 
 
 def single(tensors: Tensors) -> "Tensor":

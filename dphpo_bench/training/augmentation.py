@@ -9,13 +9,13 @@ Source: De et al., "Unlocking high-accuracy differentially private image classif
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.checks import whole
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Records, Tensors, each, gathered, leaves
+from dphpo_bench.base.tensors import Records, Tensors, each, gathered, joined, leaves, length, take
 from dphpo_bench.base.text import shown
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class Augmentation:
 
     transform: Transform | tuple[Transform, ...]
     copies: int = 16
+    _gets_each_alone: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "copies", whole("copies", self.copies, low=1, high=MAX_COPIES))
@@ -79,6 +80,10 @@ class Augmentation:
         Raises:
             InvalidValueError: if a transform changes names, shapes, types or the device.
         """
+        if self._gets_each_alone and (count := length(inputs)) > 1:
+            alone = (each(partial(take, rows=slice(row, row + 1)), inputs) for row in range(count))
+            variants: Tensors = joined([self(some, generator) for some in alone])
+            return variants
         expected = _described(inputs)
         for transform in self.transforms:
             inputs = transform(inputs, generator)
@@ -92,6 +97,7 @@ class Augmentation:
     def check(self, inputs: Tensors, device: "torch.device | str" = "cpu") -> None:
         """Reject transforms that fail, mix records, keep something of them, or draw from elsewhere.
 
+        From then on transforms that read numbers of a batch get each record alone.
         They are tried on made-up records. At one seed, one of them is exchanged, and all others must stay. Of `inputs`
         only names, the shape of a record and its type are used.
 
@@ -102,6 +108,7 @@ class Augmentation:
 
         from dphpo_bench.training.randomness import global_randomness
         from dphpo_bench.training.row_draws import states_elsewhere
+        from dphpo_bench.training.value_reads import reads_numbers
 
         made_up = _made_up(inputs, device)
         unused = self
@@ -144,6 +151,11 @@ class Augmentation:
                         "Expected a transform that keeps nothing of what it sees; after other records it gives other "
                         "variants at one state of the generator."
                     )
+            several = each(lambda tensor: tensor[:_FEW], made_up)
+            if not self._gets_each_alone and reads_numbers(
+                "transform of augment=", lambda some: self(some, torch.Generator(device).manual_seed(0)), several
+            ):
+                object.__setattr__(self, "_gets_each_alone", True)
         except InvalidValueError:
             raise
         except Exception as error:

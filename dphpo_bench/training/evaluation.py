@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dphpo_bench.base.tensors import Records, Tensors, call, each, gathered, leaves, length
+from dphpo_bench.base.tensors import Records, Tensors, call, each, gathered, joined, length
 from dphpo_bench.training.lengths import by_length, cut, says_lengths
 from dphpo_bench.training.losses import PerRecord, check_one_each, tensors_of
 
@@ -86,11 +86,7 @@ def only_reads(model: nn.Module) -> bool:
 
 def all_outputs(model: nn.Module, records: Records) -> Any:
     """Return the outputs for at least one record, on the CPU; of several by name, those that are tensors."""
-    pieces: list[Any] = [each(Tensor.cpu, tensors_of(some)) for _, some, _ in outputs_of(model, records, whole=True)]
-    first = pieces[0]
-    if isinstance(first, Tensor):
-        return torch.cat([leaves(piece)[0] for piece in pieces])
-    return {name: torch.cat([piece[name] for piece in pieces]) for name in first}
+    return joined([each(Tensor.cpu, tensors_of(some)) for _, some, _ in outputs_of(model, records, whole=True)])
 
 
 def total_score(

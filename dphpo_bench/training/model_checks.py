@@ -5,6 +5,7 @@ no engine knows by name, one record counts in all the others' results.
 """
 
 from contextlib import nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -273,7 +274,7 @@ def _suspects(model: nn.Module, inputs: Tensors, drawing: bool) -> str:
     for name, layer in model.named_modules():
         if getattr(layer, "batch_first", True) is False:
             return f" Build {name or 'the model'!r} ({type(layer).__name__}) with batch_first=True."
-    if (place := where_it_reads(model, inputs)) is not None:
+    if (place := where_it_reads(partial(call, copied(model)), inputs)) is not None:
         return f" It looks at their numbers{place}. With its attribute rows_at_once = 1 it gets each record alone."
     if drawing:
         return " If it draws masks for tensors with records in dimension 1, build it with dropout=0."

@@ -6,20 +6,23 @@ private records.
 
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Records, each, length, plain
+from dphpo_bench.base.tensors import Records, call, each, length, plain
 from dphpo_bench.base.text import shown
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.engine import GradientEngine
+from dphpo_bench.training.evaluation import evaluating, rows_at_once
 from dphpo_bench.training.failures import tried
 from dphpo_bench.training.functional import copied
 from dphpo_bench.training.gradients import can_be_closed, gradient_engine
-from dphpo_bench.training.losses import Objective
+from dphpo_bench.training.linear import linear_layer
+from dphpo_bench.training.losses import Objective, PerRecord, tensors_of
 from dphpo_bench.training.model_checks import (
     made_up,
     refuse_mixing,
@@ -29,7 +32,7 @@ from dphpo_bench.training.model_checks import (
 )
 from dphpo_bench.training.structure import content, named_tensors
 from dphpo_bench.training.unfit import refuse_unfit
-from dphpo_bench.training.value_reads import take_alone_if_it_reads
+from dphpo_bench.training.value_reads import reads_numbers
 
 _MOST_ENGINES = 4
 
@@ -81,6 +84,7 @@ class OwnModel:
             # A model that does not work at all fails here, where an exception reveals nothing of the private records.
             with tried(records.inputs), self._initial_weights(), torch.random.fork_rng(devices=[]):
                 refuse_mixing_values(losses, "loss", copied(self.model), records)
+                self._take_alone_if_they_read("loss", losses)
                 engine = gradient_engine(self.model, losses, like=records)
                 self._check()  # before the model's first use: it may keep something of that
                 inputs = made_up(self.model, records.inputs)
@@ -120,6 +124,7 @@ class OwnModel:
         model = self.like(theirs)
         if not self._scores:
             refuse_mixing_values(self._objective.scores, "score", model, self._records)
+            self._take_alone_if_they_read("score", self._objective.scores)
             self._scores = True
         return model
 
@@ -131,8 +136,30 @@ class OwnModel:
         if (state := self._state()) not in self._checked:
             with tried(self._records.inputs), self._initial_weights():
                 refuse_mixing(self.model, self._records.inputs)
-                take_alone_if_it_reads(self.model, made_up(self.model, self._records.inputs))
+                self._take_alone_if_it_reads()
             self._checked.add(state)
+
+    def _take_alone_if_it_reads(self) -> None:
+        """Let a model that reads numbers of a batch, in its mode or in that of evaluation, take one record at once."""
+        if linear_layer(self.model) is not None or rows_at_once(self.model, 2) == 1:
+            return
+        probe = copied(getattr(self.model, "_orig_mod", self.model))
+        inputs = made_up(probe, self._records.inputs)
+        for mode in (nullcontext(), evaluating(probe)):
+            with mode:
+                if reads_numbers("model", partial(call, probe), inputs):
+                    self.model.rows_at_once = 1  # type: ignore[assignment]
+                    return
+
+    def _take_alone_if_they_read(self, what: str, values: PerRecord) -> None:
+        """Let the model take one record at once if its losses or scores read numbers of a batch."""
+        if rows_at_once(self.model, 2) == 1:
+            return
+        probe = copied(self.model)
+        with evaluating(probe):
+            outputs = tensors_of(call(probe, made_up(probe, self._records.inputs)))
+        if reads_numbers(what, values, outputs, each(zeros_and_ones, self._records.targets)):
+            self.model.rows_at_once = 1  # type: ignore[assignment]
 
     @contextmanager
     def _initial_weights(self) -> Iterator[None]:

@@ -1,76 +1,69 @@
-"""Models whose code looks at numbers of a batch: whether all records have converged, or how long the next step is.
+"""Code that looks at numbers of a batch: whether all records have converged, or how long the next step is.
 
-One record may then decide which way the others go, though made-up records never go it. Such a model gets each record
-alone. Integers are exempt, since masks and lengths are read to save work; made-up records show whether they mix others.
+One record may then decide which way the others go, though made-up records never go it. Such a model, loss, score or
+transform gets each record alone. Integers are exempt, since masks and lengths are read to save work; made-up records
+show whether they mix others.
 """
 
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dphpo_bench.base.tensors import Tensors, call, each, leaves
-from dphpo_bench.training.evaluation import evaluating, rows_at_once
-from dphpo_bench.training.functional import copied
-from dphpo_bench.training.linear import linear_layer
+from dphpo_bench.base.tensors import Tensors, each, leaves
 
 _READS = frozenset({"aten::_local_scalar_dense", "aten::equal"})
 _LISTS = (Tensor.tolist, Tensor.numpy, Tensor.__array__)
 _ONLY_SHAPES = frozenset({"aten::zeros_like", "aten::ones_like", "aten::empty_like", "aten::full_like"})
-_CHECKED_BY_TORCH = str(Path(torch.distributions.__file__).parent)  # whether arguments are in range
+_CHECKED_BY_TORCH = (str(Path(torch.distributions.__file__).parent), functional.__file__)  # that values are in range
 _NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 
-def take_alone_if_it_reads(model: nn.Module, inputs: Tensors) -> None:
-    """Let a model that reads numbers of a batch take one record at once, with a warning that names the line.
+def reads_numbers(what: str, compute: Callable[..., object], *made_up: Tensors) -> bool:
+    """Return whether a computation reads numbers that follow from made-up tensors; a warning names the line.
 
     Args:
-        model: is tried in its mode and in that of evaluation.
-        inputs: of made-up records.
+        what: computes, such as "model", for the warning.
+        compute: gets copies of the tensors.
+        made_up: of several records.
     """
-    if linear_layer(model) is not None or rows_at_once(model, 2) == 1:
-        return
-    with torch.random.fork_rng(devices=[]):
-        place = where_it_reads(model, inputs)
-        if place is None:
-            with evaluating(model):
-                place = where_it_reads(model, inputs)
-    if place is None:
-        return
-    warnings.warn(
-        f"The model looks at numbers of a batch{place}, so that one record may decide what happens to the others. It "
-        "gets each record alone, which takes longer. Compute with tensors there, as torch.where does, or leave it out.",
-        stacklevel=2,
-    )
-    model.rows_at_once = 1  # type: ignore[assignment]
+    place = where_it_reads(compute, *made_up)
+    if place is not None:
+        warnings.warn(
+            f"The {what} looks at numbers of a batch{place}, so that one record may decide what happens to the others. "
+            "It gets each record alone, which takes longer. Compute with tensors, by torch.where, or leave it out.",
+            stacklevel=2,
+        )
+    return place is not None
 
 
-def where_it_reads(model: nn.Module, inputs: Tensors) -> str | None:
-    """Return where a model reads numbers that follow from its inputs, such as " in net.py, line 3"; None: nowhere."""
-    inputs = each(Tensor.clone, inputs)
-    reads = _Reads(inputs)
-    with reads, _Functions(reads):
-        call(copied(getattr(model, "_orig_mod", model)), inputs)
+def where_it_reads(compute: Callable[..., object], *made_up: Tensors) -> str | None:
+    """Return where a computation reads numbers, such as " in net.py, line 3"; None: nowhere. See `reads_numbers`."""
+    parts = [each(Tensor.clone, part) for part in made_up]
+    reads = _Reads([tensor for part in parts for tensor in leaves(part)])
+    with torch.random.fork_rng(devices=[]), reads, _Functions(reads):
+        compute(*parts)
     return reads.place
 
 
 class _Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows what is computed from inputs: of all storages that hold such values, whether they hold numbers."""
 
-    def __init__(self, inputs: Tensors) -> None:
+    def __init__(self, inputs: list[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.place: str | None = None
         self.is_paused = False
         self._holds: dict[int, bool] = {}
         self._alive: list[Any] = []  # so that no other storage gets the address of one of these
-        for tensor in leaves(inputs):
+        for tensor in inputs:
             self._follow(tensor, tensor.is_floating_point())
 
     @classmethod

@@ -186,3 +186,74 @@ def test_integers_may_be_read_as_masks_are() -> None:
         model = OwnModel(Words, records, Objective(bench.losses.cross_entropy, confidence))
         model.engine(model.model)
     assert not hasattr(model.model, "rows_at_once")
+
+
+class Plain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(12, WIDTH), nn.Tanh(), nn.Linear(WIDTH, CLASSES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.layers(x)
+        return outputs
+
+
+def unless_all_are_large(values: Tensor) -> Tensor:
+    return values.sqrt() if values.amin() > 1e4 else values
+
+
+def losses(outputs: Tensor, targets: Tensor) -> Tensor:
+    return unless_all_are_large(bench.losses.cross_entropy(outputs, targets))
+
+
+def scores(outputs: Tensor, targets: Tensor) -> Tensor:
+    return torch.ones(len(outputs)) if (outputs.amax(1) > 1e4).all() else confidence(outputs, targets)
+
+
+def torchs_own(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Torch rejects a negative variance."""
+    return nn.functional.gaussian_nll_loss(outputs[:, 0], targets.float(), outputs[:, 1].exp(), reduction="none")
+
+
+@pytest.mark.parametrize("what", ["loss", "score"])
+def test_losses_and_scores_that_look_get_each_record_alone(what: str) -> None:
+    objective = Objective(losses, confidence) if what == "loss" else Objective(bench.losses.cross_entropy, scores)
+    torch.manual_seed(0)
+    model = OwnModel(Plain, bench.Records(torch.zeros(N, 12), torch.zeros(N, dtype=torch.int64)), objective)
+    with pytest.warns(UserWarning, match=f"The {what} looks at numbers of a batch in test_value_reads.py"):
+        model.check(scores=True)
+    with torch.no_grad():
+        model.model.layers[2].weight *= 1e8
+    inputs, targets = sure_and_unsure()
+    inputs[-1] = 0
+    engine, records = model.engine(model.model), bench.Records(inputs, targets)
+    alone = [engine.losses(inputs[row : row + 1], targets[row : row + 1]) for row in range(N)]
+    torch.testing.assert_close(engine.losses(inputs, targets), torch.cat(alone))
+    alone = [total_score(model.model, objective.scores, records, torch.tensor([row])) for row in range(N)]
+    assert total_score(model.model, objective.scores, records) == pytest.approx(sum(alone))
+
+
+def test_a_check_of_torchs_losses_is_none_of_the_callers() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        records = bench.Records(torch.zeros(N, 12), torch.zeros(N, dtype=torch.int64))
+        OwnModel(Plain, records, Objective(torchs_own, confidence)).check(scores=True)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_transform_that_looks_gets_each_record_alone(named: bool) -> None:
+    def brighter(inputs: Any, generator: torch.Generator) -> Any:
+        x = inputs["x"] if named else inputs
+        x = (2 * x if x.abs().max() < 1e-3 else x) + torch.randn(x.shape, generator=generator)
+        return {"x": x} if named else x
+
+    augmentation = bench.recipes.Augmentation(brighter, copies=2)
+    dark, bright = torch.full((1, 12), 5e-4), torch.ones(1, 12)
+    inputs: Any = {"x": dark} if named else dark
+    with pytest.warns(UserWarning, match=r"The transform of augment= looks at .* in test_value_reads.py"):
+        augmentation.check(inputs)
+    both = torch.cat([dark, bright])
+    alone, beside = (
+        augmentation({"x": x} if named else x, torch.Generator().manual_seed(0)) for x in (dark, both)
+    )  # fmt: skip
+    torch.testing.assert_close(*((part["x"] if named else part)[0] for part in (alone, beside)))
