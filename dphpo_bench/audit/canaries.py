@@ -222,6 +222,8 @@ class _Tagged(nn.Module):
         nn.init.zeros_(tags.weight)
         self.tags = tags
         self.model = model
+        if hasattr(model, "rows_at_once"):
+            self.rows_at_once = model.rows_at_once
         self._shape = shape
 
     def forward(self, inputs: Tensor) -> Tensor:

@@ -58,6 +58,8 @@ class WithLosses(nn.Module):
                 "Write lambda model, batch: criterion(model(batch[0]), batch[1]), with reduction='none'."
             )
         self.model = model
+        if hasattr(model, "rows_at_once"):
+            self.rows_at_once = model.rows_at_once
         form = form_of(example)
 
         def losses_of(model: nn.Module, parts: Mapping[str, Tensor]) -> Tensor:

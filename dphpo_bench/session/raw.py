@@ -130,7 +130,7 @@ class RawRecords:
     def total_score(self, model: "nn.Module", numbers: "Tensor | None") -> float:
         """Return the sum of these units' scores under a model of the engine; a unit's is the mean of its records'."""
         rows, units = self.members(numbers)
-        return total_score(model, self.objective.scores, self.train, rows, None if units is None else units.shares)
+        return total_score(model, self.own_model().scores, self.train, rows, None if units is None else units.shares)
 
     @property
     def public_objective(self) -> "Objective":

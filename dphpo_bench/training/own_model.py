@@ -6,14 +6,14 @@ private records.
 
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Records, call, each, length, plain
+from dphpo_bench.base.tensors import Records, Tensors, call, converted, each, length, plain, take
 from dphpo_bench.base.text import shown
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.engine import GradientEngine
@@ -51,7 +51,7 @@ class OwnModel:
         self._engines: dict[tuple[object, ...], GradientEngine] = {}
         self._checked: set[tuple[object, ...]] = set()
         self._buffers: dict[str, bytes] = {}  # their contents, hashed
-        self._scores = False
+        self._scores: PerRecord | None = None
 
     @property
     def has_closed_form(self) -> bool:
@@ -84,7 +84,8 @@ class OwnModel:
             # A model that does not work at all fails here, where an exception reveals nothing of the private records.
             with tried(records.inputs), self._initial_weights(), torch.random.fork_rng(devices=[]):
                 refuse_mixing_values(losses, "loss", copied(self.model), records)
-                self._take_alone_if_they_read("loss", losses)
+                if reads_numbers("loss", _with_gradients(losses), *self._made_up_pairs()):
+                    self.model.rows_at_once = 1  # type: ignore[assignment]
                 engine = gradient_engine(self.model, losses, like=records)
                 self._check()  # before the model's first use: it may keep something of that
                 inputs = made_up(self.model, records.inputs)
@@ -122,11 +123,17 @@ class OwnModel:
     def scored(self, theirs: nn.Module) -> nn.Module:
         """Return `like` of a model whose scores are checked: one for each record, and of that record alone."""
         model = self.like(theirs)
-        if not self._scores:
-            refuse_mixing_values(self._objective.scores, "score", model, self._records)
-            self._take_alone_if_they_read("score", self._objective.scores)
-            self._scores = True
+        if self._scores is None:
+            scores = self._objective.scores
+            refuse_mixing_values(scores, "score", model, self._records)
+            reads = reads_numbers("score", scores, *self._made_up_pairs())
+            self._scores = partial(one_by_one, scores) if reads else scores
         return model
+
+    @property
+    def scores(self) -> PerRecord:
+        """The scores of the task, once `scored` has checked them: each of a record alone, if they read numbers."""
+        return self._scores or self._objective.scores
 
     def _state(self) -> tuple[object, ...]:
         """Return the modes of all modules and the contents of all buffers."""
@@ -140,26 +147,25 @@ class OwnModel:
             self._checked.add(state)
 
     def _take_alone_if_it_reads(self) -> None:
-        """Let a model that reads numbers of a batch, in its mode or in that of evaluation, take one record at once."""
+        """Let a model that reads numbers of a batch, in any mode, take one record at once."""
         if linear_layer(self.model) is not None or rows_at_once(self.model, 2) == 1:
             return
         probe = copied(getattr(self.model, "_orig_mod", self.model))
         inputs = made_up(probe, self._records.inputs)
-        for mode in (nullcontext(), evaluating(probe)):
+        for mode in (torch.enable_grad(), torch.no_grad(), evaluating(probe)):
             with mode:
                 if reads_numbers("model", partial(call, probe), inputs):
                     self.model.rows_at_once = 1  # type: ignore[assignment]
                     return
 
-    def _take_alone_if_they_read(self, what: str, values: PerRecord) -> None:
-        """Let the model take one record at once if its losses or scores read numbers of a batch."""
-        if rows_at_once(self.model, 2) == 1:
-            return
+    def _made_up_pairs(self) -> tuple[Tensors, Tensors]:
+        """Return outputs and targets of made-up records, as losses and scores get them."""
         probe = copied(self.model)
+        like = next(probe.parameters())
         with evaluating(probe):
             outputs = tensors_of(call(probe, made_up(probe, self._records.inputs)))
-        if reads_numbers(what, values, outputs, each(zeros_and_ones, self._records.targets)):
-            self.model.rows_at_once = 1  # type: ignore[assignment]
+        targets = each(lambda some: converted(zeros_and_ones(some), like.device, like.dtype), self._records.targets)
+        return outputs, targets
 
     @contextmanager
     def _initial_weights(self) -> Iterator[None]:
@@ -194,6 +200,17 @@ class OwnModel:
         modes = {name: module.training is True for name, module in theirs.named_modules()}
         for name, module in self.model.named_modules():
             module.training = modes.get(name, module.training)
+
+
+def one_by_one(values: PerRecord, outputs: Tensors, targets: Tensors) -> Tensor:
+    """Return losses or scores of records, each computed without the others."""
+    rows = [slice(row, row + 1) for row in range(length(targets))]
+    return torch.cat([values(*(each(partial(take, rows=row), part) for part in (outputs, targets))) for row in rows])
+
+
+def _with_gradients(losses: PerRecord) -> PerRecord:
+    """Return the losses of outputs that want gradients, as in training."""
+    return lambda outputs, targets: losses(each(lambda some: some.requires_grad_(), outputs), targets)
 
 
 def _structure(tensors: dict[str, Tensor]) -> dict[str, str]:

@@ -1,10 +1,14 @@
 """Code that looks at numbers of a batch: whether all records have converged, or how long the next step is.
 
-One record may then decide which way the others go, though made-up records never go it. Such a model, loss, score or
-transform gets each record alone. Integers are exempt, since masks and lengths are read to save work; made-up records
-show whether they mix others.
+One record may then decide which way the others go, and no made-up record may ever go it. So a network, a loss, a score
+or a transform that looks at numbers gets each record alone. Integers are not numbers here, but for those of pictures:
+code reads masks and lengths to save work. Numbers that follow from integers are, such as embeddings of words.
+
+Not seen are kernels outside torch, custom operations that read inside, `tolist()` in TorchScript, other threads, and
+exceptions that decide the way.
 """
 
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -20,26 +24,28 @@ from torch.utils._pytree import tree_leaves
 
 from dphpo_bench.base.tensors import Tensors, each, leaves
 
-_READS = frozenset({"aten::_local_scalar_dense", "aten::equal"})
-_LISTS = (Tensor.tolist, Tensor.numpy, Tensor.__array__)
-_ONLY_SHAPES = frozenset({"aten::zeros_like", "aten::ones_like", "aten::empty_like", "aten::full_like"})
-_CHECKED_BY_TORCH = (str(Path(torch.distributions.__file__).parent), functional.__file__)  # that values are in range
-_NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+_TO_PYTHON = (Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__)
+_FROM_PYTHON = (torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor)
+_CHECK_RANGES = (functional.one_hot, functional.gaussian_nll_loss, functional.ctc_loss)
+_CHECK_RANGES_IN = (str(Path(torch.distributions.__file__).parent), torch.nn.modules.rnn.__file__)
+_ONLY_SHAPES = frozenset(f"aten::{kind}_like" for kind in ("zeros", "ones", "empty", "full", "rand", "randn"))
+_NOT_THE_USERS = (str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).parents[1]) + os.sep)
 
 
 def reads_numbers(what: str, compute: Callable[..., object], *made_up: Tensors) -> bool:
     """Return whether a computation reads numbers that follow from made-up tensors; a warning names the line.
 
     Args:
-        what: computes, such as "model", for the warning.
-        compute: gets copies of the tensors.
+        what: its name in the warning, such as "model".
+        compute: gets copies of the tensors. What it returns is differentiated, where gradients are on.
         made_up: of several records.
     """
     place = where_it_reads(compute, *made_up)
     if place is not None:
         warnings.warn(
             f"The {what} looks at numbers of a batch{place}, so that one record may decide what happens to the others. "
-            "It gets each record alone, which takes longer. Compute with tensors, by torch.where, or leave it out.",
+            "It gets each record alone, which takes longer. Compute with tensors, by torch.where, or leave it out; "
+            "masks may be integers.",
             stacklevel=2,
         )
     return place is not None
@@ -50,7 +56,9 @@ def where_it_reads(compute: Callable[..., object], *made_up: Tensors) -> str | N
     parts = [each(Tensor.clone, part) for part in made_up]
     reads = _Reads([tensor for part in parts for tensor in leaves(part)])
     with torch.random.fork_rng(devices=[]), reads, _Functions(reads):
-        compute(*parts)
+        results = [leaf for leaf in tree_leaves(compute(*parts)) if isinstance(leaf, Tensor) and leaf.requires_grad]
+        if results and torch.is_grad_enabled():
+            torch.autograd.backward([result.square().sum() for result in results])
     return reads.place
 
 
@@ -62,9 +70,9 @@ class _Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.place: str | None = None
         self.is_paused = False
         self._holds: dict[int, bool] = {}
-        self._alive: list[Any] = []  # so that no other storage gets the address of one of these
+        self._alive: dict[int, Any] = {}  # so that no other storage gets the address of one of these
         for tensor in inputs:
-            self._follow(tensor, tensor.is_floating_point())
+            self._follow(tensor, _is_numeric(tensor) or tensor.dtype == torch.uint8)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -75,8 +83,10 @@ class _Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         del types
         kwargs, name = kwargs or {}, operation._schema.name
-        used = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
-        if name in _READS:
+        if self.place is not None:
+            return operation(*args, **kwargs)
+        used = _tensors((args, kwargs))
+        if torch.Tag.data_dependent_output in operation.tags:
             self.look(used)
         elif torch.Tag.dynamic_output_shape in operation.tags:
             chosen_by = used[1:] if name in ("aten::index", "aten::masked_select") else used
@@ -84,10 +94,14 @@ class _Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.look(chosen_by)
         results = operation(*args, **kwargs)
         if name not in _ONLY_SHAPES and not name.startswith("aten::new_") and any(map(self._is_followed, used)):
+            written = [
+                kwargs.get(argument.name, args[place] if place < len(args) else None)
+                for place, argument in enumerate(operation._schema.arguments)
+                if argument.alias_info and argument.alias_info.is_write
+            ]
             numbers = any(map(self._is_number, used))
-            for result in tree_leaves(results):
-                if isinstance(result, Tensor):
-                    self._follow(result, numbers or result.is_floating_point())
+            for result in _tensors((results, written)):
+                self._follow(result, numbers or _is_numeric(result))
         return results
 
     def look(self, tensors: list[Tensor]) -> None:
@@ -96,19 +110,19 @@ class _Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.place = _users_line()
 
     def _follow(self, tensor: Tensor, is_number: bool) -> None:
-        storage = tensor.untyped_storage()
-        self._alive.append(storage)
-        self._holds[storage._cdata] = is_number or self._holds.get(storage._cdata, False)
+        key, holder = _memory(tensor)
+        self._alive[key] = holder
+        self._holds[key] = is_number or self._holds.get(key, False)
 
     def _is_followed(self, tensor: Tensor) -> bool:
-        return tensor.untyped_storage()._cdata in self._holds
+        return _memory(tensor)[0] in self._holds
 
     def _is_number(self, tensor: Tensor) -> bool:
-        return self._holds.get(tensor.untyped_storage()._cdata, False)
+        return self._holds.get(_memory(tensor)[0], False)
 
 
 class _Functions(TorchFunctionMode):
-    """Tells of tensors that become lists and arrays, which no operation does, and of torch's own checks of a range."""
+    """Tells of tensors that go to Python and come back, which no operation does, and of torch's own checks."""
 
     def __init__(self, reads: _Reads) -> None:
         super().__init__()
@@ -118,20 +132,38 @@ class _Functions(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         del types
-        if func in _LISTS:
+        if func in _TO_PYTHON:
             self._reads.look([args[0]])
-        self._reads.is_paused = func is functional.one_hot
+        elif func in _FROM_PYTHON:
+            self._reads.look(_tensors([value for value in args if isinstance(value, list | tuple)]))
+        self._reads.is_paused = func in _CHECK_RANGES
         try:
             return func(*args, **(kwargs or {}))
         finally:
             self._reads.is_paused = False
 
 
+def _tensors(values: Any) -> list[Tensor]:
+    return [value for value in tree_leaves(values) if isinstance(value, Tensor)]
+
+
+def _is_numeric(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _memory(tensor: Tensor) -> tuple[int, Any]:
+    """Return what is the same for all views of a tensor, and what holds it; sparse tensors have no storage."""
+    if not torch._C._has_storage(tensor):
+        return -id(tensor), tensor
+    storage = tensor.untyped_storage()
+    return storage._cdata, storage
+
+
 def _users_line() -> str | None:
     """Return the innermost line that is neither torch's nor ours, "" if there is none; None for checks of torch's."""
     frame = sys._getframe(1)
     while frame.f_back and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
-        if frame.f_code.co_filename.startswith(_CHECKED_BY_TORCH):
+        if frame.f_code.co_filename.startswith(_CHECK_RANGES_IN):
             return None
         frame = frame.f_back
     return f" in {Path(frame.f_code.co_filename).name}, line {frame.f_lineno}" if frame.f_back else ""

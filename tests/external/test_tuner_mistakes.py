@@ -406,3 +406,36 @@ def test_attach_comes_before_the_first_backward() -> None:
     tuner.backward()
     with pytest.raises(InvalidValueError, match=r"one attach\(\) before the first backward"):
         tuner.attach(torch.optim.AdamW(model.parameters()))
+
+
+class Exits(nn.Module):
+    """A network that leaves early if it is sure of all records of a batch."""
+
+    rows_at_once: int
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(5, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(inputs).tanh()
+        if self.last(hidden).softmax(1).amax(1).min() < 0.999:
+            hidden = hidden + self.middle(hidden).tanh()
+        outputs: torch.Tensor = self.last(hidden)
+        return outputs
+
+
+@pytest.mark.parametrize("says_so", [False, True])
+@pytest.mark.filterwarnings("ignore:The model looks at numbers of a batch")
+def test_a_loop_of_whole_batches_is_none_for_a_model_that_takes_one_record_at_once(says_so: bool) -> None:
+    """In looks and in `tuner.backward()` it gets each record alone; the loop's own passes are the caller's."""
+    model = Exits()
+    if says_so:
+        model.rows_at_once = 1
+    tuner = tuner_of(model)
+    _, optimizer, loader, accountant = private(model, tuner)
+    with pytest.raises(InvalidValueError, match="Expected a model for whole batches"):
+        tuner.attach(optimizer, loader, accountant)
+    tuner.attach(torch.optim.AdamW(model.parameters()))
+    tuner.backward()
+    tuner.step()

@@ -14,10 +14,11 @@ from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.evaluation import total_score
 from dphpo_bench.training.losses import Objective
 from dphpo_bench.training.own_model import OwnModel
-from tests.training.models import flat, relative_error
+from tests.training.models import flat
 
 N, CLASSES, WIDTH = 12, 3, 6
 BOUND = 0.05
+SURE = 0.9999999
 
 
 class Network(nn.Module):
@@ -26,7 +27,6 @@ class Network(nn.Module):
     def __init__(self, between: Callable[["Network", Tensor], Tensor]) -> None:
         super().__init__()
         self.first, self.middle, self.last = nn.Linear(12, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, CLASSES)
-        self.alpha = nn.Parameter(torch.tensor(0.5))
         self.between = between
 
     def forward(self, x: Tensor) -> Tensor:
@@ -77,26 +77,57 @@ def writes(net: Network, hidden: Tensor) -> Tensor:
     """What is read follows from the records by a write to a part of a new tensor."""
     kept = hidden.new_zeros(2, *hidden.shape)
     kept[1].copy_(hidden)
-    return hidden if kept.abs().amin() > 0.9 else deeper(net, hidden)
+    return hidden if kept[1].abs().amin() > SURE else deeper(net, hidden)
 
 
-def experts(net: Network, hidden: Tensor) -> Tensor:
-    some = hidden.sum(1) > 0
-    return torch.where(some[:, None], deeper(net, hidden), hidden) if some.any() else hidden
+def by_list(net: Network, hidden: Tensor) -> Tensor:
+    least = torch.tensor([row.detach().abs().amin() for row in hidden])
+    return hidden if least.min() > SURE else deeper(net, hidden)
 
 
+def by_foreach(net: Network, hidden: Tensor) -> Tensor:
+    sums = [hidden.new_zeros(hidden.shape)]
+    torch._foreach_add_(sums, [hidden.abs()])
+    return hidden if sums[0].min() > SURE else deeper(net, hidden)
+
+
+class Shrinks(torch.autograd.Function):
+    """Gradients that are shrunk if one of a batch is large."""
+
+    @staticmethod
+    def forward(_: Any, hidden: Tensor) -> Tensor:
+        return hidden.clone()
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor) -> Tensor:
+        return gradient * 1e-3 if gradient.abs().max() > 20 else gradient
+
+
+def hooked(net: Network, hidden: Tensor) -> Tensor:
+    if hidden.requires_grad:
+        hidden.register_hook(lambda gradient: gradient * 1e-3 if gradient.norm() > 50 else gradient)
+    return hidden
+
+
+# All but the last of `sure_and_unsure` would leave by such an exit, and all together do not.
 LOOKS: dict[str, Callable[[Network, Tensor], Tensor]] = {
     "an early exit": exits,
     "a fixed point": solves(1e-3),
     "a differential equation": steps,
     "a write": writes,
-    "experts": experts,
-    "equal": lambda net, hidden: hidden if torch.equal(hidden, hidden.abs()) else deeper(net, hidden),
-    "a list": lambda net, hidden: hidden if min(hidden.amin(1).tolist()) > 0 else deeper(net, hidden),
-    "a number of rows": lambda net, hidden: hidden if len(hidden[hidden.amin(1) > 0]) else deeper(net, hidden),
+    "experts": lambda net, hidden: deeper(net, hidden) if (hidden.abs().amin(1) < SURE).any() else hidden,
+    "equal": lambda _, hidden: hidden if torch.equal(hidden.abs(), torch.ones_like(hidden)) else -hidden,
+    "allclose": lambda _, hidden: hidden if torch.allclose(hidden.abs(), torch.ones(()), 0, 1e-7) else -hidden,
+    "a list": lambda net, hidden: hidden if min(hidden.abs().amin(1).tolist()) > SURE else deeper(net, hidden),
+    "a tensor of a list": by_list,
+    "a number of rows": lambda _, hidden: -hidden if len(hidden[hidden.abs().amin(1) < SURE]) else hidden,
+    "several tensors": by_foreach,
+    "a gradient": lambda _, hidden: Shrinks.apply(hidden),
+    "a hook": hooked,
 }  # fmt: skip
 DOES_NOT_LOOK: dict[str, Callable[[Network, Tensor], Tensor]] = {
-    "a weight": lambda net, hidden: hidden if net.alpha.item() > 0 else deeper(net, hidden),
+    "a weight": lambda net, hidden: hidden if net.last.bias[0].item() > 0 else deeper(net, hidden),
+    "chance for each record": lambda net, hidden: hidden if torch.rand_like(hidden).max() < 0 else deeper(net, hidden),
     "zeros": lambda net, hidden: hidden if torch.zeros_like(hidden).any() else deeper(net, hidden),
     "a shape": lambda net, hidden: hidden if hidden.shape[1] > 9 else deeper(net, hidden),
     "torch's check of classes": lambda _, hidden: hidden + nn.functional.one_hot(hidden.argmax(1), WIDTH),
@@ -115,10 +146,10 @@ def own(between: Callable[[Network, Tensor], Tensor]) -> OwnModel:
 
 
 def sure_and_unsure() -> tuple[Tensor, Tensor]:
-    """Return records of which all but the last are classified at once."""
+    """Return records whose hidden values are 1 or -1, and a last one whose values are 0."""
     generator = torch.Generator().manual_seed(1)
-    inputs = 30 * torch.randn(N, 12, generator=generator)
-    inputs[-1] *= 1e-3
+    inputs = 1e5 * torch.randn(N, 12, generator=generator)
+    inputs[-1] *= 1e-9
     return inputs, torch.randint(CLASSES, (N,), generator=generator)
 
 
@@ -126,27 +157,27 @@ def sure_and_unsure() -> tuple[Tensor, Tensor]:
 def test_one_more_record_changes_no_others_result(name: str) -> None:
     torch.manual_seed(0)
     model = own(LOOKS[name])
-    with torch.no_grad():
-        model.model.last.weight *= 40
     with pytest.warns(UserWarning, match=r"looks at numbers .* in test_value_reads.py, line \d+"):
         engine = model.engine(model.model)
+    with torch.no_grad():
+        model.model.first.bias.zero_()
+        model.model.last.weight *= 40
     inputs, targets = sure_and_unsure()
-    one_by_one = [
-        (engine.losses(inputs[row : row + 1], targets[row : row + 1]),
-         flat(engine.clipped_sum(inputs[row : row + 1], targets[row : row + 1], Abadi(BOUND))))
-        for row in range(N)
-    ]  # fmt: skip
+    scored = model.scored(model.model)
+
+    def results(rows: slice) -> Tensor:
+        """Return losses, a clipped sum and a sum of scores."""
+        records = bench.Records(inputs[rows], targets[rows])
+        score = torch.tensor([total_score(scored, model.scores, records)])
+        losses = engine.losses(records.inputs, records.targets).sum().view(1)
+        sums = flat(engine.clipped_sum(records.inputs, records.targets, Abadi(BOUND)))
+        return torch.cat([losses.double(), sums.double(), score.double()])
+
+    alone = torch.stack([results(slice(row, row + 1)) for row in range(N)])
     for rows in (slice(N), slice(N - 1)):
-        expected = one_by_one[rows]
-        torch.testing.assert_close(
-            engine.losses(inputs[rows], targets[rows]), torch.cat([loss for loss, _ in expected])
-        )
-        sums = engine.clipped_sum(inputs[rows], targets[rows], Abadi(BOUND))
-        assert relative_error([flat(sums)], [torch.stack([sum_ for _, sum_ in expected]).sum(0)]) < 1e-5
-    scores = model.scored(model.model)
-    shown = [total_score(scores, confidence, bench.Records(inputs[:rows], targets[:rows])) for rows in (N - 1, N)]
-    last = total_score(scores, confidence, bench.Records(inputs[-1:], targets[-1:]))
-    assert shown[1] - shown[0] == pytest.approx(last, abs=1e-5)
+        torch.testing.assert_close(results(rows), alone[rows].sum(0), rtol=1e-5, atol=1e-5)
+    model.model.rows_at_once = N  # type: ignore[assignment]
+    assert (results(slice(N)) - alone.sum(0)).abs().max() > 1e-4, "all at once they do not differ"
 
 
 @pytest.mark.parametrize("name", DOES_NOT_LOOK)
@@ -188,6 +219,17 @@ def test_integers_may_be_read_as_masks_are() -> None:
     assert not hasattr(model.model, "rows_at_once")
 
 
+def test_numbers_of_pictures_are_no_masks() -> None:
+    class Pictures(Plain):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x / 255 if x.max() > 1 else x.float())
+
+    records = bench.Records(torch.zeros(N, 12, dtype=torch.uint8), torch.zeros(N, dtype=torch.int64))
+    model = OwnModel(Pictures, records, Objective(bench.losses.cross_entropy, confidence))
+    with pytest.warns(UserWarning, match="The model looks at numbers of a batch"):
+        model.engine(model.model)
+
+
 class Plain(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -224,13 +266,52 @@ def test_losses_and_scores_that_look_get_each_record_alone(what: str) -> None:
         model.check(scores=True)
     with torch.no_grad():
         model.model.layers[2].weight *= 1e8
+        model.model.layers[0].bias.zero_()
     inputs, targets = sure_and_unsure()
     inputs[-1] = 0
-    engine, records = model.engine(model.model), bench.Records(inputs, targets)
+    engine, records, scores_of = model.engine(model.model), bench.Records(inputs, targets), objective.scores
     alone = [engine.losses(inputs[row : row + 1], targets[row : row + 1]) for row in range(N)]
     torch.testing.assert_close(engine.losses(inputs, targets), torch.cat(alone))
-    alone = [total_score(model.model, objective.scores, records, torch.tensor([row])) for row in range(N)]
-    assert total_score(model.model, objective.scores, records) == pytest.approx(sum(alone))
+    scored = model.scored(model.model)
+    alone = [total_score(scored, scores_of, records, torch.tensor([row])) for row in range(N)]
+    assert total_score(scored, model.scores, records) == pytest.approx(sum(alone), abs=1e-6)
+    if what == "score":
+        assert total_score(scored, scores_of, records) != pytest.approx(sum(alone), abs=1e-3)
+
+
+def test_targets_come_as_in_training() -> None:
+    def of_numbers(outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.mse_loss(outputs, targets, reduction="none").mean(1)
+
+    records = bench.Records(torch.zeros(N, 12), torch.zeros(N, CLASSES, dtype=torch.float64))
+    OwnModel(Plain, records, Objective(of_numbers, lambda outputs, _: outputs[:, 0].sigmoid())).check(scores=True)
+
+
+def test_packed_sequences_are_read_by_torch_alone() -> None:
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.layer = nn.Embedding(9, WIDTH), nn.GRU(WIDTH, WIDTH, batch_first=True)
+            self.last = nn.Linear(WIDTH, CLASSES)
+
+        def forward(self, words: Tensor) -> Tensor:
+            lengths = (words > 0).sum(1).clamp(min=1).cpu()
+            pack = nn.utils.rnn.pack_padded_sequence(self.table(words), lengths, True, enforce_sorted=False)
+            outputs: Tensor = self.last(self.layer(pack)[1][0])
+            return outputs
+
+    records = bench.Records(torch.zeros(N, 5, dtype=torch.int64), torch.zeros(N, dtype=torch.int64))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = OwnModel(Packed, records, Objective(bench.losses.cross_entropy, confidence))
+        model.engine(model.model)
+    assert not hasattr(model.model, "rows_at_once")
+
+
+def test_sparse_tensors_may_be_on_the_way() -> None:
+    torch.manual_seed(0)
+    model = own(lambda _, hidden: hidden.relu().to_sparse().to_dense())
+    model.engine(model.model)
 
 
 def test_a_check_of_torchs_losses_is_none_of_the_callers() -> None:
