@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dphpo_bench.training.value_reads import TO_PYTHON
+
 _ORDERS = ("aten::sort", "aten::argsort", "aten::topk")
-_LISTS = (Tensor.tolist, Tensor.numpy, Tensor.__array__)
 
 
 def moves_rows(compute: Callable[[int], object], count: int) -> bool:
@@ -69,5 +69,5 @@ class _Lists(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         del types
-        self.some |= func in _LISTS and args[0].numel() > 1
+        self.some |= func in TO_PYTHON and args[0].numel() > 1
         return func(*args, **(kwargs or {}))

@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from dphpo_bench.base.tensors import Tensors, each, leaves
 
-_TO_PYTHON = (Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__)
+TO_PYTHON = (Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__)
 _FROM_PYTHON = (torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor)
 _CHECK_RANGES = (functional.one_hot, functional.gaussian_nll_loss, functional.ctc_loss)
 _CHECK_RANGES_IN = (str(Path(torch.distributions.__file__).parent), torch.nn.modules.rnn.__file__)
@@ -132,7 +132,7 @@ class _Functions(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         del types
-        if func in _TO_PYTHON:
+        if func in TO_PYTHON:
             self._reads.look([args[0]])
         elif func in _FROM_PYTHON:
             self._reads.look(_tensors([value for value in args if isinstance(value, list | tuple)]))
