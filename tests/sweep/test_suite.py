@@ -166,7 +166,7 @@ def test_a_file_that_is_not_toml_names_the_line(load, tmp_path) -> None:
         ("public", 2 * 3 * 3 * 5),
         ("records", 9 * 2 * (6 * 8 + 7 * 3)),
         ("convex", 2 * 3 * (5 + 5 + 1)),
-        ("spaces", 4 * 2 * 3 * 5),
+        ("spaces", 5 * 2 * 3 * 5),
         ("epsilons", 9 * 5 * 4 * 3),
         ("twenty_seeds", 7 * 4 * 3 * 20),
     ],
