@@ -140,9 +140,10 @@ def confidence(outputs: Tensor, targets: Tensor) -> Tensor:
     return outputs.softmax(1).gather(1, targets[:, None])[:, 0]
 
 
-def own(between: Callable[[Network, Tensor], Tensor]) -> OwnModel:
+def own(between: Callable[[Network, Tensor], Tensor], device: str = "cpu") -> OwnModel:
     records = bench.Records(torch.zeros(N, 12), torch.zeros(N, dtype=torch.int64))
-    return OwnModel(lambda: Network(between), records, Objective(bench.losses.cross_entropy, confidence))
+    objective = Objective(bench.losses.cross_entropy, confidence)
+    return OwnModel(lambda: Network(between).to(device), records, objective)
 
 
 def sure_and_unsure() -> tuple[Tensor, Tensor]:
@@ -187,6 +188,19 @@ def test_what_follows_from_no_record_may_be_read(name: str) -> None:
         model = own(DOES_NOT_LOOK[name])
         model.engine(model.model)
     assert not hasattr(model.model, "rows_at_once")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", [*LOOKS, *DOES_NOT_LOOK])
+def test_the_same_is_seen_on_a_gpu(name: str) -> None:
+    model = own({**LOOKS, **DOES_NOT_LOOK}[name], "cuda")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        engine = model.engine(model.model)
+    assert any("looks at numbers" in str(warning.message) for warning in seen) == (name in LOOKS)
+    inputs, targets = sure_and_unsure()
+    assert all(part.is_cuda and part.isfinite().all() for part in engine.clipped_sum(inputs, targets, Abadi(BOUND)))
+    assert total_score(model.scored(model.model), model.scores, bench.Records(inputs, targets)) >= 0
 
 
 def test_what_visibly_mixes_is_refused_unless_it_asks_for_each_record_alone() -> None:
