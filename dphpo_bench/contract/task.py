@@ -186,7 +186,9 @@ class TaskFacts:
         if space is None:
             return self.search_space()
         stated = self.search_space() if self.states_a_space else {}
-        schedule = self.n_records, self.batch_size, self.epochs, self.learning_rate
+        of_own_optimizer = space.optimizer in (None, self.optimizer)  # a rate for AdamW says nothing of SGD's
+        rate = self.learning_rate if of_own_optimizer else search.NAIVE_RATE
+        schedule = self.n_records, self.batch_size, self.epochs, rate
         if space.extent == "joint":
             return space.of(search.joint(*schedule, stated=stated))
         decades = 2 if space.extent in ("reference", "wide") else 1

@@ -1,8 +1,11 @@
 """Candidates: drawn without looking at anything."""
 
+from dataclasses import replace
+
 import pytest
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
+import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.search_space import Space
@@ -45,6 +48,16 @@ def test_a_rate_of_the_tasks_own_is_the_middle_for_the_tasks_own_optimiser() -> 
     space = search.usual(1000, 100, 10.0, learning_rate=5e-4)
     assert (space["learning_rate"].low, space["learning_rate"].high) == pytest.approx((5e-5, 5e-3))  # type: ignore[attr-defined]
     assert set(USUAL) - set(space) == {"optimizer", "learning_rate:sgd"}
+
+
+@pytest.mark.parametrize("extent", ["learning_rate", "wide", "reference", "joint"])
+def test_a_rate_of_the_tasks_own_says_nothing_of_another_optimiser(extent: search.Extent) -> None:
+    """A grid of SGD around a rate of AdamW ended at .05 where rates of about 1 are best."""
+    facts = bench.make_task("digits", "linear").facts
+    own, naive = (replace(facts, optimizer="AdamW", learning_rate=rate) for rate in (5e-4, search.NAIVE_RATE))
+    sgd, adamw = (Space(extent, optimizer=name) for name in ("SGD", "AdamW"))
+    assert own.searched(sgd)["learning_rate"] == naive.searched(sgd)["learning_rate"]
+    assert own.searched(adamw)["learning_rate"].high < naive.searched(adamw)["learning_rate"].high  # type: ignore[attr-defined]
 
 
 def test_each_optimiser_has_learning_rates_of_its_own() -> None:
