@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 site_links = script("site_links")
 
 
+@pytest.mark.slow  # CI builds the site beside the other tests
 def test_the_site_builds_and_all_its_links_lead_somewhere(tmp_path: Path) -> None:
     for needed in ("sphinx", "myst_parser", "pydata_sphinx_theme"):
         pytest.importorskip(needed)
