@@ -186,8 +186,9 @@ class TaskFacts:
         if space is None:
             return self.search_space()
         stated = self.search_space() if self.states_a_space else {}
-        of_own_optimizer = space.optimizer in (None, self.optimizer)  # a rate for AdamW says nothing of SGD's
-        rate = self.learning_rate if of_own_optimizer else search.NAIVE_RATE
+        # A rate for AdamW says nothing of SGD's, nor the reverse.
+        alike = space.optimizer is None or (space.optimizer == "SGD") == (self.optimizer == "SGD")
+        rate = self.learning_rate if alike else search.NAIVE_RATE
         schedule = self.n_records, self.batch_size, self.epochs, rate
         if space.extent == "joint":
             return space.of(search.joint(*schedule, stated=stated))

@@ -58,6 +58,7 @@ def test_a_rate_of_the_tasks_own_says_nothing_of_another_optimiser(extent: searc
     sgd, adamw = (Space(extent, optimizer=name) for name in ("SGD", "AdamW"))
     assert own.searched(sgd)["learning_rate"] == naive.searched(sgd)["learning_rate"]
     assert own.searched(adamw)["learning_rate"].high < naive.searched(adamw)["learning_rate"].high  # type: ignore[attr-defined]
+    assert own.searched(Space(extent, optimizer="Adam")) == own.searched(adamw)  # both adapt: a rate serves both
 
 
 def test_each_optimiser_has_learning_rates_of_its_own() -> None:
