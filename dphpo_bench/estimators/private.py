@@ -20,7 +20,7 @@ from torch import nn
 
 from dphpo_bench.base.checks import whole
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.handed_over import comes_from, unexpected, way_out
+from dphpo_bench.base.handed_over import comes_from, parted_frame, unexpected, way_out
 from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method
@@ -181,7 +181,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     def _without_units(self, X: Any) -> tuple[Any, Any]:
         if self.unit is None or self.unit not in getattr(X, "columns", ()):
             return X, None
-        return X.drop(columns=self.unit), X[self.unit]
+        return parted_frame(X, self.unit)
 
     def _count_fit(self) -> None:
         """Warn from the second fit on private records on, those of clones included."""
