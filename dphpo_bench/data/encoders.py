@@ -23,13 +23,13 @@ _MONDAY = "2001-01-01"
 """A Monday, and the first day of a year: cycles are 0 there."""
 
 
-def encoded(column: Column, values: Values, near: dict[str, str]) -> Inputs:
+def encoded(column: Column, values: Values, near: list[str]) -> Inputs:
     """Return the inputs of a column, float32, shape (n, column.size).
 
     Args:
         column: its declaration.
         values: of the column.
-        near: gets each declared category that other values are easily taken for, and in what they differ.
+        near: gets each declared category that other values look like, and in what they differ.
 
     Raises:
         TableValueError: if a value is not as declared; with its row and column, and the way out.
@@ -61,7 +61,7 @@ def _of_number(column: Number, values: Values) -> Inputs:
     return np.column_stack([inputs, values.missing] if column.indicator else [inputs])
 
 
-def _of_category(column: Category, values: Values, near: dict[str, str]) -> Inputs:
+def _of_category(column: Category, values: Values, near: list[str]) -> Inputs:
     codes, distinct = _distinct(values)
     rule = f"one of {shown(', '.join(map(quoted, column.values)), 200)}"
 
@@ -79,14 +79,11 @@ def _of_category(column: Category, values: Values, near: dict[str, str]) -> Inpu
             fail(code, f"the declared ones are {' and '.join(sorted(sorts))}s, and it is a {sort}: convert the column")
     looks = {folded(str(value)): value for value in reversed(column.values)}
     alike = {distinct[code]: looks[text] for code in unlisted if (text := folded(str(distinct[code]))) in looks}
-    near |= {quoted(known): difference(str(value), str(known)) for value, known in alike.items()}
+    near += [f"{quoted(known)} ({difference(str(value), str(known))})" for value, known in alike.items()]
     if not column.other:
         values.reject(codes == -1, rule, "other=True has an input for missing and other values, or drop the record")
         for code in unlisted[:1]:
-            meant = alike.get(distinct[code])
-            close = (
-                meant and f"did you mean {meant!r}? They differ in {near[quoted(meant)]}: mend it, or declare it, too"
-            )
+            close = f"did you mean {near[0]}? Mend it, or declare it, too" if distinct[code] in alike else ""
             fail(code, close or "other=True has an input for all other values")
     inputs = np.zeros((len(values), other + 1), np.float32)
     inputs[np.arange(len(values)), place_of[codes]] = 1

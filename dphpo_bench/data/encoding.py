@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MAX_BYTES = 2**26
 
-Near = dict[str, dict[str, str]]
+Near = dict[str, list[str]]
 """By column, the declared categories that other values look like, and in what these differ."""
 
 
@@ -181,7 +181,7 @@ def encoded_table(data: Any, columns: Columns, near: Near) -> "Tensor":
     start = 0
     for name, column in columns.items():
         if column is not None:
-            values = encoded(column, read[name], near.setdefault(name, {}))
+            values = encoded(column, read[name], near.setdefault(name, []))
             inputs[:, start : start + column.size] = torch.from_numpy(values)
             start += column.size
     return inputs
@@ -191,7 +191,7 @@ def warn_of_near_misses(near: Near) -> None:
     """Warn once for each column of values that look like declared categories, which are public, and count as others."""
     for name, words in near.items():
         if words:
-            listed = ", ".join(f"{known} ({kind})" for known, kind in words.items())
+            listed = ", ".join(dict.fromkeys(words))
             warnings.warn(
                 f"Values of {shown(name)} count as others, though they look like {shown(listed, 300)}. Mend them, such "
                 f"as by frame[{name!r}].str.normalize('NFKC').str.strip(), or declare them, too.",

@@ -129,7 +129,7 @@ def test_other_values_that_look_like_declared_ones_are_named_once_a_column(value
     assert f"look like {known!r} ({kind}). Mend them" in warning
     assert "secret" not in warning
     assert task.load_train(DataSource.resolve()).inputs[:, 3].tolist() == [1, 1, 1, 0]
-    with pytest.raises(DataError, match=rf"did you mean {re.escape(repr(known))}\? They differ in {kind}"):
+    with pytest.raises(DataError, match=rf"did you mean {re.escape(repr(known))} \({kind}\)\?"):
         encode({"job": [value]}, {"job": Category(column.values)})
 
 
