@@ -208,9 +208,7 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     assert done.stderr == "Cannot write the output: No space left on device.\n"
 
 
-@pytest.mark.parametrize(
-    ("args", "closed"), [("list", ">&-"), ("--help", ">&- <&-"), ("describe dp_sgd", ">&- 2>&-")]
-)
+@pytest.mark.parametrize(("args", "closed"), [("list", ">&-"), ("--help", ">&- <&-"), ("describe dp_sgd", ">&- 2>&-")])
 def test_a_closed_output_is_no_failure(tmp_path: Path, args: str, closed: str) -> None:
     done = subprocess.run(
         f"{shlex.join(COMMAND)} {args} {closed}",
