@@ -4,26 +4,29 @@
 >>> model.fit(X, y).predict(new)  # doctest: +SKIP
 """
 
+import secrets
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import joblib
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
-from dphpo_bench.base.checks import whole
+from dphpo_bench.base.checks import inside, whole
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.handed_over import comes_from, unexpected, way_out
 from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method
+from dphpo_bench.contract.metrics import Metric, ModelMetric
 from dphpo_bench.data.columns import Column
 from dphpo_bench.data.encoding import Columns
 from dphpo_bench.data.labels import Class, declared_classes, implied_classes
@@ -45,6 +48,12 @@ if TYPE_CHECKING:
 Network = str | Sequence[int] | nn.Module | Callable[[], nn.Module]
 
 _MAX_WIDTH = 2**20
+_MANY = 50
+"""With this many predictions, a single class among them is remarked on."""
+_RELEASES = (
+    "each is a release of its own, and ε adds up. A choice by GridSearchCV or cross_val_score rests on scores that no "
+    "ε covers; a method that tunes, such as hyfreedp, chooses within its ε."
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -105,7 +114,12 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             progress=None if self.verbose else NullProgress(),
         )
         assert result.trained is not None, "run raises an error if there is no model"
-        self.trained_: TrainedModel = result.trained
+        names = None if self.columns is not None else getattr(self, "feature_names_in_", None)
+        self.trained_: TrainedModel = replace(
+            result.trained,
+            input_names=None if names is None else tuple(names),
+            threshold=getattr(self, "threshold", None),
+        )
         if not callable(self.network):  # so that predictions of a record alone and among others agree to 1e-7
             self.trained_.network.double()
         self.record_: RunRecord = result.record
@@ -139,9 +153,15 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return tags
 
     def __sklearn_clone__(self) -> "Self":
-        """Return an unfitted copy that counts its fits together with this estimator's."""
+        """Return an unfitted copy that counts its fits together with this estimator's; warn of the second copy.
+
+        The process that calls GridSearchCV or cross_val_score makes the copies, whichever processes fit them.
+        """
         clone: Self = super().__sklearn_clone__()
-        clone.__dict__["_fits"] = self.__dict__.setdefault("_fits", [0])
+        clone.__dict__ |= {"_fits": self.__dict__.setdefault("_fits", [0]), "_is_clone": True}
+        self.__dict__["_clones"] = clones = self.__dict__.get("_clones", 0) + 1
+        if clones == 2 and not self.public:
+            warnings.warn(f"Clone 2 of this estimator, for fits on private records: {_RELEASES}", stacklevel=3)
         return clone
 
     @abstractmethod
@@ -161,9 +181,18 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             optimizer=self.optimizer,
             learning_rate=self.learning_rate,
             public=self.public,
-            version=self.version,
+            version=self._version(X, y),
             **declared,
         )
+
+    def _version(self, X: Any, y: Any) -> str:
+        """Return the version of the records; those of a clone have their own, since they may be a fold.
+
+        Of private records it is a random text: a hash would let its reader test guesses at a record.
+        """
+        if self.results_dir is None or "_is_clone" not in self.__dict__:
+            return self.version
+        return f"{self.version} {joblib.hash((X, y)) if self.public else secrets.token_hex(8)}"
 
     def _checked(self, X: Any, y: Any, **how: Any) -> tuple[Any, Any, Any]:
         """Return X and y of `fit`, as scikit-learn checks them, and ids of units; note number and names of features."""
@@ -189,10 +218,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         fits[0] += 1
         if fits[0] > 1:
             warnings.warn(
-                f"Fit {fits[0]} of this estimator and its clones on private records: each is a release of its own, and "
-                "ε adds up. A choice by GridSearchCV or cross_val_score rests on scores that no ε covers; a method "
-                "that tunes, such as hyfreedp, chooses within its ε.",
-                stacklevel=3,
+                f"Fit {fits[0]} of this estimator and its clones on private records: {_RELEASES}", stacklevel=3
             )
 
 
@@ -203,8 +229,14 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     Args:
         epsilon: ε of a fit, tuning included; there is no default.
         delta: δ; None: `TaskFacts.default_delta`, by the number of records, which is public.
-        classes: all labels that there may be. They are not learned from private labels; None is enough where y is an
-            array of booleans, or with `public`.
+        classes: all labels that there may be, in the order that `classes_` and `predict_proba` keep. They are not
+            learned from private labels; None is enough where y is an array of booleans, or with `public`. Inside
+            scikit-learn's tools declare them sorted, see below.
+        class_shares: see `ArrayTask`; in the order of `classes`.
+        class_weights: see `ArrayTask`.
+        metrics: see `ArrayTask`: with `class_shares`, searches score by the first.
+        threshold: of two classes: predict the second from this probability on. It is public, such as its share from
+            public knowledge, or what a private selection released. None: predict the more probable class.
         method: a method or its name.
         network: "linear"; widths of hidden layers with tanh between, such as (64,); a module; or a function without
             arguments that makes one. It puts out a number for each class.
@@ -224,8 +256,17 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         device: "auto", "cpu" or "cuda".
         verbose: show the progress of a fit.
 
+    scikit-learn takes classes as sorted. With others, these tools exchange columns silently: the scorers of
+    probabilities ("roc_auc", "neg_log_loss", "neg_brier_score", "average_precision", "top_k_accuracy"),
+    `cross_val_predict`, `OneVsRestClassifier`, soft voting, `BaggingClassifier` and a calibration by temperature;
+    others of `CalibratedClassifierCV` fail on two classes. A clone of such a classifier warns. Right in any order are
+    `score`, scorers of predictions, stacking, hard voting, and thresholds.
+
+    Ensembles number the labels from 0, in the sorted order of those that y has: their parts need classes=range(n).
+    `BaggingClassifier` needs bootstrap=False: a record drawn twice counts as two, each with this ε.
+
     Attributes:
-        classes_: the classes, sorted where they can be.
+        classes_: the classes, in their declared order.
         trained_: the `TrainedModel`.
         record_: the run's record.
         epsilon_: ε of the run, computed from what was released.
@@ -234,6 +275,37 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     """
 
     classes: Sequence[Class] | None = field(default=None, kw_only=True)
+    class_shares: Sequence[float] | None = field(default=None, kw_only=True)
+    class_weights: Literal["balanced"] | None = field(default=None, kw_only=True)
+    metrics: Sequence[Metric | ModelMetric] = field(default=(), kw_only=True)
+    threshold: float | None = field(default=None, kw_only=True)
+
+    def predict(self, X: Any) -> "NDArray[Any]":
+        """Predict in the labels of `fit`, shape (n,); warn if many predictions are all of one class.
+
+        Args:
+            X: as in `fit`; the column of units may be missing.
+        """
+        labels = super().predict(X)
+        if len(labels) >= _MANY and len(set(labels.tolist())) == 1:
+            warnings.warn(
+                f"All {len(labels):,} predictions are {shown(labels.tolist()[0], form=repr)}, as a constant guess's are: "
+                f"its balanced accuracy is {1 / len(self.classes_):.3f}. Of rare classes, class_shares= with "
+                'class_weights="balanced", or a threshold=, help.',
+                stacklevel=2,
+            )
+        return labels
+
+    def __sklearn_clone__(self) -> "Self":
+        """Return an unfitted copy; warn of an order of classes that scikit-learn's tools do not expect."""
+        if self.classes is not None and not _is_sorted(self.classes):
+            warnings.warn(
+                f"scikit-learn takes classes as sorted, and classes={shown(self.classes, form=repr)} are not: "
+                'scorers such as "roc_auc" and "neg_log_loss", soft voting, Bagging and OneVsRest exchange columns. '
+                "Inside its tools declare them sorted, or score by `predict` only.",
+                stacklevel=3,
+            )
+        return super().__sklearn_clone__()
 
     def predict_proba(self, X: Any) -> "NDArray[Any]":
         """Predict the probability of each class, shape (n, classes), in the order of `classes_`.
@@ -249,7 +321,18 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         if self.columns is None:
             check_classification_targets(y)
         classes = self._classes(y)
-        task = self._make_task(X, y, ids, len(classes), classes=classes)
+        if np.asarray(y).dtype.kind in "iu" and all(isinstance(label, str) for label in classes):
+            raise InvalidValueError(
+                f"Expected y to hold classes={shown(classes, form=repr)}, got integers. scikit-learn's ensembles, such "
+                "as VotingClassifier, StackingClassifier and BaggingClassifier, number the labels of y from 0 in "
+                f"sorted order: declare classes=range({len(classes)}) of their parts."
+            )
+        if self.threshold is not None:
+            inside("threshold", self.threshold)
+            if len(classes) != 2:
+                raise InvalidValueError(f"Expected two classes with a threshold, got {len(classes)}; leave it out.")
+        declared = {"class_shares": self.class_shares, "class_weights": self.class_weights, "metrics": self.metrics}
+        task = self._make_task(X, y, ids, len(classes), classes=classes, **declared)
         self.classes_ = np.array(classes, dtype=None if len(set(map(type, classes))) == 1 else object)
         return task
 
@@ -268,10 +351,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
                 'Expected classes=, such as classes=("no", "yes"), of private records: learned from y they would be a '
                 "release that no ε covers. With public=True, of records that anybody may have, they are learned."
             )
-        try:
-            return tuple(sorted(classes))
-        except TypeError:  # texts and numbers
-            return classes
+        return classes
 
 
 @dataclass(eq=False, repr=False)
@@ -306,6 +386,13 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         if bound is None and scale is not None and not any(scale.logarithmic):
             bound = 2 * max(scale.spread)
         return self._make_task(X, y, ids, 1, kind="regression", target_scale=scale, error_bound=bound)
+
+
+def _is_sorted(classes: Any) -> bool:
+    try:
+        return list(classes) == sorted(classes)
+    except (TypeError, ValueError):  # texts and numbers have no order; `fit` refuses what is no sequence
+        return True
 
 
 def _network(network: Any, n_inputs: int, n_outputs: int) -> "nn.Module | Callable[[], nn.Module]":

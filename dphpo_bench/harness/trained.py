@@ -38,6 +38,9 @@ class TrainedModel:
         delta: δ.
         unit: what ε and δ protect as a whole: "record", or the name of units of several records.
         record: key of the run's record.
+        consumed: columns that training took for ids of units and for labels; predictions ignore them.
+        threshold: of two classes: the second is predicted from this probability on. It is a public number, and
+            `dataclasses.replace` sets it. None: the more probable class is.
     """
 
     network: "nn.Module" = field(repr=False)
@@ -54,6 +57,8 @@ class TrainedModel:
     delta: float
     unit: str
     record: str
+    consumed: tuple[str, ...] = ()
+    threshold: float | None = None
 
     def __post_init__(self) -> None:
         self.network.eval()
@@ -77,6 +82,7 @@ class TrainedModel:
             delta=who.delta,
             unit=who.unit,
             record=who.key,
+            consumed=getattr(task, "consumed", ()),  # an ArrayTask knows them
         )
 
     def predict(self, data: Any) -> "NDArray[Any]":
@@ -96,6 +102,9 @@ class TrainedModel:
             InvalidValueError: if the inputs have another shape or type, or the outputs of a task of kind "own" no
                 meaning that is known here: use `outputs`.
         """
+        if self.threshold is not None:
+            chosen = (self.predict_proba(data)[:, 1] >= self.threshold).astype(int)
+            return chosen if self.classes is None else _array_of(self.classes)[chosen]
         outputs = self._finite(data)
         if self.kind == "regression":
             outputs = outputs if self.target_scale is None else self.target_scale.invert(outputs)
@@ -178,7 +187,7 @@ class TrainedModel:
 
         from dphpo_bench.data.arrays import as_inputs
 
-        data = data.inputs if isinstance(data, Records) else data
+        data = self._without_consumed(data.inputs if isinstance(data, Records) else data)
         if self.columns is not None and not isinstance(data, Tensor):
             data = self.columns.encode(data)
         elif self.input_names is not None and hasattr(data, "columns"):
@@ -192,6 +201,18 @@ class TrainedModel:
             names = ", ".join(inputs) if isinstance(inputs, Mapping) else "a single array"
             raise InvalidValueError(f"Expected inputs by name, {', '.join(self.inputs)}, got {shown(names)}.")
         return {name: _converted(inputs[name], spec, f"input {name!r}") for name, spec in self.inputs.items()}
+
+    def _without_consumed(self, data: Any) -> Any:
+        """Return a table or several inputs by name without the columns that training consumed."""
+        if self.columns is None and not isinstance(data, Mapping):  # of a frame, the inputs are selected
+            return data
+        from dphpo_bench.data.encoded_tables import parted_column
+        from dphpo_bench.data.tables import as_frame
+
+        data = as_frame(data)
+        for name in {*self.consumed} - {*(self.inputs if self.columns is None else self.columns)}:
+            data, _ = parted_column(data, name)
+        return data
 
 
 def _selected(frame: Any, names: tuple[str, ...]) -> Any:

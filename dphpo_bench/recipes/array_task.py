@@ -23,7 +23,7 @@ from dphpo_bench.contract.metrics import Metric, ModelMetric
 from dphpo_bench.contract.registry import task_of
 from dphpo_bench.contract.search_space import default_search_space
 from dphpo_bench.contract.task import Kind, Task, TaskFacts
-from dphpo_bench.data.arrays import as_records, column_names, parted, parted_units, without_column
+from dphpo_bench.data.arrays import as_records, column_names, consumed_names, parted, parted_units, without_column
 from dphpo_bench.data.columns import Column
 from dphpo_bench.data.encoded_tables import encoded_tables
 from dphpo_bench.data.encoding import Columns
@@ -172,6 +172,7 @@ class ArrayTask(Task):
             self._model = copied(model)
         if not public:
             declare_private(train)
+        self.consumed = consumed_names(train, target, unit)
         if columns is not None:
             self.columns = columns if isinstance(columns, Columns) else Columns(columns)
             train, test, unit = encoded_tables(train, test, self.columns, target, unit)
