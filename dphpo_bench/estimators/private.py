@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import joblib
+import joblib  # type: ignore[import-untyped]
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
@@ -289,8 +289,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         labels = super().predict(X)
         if len(labels) >= _MANY and len(set(labels.tolist())) == 1:
             warnings.warn(
-                f"All {len(labels):,} predictions are {shown(labels.tolist()[0], form=repr)}, as a constant guess's are: "
-                f"its balanced accuracy is {1 / len(self.classes_):.3f}. Of rare classes, class_shares= with "
+                f"All {len(labels):,} predictions are {shown(labels.tolist()[0], form=repr)}, a constant guess. Its "
+                f"balanced accuracy is {1 / len(self.classes_):.3f}. Of rare classes, class_shares= with "
                 'class_weights="balanced", or a threshold=, help.',
                 stacklevel=2,
             )

@@ -204,13 +204,14 @@ class TrainedModel:
 
     def _without_consumed(self, data: Any) -> Any:
         """Return a table or several inputs by name without the columns that training consumed."""
-        if self.columns is None and not isinstance(data, Mapping):  # of a frame, the inputs are selected
-            return data
+        declared = self.inputs if self.columns is None else self.columns
+        if isinstance(declared, Input) or (self.columns is None and not isinstance(data, Mapping)):
+            return data  # of a frame, the inputs are selected
         from dphpo_bench.data.encoded_tables import parted_column
         from dphpo_bench.data.tables import as_frame
 
         data = as_frame(data)
-        for name in {*self.consumed} - {*(self.inputs if self.columns is None else self.columns)}:
+        for name in {*self.consumed} - {*declared}:
             data, _ = parted_column(data, name)
         return data
 

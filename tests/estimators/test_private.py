@@ -164,7 +164,7 @@ def test_rare_classes_are_declared_as_of_a_task(tmp_path: Path) -> None:
 
 def test_predictions_of_a_single_class_are_remarked_on() -> None:
     model = classifier(threshold=1e-300).fit(X, Y)
-    with pytest.warns(UserWarning, match="All 80 predictions are 'yes', as a constant guess's are: .* is 0.500"):
+    with pytest.warns(UserWarning, match="All 80 predictions are 'yes', a constant guess. Its .* is 0.500"):
         model.predict(X)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
