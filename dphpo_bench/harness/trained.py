@@ -1,9 +1,10 @@
 """A trained network with what its predictions need: the encoding of its inputs, and the meaning of its outputs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dphpo_bench.base.displays import Display, Displayed
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.tensors import Records, Tensors, each, length
 from dphpo_bench.base.text import shown
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from dphpo_bench.data.labels import Class
 
 
-@dataclass(frozen=True, eq=False)
-class TrainedModel:
+@dataclass(frozen=True, eq=False, repr=False)
+class TrainedModel(Displayed):
     """A released model: `load_model` reads it from a file, and a run's result has it as `trained`.
 
     Attributes:
@@ -43,7 +44,7 @@ class TrainedModel:
             `dataclasses.replace` sets it. None: the more probable class is.
     """
 
-    network: "nn.Module" = field(repr=False)
+    network: "nn.Module"
     kind: Kind
     inputs: Input | Mapping[str, Input]
     columns: Columns | None
@@ -84,6 +85,19 @@ class TrainedModel:
             record=who.key,
             consumed=getattr(task, "consumed", ()),  # an ArrayTask knows them
         )
+
+    def display(self) -> Display:
+        """Return the facts of the run, and what predictions take and return."""
+        rows = {
+            "kind": self.kind,
+            "inputs": self.inputs if self.columns is None else ", ".join(self.columns),
+            "classes": self.classes,
+            "threshold": self.threshold,
+            "ε": f"{self.epsilon} at δ = {self.delta:.3g} per {self.unit}",
+            "record": self.record,
+        }
+        rows_of_text = [(label, str(value)) for label, value in rows.items() if value is not None]
+        return f"Model {self.model} of task {self.task}, trained by {self.method}", rows_of_text
 
     def predict(self, data: Any) -> "NDArray[Any]":
         """Predict, in the labels of the training records.
