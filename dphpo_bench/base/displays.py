@@ -2,7 +2,7 @@
 
 import html
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dphpo_bench.base.text import one_line
 
@@ -11,6 +11,11 @@ _MAX_LABEL, _MAX_CELL = 30, 500
 
 Display = tuple[str, list[tuple[str, str]]]
 """A title, and rows of a label and a text."""
+
+
+def as_texts(rows: Mapping[str, object]) -> list[tuple[str, str]]:
+    """Return rows of labels and values as texts, without those that are None."""
+    return [(label, str(value)) for label, value in rows.items() if value is not None]
 
 
 class Displayed:

@@ -1,6 +1,6 @@
 """Tables of training and test records as pairs of encoded inputs and labels."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -42,14 +42,14 @@ def _encoded(data: Any, which: str, columns: Columns, target: str, unit: Any) ->
     table, labels = data if _is_pair(data, target) else (data, None)
     table = as_frame(table)
     if labels is None:
-        table, labels = parted_column(table, target)
+        table, labels = _parted(table, target)
         if labels is None:
             raise InvalidValueError(
                 f"Expected the labels {target!r} in {which}, or {which}=(table, labels), got a {type(data).__name__} "
                 "without them; name the labels by target=."
             )
     if isinstance(unit, str):
-        table, ids = parted_column(table, unit)
+        table, ids = _parted(table, unit)
         if ids is None and which == "train":
             raise InvalidValueError(f"Expected unit={shown(unit, form=repr)} to be a column of train, got none of it.")
         unit = ids if ids is None or isinstance(ids, pd.Series) else pd.Series(ids, name=unit)
@@ -66,7 +66,7 @@ def _is_pair(data: Any, target: str) -> bool:
     return not (isinstance(data, list) and all(isinstance(row, Mapping) and target in row for row in data))
 
 
-def parted_column(table: Any, name: str) -> tuple[Any, Any]:
+def _parted(table: Any, name: str) -> tuple[Any, Any]:
     """Return the table without a column, and the column; None if there is none of this name."""
     if isinstance(table, pd.DataFrame):
         return (table.drop(columns=name), table[name]) if name in table else (table, None)
@@ -76,3 +76,11 @@ def parted_column(table: Any, name: str) -> tuple[Any, Any]:
         rest = [{other: value for other, value in row.items() if other != name} for row in table]
         return rest, [row[name] for row in table]
     return table, None
+
+
+def without_columns(table: Any, names: Iterable[str]) -> Any:
+    """Return a table without columns of these names, as far as it has them."""
+    table = as_frame(table)
+    for name in names:
+        table, _ = _parted(table, name)
+    return table

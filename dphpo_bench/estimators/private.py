@@ -114,12 +114,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             progress=None if self.verbose else NullProgress(),
         )
         assert result.trained is not None, "run raises an error if there is no model"
-        names = None if self.columns is not None else getattr(self, "feature_names_in_", None)
-        self.trained_: TrainedModel = replace(
-            result.trained,
-            input_names=None if names is None else tuple(names),
-            threshold=getattr(self, "threshold", None),
-        )
+        self.trained_: TrainedModel = replace(result.trained, threshold=getattr(self, "threshold", None))
+        if self.columns is None and hasattr(self, "feature_names_in_"):
+            self.trained_ = replace(self.trained_, input_names=tuple(self.feature_names_in_))
         if not callable(self.network):  # so that predictions of a record alone and among others agree to 1e-7
             self.trained_.network.double()
         self.record_: RunRecord = result.record
@@ -188,7 +185,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     def _version(self, X: Any, y: Any) -> str:
         """Return the version of the records; those of a clone have their own, since they may be a fold.
 
-        Of private records it is a random text: a hash would let its reader test guesses at a record.
+        Of private records it is random: a hash would let its reader test guesses at a record.
         """
         if self.results_dir is None or "_is_clone" not in self.__dict__:
             return self.version
@@ -229,12 +226,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     Args:
         epsilon: ε of a fit, tuning included; there is no default.
         delta: δ; None: `TaskFacts.default_delta`, by the number of records, which is public.
-        classes: all labels that there may be, in the order that `classes_` and `predict_proba` keep. They are not
-            learned from private labels; None is enough where y is an array of booleans, or with `public`. Inside
-            scikit-learn's tools declare them sorted, see below.
-        class_shares: see `ArrayTask`; in the order of `classes`.
-        class_weights: see `ArrayTask`.
-        metrics: see `ArrayTask`: with `class_shares`, searches score by the first.
+        classes: all labels that there may be, in the order of `classes_` and `predict_proba`. They are not learned
+            from private labels; None is enough where y is an array of booleans, or with `public`.
+        class_shares, class_weights, metrics: see `ArrayTask`; with shares, searches score by the first metric.
         threshold: of two classes: predict the second from this probability on. It is public, such as its share from
             public knowledge, or what a private selection released. None: predict the more probable class.
         method: a method or its name.
@@ -256,13 +250,12 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         device: "auto", "cpu" or "cuda".
         verbose: show the progress of a fit.
 
-    scikit-learn takes classes as sorted. With others, these tools exchange columns silently: the scorers of
-    probabilities ("roc_auc", "neg_log_loss", "neg_brier_score", "average_precision", "top_k_accuracy"),
-    `cross_val_predict`, `OneVsRestClassifier`, soft voting, `BaggingClassifier` and a calibration by temperature;
-    others of `CalibratedClassifierCV` fail on two classes. A clone of such a classifier warns. Right in any order are
-    `score`, scorers of predictions, stacking, hard voting, and thresholds.
+    scikit-learn takes classes as sorted. With others, its scorers of probabilities ("roc_auc", "neg_log_loss",
+    "neg_brier_score", "average_precision", "top_k_accuracy"), `cross_val_predict`, `OneVsRestClassifier`, soft voting,
+    `BaggingClassifier` and temperature scaling exchange columns silently, and `CalibratedClassifierCV` fails. So a
+    clone warns. `score`, scorers of predictions, stacking, hard voting and tuned thresholds are right in any order.
 
-    Ensembles number the labels from 0, in the sorted order of those that y has: their parts need classes=range(n).
+    Ensembles number the labels from 0 in the sorted order of those in y: their parts need classes=range(n).
     `BaggingClassifier` needs bootstrap=False: a record drawn twice counts as two, each with this ε.
 
     Attributes:
@@ -298,7 +291,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
 
     def __sklearn_clone__(self) -> "Self":
         """Return an unfitted copy; warn of an order of classes that scikit-learn's tools do not expect."""
-        if self.classes is not None and not _is_sorted(self.classes):
+        if self.classes is not None and not np.array_equal(np.unique(self.classes), self.classes):
             warnings.warn(
                 f"scikit-learn takes classes as sorted, and classes={shown(self.classes, form=repr)} are not: "
                 'scorers such as "roc_auc" and "neg_log_loss", soft voting, Bagging and OneVsRest exchange columns. '
@@ -323,9 +316,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         classes = self._classes(y)
         if np.asarray(y).dtype.kind in "iu" and all(isinstance(label, str) for label in classes):
             raise InvalidValueError(
-                f"Expected y to hold classes={shown(classes, form=repr)}, got integers. scikit-learn's ensembles, such "
-                "as VotingClassifier, StackingClassifier and BaggingClassifier, number the labels of y from 0 in "
-                f"sorted order: declare classes=range({len(classes)}) of their parts."
+                f"Expected y to hold classes={shown(classes, form=repr)}, got integers. Ensembles, such as Voting-, "
+                f"Stacking- and BaggingClassifier, number the labels of y from 0: declare classes=range({len(classes)})"
+                " of their parts, and bootstrap=False of Bagging."
             )
         if self.threshold is not None:
             inside("threshold", self.threshold)
@@ -386,13 +379,6 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         if bound is None and scale is not None and not any(scale.logarithmic):
             bound = 2 * max(scale.spread)
         return self._make_task(X, y, ids, 1, kind="regression", target_scale=scale, error_bound=bound)
-
-
-def _is_sorted(classes: Any) -> bool:
-    try:
-        return list(classes) == sorted(classes)
-    except (TypeError, ValueError):  # texts and numbers have no order; `fit` refuses what is no sequence
-        return True
 
 
 def _network(network: Any, n_inputs: int, n_outputs: int) -> "nn.Module | Callable[[], nn.Module]":

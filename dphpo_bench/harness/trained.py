@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dphpo_bench.base.displays import Display, Displayed
+from dphpo_bench.base.displays import Display, Displayed, as_texts
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.tensors import Records, Tensors, each, length
 from dphpo_bench.base.text import shown
@@ -96,8 +96,7 @@ class TrainedModel(Displayed):
             "ε": f"{self.epsilon} at δ = {self.delta:.3g} per {self.unit}",
             "record": self.record,
         }
-        rows_of_text = [(label, str(value)) for label, value in rows.items() if value is not None]
-        return f"Model {self.model} of task {self.task}, trained by {self.method}", rows_of_text
+        return f"Model {self.model} of task {self.task}, trained by {self.method}", as_texts(rows)
 
     def predict(self, data: Any) -> "NDArray[Any]":
         """Predict, in the labels of the training records.
@@ -221,13 +220,9 @@ class TrainedModel(Displayed):
         declared = self.inputs if self.columns is None else self.columns
         if isinstance(declared, Input) or (self.columns is None and not isinstance(data, Mapping)):
             return data  # of a frame, the inputs are selected
-        from dphpo_bench.data.encoded_tables import parted_column
-        from dphpo_bench.data.tables import as_frame
+        from dphpo_bench.data.encoded_tables import without_columns
 
-        data = as_frame(data)
-        for name in {*self.consumed} - {*declared}:
-            data, _ = parted_column(data, name)
-        return data
+        return without_columns(data, {*self.consumed} - {*declared})
 
 
 def _selected(frame: Any, names: tuple[str, ...]) -> Any:

@@ -15,12 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.checks import typed
-from dphpo_bench.base.displays import Display, Displayed
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.handed_over import refuse_loaders, unexpected
 from dphpo_bench.base.tensors import RECORD, Records, leaves
-from dphpo_bench.contract import descriptions
 from dphpo_bench.contract.declared import advice_on_scores, check_balanced, declared_losses
+from dphpo_bench.contract.descriptions import DisplayedTask
 from dphpo_bench.contract.metrics import Metric, ModelMetric
 from dphpo_bench.contract.registry import task_of
 from dphpo_bench.contract.search_space import default_search_space
@@ -61,7 +60,7 @@ if TYPE_CHECKING:
     from dphpo_bench.data.source import DataSource
 
 
-class ArrayTask(Displayed, Task):
+class ArrayTask(DisplayedTask, Task):
     """Your own records and your own model.
 
     What becomes public by declaring it, and is therefore not protected: the number of training records, the names and
@@ -231,24 +230,6 @@ class ArrayTask(Displayed, Task):
         with torch.random.fork_rng(devices=[]):
             OwnModel(self.build_model, self._train, self.objective()).check(scores=self._scores is not None)
 
-    def display(self) -> Display:
-        """Return what is declared, and nothing of the records."""
-        facts, access = self._facts, "public" if self.public else "private"
-        space = descriptions.search_space(facts.search_space()) if facts.states_a_space else {}
-        schedule = f"batches of {facts.batch_size:,}, {facts.epochs:g} epochs, {facts.optimizer}"
-        rows = {
-            "model": facts.model,
-            "N": f"{facts.n_records:,}, unit: {facts.unit}",
-            "inputs": facts.inputs if self.columns is None else ", ".join(self.columns),
-            "classes": self.classes or facts.n_classes,
-            "schedule": f"{schedule} at {facts.learning_rate:g}",
-            "metrics": ", ".join(metric.name for metric in self.metrics) or None,
-            "search space": "; ".join(f"{name}: {text}" for name, text in space.items()) or None,
-            "version": self._version,
-        }
-        title = f"ArrayTask {self.name}: {facts.kind}, {access} records"
-        return title, [(label, str(text)) for label, text in rows.items() if text is not None]
-
     @property
     def facts(self) -> TaskFacts:
         """The public facts, as declared."""
@@ -319,8 +300,8 @@ class ArrayTask(Displayed, Task):
         del source
         types = {name: str(tensor.dtype) for name, tensor in self._train.named().items()}
         declared = [self.name, self._version, types, len(self._test)]
-        declared += [] if self.columns is None else [self.columns.to_json()]
-        declared += [] if self.classes is None else [self.classes]  # another order is another meaning
+        columns = None if self.columns is None else self.columns.to_json()
+        declared += [part for part in (columns, self.classes) if part is not None]  # in their order
         return hashlib.sha256(json.dumps(declared).encode()).hexdigest()
 
     def model_fingerprint(self) -> str:

@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from dphpo_bench.base.displays import Display, Displayed
+from dphpo_bench.base.displays import Display, Displayed, as_texts
 from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import compact_json, count, finite_json, value_text
 from dphpo_bench.privacy.ledger import Ledger
@@ -323,7 +323,7 @@ class RunRecord(Displayed, _Part):
         rows |= {"created": f"{self.created:%Y-%m-%d}", "key": who.key, **more}
         seed = "no seed" if who.seed is None else f"seed {who.seed}"
         title = f"{who.method} on {who.task} ({who.model}), {seed}: {self.status}"
-        return title, [(label, str(text)) for label, text in rows.items() if text is not None]
+        return title, as_texts(rows)
 
     def to_json(self) -> str:
         """Return the record as text, the same for the same record."""
