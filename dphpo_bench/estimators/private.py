@@ -48,8 +48,7 @@ if TYPE_CHECKING:
 Network = str | Sequence[int] | nn.Module | Callable[[], nn.Module]
 
 _MAX_WIDTH = 2**20
-_MANY = 50
-"""With this many predictions, a single class among them is remarked on."""
+_MANY = 50  # predictions, of which a single class is remarked on
 _RELEASES = (
     "each is a release of its own, and ε adds up. A choice by GridSearchCV or cross_val_score rests on scores that no "
     "ε covers; a method that tunes, such as hyfreedp, chooses within its ε."
@@ -102,7 +101,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
                 raise unexpected("Expected X and y as arrays or frames", part, "X, y = zip(*dataset) makes them.")
         task = self._task(X, y)
         if not task.public:
-            self._count_fit()
+            self._count_fit(X)
         result = run(
             self.method,
             task,
@@ -167,6 +166,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     def _make_task(self, X: Any, y: Any, ids: Any, n_outputs: int, **declared: Any) -> ArrayTask:
         n_inputs = X.shape[1] if self.columns is None else Columns(self.columns).size
+        version = self.version
+        if self.results_dir is not None and "_is_clone" in self.__dict__:  # whose records may be a fold
+            # A hash of private records would let its reader test guesses at a record.
+            version = f"{version} {joblib.hash((X, y)) if self.public else secrets.token_hex(8)}"
         return ArrayTask(
             self.name,
             (X, y),
@@ -178,18 +181,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             optimizer=self.optimizer,
             learning_rate=self.learning_rate,
             public=self.public,
-            version=self._version(X, y),
+            version=version,
             **declared,
         )
-
-    def _version(self, X: Any, y: Any) -> str:
-        """Return the version of the records; those of a clone have their own, since they may be a fold.
-
-        Of private records it is random: a hash would let its reader test guesses at a record.
-        """
-        if self.results_dir is None or "_is_clone" not in self.__dict__:
-            return self.version
-        return f"{self.version} {joblib.hash((X, y)) if self.public else secrets.token_hex(8)}"
 
     def _checked(self, X: Any, y: Any, **how: Any) -> tuple[Any, Any, Any]:
         """Return X and y of `fit`, as scikit-learn checks them, and ids of units; note number and names of features."""
@@ -209,13 +203,20 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             return X, None
         return X.drop(columns=self.unit), X[self.unit]
 
-    def _count_fit(self) -> None:
-        """Warn from the second fit on private records on, those of clones included."""
+    def _count_fit(self, X: Any) -> None:
+        """Warn from the second fit on private records on, clones included, and of a clone's records with copies."""
         fits: list[int] = self.__dict__.setdefault("_fits", [0])
         fits[0] += 1
         if fits[0] > 1:
             warnings.warn(
                 f"Fit {fits[0]} of this estimator and its clones on private records: {_RELEASES}", stacklevel=3
+            )
+        is_drawn = "_is_clone" in self.__dict__ and isinstance(X, np.ndarray)
+        if is_drawn and len({*map(hash, map(bytes, X))}) < 0.75 * len(X):
+            warnings.warn(
+                "Many records have equal copies, as where BaggingClassifier draws with replacement: then ε holds for a "
+                "single copy. Pass bootstrap=False.",
+                stacklevel=3,
             )
 
 
@@ -282,9 +283,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         labels = super().predict(X)
         if len(labels) >= _MANY and len(set(labels.tolist())) == 1:
             warnings.warn(
-                f"All {len(labels):,} predictions are {shown(labels.tolist()[0], form=repr)}, a constant guess. Its "
-                f"balanced accuracy is {1 / len(self.classes_):.3f}. Of rare classes, class_shares= with "
-                'class_weights="balanced", or a threshold=, help.',
+                f"All {len(labels):,} predictions are {shown(labels.tolist()[0], form=repr)}: a constant guess, of "
+                f'balanced accuracy {1 / len(self.classes_):.3f}. class_weights="balanced" or threshold= may help.',
                 stacklevel=2,
             )
         return labels

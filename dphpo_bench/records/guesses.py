@@ -28,7 +28,9 @@ def guess_line(record: RunRecord) -> str | None:
 def _balanced_line(record: RunRecord) -> str | None:
     """Return a line on predictions that are no better than a constant guess, though the first metric is better."""
     balanced, n_classes = record.metrics.get(BALANCED_ACCURACY), record.identity.facts.get("n_classes") or 2
-    if balanced is None or not isinstance(n_classes, int) or balanced >= 1 / n_classes + _ROUNDING:
+    if balanced is None or type(n_classes) is not int or not 1 < n_classes < 2**31:  # a stranger's facts may be any
+        return None
+    if not balanced < 1 / n_classes + _ROUNDING:
         return None
     return (
         f"No better than a constant guess: test balanced accuracy {balanced:.2%}, any constant guess has "

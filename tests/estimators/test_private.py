@@ -164,7 +164,7 @@ def test_rare_classes_are_declared_as_of_a_task(tmp_path: Path) -> None:
 
 def test_predictions_of_a_single_class_are_remarked_on() -> None:
     model = classifier(threshold=1e-300).fit(X, Y)
-    with pytest.warns(UserWarning, match="All 80 predictions are 'yes', a constant guess. Its .* is 0.500"):
+    with pytest.warns(UserWarning, match="All 80 predictions are 'yes': a constant guess, of balanced accuracy 0.500"):
         model.predict(X)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -244,6 +244,16 @@ def test_an_account_counts_each_fit(tmp_path: Path) -> None:
         pytest.raises(DataError, match="Give the task another version, or name another folder"),
     ):
         model.fit(X + 1, Y)  # other records under one name, as folds of a cross-validation are
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_records_that_a_tool_draws_twice_are_warned_of() -> None:
+    ensemble = BaggingClassifier(bench.PrivateClassifier(**PRIVATE | {"classes": (0, 1)}), 1, random_state=0)
+    with pytest.warns(UserWarning, match="Many records have equal copies, as where BaggingClassifier draws"):
+        ensemble.fit(X, Y)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Many records")
+        ensemble.set_params(bootstrap=False).fit(X, Y)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
