@@ -132,13 +132,6 @@ def column_names(data: Any, target: str) -> list[str] | None:
     return [str(name) for name in inputs.columns if is_pair or name != target]
 
 
-def consumed_names(data: Any, target: str, unit: Any) -> tuple[str, ...]:
-    """Return the names of the columns of labels and of ids, as far as they have some; see `parted_units`."""
-    label = getattr(data[1], "name", None) if isinstance(data, tuple | list) and len(data) == 2 else target
-    ids = unit if isinstance(unit, str) else getattr(unit, "name", None)
-    return tuple(name for name in (label, ids) if isinstance(name, str))
-
-
 def without_column(data: Any, name: str) -> tuple[Any, Any]:
     """Return the data without a column of the inputs, and the column; None if there is none of this name."""
     if isinstance(data, tuple | list) and len(data) == 2:

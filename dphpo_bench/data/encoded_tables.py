@@ -78,6 +78,13 @@ def _parted(table: Any, name: str) -> tuple[Any, Any]:
     return table, None
 
 
+def consumed_names(data: Any, target: str, unit: Any) -> tuple[str, ...]:
+    """Return the names of the columns of labels and of ids, as far as they have some."""
+    label = getattr(data[1], "name", None) if _is_pair(data, target) else target
+    ids = unit if isinstance(unit, str) else getattr(unit, "name", None)
+    return tuple(name for name in (label, ids) if isinstance(name, str))
+
+
 def without_columns(table: Any, names: Iterable[str]) -> Any:
     """Return a table without columns of these names, as far as it has them."""
     table = as_frame(table)

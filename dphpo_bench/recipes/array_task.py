@@ -24,9 +24,9 @@ from dphpo_bench.contract.metrics import Metric, ModelMetric
 from dphpo_bench.contract.registry import task_of
 from dphpo_bench.contract.search_space import default_search_space
 from dphpo_bench.contract.task import Kind, Task, TaskFacts
-from dphpo_bench.data.arrays import as_records, column_names, consumed_names, parted, parted_units, without_column
+from dphpo_bench.data.arrays import as_records, column_names, parted, parted_units, without_column
 from dphpo_bench.data.columns import Column
-from dphpo_bench.data.encoded_tables import encoded_tables
+from dphpo_bench.data.encoded_tables import consumed_names, encoded_tables
 from dphpo_bench.data.encoding import Columns
 from dphpo_bench.data.labels import Class, declared_classes, implied_classes
 from dphpo_bench.data.seen import declare_private
