@@ -300,8 +300,7 @@ class ArrayTask(DisplayedTask, Task):
         del source
         types = {name: str(tensor.dtype) for name, tensor in self._train.named().items()}
         declared = [self.name, self._version, types, len(self._test)]
-        columns = None if self.columns is None else self.columns.to_json()
-        declared += [part for part in (columns, self.classes) if part is not None]  # in their order
+        declared += [part for part in (self.columns and self.columns.to_json(), self.classes) if part]  # in their order
         return hashlib.sha256(json.dumps(declared).encode()).hexdigest()
 
     def model_fingerprint(self) -> str:
