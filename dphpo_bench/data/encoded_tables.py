@@ -1,6 +1,6 @@
 """Tables of training and test records as pairs of encoded inputs and labels."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -80,3 +80,18 @@ def _parted(table: Any, name: str) -> tuple[Any, Any]:
         rest = [{other: value for other, value in row.items() if other != name} for row in table]
         return rest, [row[name] for row in table]
     return table, None
+
+
+def consumed_names(data: Any, target: str, unit: Any) -> tuple[str, ...]:
+    """Return the names of the columns of labels and of ids, as far as they have some."""
+    label = getattr(data[1], "name", None) if _is_pair(data, target) else target
+    ids = unit if isinstance(unit, str) else getattr(unit, "name", None)
+    return tuple(name for name in (label, ids) if isinstance(name, str))
+
+
+def without_columns(table: Any, names: Iterable[str]) -> Any:
+    """Return a table without columns of these names, as far as it has them."""
+    table = as_frame(table)
+    for name in names:
+        table, _ = _parted(table, name)
+    return table

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 from torch import Tensor, nn
 
+from dphpo_bench.base.displays import Display, Displayed
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.search_space import Candidate
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
 
 
-@dataclass(frozen=True)
-class StudyResult:
+@dataclass(frozen=True, repr=False)
+class StudyResult(Displayed):
     """The end of a study: all that may be published of it.
 
     Attributes:
@@ -46,6 +47,11 @@ class StudyResult:
     record: RunRecord
     path: Path | None
     account: AccountReport | None
+
+    def display(self) -> Display:
+        """Return the record in short, with the winner."""
+        winner = {"score": self.score, "hyperparameters": self.params}
+        return self.record.display(**winner, record=self.path, account=self.account)
 
 
 class _Writer(cloudpickle.Pickler):  # type: ignore[misc]
