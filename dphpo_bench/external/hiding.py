@@ -4,6 +4,7 @@ import ctypes
 import inspect
 import logging
 import os
+import pickle
 import random
 import sys
 import warnings
@@ -63,6 +64,13 @@ def refuse_progress_bars() -> None:
 def global_seeds() -> set[int]:
     """Return what torch's global generators were last seeded with."""
     return {torch.initial_seed(), *(generator.initial_seed() for generator in torch.cuda.default_generators)}
+
+
+def global_states() -> tuple[object, ...]:
+    """Return the states of the global generators of Python, NumPy and torch, which differ after a draw."""
+    generators = (torch.default_generator, *torch.cuda.default_generators)
+    states = (generator.get_state().numpy().tobytes() for generator in generators)
+    return random.getstate(), pickle.dumps(numpy.random.get_state()), *states
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.search_space import Candidate
-from dphpo_bench.external.hiding import global_seeds
+from dphpo_bench.external.hiding import global_seeds, global_states
 from dphpo_bench.external.spaces import checked_space
 from dphpo_bench.training.randomness import Streams
 from dphpo_bench.training.sampling import poisson_sample
@@ -76,7 +76,8 @@ class StudyTrial(OneOfAKind):
         self._noise_multiplier, self._lacks_noise = noise_multiplier, True
         self.is_final = is_final
         self._streams = streams
-        self.seed = streams.derive("seed")
+        self._seed = streams.derive("seed")
+        self._gave_seed = False
         self.generator: torch.Generator = streams.generator("trial")
         self.networks: list[weakref.ref[nn.Module]] = []
         self._sampling = sampling or (1.0, streams)
@@ -92,6 +93,17 @@ class StudyTrial(OneOfAKind):
         if not name.startswith("_"):
             self._mistake = error  # must not pass for a failed training
         raise error
+
+    @property
+    def seed(self) -> int:
+        """See above."""
+        self._gave_seed = True
+        return self._seed
+
+    @property
+    def has_drawn(self) -> bool:
+        """True if training moved a generator of the trial or a global one, or took the seed for another."""
+        return self._gave_seed or self._states != self._present_states()
 
     @property
     def noise_multiplier(self) -> float:
@@ -161,12 +173,12 @@ class StudyTrial(OneOfAKind):
         return poisson_sample(n_records, rate, streams.generator("sample"))
 
     def begin(self, older: "Sequence[weakref.ref[nn.Module]]") -> None:
-        """Note the seeds of its generator and of torch's global ones, before training.
+        """Note the seeds and states of its generator and of the global ones, before training.
 
         Args:
             older: networks that were there before this trial.
         """
-        self._seeds, self._older = self._present_seeds(), older
+        self._seeds, self._states, self._older = self._present_seeds(), self._present_states(), older
 
     def check_use(self, model: Any) -> None:
         """Reject training that has misused its sample, seeded torch, or went on from the weights of another trial.
@@ -193,7 +205,7 @@ class StudyTrial(OneOfAKind):
             )
         if isinstance(model, nn.Module):
             self.networks = [weakref.ref(part) for part in model.modules()]
-        shorter = {self.seed % 2**bits for bits in (63, 32, 31)}  # as other libraries take them
+        shorter = {self._seed % 2**bits for bits in (63, 32, 31)}  # as other libraries take them
         if not self._present_seeds() <= self._seeds | shorter:
             raise InvalidValueError(
                 "Training seeded torch by a seed of its own: noise and batches that it drew after that are known. "
@@ -204,6 +216,9 @@ class StudyTrial(OneOfAKind):
 
     def _present_seeds(self) -> set[int]:
         return {self.generator.initial_seed(), *global_seeds()}
+
+    def _present_states(self) -> tuple[object, ...]:
+        return self.generator.get_state().numpy().tobytes(), *global_states()
 
     def check_sampled(self) -> None:
         """Reject a trial of a search on a sample that has not asked for it.
