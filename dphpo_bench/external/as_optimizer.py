@@ -66,7 +66,9 @@ class AsOptimizer(ABC):
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         """The optimiser's groups with the learning rates of the latest step: copies, which set nothing."""
-        groups = self._optimizer.inner.param_groups if self._optimizer else [{"params": [*self._weights], "lr": 1.0}]
+        groups: list[dict[str, Any]] = [{"params": [*self._weights], "lr": 1.0}]
+        if self._optimizer:
+            groups = self._optimizer.inner.param_groups
         unit = self.learning_rate / float(groups[0]["lr"])
         return [{**group, "lr": unit * float(group["lr"])} for group in groups]
 

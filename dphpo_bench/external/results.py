@@ -163,8 +163,10 @@ def _numbers_beside(model: Any) -> Iterator[str]:
     for network in (model, *inside, *getattr(model, "__dict__", {}).values()):
         if isinstance(network, nn.Module):
             for part in (*network.modules(), *network.parameters()):
+                kind: Any = type(part)
+                mentioned = _mentioned(kind)
                 for name, value in vars(part).items():
-                    if not name.startswith("_") and name not in _mentioned(type(part)) and _is_measured(value):
+                    if not name.startswith("_") and name not in mentioned and _is_measured(value):
                         yield name
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from weakref import finalize
 
 from annotated_types import Interval
@@ -136,7 +136,7 @@ class Tuner(AsOptimizer):
         self._streams: Streams | None = None  # of somebody else's, to compare with the method
         self._gradient: list[Tensor] | None = None  # of `backward`
         self._is_over = self._is_under_way = False
-        self._unfinished: finalize[Any, Self] | None = None
+        self._unfinished: finalize[Any, Any] | None = None
         self.finished: Finished | None = None
         self.steps_taken = 0
 

@@ -34,7 +34,9 @@ SPACE = {"rate": FloatDistribution(0.001, 1.0, log=True), "kind": ["a", "b"]}
 SEEDS = range(6)
 LONG = 3  # a seed of several trials
 
-pytestmark = pytest.mark.filterwarnings("ignore:seed=", "ignore:No account", "ignore:No model", "ignore:The winner's")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:seed=", "ignore:No account", "ignore:No model", "ignore:The winner's", "ignore:Training moved neither"
+)
 
 
 def event(noise: float) -> Any:
@@ -887,7 +889,6 @@ def test_a_run_that_no_account_counts_ends_the_search() -> None:
 
     class Private(TinyTask):
         name, public = "private", False
-
 
     def run(_: StudyTrial) -> Any:
         return bench.run("dp_sgd", Private(), bench.PrivacyBudget(1.0, 1e-5), results_dir=None, seed=0)

@@ -71,12 +71,18 @@ def test_a_block_that_an_error_leaves_fails_and_stays_counted(error: Any, steps:
     """Its gradients were released, so the account keeps it. The text of the error may quote a record."""
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    with pytest.raises(error), tuner_of(model, results_dir=tmp_path) as tuner:
-        tuner.attach(optimizer)
-        for _ in range(steps):
-            tuner.backward()
-            tuner.step()
-        raise error("of a record")
+    tuner = tuner_of(model, results_dir=tmp_path)
+
+    def loop() -> None:
+        with tuner:
+            tuner.attach(optimizer)
+            for _ in range(steps):
+                tuner.backward()
+                tuner.step()
+            raise error("of a record")
+
+    with pytest.raises(error):
+        loop()
     assert "step" not in vars(optimizer)
     for more in (tuner.backward, tuner.finish):
         with pytest.raises(InvalidValueError):
