@@ -22,6 +22,7 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.session.process_state import process_state
 from dphpo_bench.training.randomness import Streams
 
+_WINDOW, _MOST_WORDS = 4, 10**7
 _BARS = frozenset({"alive_progress", "enlighten", "progressbar", "tqdm"})
 
 
@@ -67,10 +68,19 @@ def global_seeds() -> set[int]:
 
 
 def global_states() -> tuple[object, ...]:
-    """Return the states of the global generators of Python, NumPy and torch, which differ after a draw."""
-    generators = (torch.default_generator, *torch.cuda.default_generators)
-    states = (generator.get_state().numpy().tobytes() for generator in generators)
+    """Return the states of the global generators, torch's on the CPU aside; they differ after a draw."""
+    states = (generator.get_state().numpy().tobytes() for generator in torch.cuda.default_generators)
     return random.getstate(), pickle.dumps(numpy.random.get_state()), *states
+
+
+def has_drawn_more(words: int, since: torch.Tensor) -> bool:
+    """Return whether torch's global generator has drawn more than so many words of 32 bits since a state."""
+    sources = [torch.Generator().set_state(state) for state in (since, torch.get_rng_state())]
+    drawn, ahead = (
+        torch.empty(size, dtype=torch.int32, device="cpu").random_(generator=source)
+        for size, source in zip((min(words, _MOST_WORDS) + _WINDOW, _WINDOW), sources, strict=True)
+    )
+    return not (drawn.unfold(0, _WINDOW, 1) == ahead).all(1).any()
 
 
 @contextmanager

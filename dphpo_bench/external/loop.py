@@ -39,7 +39,7 @@ class Loop:
         show: whether outputs of trials stay visible.
         result: None until all trials are over.
         lacks_model: whether no trial had a score, or the final run failed.
-        has_drawn: whether the winner's training moved a generator that its trial started; also without a winner.
+        has_drawn: whether the winner's training drew from generators that its trial started; also without a winner.
     """
 
     plan: Procedure
@@ -108,7 +108,7 @@ class Loop:
             trial.check_sampled()
             copy = written(model)  # of losers too: that one could not be copied must not tell which won
             noisy = self.rule.noisy(score, self._streams.generator("score"))
-            outcome = None if noisy is None else Best("", noisy, trial.params, copy, trial.has_drawn)
+            outcome = None if noisy is None else Best("", noisy, trial.params, copy, trial.has_drawn(model))
         self._outcome, self._open = outcome, None
 
     def _search(self, streams: Streams, standing: Standing) -> Iterator[StudyTrial]:

@@ -21,6 +21,7 @@ from dphpo_bench.contract.search_space import Candidate
 from dphpo_bench.external.declared import DeclaredRun
 from dphpo_bench.external.opacus_parts import CAPTURED, GRADIENTS
 from dphpo_bench.external.standing import Best
+from dphpo_bench.external.trials import networks_in
 from dphpo_bench.harness.account_report import AccountReport
 from dphpo_bench.records.record import RunRecord
 
@@ -141,12 +142,13 @@ def warn_of_training(model: Any, *, has_drawn: bool) -> None:
 
     Args:
         model: of the winner, or of a rehearsal.
-        has_drawn: whether training moved a generator that its trial started.
+        has_drawn: whether training drew from generators that its trial started.
     """
     if not has_drawn:
         warnings.warn(
-            "Training moved neither trial.generator nor a global generator. Noise from a generator with a seed of your "
-            "own is the same in every trial, and whoever knows the seed can subtract it. Draw from trial.generator.",
+            "Training drew nothing from trial.generator, and from global generators no more than initial weights need. "
+            "Noise from a seed of your own is the same in every trial, and whoever knows the seed can subtract it. "
+            "Draw batches and noise from trial.generator.",
             stacklevel=3,
         )
     if names := sorted({*_numbers_beside(model)}):
@@ -159,15 +161,13 @@ def warn_of_training(model: Any, *, has_drawn: bool) -> None:
 
 def _numbers_beside(model: Any) -> Iterator[str]:
     """Yield names of numbers on networks that code outside of their class has set; names with _ are a library's."""
-    inside = model.values() if isinstance(model, Mapping) else model if isinstance(model, list | tuple) else ()
-    for network in (model, *inside, *getattr(model, "__dict__", {}).values()):
-        if isinstance(network, nn.Module):
-            for part in (*network.modules(), *network.parameters()):
-                kind: Any = type(part)
-                mentioned = _mentioned(kind)
-                for name, value in vars(part).items():
-                    if not name.startswith("_") and name not in mentioned and _is_measured(value):
-                        yield name
+    for network in networks_in(model):
+        for part in (*network.modules(), *network.parameters()):
+            kind: Any = type(part)
+            mentioned = _mentioned(kind)
+            for name, value in vars(part).items():
+                if not name.startswith("_") and name not in mentioned and _is_measured(value):
+                    yield name
 
 
 def _is_measured(value: Any) -> bool:

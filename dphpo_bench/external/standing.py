@@ -27,7 +27,7 @@ class Best:
         score: with its noise.
         params: hyperparameters.
         model: the caller's, as `pickle` writes it.
-        has_drawn: whether training moved a generator that its trial started.
+        has_drawn: whether training drew from generators that its trial started.
     """
 
     key: str

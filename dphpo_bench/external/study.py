@@ -206,7 +206,7 @@ class Study(OneOfAKind):
             if score is not None:
                 trial.check_sampled()
                 self._rule.check_range(score)
-            warn_of_training(read_back(written(model)), has_drawn=trial.has_drawn)
+            warn_of_training(read_back(written(model)), has_drawn=trial.has_drawn(model))
             return
         (self._loop or self._new_loop()).tell(trial, score, model)
 

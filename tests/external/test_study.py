@@ -35,7 +35,7 @@ SEEDS = range(6)
 LONG = 3  # a seed of several trials
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:seed=", "ignore:No account", "ignore:No model", "ignore:The winner's", "ignore:Training moved neither"
+    "ignore:seed=", "ignore:No account", "ignore:No model", "ignore:The winner's", "ignore:Training drew nothing from"
 )
 
 
@@ -902,13 +902,28 @@ def test_a_run_that_no_account_counts_ends_the_search() -> None:
             selected(train)
 
 
-FIXED = "Training moved neither trial.generator nor a global generator"
+FIXED = "Training drew nothing from"
 
 
-def test_noise_of_a_fixed_seed_is_warned_of() -> None:
+def descent(trial: StudyTrial, steps: int, noise: Callable[[torch.Tensor], Any]) -> tuple[Any, float]:
+    """A network whose initial weights move torch's generator, and some steps of noise."""
+    model = torch.nn.Sequential(torch.nn.Linear(64, 10), torch.nn.Embedding(30, 7), torch.nn.Linear(2, 2))
+    with torch.no_grad():
+        for _ in range(steps):
+            for weight in model.parameters():
+                weight += trial.noise_multiplier * noise(weight)
+    return model, 0.5
+
+
+@pytest.mark.parametrize("network_of", [False, True])
+def test_noise_of_a_fixed_seed_is_warned_of(network_of: bool) -> None:
+    """Also where initial weights move torch's generator."""
+
     def fixed(trial: StudyTrial) -> tuple[Any, float]:
-        noise = torch.randn(3, generator=torch.Generator().manual_seed(42))
-        return noise * trial.noise_multiplier, 0.5
+        source = torch.Generator().manual_seed(42)
+        if network_of:
+            return descent(trial, 3, lambda weight: torch.randn(weight.shape, generator=source))
+        return torch.randn(3, generator=source) * trial.noise_multiplier, 0.5
 
     with pytest.warns(UserWarning, match=FIXED):
         selected(fixed)
@@ -924,10 +939,12 @@ def test_noise_of_a_fixed_seed_is_warned_of() -> None:
         lambda _: numpy.random.randn(),
         lambda _: random.random(),
         lambda trial: numpy.random.default_rng(trial.seed).normal(),
+        lambda trial: descent(trial, 1, torch.randn_like)[0],
+        lambda trial: descent(trial, 1, lambda weight: torch.randn(weight.shape, generator=trial.generator))[0],
     ],
 )
 def test_draws_of_a_trial_are_not_warned_of(draw: Callable[[StudyTrial], Any], recwarn: Any) -> None:
-    selected(lambda trial: (draw(trial) * trial.noise_multiplier, 0.5))
+    selected(lambda trial: (draw(trial), 0.5 * bool(trial.noise_multiplier)))
     assert not [each for each in recwarn if FIXED in str(each.message)]
 
 
