@@ -22,7 +22,7 @@ from dphpo_bench.search import Study, StudyResult
 from tests.external.test_study import BUDGET, SPACE, event
 from tests.harness.children import ended, start
 
-pytestmark = pytest.mark.filterwarnings("ignore:No model", "ignore:The winner's")
+pytestmark = pytest.mark.filterwarnings("ignore:No model", "ignore:The winner's", "ignore:Training drew nothing")
 SECRET = 14  # of a search of several trials
 Seen = list[tuple[dict[str, Any], int]]
 
