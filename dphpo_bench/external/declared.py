@@ -21,7 +21,7 @@ from dphpo_bench.base.displays import Display, Displayed
 from dphpo_bench.base.errors import AccountError, InvalidValueError, PlanOverBudgetError, RecordError
 from dphpo_bench.base.files import TORN
 from dphpo_bench.external.declaration import Declaration
-from dphpo_bench.harness.account import DEFAULT, VOID, Account
+from dphpo_bench.harness.account import DEFAULT, VOID, Account, refuse_if_closed
 from dphpo_bench.harness.account_report import AccountReport, report_of
 from dphpo_bench.harness.attempt import EPSILON_ROUNDING
 from dphpo_bench.harness.entry import ENTRY, number_of, told_apart
@@ -139,6 +139,7 @@ class DeclaredRun:
         if results_dir is None:
             if account is not None:
                 raise InvalidValueError("Expected results_dir with account: an account lies in a folder of results.")
+            refuse_if_closed()
             warnings.warn(
                 "No account counts this, and a restart after a kill would be a second release: name a folder with "
                 "results_dir.",
