@@ -134,7 +134,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     def __sklearn_tags__(self) -> Any:
         """Return scikit-learn's description of the estimator."""
         tags = super().__sklearn_tags__()
-        tags.non_deterministic = self.seed is None
+        tags.non_deterministic = self.seed is None or not self.public
         tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = self.columns is not None
         return tags
 

@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,15 @@ class RecordStore:
         if record.identity != identity:
             raise OtherRunError(f"{path} is the record of another run. Move it away; it is not overwritten.")
         return record
+
+    def find_any(self, identity: Identity) -> RunRecord | None:
+        """Return the record of this identity; of several runs on private records, which have numbers, any."""
+        for path in sorted(self.path_of(identity).parent.glob("*.json")):
+            with suppress(RecordError):
+                record = read_record(path)
+                if record.identity.model_copy(update={"run": None}) == identity:
+                    return record
+        return None
 
     def check_free(self, identity: Identity) -> None:
         """Check that no other run's record is in this one's place. A file that is not a record can be replaced.

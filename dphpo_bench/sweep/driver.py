@@ -363,6 +363,6 @@ def _keep_log(store: RecordStore, record: RunRecord, log: str) -> None:
     with contextlib.suppress(OSError):  # a log is a help, not a result
         if record.status != "ok" and log:
             path.parent.mkdir(mode=0o700, exist_ok=True)  # logs may say more than records may
-            write_whole(path, log)
+            write_whole(path, log, mode=0o600)
         else:
             path.unlink(missing_ok=True)
