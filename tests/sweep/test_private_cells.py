@@ -5,6 +5,7 @@ import json
 import re
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -69,8 +70,8 @@ def test_a_comparison_on_private_records_has_no_seeds_and_says_first_what_it_cos
 def test_seeds_that_are_asked_for_are_heeded_with_a_warning_and_share_no_noise() -> None:
     tables = []
     for name in ("one", "two"):  # the thresholds that a run releases hold noise
+        how: dict[str, Any] = {"delta": 1e-4, "quiet": True, "workers": 1, "results_dir": name}
         with pytest.warns(UserWarning, match="whoever learns a seed can subtract the noise"):
-            how = {"delta": 1e-4, "quiet": True, "workers": 1, "results_dir": name}
             tables.append(bench.compare(["adaptive_clipping"], own_task(), [2], [4], **how))
         assert len(bench.account(name).releases) == 1
     first, second = (record for table in tables for record in table.records)
