@@ -116,7 +116,8 @@ def recorded(
     store.check_writable()
     record = None
     if seed is not None:
-        record = store.find_any(identity_of(method, task_identity(task, task.facts, source), budget, seed))
+        find = store.find if task.public else store.find_any
+        record = find(identity_of(method, task_identity(task, task.facts, source), budget, seed))
     if record is None:
         record = run(
             method,

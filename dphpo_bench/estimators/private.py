@@ -215,7 +215,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         epochs: passes over the data in expectation.
         optimizer: name of a `torch.optim` class.
         learning_rate: for methods that tune none.
-        seed: makes a fit repeatable, noise included: for public records only.
+        seed: makes a fit on public records repeatable, noise included.
         public: whether anybody may have the records: then seeds do no harm, and no account counts the fit.
         name: names the records in results and accounts.
         version: of the records; change it with them, if `results_dir` stays.

@@ -109,7 +109,7 @@ class DeclaredRun:
             declaration: of the caller.
             results_dir: folder of the record, the journal and the account; None: nothing is written or counted.
             account: which account of the folder counts it; None: "main".
-            seed: makes all draws repeatable, which is right for public data only.
+            seed: a secret seed; all draws follow it and the run's number, which no other run has. None: a random one.
 
         Raises:
             PlanOverBudgetError: if the event costs more than the budget.

@@ -46,7 +46,8 @@ class Setup:
     """Settings of a run beside its plan.
 
     Attributes:
-        seed: makes the run repeatable, noise included; None takes the noise from the operating system's entropy.
+        seed: makes a run on public records repeatable, noise included; None takes the noise from the operating
+            system's entropy.
         secure_noise: draw exact noise, and all else that privacy rests on from cryptographic generators.
         code: a hash of the code of a run that may go on after a kill, where that must not change; see `code_of`.
         journal: where the seed of an unseeded run is kept until it is recorded; default: in memory.

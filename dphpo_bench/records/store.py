@@ -105,13 +105,14 @@ class RecordStore:
         return record
 
     def find_any(self, identity: Identity) -> RunRecord | None:
-        """Return the record of this identity; of several runs on private records, which have numbers, any."""
+        """Return the record of a run of this identity, whatever its number; one that ended well if there is any."""
+        record = None
         for path in sorted(self.path_of(identity).parent.glob("*.json")):
             with suppress(RecordError):
-                record = read_record(path)
-                if record.identity.model_copy(update={"run": None}) == identity:
-                    return record
-        return None
+                other = read_record(path)
+                if other.identity.model_copy(update={"run": None}) == identity and (not record or other.status == "ok"):
+                    record = other
+        return record
 
     def check_free(self, identity: Identity) -> None:
         """Check that no other run's record is in this one's place. A file that is not a record can be replaced.
