@@ -80,19 +80,19 @@ def check_again(number: str, account: Account, checked: CheckedPlan, identity: I
     Raises:
         InvalidValueError: if no finished run has this number, or the present one differs from it.
     """
-    known, notes = account.find(number), account.notes_of(number)
-    if known is None or known.status != "ok" or not notes.exists():
+    known = account.find(number)
+    if known is None or known.status != "ok" or not account.notes_of(number).exists():
         raise InvalidValueError(
-            f"Expected again= (--again) with the number of a seeded run that ended well and was counted in {account.path}, got "
+            f"Expected again= (--again) with the number of a seeded run that ended well in {account.path}, got "
             f"{shown(number, form=repr)}. Leave it out for a run of its own."
         )
     setup.journal.once(NONCE, lambda: int(number, 16))
-    setup.journal.releases = notes
+    setup.journal.releases = account.notes_of(number)
     entry = _entry(checked, identity, setup)
     if (entry.hash, entry.event) != (known.hash, known.event):
         raise InvalidValueError(
             f"The run {number} was of another task, method, seed, code, device or plan: the same noise on other "
-            "questions would show the records. Leave out again= (--again) for a run of its own, which is another release."
+            "questions would show the records. Leave out again= (--again) for a run of its own, which is a release."
         )
 
 

@@ -179,8 +179,8 @@ def run(
     book = None if counted else account_of(task, store, account)
     if again is not None and (book is None or seed is None or checkpoint_every is not None):
         raise InvalidValueError(
-            "Expected again= (--again) with private records, the run's seed and results_dir, and without checkpoint_every: it "
-            "draws the noise of a run that an account counts. Leave it out."
+            "Expected again= (--again) with private records, the run's seed and results_dir, and without "
+            "checkpoint_every: it draws the noise of a run that an account counts. Leave it out."
         )
     if store:
         store.check_writable()

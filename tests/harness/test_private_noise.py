@@ -162,7 +162,7 @@ class TestAgain:
         task = own(version="2") if change == "task" else own()
         monkeypatch.setattr(bench.ArrayTask, "load_train", lambda *_: pytest.fail("the records were read"))
         method = fixed_noise(**{"method": {"extra_steps": 1}, "plan": {"steps": 7}}.get(change, {}))
-        number = "0" * 16 if change == "number" else number
+        number = "../x" if change == "number" else number
         with pytest.raises(InvalidValueError, match="again=") as refused:
             bench.run(method, task, BUDGET, seed=8 if change == "seed" else 7, results_dir=tmp_path, again=number)
         assert "\n" not in str(refused.value)
@@ -170,9 +170,9 @@ class TestAgain:
 
     @pytest.mark.parametrize("options", [{"seed": None}, {"results_dir": None}, {"checkpoint_every": 2}])
     def test_what_cannot_be_repeated_is_refused(self, options: dict[str, Any], fixed_noise, tmp_path: Path) -> None:
-        with pytest.raises(InvalidValueError, match="Expected again= .* with private records"):
+        with pytest.raises(InvalidValueError, match=r"Expected again= .* with private records"):
             bench.run(fixed_noise(), own(), BUDGET, again="0" * 16, **{"seed": 7, "results_dir": tmp_path, **options})
-        with pytest.raises(InvalidValueError, match="Expected again= .* with private records"):
+        with pytest.raises(InvalidValueError, match=r"Expected again= .* with private records"):
             bench.run(fixed_noise(), TinyTask(), BUDGET, seed=7, results_dir=tmp_path, again="0" * 16)
 
     @pytest.mark.parametrize("damage", ["a global", "more steps", "cut", "of another run"])
