@@ -98,7 +98,7 @@ class Claims:
     def __init__(self, root: Path) -> None:
         path = root / ".claims"
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise RecordError(f"Cannot open {path}: {error.strerror}. Name a writable folder.") from None
 

@@ -74,6 +74,8 @@ def test_seeds_that_are_asked_for_are_heeded_with_a_warning_and_share_no_noise()
         with pytest.warns(UserWarning, match="whoever learns a seed can subtract the noise"):
             tables.append(bench.compare(["adaptive_clipping"], own_task(), [2], [4], **how))
         assert len(bench.account(name).releases) == 1
+        hidden = [*Path(name).glob(".*"), *Path(name).glob(".*/*")]
+        assert not [path.name for path in hidden if path.stat().st_mode & 0o077]
     first, second = (record for table in tables for record in table.records)
     assert first.identity == second.identity
     assert first.identity.seed == 4
