@@ -166,7 +166,8 @@ def test_a_suite_numbers_its_runs_on_private_records(monkeypatch, capsys) -> Non
 
 def test_the_command_repeats_a_run_by_its_number(monkeypatch, capsys) -> None:
     Path("repeated_rows.py").write_text(TASK_FILE)
-    call = "run -t own_rows --task-file repeated_rows.py --epsilon 2 --delta 1e-4 --seed 7 -q -m".split()
+    budget = ["--epsilon", "2", "--delta", "1e-4", "--seed", "7"]
+    call = ["run", "-t", "own_rows", "--task-file", "repeated_rows.py", *budget, "-q", "-m"]
     assert command(monkeypatch, capsys, *call, "dp_sgd")[0] == 0
     number = bench.account("results").releases[0].number
     code, out, _ = command(monkeypatch, capsys, *call, "dp_sgd", "--again", number, "--save-model", "m.safetensors")
