@@ -30,7 +30,7 @@ from dphpo_bench.contract.task import Task
 from dphpo_bench.harness.account import Account, Entry
 from dphpo_bench.harness.attempt import execute
 from dphpo_bench.harness.entry import account_of, default_seed, refuse_no_privacy, warn_of_seeds
-from dphpo_bench.harness.journal import Journal
+from dphpo_bench.harness.journal import NONCE, Journal
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.harness.run import resolve_device, run
@@ -116,7 +116,8 @@ def recorded(
     store.check_writable()
     record = None
     if seed is not None:
-        record = store.find(identity_of(method, task_identity(task, task.facts, source), budget, seed))
+        find = store.find if task.public else store.find_any
+        record = find(identity_of(method, task_identity(task, task.facts, source), budget, seed))
     if record is None:
         record = run(
             method,
@@ -207,18 +208,18 @@ def audit(
                 meter.total = meter.total or len(attacks) * runs * checked.plan.cost.examples
                 claimed = max(claimed, checked.epsilon.epsilon)
                 run_seed = streams.derive("run")
+                if account and (index or name != attacks[0] or Entry.of(checked, 0).event != entry.event):
+                    numbers.append(_counted(Entry.of(checked, 0, "audit"), account))
+                nonce = {NONCE: int(numbers[-1], 16)} if numbers else {}
                 setup = Setup(
                     run_seed if is_seeded else None,  # without a seed, errors and numbers of trials stay hidden
-                    journal=Journal.holding({"seed": run_seed}),
-                    identity=f"{checked.method.name} {task.version} {task.facts!r}",
+                    journal=Journal.holding({"seed": run_seed, **nonce}),
                     device=device,
                     progress=progress,
                     meter=meter,
                     observer=experiment.transcript,
                     source=source,
                 )
-                if account and (index or name != attacks[0] or Entry.of(checked, 0).event != entry.event):
-                    numbers.append(_counted(Entry.of(checked, 0, "audit"), account))
                 attempt = execute(checked, experiment.task, experiment.records, setup)
                 if attempt.outcome is None:
                     raise AuditError(

@@ -99,6 +99,14 @@ def run_command(
     account: options.AccountOption = None,
     not_private: options.NotPrivateOption = False,
     checkpoint_every: options.CheckpointOption = None,
+    again: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER",
+            help="Draw the noise of an earlier run on private records again: the number in its record, with --seed. "
+            "The account counts nothing more. Anything else than that run is refused.",
+        ),
+    ] = None,
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
     quiet: options.QuietOption = False,
@@ -137,6 +145,7 @@ def run_command(
         account=account,
         not_private=not_private,
         checkpoint_every=checkpoint_every,
+        again=again,
     )
     saved = result.save(save_model) if save_model and result.model is not None else None
     if as_json:

@@ -82,7 +82,7 @@ def locked(path: Path) -> Iterator[None]:
     """
     with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path.with_name(path.name + ".lock"))
+        lock = FileLock(path.with_name(path.name + ".lock"), mode=0o600)
         try:
             lock.acquire(timeout=0)
         except Timeout:

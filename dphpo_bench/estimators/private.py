@@ -144,7 +144,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     def __sklearn_tags__(self) -> Any:
         """Return scikit-learn's description of the estimator."""
         tags = super().__sklearn_tags__()
-        tags.non_deterministic = self.seed is None
+        tags.non_deterministic = self.seed is None or not self.public
         tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = self.columns is not None
         return tags
 
@@ -242,7 +242,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         epochs: passes over the data in expectation.
         optimizer: name of a `torch.optim` class.
         learning_rate: for methods that tune none.
-        seed: makes a fit repeatable, noise included: for public records only.
+        seed: makes a fit on public records repeatable, noise included.
         public: whether anybody may have the records: then seeds do no harm, and no account counts the fit.
         name: names the records in results and accounts.
         version: of the records; change it with them, if `results_dir` stays.

@@ -24,7 +24,7 @@ from dphpo_bench.external.declaration import Declaration
 from dphpo_bench.harness.account import DEFAULT, VOID, Account, refuse_if_closed
 from dphpo_bench.harness.account_report import AccountReport, report_of
 from dphpo_bench.harness.attempt import EPSILON_ROUNDING
-from dphpo_bench.harness.entry import ENTRY, number_of, told_apart
+from dphpo_bench.harness.entry import told_apart
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.plan import warn_of_budget
 from dphpo_bench.harness.recording import environment, epsilon_record
@@ -94,7 +94,8 @@ class DeclaredRun:
                 f"The earlier one stays counted; forget it by removing {_unfinished(store, declaration)}."
             )
         unseeded = journal.once("seed", lambda: secrets.randbits(128))
-        self.streams = Streams(unseeded if seed is None else seed).within("declared", declaration.name)
+        number = f"run {journal.nonce():016x}"  # so that no two runs share noise, even at one seed
+        self.streams = Streams(unseeded if seed is None else seed).within("declared", declaration.name, number)
         identity = declaration.identity.model_copy(update={"seed": seed})
         self.identity = told_apart(identity, journal)
 
@@ -113,7 +114,7 @@ class DeclaredRun:
             declaration: of the caller.
             results_dir: folder of the record, the journal and the account; None: nothing is written or counted.
             account: which account of the folder counts it; None: "main".
-            seed: makes all draws repeatable, which is right for public data only.
+            seed: a secret seed; all draws follow it and the run's number, which no other run has. None: a random one.
 
         Raises:
             PlanOverBudgetError: if the event costs more than the budget.
@@ -160,10 +161,8 @@ class DeclaredRun:
 
     def _count(self, book: Account) -> None:
         self._account = book
-        seeded = self.identity.seed is not None
-        number = self.journal.once(ENTRY, lambda: secrets.randbits(64)) if seeded else number_of(self.streams.seed)
         try:
-            entry = self.declaration.entry(number, self.epsilon, self.identity.key)
+            entry = self.declaration.entry(self.journal.nonce(), self.epsilon, self.identity.key)
             self._is_new = book.count([entry]) and not self.resumed
         except AccountError:
             if not self.resumed:
@@ -286,7 +285,7 @@ def _unfinished(store: RecordStore | None, declaration: Declaration) -> Path:
 def _locked(store: RecordStore, declaration: Declaration) -> FileLock:
     """Return the lock of a name, held; a process that dies lets go of it."""
     path = _unfinished(store, declaration).with_suffix(".lock")
-    lock = FileLock(path)
+    lock = FileLock(path, mode=0o600)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock.acquire(timeout=0)

@@ -71,7 +71,7 @@ class Study(OneOfAKind):
         name: of the study, for records and accounts. A study that was interrupted goes on under its name.
         results_dir: folder of the record, the account and the journal; None: nothing is written or counted.
         account: which account of the folder counts it; None: "main".
-        seed: makes all draws repeatable, which is right for public data only.
+        seed: a secret seed; all draws follow it and the run's number, which no other run has. None: a random one.
         unit: whose presence ε is about, as `event` counts it. Units of several records have one score each.
         n_records: N, if it is public, for the record.
         repeatable: whether all randomness of training comes from the trial's draws. A trial that was under way when

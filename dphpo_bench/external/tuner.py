@@ -77,7 +77,8 @@ class Tuner(AsOptimizer):
         name: of this training, in account and record: letters, digits, _ . and -.
         results_dir: folder of the record and the account; None: nothing is written or counted, with a warning.
         account: which account of the folder counts the training; None: "main".
-        seed: repeats the tuner's draws, for public data only. None: a secret one, and another for those of Opacus.
+        seed: for public data only: leaves the generators of Opacus as they are. None: these get secret seeds. The
+            tuner's own draws follow the run's number, too, which no other run has.
         regression: whether losses grow with the square of the outputs.
         clipping: of `backward`: "auto_s", "auto_s:γ", "auto_v" or "abadi:C".
         averaging: decay of the exponential average of weights that `finish` puts into the model; 0: the last ones.

@@ -23,7 +23,7 @@ from filelock import FileLock
 from pydantic import TypeAdapter
 
 from dphpo_bench.base.errors import AccountError, InvalidValueError, UnsupportedEventError
-from dphpo_bench.base.files import read_whole
+from dphpo_bench.base.files import read_whole, write_whole
 from dphpo_bench.base.text import count, shown
 from dphpo_bench.harness.journal import append
 from dphpo_bench.harness.plan import CheckedPlan
@@ -51,7 +51,7 @@ def check_file_name(what: str, name: object) -> None:
 class Entry:
     """One run on private records, as an account counts it."""
 
-    number: str  # 16 hexadecimal digits, drawn at random
+    number: str  # 16 hexadecimal digits, drawn at random; the names of the run's random streams hold it
     what: str  # "run", "audit" or "extra run"
     method: str
     task: str
@@ -64,6 +64,7 @@ class Entry:
     record: str = ""  # the key of the run's record; empty without one
     digest: str = ""  # of the records, under the key of the folder; empty if they were never loaded
     status: str = OPEN  # how it ended; "open" if it has not ended, or was killed
+    hash: str = ""  # of task, method, code and device, which do not change if a run is repeated; empty: it cannot be
     joined: bool = False  # whether a second process went on with the run: then nobody can take the entry back
 
     @classmethod
@@ -211,8 +212,12 @@ class Account:
             self._append(lines)
         return not again
 
-    def event_of(self, number: int) -> str | None:
-        return next((entry.event for entry in self.read()[1] if entry.number == f"{number:016x}"), None)
+    def find(self, number: str) -> Entry | None:
+        return next((entry for entry in self.read()[1] if entry.number == number), None)
+
+    def notes_of(self, number: str) -> Path:
+        """Return the file of the hashes of what a seeded run released; see `session.releases`."""
+        return self.path.with_name(f"{self.name}.{number}.releases")
 
     def write_void(self, entry: Entry) -> None:
         """Write down a run that never began, so that its record is known to have cost nothing."""
@@ -286,13 +291,15 @@ class Account:
     def _locked(self) -> Iterator[None]:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with FileLock(self.path.with_name(f"{self.path.name}.lock")):
+            with FileLock(self.path.with_name(f"{self.path.name}.lock"), mode=0o600):
                 yield
         except OSError as error:
             raise AccountError(self._unwritable(error)) from None
 
     def _append(self, lines: "Sequence[Mapping[str, Any]]") -> None:
         if lines:
+            if not self.path.exists():  # whole or not at all, so that a file without its header is damaged
+                write_whole(self.path, json.dumps({"version": VERSION}) + "\n", mode=0o600)
             append(self.path, "".join(json.dumps(line) + "\n" for line in lines))
 
     def _unwritable(self, error: OSError) -> str:
@@ -343,9 +350,13 @@ def accounts_in(root: Path) -> list[Account]:
 def _parsed(lines: Sequence[Any]) -> tuple[Cap | None, Sequence[Entry]]:
     cap: Cap | None = None
     entries: dict[str, Entry] = {}
+    if not lines or lines[0]["version"] != VERSION:
+        raise ValueError
     for line in lines:
         if not isinstance(line, dict):
             raise TypeError
+        if line.keys() == {"version"}:
+            continue
         if "cap" in line:
             cap = _LINE_OF[Cap].validate_python(line["cap"])
         elif "filter" in line:

@@ -11,12 +11,10 @@ from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.method import Outcome
 from dphpo_bench.contract.seals import sealed
 from dphpo_bench.contract.task import Task
-from dphpo_bench.harness.own_data import records_digest
 from dphpo_bench.harness.plan import CheckedPlan, parameters_of
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.setup import Setup
 from dphpo_bench.harness.siblings import public_session
-from dphpo_bench.privacy import event_texts
 from dphpo_bench.privacy.accountants.report import EpsilonReport
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.ledger import Ledger
@@ -57,14 +55,11 @@ def _let_run(
     from dphpo_bench.session.session import open_session
 
     method, facts = checked.method, checked.facts
-    streams = setup.streams()
+    streams = setup.streams(task.public)
     target = checked.plan.budget
     budget = PrivacyBudget(float(target.epsilon), float(target.delta))  # 3 and 3.0 are one run
     parameters = repr(sorted(parameters_of(method).items()))
-    axes: tuple[str, ...] = (method.name, parameters, repr(budget), facts.task, facts.model)
-    if not task.public:  # any difference makes other noise: two sums with the same noise would show their difference
-        event = json.dumps(event_texts.to_json(checked.plan.event), sort_keys=True)
-        axes += (setup.identity, event, str(setup.conditions()), records_digest(streams.name("records"), train))
+    axes = (method.name, parameters, repr(budget), facts.task, facts.model)
     inner = streams.within(*axes)
     hidden = setup.hides_trials(checked.plan.event)
     shown = replace(setup, progress=NullProgress(), meter=Meter()) if hidden else setup

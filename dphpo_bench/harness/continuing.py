@@ -48,9 +48,11 @@ def check_continuable(every: int, store: RecordStore | None, checked: CheckedPla
         )
 
 
-def must_not_change(identity: Identity, checked: CheckedPlan, train: Records, setup: Setup) -> dict[str, str]:
+def must_not_change(
+    identity: Identity, checked: CheckedPlan, task: Task, train: Records, setup: Setup
+) -> dict[str, str]:
     """Return hashes of all that must not change for a run to go on from a checkpoint, by name."""
-    streams = setup.streams()
+    streams = setup.streams(task.public)
     installed = sorted((package.name, package.version) for package in distributions())
     conditions = {
         "seed": streams.derive("checkpoint"),
@@ -67,14 +69,14 @@ def must_not_change(identity: Identity, checked: CheckedPlan, train: Records, se
     }
 
 
-def releases_of(setup: Setup, task: Task) -> Releases | None:
+def releases_of(setup: Setup, task: Task, again: bool = False) -> Releases | None:
     """Return the notes of a run that starts again with the same noise after a kill; None where that shows nothing.
 
-    An unseeded run on private records does so if a file keeps its journal. With secure noise it cannot start again.
+    A run on private records does so if a file keeps its journal. With secure noise it cannot start again.
     """
-    if setup.journal.releases is None or task.public or not setup.unseeded or setup.secure_noise:
+    if setup.journal.releases is None or task.public or setup.secure_noise:
         return None
-    return Releases(setup.journal.releases, setup.streams().name("releases"))
+    return Releases(setup.journal.releases, setup.streams(task.public).name("releases"), again)
 
 
 def with_checkpoints(

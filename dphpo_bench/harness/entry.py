@@ -1,12 +1,12 @@
 """Seeds, which are for public data, and the entry of one run in the account of its private records."""
 
 import hashlib
+import json
 import math
-import secrets
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dphpo_bench.base.errors import AccountError, InvalidValueError
@@ -14,21 +14,11 @@ from dphpo_bench.base.text import shown
 from dphpo_bench.contract.task import Task
 from dphpo_bench.harness.account import DEFAULT, VOID, Account, Entry, refuse_if_closed
 from dphpo_bench.harness.attempt import Attempt
-from dphpo_bench.harness.journal import Journal
+from dphpo_bench.harness.journal import NONCE, Journal
 from dphpo_bench.harness.plan import CheckedPlan
 from dphpo_bench.harness.setup import Setup
 from dphpo_bench.records.record import Identity
 from dphpo_bench.records.store import RecordStore
-
-ENTRY = "entry"  # key of a journal without a seed of its own: the number of the run's entry
-
-
-def number_of(seed: int) -> int:
-    """Return the number of the entry of a run that draws from this secret seed.
-
-    So a run that goes on after a kill is counted once, and two seeds are never counted as one run.
-    """
-    return int.from_bytes(hashlib.sha256(f"entry {seed}".encode()).digest()[:8], "big")
 
 
 @dataclass(frozen=True)
@@ -43,13 +33,11 @@ class OpenEntry:
     @classmethod
     def make(cls, account: Account, checked: CheckedPlan, identity: Identity, setup: Setup) -> "OpenEntry":
         is_fresh = not setup.journal.values
-        setup.streams()  # notes the conditions under which the run may go on, before anything else is drawn
-        if setup.unseeded:
-            number = number_of(setup.journal.values["seed"])
-        else:
-            number = setup.journal.once(ENTRY, lambda: secrets.randbits(64))
+        setup.streams(public=False)  # notes the conditions under which the run may go on, and draws its number last
         try:
-            entry = Entry.of(checked, number, "run", told_apart(identity, setup.journal).key)
+            entry = _entry(checked, identity, setup)
+            if not setup.unseeded:
+                setup.journal.releases = account.notes_of(entry.number)  # these stay, for a run that repeats it
             return cls(account, entry.number, account.count([entry]) and is_fresh, setup)
         except AccountError:
             if is_fresh:
@@ -76,6 +64,36 @@ class OpenEntry:
         """Note how the run ended; take the entry back if it failed before it asked anything of the records."""
         asked_nothing = self.is_new and attempt.ledger.untouched and attempt.status != "ok"
         self.note(status=VOID if asked_nothing else status)
+
+
+def _entry(checked: CheckedPlan, identity: Identity, setup: Setup) -> Entry:
+    same = hashlib.sha256(json.dumps([identity.key, setup.conditions()]).encode()).hexdigest()[:16]
+    entry = Entry.of(checked, setup.journal.nonce(), "run", told_apart(identity, setup.journal).key)
+    return replace(entry, hash=same)
+
+
+def check_again(number: str, account: Account, checked: CheckedPlan, identity: Identity, setup: Setup) -> None:
+    """Let a run draw the noise of an earlier one, if it is the same run: then it releases nothing new.
+
+    What the hash cannot see, such as a global value that a network reads, `Releases` notices before it is released.
+
+    Raises:
+        InvalidValueError: if no finished run has this number, or the present one differs from it.
+    """
+    known = account.find(number)
+    if known is None or known.status != "ok" or not account.notes_of(number).exists():
+        raise InvalidValueError(
+            f"Expected again= (--again) with the number of a seeded run that ended well in {account.path}, got "
+            f"{shown(number, form=repr)}. Leave it out for a run of its own."
+        )
+    setup.journal.once(NONCE, lambda: int(number, 16))
+    setup.journal.releases = account.notes_of(number)
+    entry = _entry(checked, identity, setup)
+    if (entry.hash, entry.event) != (known.hash, known.event):
+        raise InvalidValueError(
+            f"The run {number} was of another task, method, seed, code, device or plan: the same noise on other "
+            "questions would show the records. Leave out again= (--again) for a run of its own, which is a release."
+        )
 
 
 @dataclass(frozen=True)
@@ -148,11 +166,11 @@ def warn_of_seeds(task: Task, seeds: str) -> None:
 
 
 def told_apart(identity: Identity, journal: Journal) -> Identity:
-    """Return the identity, with a random number for a run without a seed, since all such runs are different.
+    """Return the identity, with a random number for runs without a seed or on private records: all are different.
 
     The number comes from the journal, so that a run that is interrupted after it was recorded does not count twice.
     """
-    if identity.seed is not None:
+    if identity.seed is not None and identity.facts.get("public", True):
         return identity
-    number = journal.once("run", lambda: secrets.randbits(64))  # says nothing about the seed
+    number = journal.once("run", journal.nonce)  # says nothing about the seed
     return identity.model_copy(update={"run": f"{number:016x}"})

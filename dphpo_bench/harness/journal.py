@@ -4,9 +4,13 @@ If a killed run were started again with a fresh draw, long runs would be redrawn
 secret number of trials would depend on the data. So the seed of an unfinished run is kept until the run is recorded.
 """
 
+import errno
+import fcntl
 import json
 import os
+import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from dphpo_bench.base.errors import RecordError
@@ -14,6 +18,8 @@ from dphpo_bench.base.files import read_whole
 from dphpo_bench.session.releases import releases_beside
 
 MAX_JOURNAL_BYTES = 2**20
+NONCE = "entry"
+"""Key of the number of a run's entry in an account. On private records, the name of all noise holds this number."""
 
 _remembered: set[Path] = set()
 """Journals of runs that were interrupted in this process, which may remember what they had released."""
@@ -25,6 +31,7 @@ class Journal:
     Nothing in it may be published, since the noise can be subtracted by the seed.
 
     Attributes:
+        path: of the file; None: there is none.
         values: what has been drawn, by name.
         releases: the file of hashes of what the run has released; see `session.releases`. None: there is none.
 
@@ -33,7 +40,8 @@ class Journal:
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        self._path = path
+        self.path = path
+        self._lock: int | None = None
         self.releases = None if path is None else releases_beside(path)
         self.values: dict[str, int] = {} if path is None else _read(path)
 
@@ -45,6 +53,35 @@ class Journal:
         journal.releases = releases
         return journal
 
+    @classmethod
+    def claimed(cls, beside: Path) -> "Journal":
+        """Return the journal of a killed run, or a new one, which no other process has until `close`.
+
+        The journal itself is locked. The operating system releases the locks of a process that dies.
+
+        Args:
+            beside: a path in the folder of the journals of all runs of one identity, whose names begin with its stem.
+
+        Raises:
+            RecordError: if the folder cannot be written, or the file is not a journal.
+        """
+        folder, name = beside.parent, f"{beside.stem}-{{}}.jsonl"
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            new = folder / name.format(secrets.token_hex(8))
+            for path in (*sorted(folder.glob(name.format("*"))), new):
+                if (lock := _locked(path, os.O_CREAT if path == new else 0)) is not None:
+                    journal = cls(path)
+                    journal._lock = lock
+                    return journal
+            return cls.claimed(beside)  # another process took the new one for that of a killed run
+        except OSError as error:
+            raise RecordError(f"Cannot write a journal into {folder}: {error.strerror}.") from None
+
+    def nonce(self) -> int:
+        """Return the number of the run's entry, drawn once."""
+        return self.once(NONCE, lambda: secrets.randbits(64))
+
     def once(self, name: str, draw: Callable[[], int]) -> int:
         """Return the value with this name, drawn and written to disk if there is none yet."""
         if name not in self.values:
@@ -54,30 +91,42 @@ class Journal:
         return self.values[name]
 
     def _append(self, line: str) -> None:
-        if self._path is None:
+        if self.path is None:
             return
         try:
-            append(self._path, line)
+            append(self.path, line)
         except OSError as error:
-            raise RecordError(f"Cannot write the journal {self._path}: {error.strerror}.") from None
+            raise RecordError(f"Cannot write the journal {self.path}: {error.strerror}.") from None
 
     def remember(self) -> None:
         """Note that the run is interrupted after a release, which this process may remember."""
-        if self._path is not None:
-            _remembered.add(self._path.absolute())
+        if self.path is not None:
+            _remembered.add(self.path.absolute())
 
     @property
     def is_remembered(self) -> bool:
         """True if the run was interrupted in this process after a release, and its journal is still there."""
-        return bool(self.values) and self._path is not None and self._path.absolute() in _remembered
+        return bool(self.values) and self.path is not None and self.path.absolute() in _remembered
 
     def discard(self) -> None:
         """Forget everything; the run has been recorded."""
         self.values = {}
-        if self._path is not None:
-            _remembered.discard(self._path.absolute())
-            self._path.unlink(missing_ok=True)
-            releases_beside(self._path).unlink(missing_ok=True)
+        if self.path is not None:
+            _remembered.discard(self.path.absolute())
+            self.path.unlink(missing_ok=True)
+            releases_beside(self.path).unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Let another process continue the run, if anything was drawn."""
+        if self._lock is None or self.path is None:
+            return
+        if not self.values:
+            self.path.unlink(missing_ok=True)
+        lock, self._lock = self._lock, None
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_UN)  # a copy of the process may have the file, too
+        os.close(lock)
 
 
 def append(path: Path, lines: str) -> None:
@@ -91,6 +140,25 @@ def append(path: Path, lines: str) -> None:
         while data:
             data = data[file.write(data) :]
         os.fsync(file.fileno())
+
+
+def _locked(path: Path, create: int) -> int | None:
+    """Return a file that holds the lock of this path; None if another process has it, or has ended the run."""
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | create, 0o600)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            os.close(file)
+            return None
+        # Else the file system has no locks.
+    if os.fstat(file).st_nlink:
+        return file
+    os.close(file)
+    return None
 
 
 def _read(path: Path) -> dict[str, int]:

@@ -68,8 +68,7 @@ def folder_key(root: Path) -> bytes:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked(path):  # another process may have drawn it meanwhile
             if not path.exists():
-                write_whole(path, secrets.token_bytes(KEY_BYTES))
-                path.chmod(0o600)
+                write_whole(path, secrets.token_bytes(KEY_BYTES), mode=0o600)
             return _valid_key(read_whole(path, KEY_BYTES), path)
     except (OSError, DataError) as error:
         raise RecordError(f"Cannot keep the key {path}: {getattr(error, 'strerror', None) or error}.") from None
@@ -94,7 +93,7 @@ def check_same_data(root: Path, task: Task, identity: Identity, digest: str) -> 
         known = ""
     if len(known) != len(digest):  # there is none yet, or it is damaged
         with contextlib.suppress(OSError):  # a help, not a result
-            write_whole(path, digest)
+            write_whole(path, digest, mode=0o600)
     elif known != digest:
         raise DataError(
             f"The records of task {task.name} are others than those that results in {root} are of, and its version is "

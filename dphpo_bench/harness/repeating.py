@@ -29,11 +29,13 @@ class Call:
     device: str = "auto"
     threads: str | int | None = None  # of PyTorch, which the last digits of a result may depend on
     results_dir: str | None = None
+    again: str | None = None  # number of a seeded run on private records
 
     @classmethod
     def of(cls, identity: Identity) -> "Call":
         who, changed = identity, changed_parameters(identity)
-        return cls(who.method, who.task, who.model, who.epsilon, who.delta, who.seed, changed)
+        again = None if who.seed is None else who.run
+        return cls(who.method, who.task, who.model, who.epsilon, who.delta, who.seed, changed, again=again)
 
     @classmethod
     def of_record(cls, record: RunRecord, task_file: str | None = None) -> "Call":
@@ -59,6 +61,7 @@ class Call:
             words += ["--set", f"{name}={'none' if value is None else value_text(value)}"]
         words += [] if self.device == "auto" else ["--device", self.device]
         words += [] if self.results_dir is None else ["--results-dir", self.results_dir]
+        words += [] if self.again is None else ["--again", self.again]
         return shlex.join(words)
 
 

@@ -6,7 +6,7 @@ they are read.
 """
 
 import warnings
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,15 @@ from dphpo_bench.harness.account import VOID, Account, Entry
 from dphpo_bench.harness.account_report import AccountReport, report_of
 from dphpo_bench.harness.attempt import Attempt, execute
 from dphpo_bench.harness.continuing import check_continuable, must_not_change, releases_of, with_checkpoints
-from dphpo_bench.harness.entry import Counted, OpenEntry, account_of, refuse_no_privacy, told_apart, warn_of_seeds
+from dphpo_bench.harness.entry import (
+    Counted,
+    OpenEntry,
+    account_of,
+    check_again,
+    refuse_no_privacy,
+    told_apart,
+    warn_of_seeds,
+)
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.measuring import Measured, measure
 from dphpo_bench.harness.own_data import check_declared, check_same_data, data_digest, keeps_digest
@@ -131,6 +139,7 @@ def run(
     not_private: bool = False,
     counted: Counted | None = None,
     checkpoint_every: int | None = None,
+    again: str | None = None,
 ) -> RunResult:
     """Tune and train under one budget, verify what was released, measure the model on the test data.
 
@@ -138,9 +147,10 @@ def run(
         method: a method or a registered name.
         task: a task or a registered name.
         budget: (ε, δ) for tuning and training together.
-        seed: makes the run repeatable, noise included, which is right for public data only: whoever knows
-            the seed can subtract the noise. Other data cause a warning. None takes the noise from the operating
-            system's entropy; each such run has a record of its own.
+        seed: makes the run repeatable, noise included, if the data are public. Other data cause a warning: whoever
+            knows the seed can subtract the noise, which follows the seed and the number of the run's entry in its
+            account. None takes the noise from the operating system's entropy. Each run on private data, and each
+            without a seed, has a record of its own.
         source: where data are found; default: environment, then the hub.
         results_dir: where the record is written; None writes none.
         device: "auto", "cpu", "cuda" or a CUDA device by its number.
@@ -157,6 +167,9 @@ def run(
             from the last one, to the same record and model. The file lies in `.unfinished` of `results_dir` and is
             removed at the end. It holds weights and the positions of the random streams: whoever reads it can subtract
             the noise. None: no checkpoints.
+        again: the number of a seeded run on private records (`identity.run` of its record), whose noise is drawn again
+            for the same questions, such as to save its model. Nothing more is counted or written. A run that asks
+            anything else is refused. None: the run has noise of its own.
 
     Raises:
         AccountError: if the account's cap does not cover the run, or the account cannot be written.
@@ -170,6 +183,11 @@ def run(
         warn_of_seeds(task, f"seed={seed}")
     store = None if results_dir is None else RecordStore(Path(results_dir))
     book = None if counted else account_of(task, store, account)
+    if again is not None and (book is None or seed is None or checkpoint_every is not None):
+        raise InvalidValueError(
+            "Expected again= (--again) with private records, the run's seed and results_dir, and without "
+            "checkpoint_every: it draws the noise of a run that an account counts. Leave it out."
+        )
     if store:
         store.check_writable()
     setup = replace(setup, device=resolve_device(device), code=code_of(method, task))
@@ -198,49 +216,67 @@ def run(
     identity = identity_of(method, task_identity(task, checked.facts, source), budget, seed)
     if store:
         store.check_free(identity)
-    goes_on = setup.unseeded or (checkpoint_every is not None and not task.public)  # and then is counted once
-    path = store.journal_of(identity) if store and goes_on else None
-    checkpoint = store.checkpoint_of(identity) if store else None
-    setup = replace(setup, identity=identity.key, journal=counted.journal if counted else _journal(path, setup))
-    entry = OpenEntry.make(book, checked, identity, setup) if book else None
-    with entry.voided_on_mistakes() if entry else nullcontext():
-        train = load() if train is None else train
-        check_declared(checked.facts, train)
-        if store and keeps_digest(task):
-            digest = data_digest(store.root, task, train, source)
-            check_same_data(store.root, task, identity, digest)
-            if entry:
-                entry.note(digest=digest)
-        setup = replace(setup, releases=releases_of(setup, task))
-        if checkpoint and checkpoint_every is not None:
-            conditions = must_not_change(identity, checked, train, setup)
-            setup = with_checkpoints(checkpoint, checkpoint_every, conditions, setup, path)
-    if setup.hides_trials(checked.plan.event):
-        setup.progress.note("Searching. How many trials there are is a secret, so there is nothing to show.")
-    planned = Meter(checked.plan.cost.examples, "the test")
-    with timed(seconds, "train"), setup.progress.whole(planned) as meter:
-        setup = replace(setup, meter=meter)
-        attempt = _execute(checked, task, train, setup, entry)
-    identity = told_apart(identity, setup.journal)
-    measured, model = Measured(), None
-    if attempt.outcome:
-        with timed(seconds, "test"), setup.progress.track("Testing", 0):
-            attempt, measured, model = measure(attempt, attempt.outcome.model, task, source, setup, checked)
-    record = record_of(checked, identity, attempt, measured, seconds, setup)
-    if entry:
-        entry.end(attempt, record.status)
-    if record.error != attempt.error:  # no record can hold what it released, or not even its ledger
-        model = None
-    path = store.write(record) if store else None
-    if checkpoint:
-        checkpoints.discard(checkpoint)
-    setup.journal.discard()
+    goes_on = setup.unseeded or not task.public  # and then is counted once
+    if counted:
+        journal = counted.journal
+    else:
+        journal = Journal.claimed(store.journal_of(identity)) if store and goes_on and again is None else Journal()
+    with closing(journal):
+        path = journal.path
+        checkpoint = path.with_suffix(".checkpoint") if path else store.checkpoint_of(identity) if store else None
+        setup = replace(setup, journal=journal)
+        if not counted:
+            _check_goes_on(setup)
+        if book and again is not None:
+            check_again(again, book, checked, identity, setup)
+        entry = OpenEntry.make(book, checked, identity, setup) if book and again is None else None
+        with entry.voided_on_mistakes() if entry else nullcontext():
+            train = load() if train is None else train
+            check_declared(checked.facts, train)
+            if store and keeps_digest(task):
+                digest = data_digest(store.root, task, train, source)
+                check_same_data(store.root, task, identity, digest)
+                if entry:
+                    entry.note(digest=digest)
+            setup = replace(setup, releases=releases_of(setup, task, again is not None))
+            if checkpoint and checkpoint_every is not None:
+                conditions = must_not_change(identity, checked, task, train, setup)
+                setup = with_checkpoints(checkpoint, checkpoint_every, conditions, setup, path)
+        if setup.hides_trials(checked.plan.event):
+            setup.progress.note("Searching. How many trials there are is a secret, so there is nothing to show.")
+        planned = Meter(checked.plan.cost.examples, "the test")
+        with timed(seconds, "train"), setup.progress.whole(planned) as meter:
+            setup = replace(setup, meter=meter)
+            attempt = _execute(checked, task, train, setup, entry)
+        if not (counted and seed is not None):  # such a cell of a sweep has its place
+            identity = told_apart(identity, journal)
+        measured, model = Measured(), None
+        if attempt.outcome:
+            with timed(seconds, "test"), setup.progress.track("Testing", 0):
+                attempt, measured, model = measure(attempt, attempt.outcome.model, task, source, setup, checked)
+        record = record_of(checked, identity, attempt, measured, seconds, setup)
+        if entry:
+            entry.end(attempt, record.status)
+        if record.error != attempt.error:  # no record can hold what it released, or not even its ledger
+            model = None
+        path = _written(record, store, again)
+        if checkpoint:
+            checkpoints.discard(checkpoint)
+        journal.discard()
     report = _reported(book, setup.progress) if book else None
     if line := guess_line(record):
         warnings.warn(line, stacklevel=3)
     if check and record.status != "ok":
         raise RunFailedError(record, path, model)
     return RunResult(record, path, None if model is None else TrainedModel.of(model, task, record), report)
+
+
+def _written(record: RunRecord, store: RecordStore | None, again: str | None) -> Path | None:
+    """Write a record, and return its file; that of a repeated run is there already, and a failed try has none."""
+    if store is None or (again is not None and record.status != "ok"):
+        return None
+    path = store.path_of(record.identity)
+    return path if again is not None and path.exists() else store.write(record)
 
 
 def _reported(book: Account, progress: Progress) -> AccountReport | None:
@@ -254,13 +290,13 @@ def _reported(book: Account, progress: Progress) -> AccountReport | None:
     return report
 
 
-def _journal(path: Path | None, setup: Setup) -> Journal:
-    """Return the journal of a run.
+def _check_goes_on(setup: Setup) -> None:
+    """Check that a run that an earlier process began can repeat its questions and its noise.
 
     Raises:
-        RecordError: if an earlier process began the run, and this one could not repeat its questions and its noise.
+        RecordError: if it cannot.
     """
-    journal = Journal(path)
+    journal, path = setup.journal, setup.journal.path
     # A GPU rounds its sums otherwise each time: the same noise on them would show the difference.
     unrepeatable = setup.secure_noise or setup.device.startswith("cuda")
     if SECURE_NOISE in journal.values or (journal.values and unrepeatable):
@@ -268,7 +304,7 @@ def _journal(path: Path | None, setup: Setup) -> Journal:
             f"An earlier run of this was interrupted, and its noise cannot be drawn again. To start anew is a second "
             f"release: count ε and δ of both runs, and remove {path} first."
         )
-    if journal.values and setup.unseeded and journal.values.get(CONDITIONS) != setup.conditions():
+    if journal.values and journal.values.get(CONDITIONS) != setup.conditions():
         raise RecordError(
             "An earlier run of this was interrupted on another device or processor, with another number of threads, or "
             "by other code or another torch: the same noise on other sums would show the records. Go on as there; or "
@@ -280,7 +316,6 @@ def _journal(path: Path | None, setup: Setup) -> Journal:
             f"the same noise would show the records. Start a new process to go on; or remove {path} to start anew, "
             "which is a second release: count ε and δ of both runs."
         )
-    return journal
 
 
 def _execute(checked: CheckedPlan, task: Task, train: Records, setup: Setup, entry: OpenEntry | None) -> Attempt:

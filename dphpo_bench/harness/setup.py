@@ -46,12 +46,12 @@ class Setup:
     """Settings of a run beside its plan.
 
     Attributes:
-        seed: makes the run repeatable, noise included; None takes the noise from the operating system's entropy.
+        seed: makes a run on public records repeatable, noise included; None takes the noise from the operating
+            system's entropy.
         secure_noise: draw exact noise, and all else that privacy rests on from cryptographic generators.
         code: a hash of the code of a run that may go on after a kill, where that must not change; see `code_of`.
         journal: where the seed of an unseeded run is kept until it is recorded; default: in memory.
         observer: called with each release.
-        identity: of the run, as a key, which the noise on private records follows; empty for a run without a record.
         checkpoints: from which the run goes on; None: it has none.
         releases: notes what is released, where a restart would draw the same noise; None: nothing is noted.
         order: number of trials of a selection → their indices in the order in which they run, which changes nothing.
@@ -66,7 +66,6 @@ class Setup:
     progress: Progress = field(default_factory=NullProgress)
     meter: Meter = field(default_factory=Meter)
     observer: "Observer | None" = None
-    identity: str = ""
     checkpoints: "Checkpoints | None" = None
     releases: "Releases | None" = None
     order: Callable[[int], Sequence[int]] = range
@@ -102,12 +101,16 @@ class Setup:
 
         return conditions_of(self.device, torch.get_num_threads(), self.code)
 
-    def streams(self) -> Streams:
-        """Return the run's random streams; the journal keeps the seed of an unseeded run, which is drawn once."""
+    def streams(self, public: bool) -> Streams:
+        """Return the run's random streams; the journal keeps the seed of an unseeded run, which is drawn once.
+
+        On records that are not public, no two runs share noise, even at one seed: the streams' names hold a number that
+        each run draws when it is counted.
+        """
         if self.secure_noise:
             self.journal.once(SECURE_NOISE, lambda: 1)
-        if self.unseeded:
+        if self.unseeded or not public:
             self.journal.once(CONDITIONS, self.conditions)
         bits = 256 if self.secure_noise else 128
         seed = self.journal.once("seed", lambda: secrets.randbits(bits)) if self.seed is None else self.seed
-        return Streams(seed, (), self.secure_noise)
+        return Streams(seed, () if public else (f"run {self.journal.nonce():016x}",), self.secure_noise)

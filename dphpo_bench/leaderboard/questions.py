@@ -138,7 +138,7 @@ class Workshop:
         method = make_method(identity.method, identity.parameters)
         task, of_task = self._task(identity)
         budget = PrivacyBudget(identity.epsilon, identity.delta)
-        here = identity_of(method, of_task, budget, identity.seed)
+        here = identity_of(method, of_task, budget, identity.seed).model_copy(update={"run": identity.run})
         for name in Identity.model_fields:
             recorded, computed = getattr(identity, name), getattr(here, name)
             if recorded != computed:

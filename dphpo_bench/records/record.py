@@ -76,7 +76,7 @@ class Identity(_Part):
         epsilon: the budget's ε.
         delta: the budget's δ.
         seed: None for a run without a seed.
-        run: a random number that tells runs without a seed apart; 16 hexadecimal digits.
+        run: a random number that tells runs apart that have no seed, or are on private records; 16 hexadecimal digits.
         sibling: hash of the public task on which the method tuned; None of methods that tune on none.
     """
 
@@ -94,12 +94,6 @@ class Identity(_Part):
     seed: Count | None
     run: Annotated[str, Field(pattern="^[0-9a-f]{16}$")] | None = None
     sibling: Annotated[str, Field(pattern="^[0-9a-f]{16}$")] | None = None
-
-    @model_validator(mode="after")
-    def _one_of_both(self) -> "Identity":
-        if self.seed is not None and self.run is not None:
-            raise ValueError("a run with a seed has no number of its own")
-        return self
 
     @model_serializer(mode="wrap")
     def _as_written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:

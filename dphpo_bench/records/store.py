@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,16 @@ class RecordStore:
             raise
         if record.identity != identity:
             raise OtherRunError(f"{path} is the record of another run. Move it away; it is not overwritten.")
+        return record
+
+    def find_any(self, identity: Identity) -> RunRecord | None:
+        """Return the record of a run of this identity, whatever its number; one that ended well if there is any."""
+        record = None
+        for path in sorted(self.path_of(identity).parent.glob("*.json")):
+            with suppress(RecordError):
+                other = read_record(path)
+                if other.identity.model_copy(update={"run": None}) == identity and (not record or other.status == "ok"):
+                    record = other
         return record
 
     def check_free(self, identity: Identity) -> None:

@@ -91,7 +91,7 @@ class Claims:
     def __init__(self, root: Path) -> None:
         path = root / ".claims"
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise RecordError(f"Cannot open {path}: {error.strerror}. Name a writable folder.") from None
 
@@ -356,6 +356,6 @@ def _keep_log(store: RecordStore, record: RunRecord, log: str) -> None:
     with contextlib.suppress(OSError):  # a log is a help, not a result
         if record.status != "ok" and log:
             path.parent.mkdir(mode=0o700, exist_ok=True)  # logs may say more than records may
-            write_whole(path, log)
+            write_whole(path, log, mode=0o600)
         else:
             path.unlink(missing_ok=True)

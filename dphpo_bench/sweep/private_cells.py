@@ -14,8 +14,8 @@ from dphpo_bench.base.errors import AccountError, InvalidValueError
 from dphpo_bench.base.text import count
 from dphpo_bench.harness.account import DEFAULT, VOID, Account, Entry
 from dphpo_bench.harness.account_report import report_of, total_of
-from dphpo_bench.harness.entry import ENTRY, number_of, refuse_no_privacy
-from dphpo_bench.harness.journal import Journal
+from dphpo_bench.harness.entry import refuse_no_privacy
+from dphpo_bench.harness.journal import NONCE, Journal
 from dphpo_bench.harness.own_data import check_same_data, data_digest, folder_key
 from dphpo_bench.harness.plan_cache import code_of
 from dphpo_bench.harness.setup import CONDITIONS, conditions_of
@@ -61,7 +61,7 @@ class PrivateCells:
     _releases: dict[str, Entry | str] = field(default_factory=dict)  # by plan; or why there is none
     _digests: dict[tuple[str, str], str] = field(default_factory=dict)  # of the records, by task and model
     _shares_disk: bool = True  # workers can note what they release
-    _numbers: dict[str, tuple[int, bool]] = field(default_factory=dict)  # by cell; and whether no try came before
+    _numbers: dict[str, tuple[str, bool]] = field(default_factory=dict)  # by cell; and whether no try came before
 
     @property
     def account(self) -> Account:
@@ -88,9 +88,7 @@ class PrivateCells:
                 self._digests[of_task] = data_digest(self.store.root, task, task.load_train(source), source)
         cap, before = self.account.read()
         if cap:  # a list fixed in advance may fit where its runs one after the other would not
-            self.account.count(
-                [self._numbered(cell, release, self._number(cell, self._journal(cell))) for cell, release in known]
-            )
+            self.account.count([self._numbered(cell, release, self._journal(cell).nonce()) for cell, release in known])
         releases = [release for _, release in known]
         earlier = f", after {len(before)} earlier ones" if before else ""
         by_unit: dict[str, list[Entry]] = {}
@@ -121,17 +119,19 @@ class PrivateCells:
         repeatable = not cell.resources.gpus and journal.values.get(CONDITIONS) == _conditions(cell)
         if STARTED in journal.values and not (repeatable and self._shares_disk):
             journal.discard()
-        number = self._number(cell, journal)
-        if self.account.event_of(number) not in (None, release.event):  # so would the same noise on other questions
+        entry = self._numbered(cell, release, journal.nonce())
+        known = self.account.find(entry.number)
+        if known and known.event != release.event:  # so would the same noise on other questions
             journal.discard()
-            number = self._number(cell, journal)
+            entry = self._numbered(cell, release, journal.nonce())
         is_first = STARTED not in journal.values
-        self._numbers[cell.key] = number, self.account.count([self._numbered(cell, release, number)]) and is_first
+        self._numbers[cell.key] = entry.number, self.account.count([entry]) and is_first
         journal.once(CONDITIONS, lambda: _conditions(cell))
         journal.once(STARTED, lambda: 1)
-        values: dict[str, int] = {}
+        values = {NONCE: journal.nonce()}
         if cell.identity.run is not None:
-            values = {"seed": journal.values["seed"], "run": int(cell.identity.run, 16)}
+            seed = journal.once("seed", lambda: secrets.randbits(128))
+            values |= {"seed": seed, "run": int(cell.identity.run, 16)}
         releases = self._journal(cell).releases if self._shares_disk else None
         return Secret(values, release.event, releases=str(releases.absolute()) if releases else "")
 
@@ -151,7 +151,7 @@ class PrivateCells:
         status = VOID if is_new and asked_nothing and record.status != "ok" else record.status
         digest = self._digests.get((cell.identity.task, cell.identity.model), "")
         with suppress(AccountError):  # it counts all the same
-            self.account.note(f"{number:016x}", status=status, digest=digest)
+            self.account.note(number, status=status, digest=digest)
         self._journal(cell).discard()
 
     def summary(self) -> str:
@@ -162,11 +162,6 @@ class PrivateCells:
 
     def _journal(self, cell: Cell) -> Journal:
         return Journal(self.store.journal_of(cell.identity))
-
-    def _number(self, cell: Cell, journal: Journal) -> int:
-        if cell.identity.run is None:
-            return journal.once(ENTRY, lambda: secrets.randbits(64))
-        return number_of(journal.once("seed", lambda: secrets.randbits(128)))
 
     def _numbered(self, cell: Cell, release: Entry, number: int) -> Entry:
         return replace(release, number=f"{number:016x}", record=cell.key, what=self.what)

@@ -73,9 +73,11 @@ class Bench:
         `harness.setup.Setup`.
         """
         from dphpo_bench.harness.attempt import execute
+        from dphpo_bench.harness.journal import NONCE, Journal
         from dphpo_bench.harness.setup import Setup
 
         task, checked = task or self.task, checked or self.planned()
+        setup = {"journal": Journal.holding({NONCE: 0}), **setup}  # runs that are compared share their noise
         return execute(checked, task, task.load_train(DataSource.resolve()), Setup(seed, **setup))
 
     def seen(self, seed: int = 0, **how: Any) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Named random streams: every mechanism draws from its own, so results do not depend on the order of calls.
 
-A stream's seed is a hash of (seed, axis names). Two methods that run at one seed share splits and initial weights,
-because those axes do not name the method; their noise is independent, because its axes do.
+A stream's seed is a hash of (seed, axis names). Two methods that run at one seed on public records share splits and
+initial weights, because those axes do not name the method; their noise is independent, because its axes do. On other
+records all axes name the run (`Setup.streams`).
 """
 
 import hashlib

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import time
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -192,13 +191,18 @@ def test_never_on_the_board_and_never_repeated(tmp_path: Path, main: Any) -> Non
     assert "Left out: 1 record" in errors
 
 
-def test_one_seed_makes_the_same_draws() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        runs = [DeclaredRun.open(declaration(), results_dir=None, seed=seed) for seed in (3, 3, 4, None, None)]
-    first = [run.streams.derive("any") for run in runs]
-    assert first[0] == first[1]
-    assert len(set(first)) == 4
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("has_folder", [False, True])
+def test_no_two_runs_share_draws_whatever_their_seeds(has_folder: bool, tmp_path: Path) -> None:
+    where = tmp_path if has_folder else None
+    draws = []
+    for seed in (3, 3, 4, None, None):
+        run = DeclaredRun.open(declaration(), results_dir=where, seed=seed)
+        draws.append(run.streams.derive("any"))
+        run.finish()
+    assert len(set(draws)) == 5
+    if has_folder:
+        assert len(list(tmp_path.glob("mine/*/*.json"))) == len(bench.account(tmp_path).releases) == 5
 
 
 @pytest.mark.parametrize(

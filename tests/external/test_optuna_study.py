@@ -25,6 +25,7 @@ from dphpo_bench.training.randomness import Streams
 pytestmark = [
     pytest.mark.filterwarnings("ignore:seed=", "ignore:No account counts", "ignore:The winner's noisy score"),
     pytest.mark.filterwarnings("ignore:Training drew nothing from"),
+    pytest.mark.usefixtures("one_number"),
 ]
 
 BUDGET = bench.PrivacyBudget(3.0, 1e-5)

@@ -34,9 +34,12 @@ SPACE = {"rate": FloatDistribution(0.001, 1.0, log=True), "kind": ["a", "b"]}
 SEEDS = range(6)
 LONG = 3  # a seed of several trials
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:seed=", "ignore:No account", "ignore:No model", "ignore:The winner's", "ignore:Training drew nothing from"
-)
+pytestmark = [
+    pytest.mark.filterwarnings(
+        "ignore:seed=", "ignore:No account", "ignore:No model", "ignore:The winner's", "ignore:Training drew nothing from"
+    ),
+    pytest.mark.usefixtures("one_number"),
+]
 
 
 def event(noise: float) -> Any:

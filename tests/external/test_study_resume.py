@@ -23,7 +23,7 @@ from tests.external.test_study import BUDGET, SPACE, event
 from tests.harness.children import ended, start
 
 pytestmark = pytest.mark.filterwarnings("ignore:No model", "ignore:The winner's", "ignore:Training drew nothing")
-SECRET = 14  # of a search of several trials
+SECRET = 20  # of a search of several trials
 Seen = list[tuple[dict[str, Any], int]]
 
 

@@ -149,7 +149,11 @@ def test_a_damaged_account_is_not_read_over(tmp_path: Path) -> None:
     book = Account(tmp_path)
     book.count([release(1, gaussian(2.0)), release(2, gaussian(2.0))])
     text = book.path.read_bytes()
-    for damaged in (text.replace(b"release", b"r\xff", 1), text.replace(b'"number"', b'"numbre"', 1), b"[]\n" + text):
+    header, _, rest = text.partition(b"\n")
+    for damaged in (
+        *(text.replace(b"release", b"r\xff", 1), text.replace(b'"number"', b'"numbre"', 1), b"[]\n" + text),
+        *(b"", b"\n", header[:-1], b"\0" * len(text), rest, header.replace(b"1", b"7") + b"\n" + rest),
+    ):
         book.path.write_bytes(damaged)
         with pytest.raises(AccountError, match="is damaged, so what it counted is not known"):
             book.count([release(3, gaussian(2.0))])
@@ -240,6 +244,24 @@ def test_records_that_change_go_on_in_the_same_account_and_it_says_so(fixed_nois
     assert "The records changed between runs" in str(second.account)
 
 
+def test_what_is_beside_the_records_is_its_owners_alone(fixed_noise, budget, tmp_path: Path) -> None:
+    class Looks(PrivateTask):
+        def load_train(self, source: bench.DataSource) -> bench.Records:
+            modes.update({path.name: path.stat().st_mode for path in tmp_path.rglob(".*/*")})
+            return super().load_train(source)
+
+    modes: dict[str, int] = {}
+    before = os.umask(0)
+    try:
+        with pytest.warns(UserWarning, match="whoever learns a seed"):
+            bench.run(fixed_noise(), Looks(), budget, seed=7, results_dir=tmp_path)
+        modes.update({path.name: path.stat().st_mode for path in tmp_path.rglob(".*/*")})
+    finally:
+        os.umask(before)
+    assert {name.rsplit(".", 1)[-1] for name in modes} == {"jsonl", "lock", "key", "digest", "releases"}
+    assert not [name for name, mode in modes.items() if mode & 0o077]
+
+
 @pytest.mark.parametrize("name", ["", "../x"])
 def test_a_name_that_is_no_files_name_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match="Expected an account's name"):
@@ -256,8 +278,8 @@ def test_the_digest_of_the_records_needs_the_folders_key(fixed_noise, budget, tm
     assert (tmp_path / "one/.data/key").stat().st_mode & 0o077 == 0
 
 
-def test_who_joins_a_run_keeps_it_counted(fixed_noise, budget, tmp_path: Path) -> None:
-    """A second process goes on with a run that the first one has only counted; then the first one is interrupted."""
+def test_a_run_that_is_taken_back_takes_no_other_with_it(fixed_noise, budget, tmp_path: Path) -> None:
+    """A second process makes the same call while the first one loads its records; then the first is interrupted."""
 
     joining = os.getpid()
 

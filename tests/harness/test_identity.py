@@ -38,9 +38,10 @@ def mlp() -> nn.Module:
 
 
 def test_runs_of_other_configurations_leave_records_of_their_own(fixed_noise, tmp_path: Path) -> None:
-    tasks = [own(), own(epochs=2), own(mlp), own(version="2"), own(test=(X[:9], Y[:9]))]
+    changes: list[dict[str, Any]] = [{}, {"epochs": 2}, {"model": mlp}, {"version": "2"}, {"test": (X[:9], Y[:9])}]
+    tasks = [own(public=True, **changed) for changed in changes]
     paths = [bench.run(fixed_noise(), task, BUDGET, seed=0, results_dir=tmp_path).path for task in tasks]
-    again = bench.run(fixed_noise(), own(), BUDGET, seed=0, results_dir=tmp_path).path
+    again = bench.run(fixed_noise(), own(public=True), BUDGET, seed=0, results_dir=tmp_path).path
     assert len(set(paths)) == len(tasks)
     assert again == paths[0]
     assert len(list(tmp_path.glob("*/*/*.json"))) == len(tasks)

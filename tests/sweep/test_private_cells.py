@@ -5,6 +5,7 @@ import json
 import re
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -66,11 +67,19 @@ def test_a_comparison_on_private_records_has_no_seeds_and_says_first_what_it_cos
     assert len(bench.account("results").releases) == 6
 
 
-def test_seeds_that_are_asked_for_are_heeded_with_a_warning() -> None:
-    with pytest.warns(UserWarning, match="whoever learns a seed can subtract the noise"):
-        table = bench.compare(["dp_sgd"], own_task(), [2], [4], delta=1e-4, quiet=True, workers=1)
-    assert [one.identity.seed for one in table.records] == [4]
-    assert len(bench.account("results").releases) == 1
+def test_seeds_that_are_asked_for_are_heeded_with_a_warning_and_share_no_noise() -> None:
+    tables = []
+    for name in ("one", "two"):  # the thresholds that a run releases hold noise
+        how: dict[str, Any] = {"delta": 1e-4, "quiet": True, "workers": 1, "results_dir": name}
+        with pytest.warns(UserWarning, match="whoever learns a seed can subtract the noise"):
+            tables.append(bench.compare(["adaptive_clipping"], own_task(), [2], [4], **how))
+        assert len(bench.account(name).releases) == 1
+        hidden = [*Path(name).glob(".*"), *Path(name).glob(".*/*")]
+        assert not [path.name for path in hidden if path.stat().st_mode & 0o077]
+    first, second = (record for table in tables for record in table.records)
+    assert first.identity == second.identity
+    assert first.identity.seed == 4
+    assert first.released["max_grad_norm"] != second.released["max_grad_norm"]
 
 
 def test_methods_without_privacy_are_refused_before_anything_runs() -> None:
@@ -153,6 +162,20 @@ def test_a_suite_numbers_its_runs_on_private_records(monkeypatch, capsys) -> Non
     code, out, _ = command(monkeypatch, capsys, "account", "results")
     assert "2 runs on these records; both together: ε = " in out
     assert re.search(r"dp_sgd +own_rows \(Linear\)", out)
+
+
+def test_the_command_repeats_a_run_by_its_number(monkeypatch, capsys) -> None:
+    Path("repeated_rows.py").write_text(TASK_FILE)
+    budget = ["--epsilon", "2", "--delta", "1e-4", "--seed", "7"]
+    call = ["run", "-t", "own_rows", "--task-file", "repeated_rows.py", *budget, "-q", "-m"]
+    assert command(monkeypatch, capsys, *call, "dp_sgd")[0] == 0
+    number = bench.account("results").releases[0].number
+    code, out, _ = command(monkeypatch, capsys, *call, "dp_sgd", "--again", number, "--save-model", "m.safetensors")
+    assert (code, Path("m.safetensors").exists()) == (0, True)
+    assert "run 1 on these records" in out
+    code, _, err = command(monkeypatch, capsys, *call, "auto_clipping", "--again", number)
+    assert code == 2
+    assert f"The run {number} was of another task, method" in err
 
 
 @pytest.mark.parametrize(
