@@ -84,6 +84,8 @@ def _let_run(
     )
     try:
         with sealed() as complaints:
+            if check := getattr(checked.plan.parameters, "check", None):
+                check(session)
             outcome = _isolated(method.run(replace(checked.plan), session), setup.unseeded)
     except OverBudgetError as error:
         return None, "over_budget", reason_of(error, setup.unseeded)

@@ -35,7 +35,6 @@ from dphpo_bench.recipes.array_checks import (
     check_columns,
     check_labels,
     checked_metrics,
-    checked_space,
     default_batch_size,
     example_of,
     inputs_of,
@@ -44,6 +43,7 @@ from dphpo_bench.recipes.array_checks import (
     shapes_of,
 )
 from dphpo_bench.recipes.handed_over import check_losses, check_model, refuse_ignored_steps
+from dphpo_bench.recipes.searched_run import check_values
 from dphpo_bench.training.augmentation import Augmentation, Transform, augmentation_of
 from dphpo_bench.training.functional import copied
 from dphpo_bench.training.losses import Objective, PerRecord
@@ -106,7 +106,8 @@ class ArrayTask(Task):
         epochs: passes over the data in expectation. Few epochs need less noise per step, many learn more.
         optimizer: name of a `torch.optim` class.
         learning_rate: for methods that tune none.
-        search_space: what searches may vary, as Optuna distributions by name; default: the learning rate.
+        search_space: what searches may vary, as Optuna distributions or lists of choices by name; default: the
+            learning rate.
         pretrained: start each run from the module's weights as they are now. They must not have seen these records:
             that training would not be accounted for.
         public: whether anybody may have the training records. If not, runs are not seeded by default.
@@ -203,7 +204,6 @@ class ArrayTask(Task):
             for records, which in ((self._train, "train"), (self._test, "test")):
                 scale.check(records.named()["targets"], which)
         n = self._train.n_units
-        space = None if search_space is None else checked_space(search_space, n)
         self._facts = TaskFacts(
             task=name,
             model=type(example).__name__,
@@ -216,12 +216,13 @@ class ArrayTask(Task):
             epochs=epochs,
             optimizer=optimizer,
             learning_rate=learning_rate,
-            search_space=default_search_space if space is None else lambda: dict(space or {}),
+            search_space=default_search_space if search_space is None else lambda: dict(search_space),
             unit=unit_name,
             class_shares=class_shares,  # type: ignore[arg-type]  # checked there
             class_weights=class_weights,
             target_scale=scale,
         )
+        check_values(self._facts, self._facts.searched())
         check_balanced(scores, class_shares)
         if self.augment:
             self.augment.check(self._train.inputs)

@@ -18,13 +18,15 @@ from pydantic import (
     Field,
     JsonValue,
     SerializerFunctionWrapHandler,
+    ValidationError,
     field_validator,
     model_serializer,
     model_validator,
 )
 
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import RECORD
-from dphpo_bench.base.text import finite_json
+from dphpo_bench.base.text import finite_json, plainly, shown
 from dphpo_bench.privacy.ledger import Ledger
 
 SCHEMA_VERSION: Final = 3
@@ -92,6 +94,25 @@ class Identity(_Part):
     seed: Count | None
     run: Annotated[str, Field(pattern="^[0-9a-f]{16}$")] | None = None
     sibling: Annotated[str, Field(pattern="^[0-9a-f]{16}$")] | None = None
+
+    @classmethod
+    def of(cls, **values: Any) -> "Identity":
+        """Return the identity of these values, before anything runs.
+
+        Raises:
+            InvalidValueError: if no record can hold them, such as a name that is empty or not to be encoded.
+        """
+        try:
+            identity = cls(**values)
+            if (size := len(identity.model_dump_json().encode())) > MAX_RECORD_BYTES:
+                raise ValueError(f"they take {size} bytes, more than {MAX_RECORD_BYTES}")
+        except ValueError as error:
+            first = error.errors()[0] if isinstance(error, ValidationError) else None
+            reason = f"{'.'.join(map(str, first['loc']))}: {plainly(first['msg'])}" if first else str(error)
+            raise InvalidValueError(
+                f"Expected names and values that a record can hold: {shown(reason, 300)}."
+            ) from None
+        return identity
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "Identity":
