@@ -91,6 +91,7 @@ def _let_run(
         return None, "over_budget", reason_of(error, setup.unseeded)
     except DphpoBenchError as error:
         if ledger.untouched and not complaints:  # a mistake in the call, found before anything was released
+            error.asked_nothing = True
             raise
         return None, "failed", reason_of(error, setup.unseeded)
     except (Exception, SystemExit) as error:

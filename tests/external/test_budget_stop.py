@@ -602,6 +602,6 @@ def test_a_part_that_opacus_cannot_clip_costs_nothing(tmp_path: Path) -> None:
     parts, stop = private_parts(model=Shared()), budget_of(tmp_path)
     begin(stop, parts)
     torch.nn.functional.cross_entropy(parts.model(torch.randn(8, 4)), torch.zeros(8, dtype=torch.int64)).backward()
-    with pytest.raises(OverBudgetError, match="got 1 and 8 rows: .* nothing was counted"):
+    with pytest.raises(OverBudgetError, match=r"got 1 and 8 rows: .* nothing was counted"):
         stop.before_step()
     assert not Account(tmp_path).read()[1]

@@ -459,6 +459,6 @@ def test_a_part_that_opacus_cannot_clip_costs_nothing(tmp_path: Path) -> None:
     module, optimizer, loader, accountant = private(model, tuner)
     tuner.attach(optimizer, loader, accountant)
     functional.cross_entropy(module(TRAIN.inputs[:50]), TRAIN.targets[:50]).backward()
-    with pytest.raises(InvalidValueError, match="got 1 and 50 rows: .* BERT's position embeddings"):
+    with pytest.raises(InvalidValueError, match=r"got 1 and 50 rows: .* BERT's position embeddings"):
         tuner.step()
     assert not [*tmp_path.iterdir()]
