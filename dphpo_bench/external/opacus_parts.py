@@ -228,9 +228,9 @@ def unlike_rows(weights: Sequence[Any]) -> str:
         return ""
     got = " and ".join(sorted(str(sum(row)) for row in rows))
     return (
-        f"Expected a gradient of each record in every weight, got {got} rows: a part of the model ran once for the whole batch, "
-        "as BERT's position embeddings do, and Opacus sees one record there. Pass its inputs for each record, such as "
-        "position_ids of shape (n, length), or freeze the part."
+        f"Expected a gradient of each record in every weight, got {got} rows: a part of the model ran once for a whole "
+        "batch, as BERT's position embeddings do, and Opacus sees one record there. Pass its inputs for each record, "
+        "such as position_ids of shape (n, length), or freeze the part."
     )
 
 
