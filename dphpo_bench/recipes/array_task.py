@@ -19,6 +19,7 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.handed_over import refuse_loaders, unexpected
 from dphpo_bench.base.tensors import RECORD, Records, leaves
 from dphpo_bench.contract.declared import advice_on_scores, check_balanced, declared_losses
+from dphpo_bench.contract.distributions import checked_space
 from dphpo_bench.contract.metrics import Metric, ModelMetric
 from dphpo_bench.contract.registry import task_of
 from dphpo_bench.contract.search_space import default_search_space
@@ -204,6 +205,7 @@ class ArrayTask(Task):
             for records, which in ((self._train, "train"), (self._test, "test")):
                 scale.check(records.named()["targets"], which)
         n = self._train.n_units
+        space = None if search_space is None else checked_space(search_space)
         self._facts = TaskFacts(
             task=name,
             model=type(example).__name__,
@@ -216,13 +218,13 @@ class ArrayTask(Task):
             epochs=epochs,
             optimizer=optimizer,
             learning_rate=learning_rate,
-            search_space=default_search_space if search_space is None else lambda: dict(search_space),
+            search_space=default_search_space if space is None else lambda: dict(space or {}),
             unit=unit_name,
             class_shares=class_shares,  # type: ignore[arg-type]  # checked there
             class_weights=class_weights,
             target_scale=scale,
         )
-        check_values(self._facts, self._facts.searched())
+        check_values(self._facts, space or {})
         check_balanced(scores, class_shares)
         if self.augment:
             self.augment.check(self._train.inputs)

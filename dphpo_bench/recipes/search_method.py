@@ -54,14 +54,12 @@ class CandidateMethod(TrainingMethod[P]):
         Raises:
             InvalidValueError: if it holds a value that no run takes.
         """
-        space = self._part(facts)
+        extent = self.space or (None if facts.states_a_space else self.unstated)
+        space = None if extent is None else self._part(extent, facts)
         check_values(facts, facts.searched(space))
         return space
 
-    def _part(self, facts: TaskFacts) -> Space | None:
-        extent = self.space or (None if facts.states_a_space else self.unstated)
-        if extent is None:
-            return None
+    def _part(self, extent: Extent, facts: TaskFacts) -> Space:
         set_by_hand = {
             "clipping": self.clipping != "auto_s",
             "batch_size": self.batch_size is not None,
