@@ -29,7 +29,8 @@ def _distribution(name: str, values: Any) -> "BaseDistribution":
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if isinstance(values, CategoricalDistribution) or (isinstance(values, list) and values):
-        return CategoricalDistribution([_choice(name, value) for value in getattr(values, "choices", values)])
+        choices = values if isinstance(values, list) else values.choices
+        return CategoricalDistribution([_choice(name, value) for value in choices])
     if isinstance(values, FloatDistribution | IntDistribution):
         _choice(name, values.low), _choice(name, values.high)
         return values

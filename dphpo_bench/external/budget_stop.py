@@ -229,11 +229,9 @@ class StepBudget(TrainingRecord):
         Raises:
             OverBudgetError: if it does not; the record of the training is written.
         """
-        if self.planned is None:
-            return
-        if self._source.optimizer is not None and (why := unlike_rows(self._source.optimizer.params)):
+        if self.planned is not None and (why := unlike_rows(getattr(self._source.optimizer, "params", ()))):
             self._fail(why)
-        if self._source.skips_next:
+        if self.planned is None or self._source.skips_next:
             return
         self._read()
         if not self.has_next():

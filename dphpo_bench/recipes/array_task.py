@@ -69,7 +69,7 @@ class ArrayTask(Task):
     records, and N, `batch_size`, `epochs` and δ count units.
 
     Args:
-        name: names the task in records and tables.
+        name: names the task in records and tables, and files: letters from a to z, digits, _ . and -, at most 64.
         train: private records: (inputs, labels) as arrays, tensors, frames or dictionaries of arrays, a
             `torch.utils.data.Dataset` with a length, or what else `data.arrays.as_records` takes. They are copied. Real
             inputs become float32 unless they are half precision; integers stay integers where the model takes them.
