@@ -319,7 +319,7 @@ def test_names_that_no_record_holds_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("method", ["dp_sgd", "noiseless", "nonprivate"])
+@pytest.mark.parametrize("method", ["dp_sgd", "noiseless", "nonprivate", "replay"])
 def test_an_optimiser_that_does_not_take_the_model_is_refused(method: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match="Muon only supports 2D parameters") as refusal:
         bench.run(method, task(optimizer="Muon"), BUDGET, results_dir=tmp_path / "results", not_private=True)
