@@ -120,7 +120,7 @@ CALLS: list[tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = [
     ),
     (
         bench.compare,
-        {"methods": ["dp_sgd"], "task": PUBLIC, "epsilons": [3], "seeds": [0], "quiet": True},
+        {"methods": ["dp_sgd"], "task": TASK, "epsilons": [3], "seeds": [0], "quiet": True},
         {
             "methods": (None, "dp_sgd", 3, [3], {"dp_sgd": 1}, []),
             "task": (None, *NO_MODEL),
@@ -134,7 +134,7 @@ CALLS: list[tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = [
             "gpus": (*NO_NUMBER, -1),
             "source": (3, "data"),
             "quiet": NO_FLAG,
-            "account": NO_TEXT,
+            "account": (*NO_TEXT, *FILE_NAMES),
             "not_private": NO_FLAG,
         },
     ),
@@ -364,7 +364,7 @@ VALUES = st.one_of(
 
 
 @pytest.mark.filterwarnings("ignore")
-@examples(60)
+@examples(40)
 @given(st.sampled_from(SEARCHES), st.dictionaries(st.sampled_from(HYPERPARAMETERS), VALUES, max_size=2))
 @example("subsampled_tuning", {"optimizer": CategoricalDistribution(["SGD", "Sgdd"])})
 @example("subsampled_tuning", {"learning_rate": CategoricalDistribution([0.1, None])})
