@@ -191,8 +191,8 @@ def run(
     train = load() if task.public else None
     identity = identity_of(method, task_identity(task, checked.facts, source), budget, seed)
     if store:
-        store.check_free(identity)
         store.check_writable(identity)
+        store.check_free(identity)
     goes_on = setup.unseeded or (checkpoint_every is not None and not task.public)  # and then is counted once
     path = store.journal_of(identity) if store and goes_on else None
     checkpoint = store.checkpoint_of(identity) if store else None
