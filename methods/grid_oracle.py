@@ -65,8 +65,7 @@ class GridOracle(bench.search.SearchMethod[bench.search.DpSgdRun]):
     def run(self, plan: bench.Plan[bench.search.DpSgdRun], session: "bench.Session") -> bench.Outcome:
         """Train every candidate and judge it, then train the best on everything."""
         candidates = session.facts.grid(self.points, self.searched_space(session.facts))
-        for candidate in candidates:  # a mistake shows before any work is done
-            plan.parameters.having(candidate)
+        bench.search.Trial(plan.parameters, 0.0, self.validation, self.searched_space(session.facts)).check(session)
         training, validation = session.holdout(self.validation)
         rated, scores = self._rated(validation), []
         for index, candidate in enumerate(candidates):

@@ -63,7 +63,6 @@ class LiuTalwar(bench.search.RandomStopping[bench.search.Trial]):
         trial = plan.parameters
         if self.threshold is None:
             return bench.search.winner_outcome(trial.best_of(session, self.number(plan.budget.delta)), session)
-        trial.check(session)
         best = session.threshold_search(trial, self.threshold, 1 / self.mean, trial.event)
         return bench.search.winner_outcome(best, session)
 

@@ -29,5 +29,6 @@ class Noiseless(FixedDpSgd):
 
     def run(self, plan: bench.Plan[bench.recipes.DpSgd], session: "bench.Session") -> bench.Outcome:
         """Train for T steps."""
+        bench.recipes.UpdateRule(plan.parameters.optimizer, bench.recipes.trainable(session.build_model()))  # or refuse
         session.nonprivate()  # charges ε = ∞; what follows asks as private methods do
         return super().run(plan, session)

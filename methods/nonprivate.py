@@ -80,6 +80,7 @@ class NonPrivate(bench.Method[Planned]):
         """Tune on a holdout, unless told the learning rate, and train on everything."""
         import torch
 
+        bench.recipes.UpdateRule(plan.parameters.optimizer, bench.recipes.trainable(session.build_model()))  # or refuse
         records = session.nonprivate()
         generator = torch.Generator().manual_seed(int(session.uniform("order of records") * 2**53))
         order = torch.randperm(len(records), generator=generator)

@@ -115,6 +115,7 @@ class ProposeTest(bench.search.SearchMethod[Planned]):
         candidates = [session.fork(f"candidate {index}").candidate(space) for index in range(self.candidates)]
         on_part = self._on_part(session.facts)
         runs = [on_part.having(candidate) for candidate in candidates]
+        bench.search.Trial(planned.final, 0.0, self.validation, space).check(session)
         sealed = session.sealed_utilities(runs, self.partitions, self.validation)
         answers = propose_and_test(
             lambda: sealed.open_test(planned.test_epsilon).first, self.resolution, planned.successes

@@ -95,8 +95,11 @@ class Replay(bench.Method[Planned]):
 
     def run(self, plan: bench.Plan[Planned], session: "bench.Session") -> bench.Outcome:
         """Train once."""
-        session.nonprivate()  # where the values come from: charged, though nothing more is read
         training, whole = plan.parameters.training, plan.parameters.epsilon
+        if training is not None:  # an optimiser that does not take the model or its options is refused here
+            weights = bench.recipes.trainable(session.build_model())
+            bench.recipes.UpdateRule(training.optimizer, weights, training.optimizer_options)
+        session.nonprivate()  # where the values come from: charged, though nothing more is read
         if training is None:
             assert whole is not None
             method = self._method()

@@ -68,6 +68,7 @@ class SubsampledTuning(bench.search.RandomStopping[bench.search.SearchThenTrain]
     def extrapolated(self, winner: "bench.search.Candidate", optimizer: str) -> "bench.search.Candidate":
         """Extrapolate the winner of the sample to all records."""
         linear = self.extrapolation == "linear" or (self.extrapolation == "auto" and optimizer.lower() == "sgd")
-        if not linear or "learning_rate" not in winner:
+        rate = winner.get("learning_rate")
+        if not linear or not isinstance(rate, int | float):  # a study may call its choices by names
             return winner
-        return {**winner, "learning_rate": winner["learning_rate"] / self.tuning_rate}
+        return {**winner, "learning_rate": rate / self.tuning_rate}

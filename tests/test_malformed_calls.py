@@ -1,6 +1,8 @@
-"""Public functions called with anything: a line of our own errors, before anything is read, run or written."""
+"""Public functions called with anything: refused in a line and uncharged, or finished."""
 
 import itertools
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +10,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from optuna.distributions import CategoricalDistribution, FloatDistribution
 from torch import nn
+from torch.nn import functional
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
+from dphpo_bench.harness.account import accounts_in
+from tests.fuzz.hostile import examples
 
 X = np.random.default_rng(0).normal(size=(40, 3))
 Y = np.arange(40) % 2
@@ -21,11 +29,59 @@ QUIET = bench.NullProgress()
 
 
 def task(**changes: Any) -> bench.ArrayTask:
-    arguments: dict[str, Any] = {"name": "t", "train": (X, Y), "model": nn.Linear(3, 2), "public": True, **changes}
+    arguments: dict[str, Any] = {"name": "t", "train": (X, Y), "model": nn.Linear(3, 2), **changes}
     return bench.ArrayTask(**{"epochs": 1, **arguments})
 
 
-TASK = task()
+def selected(**changes: Any) -> None:
+    def train(trial: Any) -> tuple[dict[str, float], float]:
+        return {"weight": trial.noise_multiplier}, 0.5
+
+    bench.select(**{"train": train, "space": {"rate": [0.1, 1.0]}, **SELECTION, **changes})
+
+
+def optimized(**changes: Any) -> None:
+    def objective(trial: Any) -> float:
+        return float(trial.suggest_float("rate", 0.1, 1.0) / (1 + trial.noise_multiplier))
+
+    bench.optuna.PrivateStudy(**{**SELECTION, **changes}).optimize(objective)
+
+
+def tuned(**changes: Any) -> None:
+    tuner = bench.hyfreedp.Tuner(**{**TRAINING, "model": nn.Linear(3, 2), **changes})
+    tuner.backward()
+    tuner.step()
+    tuner.finish()
+
+
+def fitted(**changes: Any) -> None:
+    bench.PrivateClassifier(**{"epsilon": 3, "delta": 1e-3, "classes": (0, 1), **FIT, **changes}).fit(X, Y)
+
+
+def cross_entropy(model: nn.Module, batch: Any) -> torch.Tensor:
+    return functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
+TASK, PUBLIC = task(), task(public=True)
+SELECTION: dict[str, Any] = {
+    "budget": BUDGET,
+    "event": lambda noise: bench.events.repeat(bench.events.gaussian(noise), 10),
+    "held_out": 0.1,
+    "n_scored": 100,
+    "name": "t",
+    "results_dir": "results",
+}
+TRAINING: dict[str, Any] = {
+    "data": (torch.tensor(X, dtype=torch.float32), torch.tensor(Y)),
+    "losses": cross_entropy,
+    "sample_rate": 0.25,
+    "steps": 1,
+    "budget": BUDGET,
+    "name": "t",
+    "results_dir": "results",
+}
+FIT: dict[str, Any] = {"method": "dp_sgd", "epochs": 1, "name": "t", "results_dir": "results"}
+FILE_NAMES = ("", ".", ".data", ".accounts", "..t", "a/b", "a b", "t\n", "tâche", "数" * 86, "t" * 65, "\ud800", "a\0")
 NO_MODEL, NO_TEXT, NO_PATH = (
     (1.5, [1, 2], torch.optim.SGD),
     (1.5, [1, 2], torch.optim.SGD, b"x"),
@@ -38,19 +94,19 @@ NO_TABLE = (3, "x", [1], pd.DataFrame({"a": [1]}))
 CALLS: list[tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = [
     (
         bench.run,
-        {"method": "dp_sgd", "task": TASK, "budget": BUDGET, "progress": QUIET},
+        {"method": "dp_sgd", "task": TASK, "budget": BUDGET, "progress": QUIET, "results_dir": "results"},
         {
             "method": (None, *NO_MODEL),
             "task": (None, *NO_MODEL),
             "budget": (None, 3, (3, 1e-3), bench.PrivacyBudget),
             "seed": (*NO_COUNT, -1),
             "source": (3, "data", Path()),
-            "results_dir": NO_PATH,
+            "results_dir": (*NO_PATH, "a\0", "\ud800"),
             "device": (*NO_TEXT, 7, "gpu", np.ones(2)),
             "progress": (3, print, QUIET.__class__.__name__),
             "secure_noise": NO_FLAG,
             "check": NO_FLAG,
-            "account": NO_TEXT,
+            "account": (*NO_TEXT, *FILE_NAMES),
             "not_private": NO_FLAG,
             "counted": (3, "main"),
             "checkpoint_every": (*NO_COUNT, 0),
@@ -78,7 +134,7 @@ CALLS: list[tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = [
             "gpus": (*NO_NUMBER, -1),
             "source": (3, "data"),
             "quiet": NO_FLAG,
-            "account": NO_TEXT,
+            "account": (*NO_TEXT, *FILE_NAMES),
             "not_private": NO_FLAG,
         },
     ),
@@ -109,7 +165,7 @@ CALLS: list[tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = [
         task,
         {},
         {
-            "name": (None, *NO_TEXT),
+            "name": (None, *NO_TEXT, *FILE_NAMES),
             "train": (None, 3, X, "x", print, {"a": X}),
             "model": (None, 3, "linear", nn.Linear, X),
             "test": (3, X, "x", (X[:, :2], Y)),
@@ -126,7 +182,7 @@ CALLS: list[tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = [
             "epochs": (None, *NO_NUMBER, 0, float("nan")),
             "optimizer": (None, 3, torch.optim.SGD, "Sdg", torch.optim.SGD([torch.ones(1, requires_grad=True)])),
             "learning_rate": (None, *NO_NUMBER),
-            "search_space": (*NO_TABLE, {"learning_rate": (0, 1)}),
+            "search_space": (*NO_TABLE, {}, {"learning_rate": (0, 1)}),
             "pretrained": NO_FLAG,
             "public": NO_FLAG,
             "version": (None, 1, ["1"]),
@@ -143,6 +199,57 @@ CALLS: list[tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = [
         {"data_dir": NO_PATH, "cache_dir": (None, *NO_PATH), "progress": (None, 3, "x")},
     ),
     (bench.DataSource.resolve, {}, {"data_dir": NO_PATH, "cache_dir": NO_PATH, "progress": (3, "x")}),
+    (
+        selected,
+        {},
+        {
+            "train": (3, None),
+            "space": (3, {}, {"epochs": [1]}, {"rate": [float("nan")]}, {"rate": ["\ud800"]}, {"\n": [1]}),
+            "budget": (None, 3),
+            "event": (3, lambda noise: noise, lambda _: bench.events.gaussian(1.0)),
+            "method": ("dp_sgd", *NO_MODEL),
+            "held_out": (*NO_NUMBER, 1),
+            "n_scored": (*NO_COUNT, 0),
+            "score_sensitivity": (*NO_NUMBER, 1.0),
+            "name": FILE_NAMES,
+            "results_dir": (*NO_PATH, "a\0"),
+            "account": FILE_NAMES,
+            "seed": (*NO_COUNT, -1, 2**70),
+            "unit": (*NO_TEXT, "", "\ud800"),
+            "n_records": (*NO_COUNT, 0),
+            "n_trials": (3,),
+        },
+    ),
+    (optimized, {}, {"budget": (3,), "name": FILE_NAMES, "direction": ("minimize",), "sampler": (3,)}),
+    (
+        tuned,
+        {},
+        {
+            "model": (None, 3, nn.Linear(2, 2)),
+            "data": (None, 3, (X, Y[:3])),
+            "losses": (3, lambda model, batch: model(batch[0]).mean()),
+            "sample_rate": (*NO_NUMBER, 0),
+            "steps": (*NO_COUNT, 0),
+            "name": FILE_NAMES,
+            "account": FILE_NAMES,
+            "clipping": (3, "abadi:-1"),
+            "averaging": (*NO_NUMBER, 1),
+        },
+    ),
+    (
+        fitted,
+        {},
+        {
+            "epsilon": (*NO_NUMBER, None, 0),
+            "delta": (*NO_NUMBER, 1),
+            "classes": (3, (0,), (0, 0), (0, 2)),
+            "method": (None, *NO_MODEL),
+            "network": (3, "x", (0,), nn.Linear(2, 2)),
+            "optimizer": ("Sgdd", "lbfgs", "Muon"),
+            "name": FILE_NAMES,
+            "account": FILE_NAMES,
+        },
+    ),
     (bench.read_record, {}, {"path": (None, *NO_PATH, "missing.json", ".")}),
     (
         bench.risk,
@@ -166,14 +273,120 @@ def test_a_malformed_call_is_a_line(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DphpoBenchError) as refusal:
         function(**arguments)
-    text = str(refusal.value)
-    assert "\n" not in text
-    assert len(text) < 700
-    assert [*tmp_path.rglob("*.json")] == []
+    check_refusal(refusal.value, tmp_path)
+
+
+def check_refusal(error: DphpoBenchError, folder: Path) -> None:
+    """A line, without a record, and without an entry that counts."""
+    assert "\n" not in str(error)
+    assert len(str(error)) < 700
+    assert [*folder.rglob("*.json")] == []
+    assert not charged(folder)
+
+
+def charged(folder: Path) -> list[str]:
+    """How the runs ended that accounts in a folder count."""
+    return [entry.status for account in accounts_in(folder / "results") for entry in account.read()[1]]
 
 
 def test_there_are_many() -> None:
-    assert len(CASES) > 200
+    assert len(CASES) > 300
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "entrance", [lambda: bench.run("dp_sgd", TASK, BUDGET, results_dir="results"), selected, tuned]
+)
+def test_a_record_without_a_place_is_refused(
+    entrance: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "t").touch()
+    with pytest.raises(DphpoBenchError, match="Cannot write records to") as refusal:
+        entrance()
+    check_refusal(refusal.value, tmp_path)
+    (tmp_path / "results" / "t").unlink()
+    entrance()
+    assert charged(tmp_path) == ["ok"]
+
+
+def test_names_that_no_record_holds_are_refused(tmp_path: Path) -> None:
+    strange = bench.metrics.Metric("\ud800", True, lambda *_: 1.0)
+    with pytest.raises(InvalidValueError, match="Expected names and values that a record can hold") as refusal:
+        bench.run("dp_sgd", task(test=(X, Y), metrics=strange), BUDGET, results_dir=tmp_path / "results")
+    check_refusal(refusal.value, tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("method", ["dp_sgd", "noiseless", "nonprivate", "replay"])
+def test_an_optimiser_that_does_not_take_the_model_is_refused(method: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidValueError, match="Muon only supports 2D parameters") as refusal:
+        bench.run(method, task(optimizer="Muon"), BUDGET, results_dir=tmp_path / "results", not_private=True)
+    check_refusal(refusal.value, tmp_path)
+
+
+class Stating(bench.ArrayTask):
+    """A task that states a search space, which nobody has checked."""
+
+    stated: Any = None
+
+    @property
+    def facts(self) -> bench.TaskFacts:
+        return super().facts if self.stated is None else replace(super().facts, search_space=lambda: self.stated)
+
+
+SEARCHED = Stating("t", (X, Y), nn.Linear(3, 2), epochs=1)
+SEARCHES = (
+    "dp_hyper",
+    "dp_hypo",
+    "grid_composed",
+    "liu_talwar",
+    "papernot_steinke",
+    "propose_test",
+    "random_search",
+    "subsampled_tuning",
+    "successive_halving",
+)
+HYPERPARAMETERS = (*sorted(bench.recipes.HYPERPARAMETERS), "batch_size", "epochs", "learning_rate:sgd", "depth")
+NUMBERS: tuple[Any, ...] = (0.1, 1, 0, -1, 10**400, float("nan"), float("inf"), np.int64(10), np.float32(0.1))
+CHOICES = st.sampled_from(
+    (*NUMBERS, None, True, "SGD", "AdamW", "Muon", "Sgdd", "abadi:1", "abadi:-1", "cosine", "", "10", [1], X)
+)
+VALUES = st.one_of(
+    st.lists(CHOICES, max_size=2),
+    st.lists(CHOICES, min_size=1, max_size=2).map(CategoricalDistribution),
+    st.tuples(st.sampled_from((-1.0, 0.0, 0.1)), st.sampled_from((0.5, 20.0, float("inf")))).map(
+        lambda ends: FloatDistribution(*ends)
+    ),
+    CHOICES,
+)
+
+
+@pytest.mark.filterwarnings("ignore")
+@examples(40)
+@given(st.sampled_from(SEARCHES), st.dictionaries(st.sampled_from(HYPERPARAMETERS), VALUES, max_size=2))
+@example("subsampled_tuning", {"optimizer": CategoricalDistribution(["SGD", "Sgdd"])})
+@example("subsampled_tuning", {"learning_rate": CategoricalDistribution([0.1, None])})
+@example("subsampled_tuning", {"learning_rate": FloatDistribution(-1, 1)})
+@example("subsampled_tuning", {"epochs": [1, None]})
+@example("subsampled_tuning", {"momentum": [0.5]})
+@example("grid_composed", {"optimizer": ["SGD", "Muon"]})
+@example("propose_test", {"optimizer": ["SGD", "Muon"]})
+@example("random_search", {"learning_rate": FloatDistribution(-1, 1)})
+@example("papernot_steinke", {"batch_size": CategoricalDistribution([np.int64(10)])})
+@example("papernot_steinke", {"learning_rate": [0.1, float("nan")]})
+def test_a_search_space_is_refused_and_uncharged_or_searched(
+    tmp_path_factory: pytest.TempPathFactory, method: str, space: dict[str, Any]
+) -> None:
+    folder = tmp_path_factory.mktemp("searches")
+    SEARCHED.stated = space
+    try:
+        bench.run(method, SEARCHED, BUDGET, progress=QUIET, results_dir=folder / "results")
+    except DphpoBenchError as refusal:
+        check_refusal(refusal, folder)
+    else:
+        assert charged(folder) == ["ok"]
 
 
 def test_an_optimiser_s_class_is_named() -> None:
@@ -188,18 +401,18 @@ def test_numbers_of_numpy_and_paths_as_texts_are_taken(tmp_path: Path) -> None:
     budget = bench.PrivacyBudget(np.float64(3), np.float32(1e-3))
     seeds = (3, np.int64(3), torch.tensor(3))
     keys = {
-        bench.run("dp_sgd", TASK, BUDGET, seed=seed, progress=QUIET, results_dir=None).record.identity.key
+        bench.run("dp_sgd", PUBLIC, BUDGET, seed=seed, progress=QUIET, results_dir=None).record.identity.key
         for seed in seeds
     }
     assert len(keys) == 1
     result = bench.run(
-        "dp_sgd", TASK, budget, seed=0, progress=QUIET, results_dir=str(tmp_path), secure_noise=np.False_
+        "dp_sgd", PUBLIC, budget, seed=0, progress=QUIET, results_dir=str(tmp_path), secure_noise=np.False_
     )
     assert result.path is not None
     assert bench.read_record(str(result.path)) == bench.read_record(result.path)
 
 
 def test_seeds_and_epsilons_of_compare_may_be_arrays(tmp_path: Path) -> None:
-    table = bench.compare(["dp_sgd"], TASK, np.array([2.0, 4.0]), np.arange(2), results_dir=tmp_path, quiet=True)
+    table = bench.compare(["dp_sgd"], PUBLIC, np.array([2.0, 4.0]), np.arange(2), results_dir=tmp_path, quiet=True)
     found = {(record.identity.epsilon, record.identity.seed) for record in table.records}
     assert found == set(itertools.product((2.0, 4.0), (0, 1)))

@@ -6,6 +6,7 @@ import inspect
 import math
 import operator
 import os
+import re
 from collections.abc import Callable, Mapping
 from functools import cache, wraps
 from pathlib import Path
@@ -22,6 +23,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 MAX_NAME = 64
+FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # on every file system, and never hidden
 
 SMALLEST_BOUND, LARGEST_BOUND = 1e-30, 1e30
 """Bounds on what one record adds to a sum, far from where numbers become 0 or infinite."""
@@ -123,6 +125,15 @@ def short_text(name: str, value: Any) -> str:
             f"Expected {name} to be a text of 1 to {MAX_NAME} printable characters, got {shown(value, form=repr)}."
         )
     return str.__str__(value)  # a subclass could claim to equal another
+
+
+def check_file_name(what: str, name: object) -> None:
+    """Reject a name that cannot name a file or a folder everywhere."""
+    if not (isinstance(name, str) and FILE_NAME.fullmatch(name)):
+        raise InvalidValueError(
+            f"Expected {what} of at most {MAX_NAME} letters (a to z), digits, _ . and -, the first a letter or a "
+            f"digit, got {shown(name, form=repr)}: files are named so."
+        )
 
 
 def typed(function: Callable[P, R]) -> Callable[P, R]:

@@ -10,9 +10,13 @@ class DphpoBenchError(Exception):
     """Root of the errors this package raises on purpose.
 
     Messages quote what strangers wrote, so unprintable characters are escaped, line breaks among them.
+
+    Attributes:
+        asked_nothing: whether a run raised it before it asked anything of the records.
     """
 
     exit_code = 2
+    asked_nothing = False
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(escaped(arg) if isinstance(arg, str) else arg for arg in args))

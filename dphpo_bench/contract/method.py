@@ -69,7 +69,8 @@ class Plan(Displayed, Generic[P]):
         training_event: `event` without the releases that serve tuning only. The harness computes from both the
             share of the budget that tuning takes.
         parameters: input of `run`, such as a calibrated noise multiplier: a frozen dataclass, or None. Has it an
-            attribute `needs_scores` that is true, a task without scores is refused.
+            attribute `needs_scores` that is true, a task without scores is refused. If it has a function `check` of a
+            session, the harness calls that before `run`, to find mistakes before anything is released.
         releases: all planned releases.
         cost: expected cost; the number of runs of a private selection is random, and secret.
         accountant: name of the accountant whose ε counts, as in `accountants.ACCOUNTANTS`; None: the tightest.

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from dphpo_bench.base.checks import short_text
+from dphpo_bench.base.checks import check_file_name, short_text
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.base.tensors import RECORD, Records
 from dphpo_bench.base.text import shown, unknown_name_message
 from dphpo_bench.contract import metrics
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.declared import checked_shares, declared_losses, declared_scores
+from dphpo_bench.contract.distributions import checked_space
 from dphpo_bench.contract.inputs import Input as Input
 from dphpo_bench.contract.inputs import inputs_json
 from dphpo_bench.contract.metrics import Metric, ModelMetric
@@ -120,9 +121,8 @@ class TaskFacts:
         object.__setattr__(self, "class_shares", checked_shares(self))
         object.__setattr__(self, "target_scale", TargetScale.of(self.target_scale, self.kind))
         check_optimizer(self.optimizer)
-        for which, name in (("task", self.task), ("model", self.model)):
-            if name in (".", "..") or any(mark in name for mark in ("/", "\\", "\0")):  # records are files named so
-                raise InvalidValueError(f"Expected a {which}'s name without separators of paths, got {shown(name)}.")
+        check_file_name("a task's name", self.task)
+        short_text("model", self.model)
 
     def with_schedule(self, batch_size: int | None = None, epochs: float | None = None) -> "TaskFacts":
         """Return the facts with another expected batch size or number of epochs; None keeps the present value.
@@ -140,7 +140,7 @@ class TaskFacts:
         """Return all facts as JSON values, distributions in Optuna's own JSON form: part of a run's identity."""
         from optuna.distributions import distribution_to_json
 
-        space = self.search_space().items()
+        space = checked_space(self.search_space()).items()
         return {
             "task": self.task,
             "model": self.model,
@@ -181,11 +181,12 @@ class TaskFacts:
             space: the part; None: `search_space` as it is.
 
         Raises:
-            InvalidValueError: if there are none.
+            InvalidValueError: if there are none, or the task states something else than a search space.
         """
+        stated = checked_space(self.search_space())
         if space is None:
-            return self.search_space()
-        stated = self.search_space() if self.states_a_space else {}
+            return stated
+        stated = stated if self.states_a_space else {}
         # A rate for AdamW says nothing of SGD's, nor the reverse.
         alike = space.optimizer is None or (space.optimizer == "SGD") == (self.optimizer == "SGD")
         rate = self.learning_rate if alike else search.NAIVE_RATE

@@ -18,7 +18,7 @@ from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, OverBudg
 from dphpo_bench.base.text import count
 from dphpo_bench.external.declaration import Declaration
 from dphpo_bench.external.declared import DeclaredRun, Finished
-from dphpo_bench.external.opacus_parts import StepSource, accountant_of, forget_records
+from dphpo_bench.external.opacus_parts import StepSource, accountant_of, forget_records, unlike_rows
 from dphpo_bench.external.processes import in_first_process
 from dphpo_bench.external.reserved_steps import ReservedSteps
 from dphpo_bench.external.step_plan import MAX_LEVELS, MOST_STEPS, Counts, NoiseSchedule, event_of, most_steps
@@ -229,6 +229,8 @@ class StepBudget(TrainingRecord):
         Raises:
             OverBudgetError: if it does not; the record of the training is written.
         """
+        if self.planned is not None and (why := unlike_rows(getattr(self._source.optimizer, "params", ()))):
+            self._fail(why)
         if self.planned is None or self._source.skips_next:
             return
         self._read()

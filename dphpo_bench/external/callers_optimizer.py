@@ -15,7 +15,13 @@ from torch import Tensor, nn
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.external.accountants import CallersAccountant
-from dphpo_bench.external.opacus_parts import draw_secretly, hooked, poisson_sampler, refuse_other_releases
+from dphpo_bench.external.opacus_parts import (
+    draw_secretly,
+    hooked,
+    poisson_sampler,
+    refuse_other_releases,
+    unlike_rows,
+)
 from dphpo_bench.external.processes import place_in_group
 from dphpo_bench.recipes.dp_sgd import trainable
 from dphpo_bench.recipes.noise_law import Looked
@@ -211,6 +217,8 @@ class CallersOptimizer:
                 "Expected gradients of the records, got none: call loss.backward() on the model of make_private, then "
                 "tuner.step()."
             )
+        if why := unlike_rows(self._weights):
+            raise InvalidValueError(why)
         if self._ghost and not hasattr(self._ghost, "per_sample_gradient_norms"):
             raise InvalidValueError(
                 "Expected gradients that ghost clipping has clipped, got none: call criterion(model(x), y).backward() "

@@ -9,12 +9,12 @@ from typing import Any
 
 from dp_accounting.dp_event import DpEvent
 
-from dphpo_bench.base.checks import short_text, whole
+from dphpo_bench.base.checks import check_file_name, short_text, whole
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract import registry
-from dphpo_bench.harness.account import OPEN, Entry, check_file_name
+from dphpo_bench.harness.account import OPEN, Entry
 from dphpo_bench.privacy import event_texts
 from dphpo_bench.privacy.accountants.report import EpsilonReport, epsilon
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -72,7 +72,7 @@ class Declaration:
             **({} if self.unit == RECORD else {"unit": self.unit}),
             **({} if self.n_records is None else {"n_records": self.n_records}),
         }
-        return Identity(
+        return Identity.of(
             method=self.method,
             method_version=known.cls.version if known else 1,
             parameters=dict(self.parameters),

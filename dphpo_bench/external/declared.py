@@ -149,7 +149,7 @@ class DeclaredRun:
             return cls(declaration, planned, seed, Journal(), None, None)
         store = RecordStore(Path(results_dir))
         book = Account(store.root, DEFAULT if account is None else account)
-        store.check_writable()
+        store.check_writable(declaration.identity)
         lock = _locked(store, declaration)
         try:
             run = cls(declaration, planned, seed, Journal(_unfinished(store, declaration)), store, lock)

@@ -220,6 +220,20 @@ def poisson_sampler(loader: Any) -> Any:
     )
 
 
+def unlike_rows(weights: Sequence[Any]) -> str:
+    """Return why Opacus cannot clip the records of a batch, before it takes them in; empty if it can."""
+    samples = [sample for weight in weights if (sample := getattr(weight, "grad_sample", None)) is not None]
+    rows = {tuple(map(len, sample if isinstance(sample, list) else [sample])) for sample in samples}
+    if len(rows) < 2:
+        return ""
+    got = " and ".join(sorted(str(sum(row)) for row in rows))
+    return (
+        f"Expected a gradient of each record in every weight, got {got} rows: a part of the model ran once for a whole "
+        "batch, as BERT's position embeddings do, and Opacus sees one record there. Pass its inputs for each record, "
+        "such as position_ids of shape (n, length), or freeze the part."
+    )
+
+
 def forget_records(model: Any) -> None:
     """Remove the inputs and gradients of records that Opacus leaves on a module; saving it would publish them."""
     if not isinstance(model, nn.Module):

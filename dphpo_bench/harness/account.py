@@ -9,7 +9,6 @@ together).
 import errno
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -22,9 +21,10 @@ from dp_accounting.dp_event import DpEvent
 from filelock import FileLock
 from pydantic import TypeAdapter
 
-from dphpo_bench.base.errors import AccountError, InvalidValueError, UnsupportedEventError
+from dphpo_bench.base.checks import FILE_NAME, check_file_name
+from dphpo_bench.base.errors import AccountError, UnsupportedEventError
 from dphpo_bench.base.files import read_whole, write_whole
-from dphpo_bench.base.text import count, shown
+from dphpo_bench.base.text import count
 from dphpo_bench.harness.journal import append
 from dphpo_bench.harness.plan import CheckedPlan
 from dphpo_bench.privacy import event_texts
@@ -34,17 +34,8 @@ from dphpo_bench.privacy.runs_together import RenyiFilter, together
 DEFAULT = "main"
 VERSION = 1
 MAX_ACCOUNT_BYTES = 2**30
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 VOID = "void"  # the status of a release that is taken back: its run ended before it asked anything of the records
 OPEN = "open"  # the status of a release whose run has not ended, or was killed
-
-
-def check_file_name(what: str, name: object) -> None:
-    """Reject a name that cannot stand in the name of a file."""
-    if not (isinstance(name, str) and _NAME.fullmatch(name)):
-        raise InvalidValueError(
-            f"Expected {what} of at most 64 letters, digits, _ . and -, got {shown(name, form=repr)}."
-        )
 
 
 @dataclass(frozen=True)
@@ -344,7 +335,7 @@ def refuse_if_closed() -> None:
 def accounts_in(root: Path) -> list[Account]:
     """Return all accounts of a folder of results."""
     names = sorted(path.stem for path in (root / ".accounts").glob("*.jsonl"))
-    return [Account(root, name) for name in names if _NAME.fullmatch(name)]
+    return [Account(root, name) for name in names if FILE_NAME.fullmatch(name)]
 
 
 def _parsed(lines: Sequence[Any]) -> tuple[Cap | None, Sequence[Entry]]:

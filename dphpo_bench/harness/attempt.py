@@ -79,11 +79,14 @@ def _let_run(
     )
     try:
         with sealed() as complaints:
+            if check := getattr(checked.plan.parameters, "check", None):
+                check(session)
             outcome = _isolated(method.run(replace(checked.plan), session), setup.unseeded)
     except OverBudgetError as error:
         return None, "over_budget", reason_of(error, setup.unseeded)
     except DphpoBenchError as error:
         if ledger.untouched and not complaints:  # a mistake in the call, found before anything was released
+            error.asked_nothing = True
             raise
         return None, "failed", reason_of(error, setup.unseeded)
     except (Exception, SystemExit) as error:

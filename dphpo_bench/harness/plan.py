@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from dphpo_bench.base.checks import typed
+from dphpo_bench.base.checks import check_file_name, typed
 from dphpo_bench.base.displays import Display, Displayed
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, PlanOverBudgetError, SealedDataError
 from dphpo_bench.base.tensors import RECORD
@@ -101,6 +101,7 @@ def plan(
     """
     method, task = method_of(method), task_of(task)
     facts = task.facts
+    check_file_name("a method's name", method.name)
     sibling_of(method, task)
     if not isinstance(budget, PrivacyBudget):
         raise InvalidValueError(f"Expected a PrivacyBudget(epsilon, delta), got {shown(budget, form=repr)}.")

@@ -98,7 +98,7 @@ def _sibling_hash(task: Task, source: DataSource) -> str | None:
 
 
 def identity_of(method: Method, of_task: Mapping[str, Any], budget: PrivacyBudget, seed: int | None) -> Identity:
-    return Identity(
+    return Identity.of(
         method=method.name,
         method_version=_version_of(method),
         parameters=parameters_of(method),

@@ -215,6 +215,7 @@ def run(
     train = load() if task.public else None
     identity = identity_of(method, task_identity(task, checked.facts, source), budget, seed)
     if store:
+        store.check_writable(identity)
         store.check_free(identity)
     goes_on = setup.unseeded or not task.public  # and then is counted once
     if counted:

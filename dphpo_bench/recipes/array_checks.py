@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,6 @@ from dphpo_bench.contract.task import Input
 from dphpo_bench.data.labels import Class
 from dphpo_bench.training.failures import described, is_about_types
 from dphpo_bench.training.losses import IGNORED, logits, tensors_of
-
-if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
 
 
 def example_of(build: Callable[[], nn.Module], model: Any) -> nn.Module:
@@ -62,25 +59,6 @@ def check_columns(train: list[str] | None, test: list[str] | None) -> None:
             f"Expected the columns of test to be those of train in the same order, {shown(', '.join(train), 200)}, "
             f"got {shown(', '.join(test), 200)}."
         )
-
-
-def checked_space(space: "Mapping[str, BaseDistribution]", n_records: int) -> "dict[str, BaseDistribution]":
-    """Return a search space as a dictionary; reject what no run could draw."""
-    from optuna.distributions import BaseDistribution
-
-    for name, distribution in space.items():
-        if not isinstance(distribution, BaseDistribution):
-            raise InvalidValueError(
-                f"Expected distributions of Optuna in search_space, such as FloatDistribution(1e-4, 1, log=True), got "
-                f"{shown(distribution, form=repr)} for {name!r}."
-            )
-    sizes = space.get("batch_size")
-    largest = max(getattr(sizes, "choices", [getattr(sizes, "high", 0)]))
-    if largest > n_records:
-        raise InvalidValueError(
-            f"Expected batch sizes of search_space up to n_records={n_records}, got up to {largest}."
-        )
-    return dict(space)
 
 
 def default_batch_size(n_records: int) -> int:

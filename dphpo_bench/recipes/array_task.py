@@ -20,6 +20,7 @@ from dphpo_bench.base.handed_over import refuse_loaders, unexpected
 from dphpo_bench.base.tensors import RECORD, Records, leaves
 from dphpo_bench.contract.declared import advice_on_scores, check_balanced, declared_losses
 from dphpo_bench.contract.descriptions import DisplayedTask
+from dphpo_bench.contract.distributions import checked_space
 from dphpo_bench.contract.metrics import Metric, ModelMetric
 from dphpo_bench.contract.registry import task_of
 from dphpo_bench.contract.search_space import default_search_space
@@ -36,7 +37,6 @@ from dphpo_bench.recipes.array_checks import (
     check_columns,
     check_labels,
     checked_metrics,
-    checked_space,
     default_batch_size,
     example_of,
     inputs_of,
@@ -45,6 +45,7 @@ from dphpo_bench.recipes.array_checks import (
     shapes_of,
 )
 from dphpo_bench.recipes.handed_over import check_losses, check_model, refuse_ignored_steps
+from dphpo_bench.recipes.searched_run import check_values
 from dphpo_bench.training.augmentation import Augmentation, Transform, augmentation_of
 from dphpo_bench.training.functional import copied
 from dphpo_bench.training.losses import Objective, PerRecord
@@ -69,7 +70,7 @@ class ArrayTask(DisplayedTask, Task):
     records, and N, `batch_size`, `epochs` and δ count units.
 
     Args:
-        name: names the task in records and tables.
+        name: names the task in records and tables, and files: letters from a to z, digits, _ . and -, at most 64.
         train: private records: (inputs, labels) as arrays, tensors, frames or dictionaries of arrays, a
             `torch.utils.data.Dataset` with a length, or what else `data.arrays.as_records` takes. They are copied. Real
             inputs become float32 unless they are half precision; integers stay integers where the model takes them.
@@ -107,7 +108,8 @@ class ArrayTask(DisplayedTask, Task):
         epochs: passes over the data in expectation. Few epochs need less noise per step, many learn more.
         optimizer: name of a `torch.optim` class.
         learning_rate: for methods that tune none.
-        search_space: what searches may vary, as Optuna distributions by name; default: the learning rate.
+        search_space: what searches may vary, as Optuna distributions or lists of choices by name; default: the
+            learning rate.
         pretrained: start each run from the module's weights as they are now. They must not have seen these records:
             that training would not be accounted for.
         public: whether anybody may have the training records. If not, runs are not seeded by default.
@@ -205,7 +207,7 @@ class ArrayTask(DisplayedTask, Task):
             for records, which in ((self._train, "train"), (self._test, "test")):
                 scale.check(records.named()["targets"], which)
         n = self._train.n_units
-        space = None if search_space is None else checked_space(search_space, n)
+        space = None if search_space is None else checked_space(search_space)
         self._facts = TaskFacts(
             task=name,
             model=type(example).__name__,
@@ -224,6 +226,7 @@ class ArrayTask(DisplayedTask, Task):
             class_weights=class_weights,
             target_scale=scale,
         )
+        check_values(self._facts, space or {})
         check_balanced(scores, class_shares)
         if self.augment:
             self.augment.check(self._train.inputs)

@@ -11,7 +11,7 @@ from dphpo_bench.contract.search_space import OF_ONE_OPTIMIZER, Candidate, Exten
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import ClippingRule, DpSgd
-from dphpo_bench.recipes.searched_run import DpSgdRun, searched_run
+from dphpo_bench.recipes.searched_run import DpSgdRun, check_values, searched_run
 from dphpo_bench.recipes.single_run import TrainingMethod
 from dphpo_bench.recipes.trial import SearchThenTrain, Trial, Whole
 from dphpo_bench.training.optimizer_names import OptimizerName
@@ -49,10 +49,17 @@ class CandidateMethod(TrainingMethod[P]):
         return DpSgd.of(facts, optimizer=self.optimizer, clipping=self.clipping, averaging=self.averaging)
 
     def searched_space(self, facts: TaskFacts) -> Space | None:
-        """Return the part of the task's search space that is searched; None: the space as it is."""
+        """Return the part of the task's search space that is searched; None: the space as it is.
+
+        Raises:
+            InvalidValueError: if it holds a value that no run takes.
+        """
         extent = self.space or (None if facts.states_a_space else self.unstated)
-        if extent is None:
-            return None
+        space = None if extent is None else self._part(extent, facts)
+        check_values(facts, facts.searched(space))
+        return space
+
+    def _part(self, extent: Extent, facts: TaskFacts) -> Space:
         set_by_hand = {
             "clipping": self.clipping != "auto_s",
             "batch_size": self.batch_size is not None,

@@ -1,10 +1,11 @@
 """A DP-SGD run whose batch size or number of epochs is searched: one run for each combination, with its own noise."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from dphpo_bench.base.checks import number
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.method import Cost, Plan, Release
@@ -13,9 +14,11 @@ from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS, DpSgd
 from dphpo_bench.session.session import Session
+from dphpo_bench.training.optimizer_names import check_optimizer
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
+    from optuna.distributions import BaseDistribution
     from torch import nn
 
 
@@ -216,6 +219,32 @@ def searched_run(
         return Combination(run.with_noise(noise), batch_size, epochs)
 
     return SearchedRun(tuple(combination(**schedule) for schedule in schedules), drawn)
+
+
+def check_values(facts: TaskFacts, space: "Mapping[str, BaseDistribution]") -> None:
+    """Refuse a search space with a value that no run takes: of every category, and both ends of every range.
+
+    Every search asks this in its plan, so that nothing is counted before.
+
+    Args:
+        facts: of the task.
+        space: what is searched, of which names that no run has are left to `refuse_search_space`.
+
+    Raises:
+        InvalidValueError: if a value is out of its hyperparameter's range.
+        UnknownNameError: if there is no such optimiser or clipping rule.
+    """
+    run = DpSgd.of(facts)
+    for entry, distribution in space.items():
+        name, _, optimizer = entry.partition(":")
+        if optimizer:
+            check_optimizer(optimizer)
+        for candidate in search.grid({name: distribution}, 2):
+            if name in search.SCHEDULE:
+                number(name, candidate[name], low=0)
+                facts.with_schedule(**candidate)
+            elif name in HYPERPARAMETERS:
+                check_optimizer(run.having(candidate).optimizer)
 
 
 def refuse_search_space(facts: TaskFacts, names: Collection[str], why: str, space: search.Space | None = None) -> None:

@@ -143,21 +143,17 @@ class Trial:
         )
 
     def best_of(self, session: Session, runs: "RunCount", proposals: "Proposals | None" = None) -> "Trained | None":
-        """`Session.best_of` of such trials; None if there is no winner.
-
-        Raises:
-            DphpoBenchError: at a mistake that would fail every trial.
-        """
-        self.check(session)
+        """`Session.best_of` of such trials; None if there is no winner."""
         best: Trained | None = session.best_of(self, runs, self.event, proposals=proposals)
         return best
 
     def check(self, session: Session) -> None:
-        """Find mistakes before anything is charged: in a selection, a trial that raises is a trial that lost.
+        """Find optimisers that do not take the model or their options, before anything is charged.
+
+        In a selection, a trial that raises is a trial that lost. The harness asks this before it runs a plan.
 
         Raises:
-            InvalidValueError: if the search space holds what is no hyperparameter of a run.
-            UnknownNameError: if there is no such optimiser or clipping rule.
+            InvalidValueError: if there is one.
         """
         from dphpo_bench.training.optimizers import UpdateRule
 
@@ -207,6 +203,10 @@ class SearchThenTrain:
 
     trial: Trial
     final: DpSgdRun
+
+    def check(self, session: Session) -> None:
+        """See `Trial.check`."""
+        self.trial.check(session)
 
 
 def winner_outcome(best: Trained | None, session: Session) -> Outcome:

@@ -18,14 +18,16 @@ from pydantic import (
     Field,
     JsonValue,
     SerializerFunctionWrapHandler,
+    ValidationError,
     field_validator,
     model_serializer,
     model_validator,
 )
 
 from dphpo_bench.base.displays import Display, Displayed, as_texts
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import RECORD
-from dphpo_bench.base.text import compact_json, count, finite_json, value_text
+from dphpo_bench.base.text import compact_json, count, finite_json, plainly, shown, value_text
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.records.measure import measure_named, shown_measure
 
@@ -113,6 +115,25 @@ class Identity(_Part):
         values = self.model_dump(exclude={"run"} if self.run is None else None)  # nor a sibling where there is none
         text = json.dumps({"identity_version": IDENTITY_VERSION, **values}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @classmethod
+    def of(cls, **values: Any) -> "Identity":
+        """Return the identity of these values, before anything runs.
+
+        Raises:
+            InvalidValueError: if no record can hold them, such as a name that is empty or not to be encoded.
+        """
+        try:
+            identity = cls(**values)
+            if (size := len(identity.model_dump_json().encode())) > MAX_RECORD_BYTES:
+                raise ValueError(f"they take {size} bytes, more than {MAX_RECORD_BYTES}")
+        except ValueError as error:
+            first = error.errors()[0] if isinstance(error, ValidationError) else None
+            reason = f"{'.'.join(map(str, first['loc']))}: {plainly(first['msg'])}" if first else str(error)
+            raise InvalidValueError(
+                f"Expected names and values that a record can hold: {shown(reason, 300)}."
+            ) from None
+        return identity
 
 
 class Epsilon(_Part):

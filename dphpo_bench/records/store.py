@@ -127,19 +127,21 @@ class RecordStore:
         except RecordError:
             pass
 
-    def check_writable(self) -> None:
-        """Check, before any work is done, that records can be written.
+    def check_writable(self, identity: Identity | None = None) -> None:
+        """Check, before any work is done, that records can be written, or the record of an identity.
 
         Raises:
             RecordError: if the folder cannot be created or written to.
         """
+        folder = self.root if identity is None else self.path_of(identity).parent
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.root):
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
                 pass
-        except OSError as error:
+        except (OSError, ValueError) as error:  # the second: a text that is no path here
+            reason = getattr(error, "strerror", None) or error
             raise RecordError(
-                f"Cannot write records to {self.root}: {error.strerror}. Name a writable folder with --results-dir."
+                f"Cannot write records to {folder}: {reason}. Name a writable folder with --results-dir."
             ) from None
 
     def write(self, record: RunRecord) -> Path:

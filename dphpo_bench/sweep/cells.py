@@ -21,15 +21,16 @@ from dphpo_bench.harness.account import Entry
 from dphpo_bench.harness.cost_cache import CostCache
 from dphpo_bench.harness.entry import Counted
 from dphpo_bench.harness.journal import Journal
-from dphpo_bench.harness.own_data import records_digest
+from dphpo_bench.harness.own_data import check_declared, records_digest
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.plan_cache import PlanCache
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.harness.run import run
 from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.records.filters import Only
-from dphpo_bench.records.record import Identity, RunRecord, moment
+from dphpo_bench.records.record import Epsilon, Identity, Privacy, RunRecord, moment
 from dphpo_bench.sweep.processes import Answer
 from dphpo_bench.sweep.resources import Resources
 from dphpo_bench.sweep.suite import Suite, TaskMaker
@@ -197,7 +198,8 @@ def run_cell(job: str) -> str:
         )
     except Exception as error:
         reason = reason_of(error, hide=work.counted is not None and work.identity.seed is None)
-        return failed_record(work.identity, reason, time.monotonic() - start).to_json()
+        is_refused = work.counted is not None and isinstance(error, DphpoBenchError) and error.asked_nothing
+        return failed_record(work.identity, reason, time.monotonic() - start, asked_nothing=is_refused).to_json()
     return result.record.to_json()
 
 
@@ -228,6 +230,7 @@ def prepare_data(job: str) -> str:
     try:
         task.prepare(work.source)
         train = task.load_train(work.source)  # a task that prepares nothing may download or refuse here
+        check_declared(task.facts, train)
         task.load_test(work.source)
     except DphpoBenchError as error:
         return json.dumps({"error": str(error), "digest": ""})
@@ -236,17 +239,29 @@ def prepare_data(job: str) -> str:
     return json.dumps({"error": "", "digest": digest})
 
 
-def failed_record(identity: Identity, reason: str, seconds: float) -> RunRecord:
+_NOTHING = Epsilon(epsilon=0, accountant="none", by_accountant={})
+_NO_RELEASE = Privacy(
+    planned=_NOTHING,
+    recomputed=_NOTHING,
+    epsilon=0,
+    tuning_share=0,
+    end_to_end_private=True,
+    ledger=Ledger().to_json(),
+)
+
+
+def failed_record(identity: Identity, reason: str, seconds: float, *, asked_nothing: bool = False) -> RunRecord:
     """Return the record of a run that could not make its own. Its releases are unknown, so it states no ε.
 
-    Whether its time is a secret is unknown, too, and a run without a seed may have one.
+    A run that was refused before it asked anything of the records states ε = 0. Whether the time of another is a
+    secret is unknown, too, and a run without a seed may have one.
     """
     hidden = identity.seed is None
     return RunRecord(
         identity=identity,
         status="failed",
         error=reason,
-        privacy=None,
+        privacy=_NO_RELEASE if asked_nothing else None,
         cost=None,
         seconds={} if hidden else {"total": seconds},
         peak_memory_bytes=None,

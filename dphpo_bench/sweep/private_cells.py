@@ -114,6 +114,7 @@ class PrivateCells:
         release = self._release(cell)
         if isinstance(release, str):
             raise InvalidValueError(release)
+        self.store.check_writable(cell.identity)
         journal = self._journal(cell)
         # The same noise on other sums, or on other questions, would show the records.
         repeatable = not cell.resources.gpus and journal.values.get(CONDITIONS) == _conditions(cell)

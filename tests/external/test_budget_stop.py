@@ -588,3 +588,20 @@ def test_a_hundred_thousand_steps_are_cheap() -> None:
         ends = stop.after_step()
     assert ends
     assert stop.taken == 100_000
+
+
+def test_a_part_that_opacus_cannot_clip_costs_nothing(tmp_path: Path) -> None:
+    class Shared(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift, self.layer = torch.nn.Embedding(4, 1), torch.nn.Linear(4, 2)
+
+        def forward(self, inputs: torch.Tensor) -> Any:
+            return self.layer(inputs + self.shift(torch.arange(4)[None])[..., 0])
+
+    parts, stop = private_parts(model=Shared()), budget_of(tmp_path)
+    begin(stop, parts)
+    torch.nn.functional.cross_entropy(parts.model(torch.randn(8, 4)), torch.zeros(8, dtype=torch.int64)).backward()
+    with pytest.raises(OverBudgetError, match=r"got 1 and 8 rows: .* nothing was counted"):
+        stop.before_step()
+    assert not Account(tmp_path).read()[1]

@@ -36,7 +36,11 @@ LONG = 3  # a seed of several trials
 
 pytestmark = [
     pytest.mark.filterwarnings(
-        "ignore:seed=", "ignore:No account", "ignore:No model", "ignore:The winner's", "ignore:Training drew nothing from"
+        "ignore:seed=",
+        "ignore:No account",
+        "ignore:No model",
+        "ignore:The winner's",
+        "ignore:Training drew nothing from",
     ),
     pytest.mark.usefixtures("one_number"),
 ]
@@ -695,8 +699,9 @@ def test_a_final_run_that_fails_leaves_hyperparameters_and_no_model() -> None:
     assert of.result().params == trial.params
 
 
-def test_learning_rates_are_extrapolated_as_the_method_says() -> None:
-    space = {"learning_rate": FloatDistribution(0.01, 0.1), "optimizer": CategoricalDistribution(["SGD"])}
+@pytest.mark.parametrize("values", [FloatDistribution(0.01, 0.1), ["slow", "fast"]], ids=["numbers", "names"])
+def test_learning_rates_are_extrapolated_as_the_method_says(values: Any) -> None:
+    space = {"learning_rate": values, "optimizer": CategoricalDistribution(["SGD"])}
     of = Study(
         space,
         budget=BUDGET,
@@ -707,13 +712,13 @@ def test_learning_rates_are_extrapolated_as_the_method_says() -> None:
         results_dir=None,
         seed=0,
     )
-    rates: list[float] = []
+    rates: list[Any] = []
     for trial in of:
         rates.append(trial.params["learning_rate"])
         if not trial.is_final:
             trial.sample(10)
         of.tell(trial, [1.0], "model")
-    assert any(rates[-1] == pytest.approx(rate / 0.2) for rate in rates[:-1])
+    assert rates[-1] in (rates[:-1] if values == ["slow", "fast"] else [pytest.approx(rate / 0.2) for rate in rates])
 
 
 def test_the_sample_is_secret_and_the_same_for_all_trials() -> None:

@@ -439,3 +439,26 @@ def test_a_loop_of_whole_batches_is_none_for_a_model_that_takes_one_record_at_on
     tuner.attach(torch.optim.AdamW(model.parameters()))
     tuner.backward()
     tuner.step()
+
+
+class Positions(nn.Module):
+    """A network that looks up positions once for a whole batch, as BERT does: Opacus sees one record there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions, self.layer = nn.Embedding(5, 1), nn.Linear(5, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.layer(inputs + self.positions(torch.arange(5)[None])[..., 0])
+        return outputs
+
+
+def test_a_part_that_opacus_cannot_clip_costs_nothing(tmp_path: Path) -> None:
+    model = Positions()
+    tuner = tuner_of(model, results_dir=tmp_path)
+    module, optimizer, loader, accountant = private(model, tuner)
+    tuner.attach(optimizer, loader, accountant)
+    functional.cross_entropy(module(TRAIN.inputs[:50]), TRAIN.targets[:50]).backward()
+    with pytest.raises(InvalidValueError, match=r"got 1 and 50 rows: .* BERT's position embeddings"):
+        tuner.step()
+    assert not [*tmp_path.iterdir()]

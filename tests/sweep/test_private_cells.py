@@ -82,6 +82,17 @@ def test_seeds_that_are_asked_for_are_heeded_with_a_warning_and_share_no_noise()
     assert first.released["max_grad_norm"] != second.released["max_grad_norm"]
 
 
+@pytest.mark.filterwarnings("ignore:Task own_rows has private data")
+def test_a_run_that_its_worker_refuses_is_not_counted() -> None:
+    task = own_task(search_space={"momentum": [0.5]})  # which AdamW does not take
+    table = bench.compare(["random_search", "dp_sgd"], task, [2], [4], delta=1e-4, quiet=True, workers=1)
+    assert {record.identity.method: record.status for record in table.records} == {
+        "random_search": "failed",
+        "dp_sgd": "ok",
+    }
+    assert [release.method for release in bench.account("results").releases] == ["dp_sgd"]
+
+
 def test_methods_without_privacy_are_refused_before_anything_runs() -> None:
     with pytest.raises(InvalidValueError, match="grid_oracle has no privacy"):
         compared(["dp_sgd", "grid_oracle"])
