@@ -19,6 +19,7 @@ from dphpo_bench.data.source import DataSource
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.raw import RawRecords
 from dphpo_bench.session.session import Session, open_session
+from dphpo_bench.testing.runs import empty_folder
 from dphpo_bench.training.randomness import Streams
 
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -29,10 +30,23 @@ settings.register_profile("steady", deadline=None, derandomize=True, suppress_he
 settings.load_profile("steady")
 
 
+# A relative path means the folder that pytest is started in; the tests are started in others.
+for name, value in os.environ.items():
+    if name.startswith("DPHPO_BENCH_") and Path(value).exists():
+        os.environ[name] = str(Path(value).resolve())
+
+
 def pytest_collection_finish() -> None:
     """Spare the garbage collector, and whoever asks it for all objects, the million that collected tests are."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _empty_folder() -> Iterator[None]:
+    """Start each test in an empty folder: what lies where pytest is started decides no test."""
+    with empty_folder():
+        yield
 
 
 class TinyTask(bench.Task):

@@ -21,7 +21,7 @@ from dphpo_bench.audit.arguments import ATTACKS, AttackName, check_arguments, mo
 from dphpo_bench.audit.bounds import LowerBound, best_bounds
 from dphpo_bench.audit.canaries import GRADIENTS, LABELS, MODEL, SETUPS
 from dphpo_bench.audit.curves import Curve, claimed_curve
-from dphpo_bench.audit.sizes import FEWEST, Size, default_size, size_for_curve, size_for_epsilon
+from dphpo_bench.audit.sizes import FEWEST, Reach, Size, default_size, reach, size_for_curve, size_for_epsilon
 from dphpo_bench.base.errors import AccountError, AuditError, UnsupportedEventError
 from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import Progress
@@ -67,6 +67,7 @@ class Audit:
     runs: int  # of the procedure, for each attack
     needed: Size | None = None  # the smallest size at which right guesses refute the claim's curve, if within reach
     needed_for_epsilon: Size | None = None  # the smallest one at which they show an ε above the claimed one
+    reach: Reach | None = None  # what the white box finds at this size; None without it, or without a claim
 
     @property
     def refutes(self) -> bool:
@@ -159,7 +160,7 @@ def audit(
         attacks: the confidence accounts for taking the best of them.
         canaries: m of each run. About half of them replace other records.
         runs: of the procedure for each attack, with fresh canaries. Without both numbers, `sizes.default_size` chooses
-            them; else the default is 300 canaries, or half of the records if that is less, and one run.
+            them; else the default is 1,400 canaries, or half of the records if that is less, and one run.
         confidence: probability that the bound is right.
         private_records: allow private records: each run of the audit releases something about them, beside the run that
             is audited.
@@ -255,7 +256,10 @@ def audit(
         by_attack,
         runs,
         size_for_curve(curves[best], budget.delta, error, most),
-        size_for_epsilon(claimed, budget.delta, error, most),
+        size_for_epsilon(claimed, budget.delta, error, most, curves[best]),
+        reach(canaries * runs, budget.delta, curves[GRADIENTS], (1 - confidence) * weights[GRADIENTS])
+        if curves.get(GRADIENTS)
+        else None,
     )
 
 

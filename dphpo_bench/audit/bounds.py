@@ -19,12 +19,22 @@ from dphpo_bench.audit.curves import ROUNDING, Curve, Guesses, least_total, refu
 
 LARGEST_EPSILON = 100.0  # more than any audit shows: with all of n guesses right, the bound is below ln n + 20
 
-SHARES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""Shares of the canaries that are guessed about, half as in and half as out; fixed before any run."""
+Sides = tuple[float, float]
+"""Shares of the canaries that are guessed to be in, and to be out."""
+
+SIDES: tuple[Sides, ...] = (
+    *((0.01, 0.01), (0.025, 0.025), (0.05, 0.05), (0.1, 0.1), (0.25, 0.25), (0.5, 0.5)),
+    (0.1, 0.0),  # a release without noise shows canaries that are in, and of no canary that it is out
+)
+"""Numbers of guesses that are tried, all fixed before any run."""
 
 LARGE_DELTA = 0.1
-"""Value of 2 m δ from which on an audit tries a single number of guesses. The p-value has a term of 2 m δ / i, which
+"""Value of 2 m δ from which on an audit tries few numbers of guesses. The p-value has a term of 2 m δ / i, which
 is small only with many more right guesses than expected, so each further test costs more than it may show."""
+
+FEW_SIDES: tuple[Sides, ...] = ((0.1, 0.1), (0.1, 0.0))
+MANY_GUESSES: Sides = (0.25, 0.25)
+"""The only test where δ is large and none of `FEW_SIDES` could refute the curve."""
 
 
 @dataclass(frozen=True)
@@ -71,42 +81,50 @@ def refuted_epsilon(guesses: Guesses, delta: float, error: float = 0.05) -> floa
     return max(0.0, root - 1e-8)
 
 
-def guess(scores: "NDArray[np.float64]", members: "NDArray[np.bool_]", share: float) -> Guesses:
+def guess(scores: "NDArray[np.float64]", members: "NDArray[np.bool_]", sides: Sides) -> Guesses:
     """Guess that canaries with high scores are in and those with low scores are out, and count right guesses.
 
     A score, shape (m,), is higher if a canary seems to be in; NaN counts as the median.
     """
     canaries = len(scores)
-    each = _on_each_side(canaries, share)
+    inside, outside = _numbers(canaries, sides)
     unknown = np.isnan(scores)
     known = np.sort(scores[~unknown])
     middle = known[len(known) // 2] if len(known) else 0.0
     order = np.argsort(np.where(unknown, middle, scores), kind="stable")
-    correct = int(np.count_nonzero(members[order[-each:]]) + np.count_nonzero(~members[order[:each]]))
-    return Guesses(canaries, 2 * each, correct)
+    right = np.count_nonzero(members[order[canaries - inside :]]) + np.count_nonzero(~members[order[:outside]])
+    return Guesses(canaries, inside + outside, int(right))
 
 
-def _on_each_side(canaries: int, share: float) -> int:
-    return max(1, math.floor(share * canaries / 2))
+def _numbers(canaries: int, sides: Sides) -> list[int]:
+    return [max(1, math.floor(share * canaries)) if share else 0 for share in sides]
 
 
-def _shares(canaries: int, delta: float) -> tuple[float, ...]:
-    return SHARES if 2 * canaries * delta < LARGE_DELTA else (0.5,)
+def all_right(canaries: int, sides: Sides) -> Guesses:
+    """Return what an attack that errs nowhere has."""
+    return Guesses(canaries, sum(_numbers(canaries, sides)), sum(_numbers(canaries, sides)))
 
 
-def _all_right(canaries: int, delta: float) -> list[Guesses]:
-    guessed = [2 * _on_each_side(canaries, share) for share in _shares(canaries, delta)]
-    return [Guesses(canaries, number, number) for number in guessed]
+def sides_for(canaries: int, delta: float, curve: Curve, error: float) -> Sequence[Sides]:
+    """Return the tests that share an error probability: those whose right guesses refute the curve, if there are any.
+
+    They depend on the claim and on the size alone.
+    """
+    usual = SIDES if 2 * canaries * delta < LARGE_DELTA else FEW_SIDES
+    able = [sides for sides in usual if refutes(all_right(canaries, sides), curve, error / len(usual))]
+    return able or (SIDES if usual is SIDES else (MANY_GUESSES,))
 
 
-def ceiling(canaries: int, delta: float, error: float) -> float:
-    tests = _all_right(canaries, delta)
-    return max(refuted_epsilon(guesses, delta, error / len(tests)) for guesses in tests)
+def ceiling(canaries: int, delta: float, error: float, curve: Curve = ()) -> float:
+    """Return the largest ε that an audit of this claim and size can show."""
+    tests = sides_for(canaries, delta, curve, error)
+    return max(refuted_epsilon(all_right(canaries, sides), delta, error / len(tests)) for sides in tests)
 
 
 def refutable(canaries: int, delta: float, curve: Curve, error: float) -> bool:
-    tests = _all_right(canaries, delta)
-    return any(refutes(guesses, curve, error / len(tests)) for guesses in tests)
+    """Return whether right guesses alone refute the curve."""
+    tests = sides_for(canaries, delta, curve, error)
+    return any(refutes(all_right(canaries, sides), curve, error / len(tests)) for sides in tests)
 
 
 def best_bounds(
@@ -132,7 +150,7 @@ def best_bounds(
     best = []
     for (scores, members), weight, curve in zip(attacks, weights, curves, strict=True):
         error = (1 - confidence) * weight
-        tests = [guess(scores, members, share) for share in _shares(len(scores), delta)]
+        tests = [guess(scores, members, sides) for sides in sides_for(len(scores), delta, curve, error)]
         each = error / len(tests)
         strongest = max(tests, key=lambda guesses: refuted_epsilon(guesses, delta, each))
         best.append(
@@ -140,7 +158,7 @@ def best_bounds(
                 refuted_epsilon(strongest, delta, each),
                 confidence,
                 strongest,
-                ceiling(len(scores), delta, error),
+                ceiling(len(scores), delta, error, curve),
                 any(refutes(guesses, curve, each) for guesses in tests),
                 refutable(len(scores), delta, curve, error),
             )

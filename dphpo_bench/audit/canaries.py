@@ -39,9 +39,9 @@ TAG = 10.0  # value of a canary's input, so large that its gradient lies almost 
 class Transcript:
     """A `session.Observer` that adds up how far released gradients point along the gradients of canaries.
 
-    In Gaussian noise of known deviation, the sum of ⟨gradient, direction⟩ · length / deviation² is the log-likelihood
-    ratio of a canary, but for terms that all canaries share. `tags` selects the part of a gradient that belongs to the
-    canaries' inputs, shape (classes, m).
+    In Gaussian noise, the sum of ⟨gradient, direction⟩ · length / deviation² is the log-likelihood ratio of a canary,
+    but for terms that all canaries share. The deviation is measured, not taken from the ledger. `tags` selects the
+    part of a gradient that belongs to the canaries' inputs, shape (classes, m).
     """
 
     def __init__(self, canaries: Records, tags: "Callable[[Sequence[Tensor]], Tensor]") -> None:
@@ -50,13 +50,16 @@ class Transcript:
         self.scores = torch.zeros(len(canaries), dtype=torch.float64)
         self.releases = 0
 
-    def gradient(self, model: nn.Module, released: Sequence[Tensor], share: float, noise: float) -> None:
+    def gradient(self, model: nn.Module, released: Sequence[Tensor], share: float) -> None:
         with torch.no_grad():
             labels, outputs = single(self._canaries.targets), all_outputs(model, self._canaries)
             slopes = functional.softmax(outputs, dim=1) - functional.one_hot(labels, outputs.shape[1])
             directions = functional.normalize(slopes.nan_to_num(nan=0.0), dim=1)
-            along = (self._tags(released).detach().cpu().double().T * directions).sum(dim=1)
-        self.scores += along.nan_to_num(nan=0.0) * share / max(noise, 1e-3 * share) ** 2
+            tags = self._tags(released).detach().cpu().double().nan_to_num(nan=0.0).T
+            along = (tags * directions).sum(dim=1)
+            # Across the canaries' gradients there is nothing but noise. A release that has less of it says more.
+            across = (tags.square().sum() - along.square().sum()).clamp(min=0.0) / (tags.numel() - len(tags))
+        self.scores += along * share / max(across.item(), (1e-3 * share) ** 2)
         self.releases += 1
 
     def trial(self) -> "Transcript":

@@ -16,6 +16,7 @@ ROUNDING = 1e-9  # more than the rounding errors of the recursion, as a share of
 PER_DECADE = 2  # points of a curve for each factor of ten of δ. Six would lower p-values by a tenth
 
 LARGEST_DELTA = 0.5
+LARGEST_EPSILON = 500.0  # claims above this are refuted by no audit, and exponentials of some overflow
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,13 @@ def claimed_curve(epsilon: "Callable[[float], float]", claim: tuple[float, float
     Points of a δ far below the error probability refute nothing that others do not. `epsilon` is ∞ where it is not
     known; `claim` is (ε, δ) of the plan, and one of the points.
     """
-    if claim[0] == math.inf:
+    if claim[0] > LARGEST_EPSILON:
         return ()
     least = math.log10(max(claim[1], error / 100))
     steps = math.ceil(PER_DECADE * (math.log10(LARGEST_DELTA) - least))
     deltas = [10 ** (least + step / PER_DECADE) for step in range(steps)] + [LARGEST_DELTA]
     others = ((epsilon(delta), delta) for delta in deltas if delta > claim[1])
-    return (claim, *(point for point in others if point[0] < math.inf))
+    return (claim, *(point for point in others if point[0] <= LARGEST_EPSILON))
 
 
 def refutes(guesses: Guesses, curve: Curve, error: float) -> bool:

@@ -25,7 +25,7 @@ def audit_command(
     canaries: Annotated[
         int | None,
         typer.Option(
-            help="Records of each run that coin flips put in or leave out. Default: 300 or fewer; without --runs, as "
+            help="Records of each run that coin flips put in or leave out. Default: 1,400 or fewer; without --runs, as "
             "many as can refute the claim."
         ),
     ] = None,
@@ -33,8 +33,8 @@ def audit_command(
         int | None,
         typer.Option(
             min=1,
-            help="Runs for each attack; all their canaries count together. Default: 1; without --canaries, as many as "
-            "can refute the claim.",
+            help="Runs for each attack; all their canaries count together. Default: 1; without --canaries, 2 for small "
+            "data, or as many as can refute the claim.",
         ),
     ] = None,
     confidence: Annotated[float, typer.Option(help="Confidence that the lower bound is right.")] = 0.95,

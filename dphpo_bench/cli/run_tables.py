@@ -142,8 +142,20 @@ def audit_table(audit: "Audit", title: str, path: Path) -> "Table":
         f"Claimed: ε = {audit.claimed:.6g} at δ = {audit.delta:.3g}. All bounds hold at once with confidence "
         f"{audit.bound.confidence:g}. {audit_verdict(audit)} Record: {path}"
     )
+    title = f"{title}. {hidden_faults(audit)}" if audit.can_refute else title
     return table(
         columns, audit.by_attack.items(), title=title, title_justify="left", caption=caption, caption_justify="left"
+    )
+
+
+def hidden_faults(audit: "Audit") -> str:
+    """Return what an audit of this size does not find, a line to read before its result."""
+    if audit.reach is None:
+        return "It attacks no released gradient, so it finds large faults only."
+    single = f" of fewer than {math.ceil(100 * audit.reach.rate)} % of the records" if audit.reach.rate else ""
+    return (
+        f"Hidden at this size: {math.ceil(100 * audit.reach.noise)} % of the claimed noise or more; one release "
+        f"without noise{single}; what losing trials release."
     )
 
 

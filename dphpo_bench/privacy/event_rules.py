@@ -30,8 +30,8 @@ from dphpo_bench.privacy.events import (
     repeat,
 )
 
-NEGLIGIBLE_NOISE = 0.01
-"""Multipliers below this are accounted as no noise at all: ε is in the thousands, and exp(ε) overflows."""
+NEGLIGIBLE_NOISE = 1e-6
+"""Multipliers below this are accounted as no noise at all: rounding errors would outweigh what they protect."""
 
 LARGEST_NOISE = 1e100
 """Multipliers above this are accounted as this one, which costs more: squares of larger ones overflow."""
@@ -40,7 +40,7 @@ SMALLEST_RATE = 1e-100
 """Sample rates between 0 and this are accounted as this one, which costs more; smaller ones underflow."""
 
 MAX_PURE_EPSILON = 1 / NEGLIGIBLE_NOISE
-"""A pure ε above this is accounted as no privacy, for the same reason as negligible noise."""
+"""A pure ε above this is accounted as no privacy, as negligible noise is."""
 
 MAX_EXPOSURES = 64
 

@@ -60,7 +60,6 @@ class BandedGradients(Unique):
         self._kind, self._noise_multiplier = poisson_sampled(rate, contents), contents.noise_multiplier
         self._held = HeldRule(clipping)  # once: noise of a step covers what earlier steps added
         self._groups = _groups(session._access, self.noise.bands)
-        self._deviations = self.noise.deviations() if session._access.observer else ()
 
     def next(self, model: "nn.Module") -> "list[Tensor]":
         """Return the noisy mean clipped gradient of the next step, as `Batch.gradient` does.
@@ -73,8 +72,7 @@ class BandedGradients(Unique):
         if step == self.noise.steps:
             raise InvalidValueError(f"Expected {step} steps, as the noise was made for, got one more.")
         group = self._groups[step % self.noise.bands]
-        deviation = self._deviations[step] if self._deviations else 1.0
-        batch = _BandedBatch(group, *group.opened_batch(self._kind, "training"), self.noise, deviation)
+        batch = _BandedBatch(group, *group.opened_batch(self._kind, "training"), self.noise)
         return batch.gradient_of(model, self._held, self._noise_multiplier)
 
 
@@ -82,17 +80,10 @@ class _BandedBatch(Batch):
     """The batch of one step."""
 
     def __init__(
-        self,
-        access: Access,
-        indices: "Tensor | None",
-        rate: float,
-        account: Ledger,
-        noise: BandedNoise,
-        deviation: float,
+        self, access: Access, indices: "Tensor | None", rate: float, account: Ledger, noise: BandedNoise
     ) -> None:
         super().__init__(access, indices, rate, account)
         self._noise = noise
-        self._deviation = deviation
 
     def gradient_of(self, model: "nn.Module", held: HeldRule, noise_multiplier: float) -> "list[Tensor]":
         """Return the gradient by the rule that all steps share."""
@@ -108,10 +99,7 @@ class _BandedBatch(Batch):
             )
         released = self._access.with_noise(self._noise.mixed(total), noise_multiplier, sensitivity, "gradient")
         noisy = self._noise.separated(released, total)
-        share = held.sensitivity / self._expected_size
-        return mean_of(
-            self._access, model, noisy, self._expected_size, share, noise_multiplier * share * self._deviation
-        )
+        return mean_of(self._access, model, noisy, self._expected_size, held.sensitivity)
 
 
 def _groups(access: Access, count: int) -> list[Access]:

@@ -109,8 +109,7 @@ class Batch(Unique):
         self, model: "nn.Module", total: "Sequence[Tensor]", held: HeldRule, noise_multiplier: float
     ) -> "list[Tensor]":
         noisy = self._access.with_noise(total, noise_multiplier, held.sensitivity, "gradient")
-        share = held.sensitivity / self._expected_size
-        return mean_of(self._access, model, noisy, self._expected_size, share, noise_multiplier * share)
+        return mean_of(self._access, model, noisy, self._expected_size, held.sensitivity)
 
     def losses(
         self,
@@ -269,7 +268,7 @@ class Batch(Unique):
 
 
 def mean_of(
-    access: Access, model: "nn.Module", noisy: "Sequence[Tensor]", expected_size: float, share: float, noise: float
+    access: Access, model: "nn.Module", noisy: "Sequence[Tensor]", expected_size: float, sensitivity: float
 ) -> "list[Tensor]":
     """Return a noisy sum divided by the expected size of the batch, in the dtypes of the model's weights.
 
@@ -278,13 +277,12 @@ def mean_of(
         model: one of the engine's own.
         noisy: the sum, float64.
         expected_size: public, unlike the drawn size.
-        share: the largest norm that a record can have added to the mean; for the observer.
-        noise: standard deviation of each coordinate of the mean; for the observer.
+        sensitivity: the largest norm that a record can have added to the sum; for the observer.
     """
     dtypes = [parameter.dtype for parameter in model.parameters() if parameter.requires_grad]
     mean = [(part / expected_size).to(dtype) for part, dtype in zip(noisy, dtypes, strict=True)]
     if access.observer:
-        access.observer.gradient(model, mean, share, noise)
+        access.observer.gradient(model, mean, sensitivity / expected_size)
     return mean
 
 

@@ -10,14 +10,13 @@ if TYPE_CHECKING:
 class Observer(Protocol):
     """Receives all releases; audits attack with it."""
 
-    def gradient(self, model: "nn.Module", released: "Sequence[Tensor]", share: float, noise: float) -> None:
+    def gradient(self, model: "nn.Module", released: "Sequence[Tensor]", share: float) -> None:
         """Receive a noisy mean gradient.
 
         Args:
             model: at the weights that it was computed at.
             released: one tensor for each trainable parameter.
             share: the largest L2 norm that one record can have added.
-            noise: standard deviation of the noise on each coordinate.
         """
 
     def trial(self) -> "Observer":

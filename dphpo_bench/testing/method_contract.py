@@ -4,7 +4,6 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, ClassVar
 
 from dphpo_bench.base.errors import BudgetTooSmallError, DphpoBenchError, PlanOverBudgetError, SealedDataError
@@ -13,7 +12,16 @@ from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.testing.expectations import ContractError, expect, shortened
 from dphpo_bench.testing.method_runs import MethodDeclarations, MethodRuns
 from dphpo_bench.testing.new_process import ask_new_process
-from dphpo_bench.testing.runs import DELTA, EPSILON, Bench, difference, other_global_randomness, quiet, recorded
+from dphpo_bench.testing.runs import (
+    DELTA,
+    EPSILON,
+    Bench,
+    difference,
+    empty_folder,
+    other_global_randomness,
+    quiet,
+    recorded,
+)
 from dphpo_bench.testing.small_tasks import Blobs
 
 if TYPE_CHECKING:
@@ -63,9 +71,8 @@ class MethodContract(MethodRuns, MethodDeclarations):
         from dphpo_bench.records.store import RecordStore
 
         planned = json.loads(json.dumps(Bench(method, Blobs()).planned().plan.to_json()))
-        with TemporaryDirectory(prefix="dphpo-bench-check-") as folder:
-            RecordStore(Path(folder) / "results").write(recorded(method))
-            answer = ask_new_process(type(method), "plan", Path(folder), parameters=method.parameters)
+        RecordStore(Path("results")).write(recorded(method))  # this folder was empty
+        answer = ask_new_process(type(method), "plan", parameters=method.parameters)
         way_out = "Earlier results are private unless they are paid for. What is public can be a parameter."
         change = difference(planned, answer["plan"])
         expect(
@@ -174,6 +181,10 @@ class MethodContract(MethodRuns, MethodDeclarations):
                 spent <= target or not method.end_to_end_private,
                 f"At ε={target:g} the releases of the run cost ε={spent:.6g}.",
             )
+
+
+for _test in [name for name in dir(MethodContract) if name.startswith("test_")]:
+    setattr(MethodContract, _test, empty_folder()(getattr(MethodContract, _test)))
 
 
 def _spent(attempt: "Attempt") -> float:

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import ClassVar
 
 from dphpo_bench.base.errors import InvalidValueError
@@ -261,15 +260,14 @@ class MethodRuns:
         checked = bench.planned()
         if checked.plan.cost.runs != 1 or has_selection(checked.plan.event):  # it has no checkpoints
             return
-        with TemporaryDirectory(prefix="dphpo-bench-check-") as folder:
-            try:
-                if not killed(bench, Path(folder)):
-                    return
-            except InvalidValueError as error:
-                if str(error) == NO_STATE:  # it says so to whoever asks for checkpoints
-                    return
-                raise
-            change = difference(bench.seen(), bench.seen(**checkpoints_in(Path(folder))))
+        try:
+            if not killed(bench, Path.cwd()):
+                return
+        except InvalidValueError as error:
+            if str(error) == NO_STATE:  # it says so to whoever asks for checkpoints
+                return
+            raise
+        change = difference(bench.seen(), bench.seen(**checkpoints_in(Path.cwd())))
         expect(
             change is None,
             f"Killed in the middle of its steps and continued from a checkpoint, a run differs: {change}. Name all "

@@ -31,11 +31,11 @@ PACKAGES = ("site-packages", "dist-packages")
 SECONDS = 300  # time limit of a new process
 
 
-def ask_new_process(cls: type, what: str, folder: Path | None = None, **details: Any) -> dict[str, Any]:
+def ask_new_process(cls: type, what: str, **details: Any) -> dict[str, Any]:
     """Ask a new Python process, which hashes texts differently and has one thread, about a plug-in's class.
 
-    `what` is to "import" it only, return the "facts" of a task, or "plan" or "run" a method, in a working directory;
-    `details` are JSON values that the process needs for that.
+    `what` is to "import" it only, return the "facts" of a task, or "plan" or "run" a method; `details` are
+    JSON values that the process needs for that.
     """
     name = f"{cls.__module__}:{cls.__qualname__}"
     expect(
@@ -56,7 +56,6 @@ def ask_new_process(cls: type, what: str, folder: Path | None = None, **details:
             env=environment,
             capture_output=True,
             text=True,
-            cwd=folder,
             timeout=SECONDS,
             check=False,
         )

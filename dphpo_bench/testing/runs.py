@@ -4,9 +4,10 @@ import json
 import random
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.progress import NullProgress
@@ -31,6 +32,13 @@ def quiet() -> Iterator[None]:
     """Drop the warnings of numerical libraries, which odd records cause."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def empty_folder() -> Iterator[None]:
+    """Work in an empty folder: what lies in the caller's, such as results of earlier runs, hides no mistake."""
+    with TemporaryDirectory(prefix="dphpo-bench-check-") as folder, chdir(folder):
         yield
 
 

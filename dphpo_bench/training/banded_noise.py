@@ -78,14 +78,3 @@ class BandedNoise:
             torch._foreach_zero_(noise)
         del self._noise[needed:]
         return noisy
-
-    def deviations(self) -> list[float]:
-        """Return for each step the standard deviation of a coordinate's noise, relative to that of white noise."""
-        inverse: list[float] = []  # column 0 of the inverse of the Toeplitz matrix
-        for t in range(self.steps):
-            rest = sum(value * inverse[t - back] for back, value in enumerate(self._coefficients[1 : t + 1], 1))
-            inverse.append(((t == 0) - rest) / self._coefficients[0])
-        norms = (self._norms[min(self.bands, self.steps - t) - 1] for t in range(self.steps))
-        return [
-            norm * math.sqrt(square) for norm, square in zip(norms, accumulate(x * x for x in inverse), strict=True)
-        ]

@@ -1,8 +1,10 @@
 """Attacks on whole procedures: what the attacker sees, and what he shows."""
 
+import itertools
 import json
 import math
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,9 @@ from dphpo_bench.audit.attacks import Audit, audit
 from dphpo_bench.audit.bounds import LowerBound
 from dphpo_bench.audit.canaries import SETUPS, Transcript
 from dphpo_bench.audit.curves import Guesses
-from dphpo_bench.audit.sizes import Size
+from dphpo_bench.audit.sizes import Reach, Size
 from dphpo_bench.base.errors import AuditError, InvalidValueError
-from dphpo_bench.cli.run_tables import audit_verdict
+from dphpo_bench.cli.run_tables import audit_verdict, hidden_faults
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import Account
 from dphpo_bench.records.store import read_record
@@ -95,7 +97,7 @@ class Words(TinyTask):
 def test_models_of_integers_are_audited_too(budget) -> None:
     """A gradient canary is one record in a model of token ids as well; a large ε shows."""
     found = audit(bench.make_method("dp_sgd"), Words(), bench.PrivacyBudget(30, 1e-5), canaries=150)
-    assert 1 < found.bound.epsilon < 30
+    assert 0.5 < found.bound.epsilon < 30
     assert found.attack.startswith("white box")
 
 
@@ -107,14 +109,15 @@ def test_a_transcript_adds_log_likelihood_ratios() -> None:
     nn.init.zeros_(model.bias)
     transcript = Transcript(canaries, lambda tensors: tensors[0])
     gradient = torch.tensor([[3.0, 1.0], [0.0, 0.0], [0.0, -2.0]])
-    transcript.gradient(model, [gradient, torch.zeros(3)], share=0.5, noise=2.0)
-    length = math.sqrt(6) / 3
-    expected = np.array([-2 / 3 * 3, (1 / 3 * 1 - 2 / 3 * -2)]) / length * 0.5 / 4
+    transcript.gradient(model, [gradient, torch.zeros(3)], share=0.5)
+    along = np.array([-2 / 3 * 3, (1 / 3 * 1 - 2 / 3 * -2)]) / (math.sqrt(6) / 3)
+    # The noise is measured in the four directions that are across: two classes more for each canary.
+    expected = along * 0.5 / ((3**2 + 1 + 2**2 - np.sum(along**2)) / 4)
     assert transcript.scores.numpy() == pytest.approx(expected)
     lost, won = transcript.trial(), transcript.trial()
-    lost.gradient(model, [gradient], share=1.0, noise=1.0)
-    won.gradient(model, [gradient], share=0.5, noise=2.0)
-    won.gradient(model, [torch.full((3, 2), torch.nan)], share=0.5, noise=2.0)
+    lost.gradient(model, [gradient], share=1.0)
+    won.gradient(model, [gradient], share=0.5)
+    won.gradient(model, [torch.full((3, 2), torch.nan)], share=0.5)
     transcript.won(won)
     assert transcript.scores.numpy() == pytest.approx(2 * expected)
     assert transcript.releases == 3
@@ -192,27 +195,43 @@ def test_private_records_are_audited_only_by_who_says_so(monkeypatch, fixed_nois
     assert "no account counts this run" in words
 
 
-@pytest.mark.parametrize(
-    ("name", "epsilon"), [("dp_sgd", 3.0), ("banded_mf", 3.0), pytest.param("dp_sgd", 8.0, marks=pytest.mark.slow)]
-)
-def test_a_quarter_of_the_noise_is_caught_on_digits_at_the_default_size(monkeypatch, name: str, epsilon: float) -> None:
-    """With a true ledger; and all of the noise is not. Fixed seeds: a false alarm has a probability of 5 % each."""
-    whole = access.add_gaussian_noise
-
-    def quarter(total: Any, noise: float, sensitivity: float, generator: Any) -> Any:
-        return whole(total, noise / 4, sensitivity, generator)
-
-    method = bench.make_method(name, {"bands": 2} if name == "banded_mf" else {})
+@cache
+def audit_on_digits(name: str, epsilon: float) -> Audit:
     task = bench.make_task("digits")
-    budget = bench.PrivacyBudget(epsilon, task.facts.default_delta)
-    right = audit(method, task, budget, attacks=("white_box",))
-    monkeypatch.setattr(access, "add_gaussian_noise", quarter)
-    found = audit(method, task, budget, attacks=("white_box",))
+    method = bench.make_method(name, {"bands": 2} if name == "banded_mf" else {})
+    return audit(method, task, bench.PrivacyBudget(epsilon, task.facts.default_delta), attacks=("white_box",))
+
+
+@pytest.mark.parametrize(
+    ("name", "epsilon", "fault"),
+    [
+        ("dp_sgd", 1.0, "one release without noise"),
+        ("dp_sgd", 3.0, "one release without noise"),
+        ("dp_sgd", 3.0, "half of the noise"),
+        ("banded_mf", 3.0, "a quarter of the noise"),
+        pytest.param("dp_sgd", 8.0, "a quarter of the noise", marks=pytest.mark.slow),
+    ],
+)
+def test_too_little_noise_is_caught_on_digits_at_the_default_size(
+    monkeypatch, name: str, epsilon: float, fault: str
+) -> None:
+    """With a true ledger; and all of the noise is not. Fixed seeds: a false alarm has a probability of 5 % each."""
+    whole, releases = access.add_gaussian_noise, itertools.count(1)
+
+    def too_little(total: Any, noise: float, sensitivity: float, generator: Any) -> Any:
+        share = {"half of the noise": 0.5, "a quarter of the noise": 0.25}.get(fault, float(next(releases) % 112 != 50))
+        return whole(total, noise * share, sensitivity, generator)
+
+    right = audit_on_digits(name, epsilon)
+    monkeypatch.setattr(access, "add_gaussian_noise", too_little)
+    found = audit_on_digits.__wrapped__(name, epsilon)
     assert (found.refutes, right.refutes) == (True, False)
     assert found.can_refute
     assert right.can_refute
-    assert (found.ceiling > epsilon) == (epsilon == 3.0)  # at ε = 8 it takes the curve
-    assert (found.runs, found.bound.guesses.canaries) == (1, 300) if epsilon == 3.0 else found.runs > 1
+    assert found.reach is not None
+    assert (found.reach.rate is None) == (epsilon == 8.0)
+    assert found.reach.noise > (0.5 if epsilon == 3.0 else 0.4)
+    assert (found.runs, found.bound.guesses.canaries) == (2, 1400) if epsilon < 8 else found.runs > 1
 
 
 def told(bound: float, ceiling: float, *, refutes: bool = False, refutable: bool = False, claimed: float = 3) -> Audit:
@@ -247,6 +266,24 @@ def test_what_an_audit_says_of_a_claim(found: Audit, verdict: tuple[bool, bool],
     assert (found.refutes, found.can_refute) == verdict
     assert audit_verdict(found) == words
     assert (found.to_record().refuted, found.to_record().ceiling) == (verdict[0], found.ceiling)
+
+
+@pytest.mark.parametrize(
+    ("reach", "words"),
+    [
+        (
+            Reach(0.512, 0.213),
+            "52 % of the claimed noise or more; one release without noise of fewer than 22 % of the rec",
+        ),
+        (
+            Reach(0.0, None),
+            "Hidden at this size: 0 % of the claimed noise or more; one release without noise; what losing",
+        ),
+        (None, "It attacks no released gradient"),
+    ],
+)
+def test_an_audit_says_first_what_it_does_not_find(reach: Reach | None, words: str) -> None:
+    assert words in hidden_faults(replace(told(0.5, 3.5), reach=reach))
 
 
 def test_a_run_that_fails_cannot_be_attacked(fixed_noise, tiny_task, budget) -> None:

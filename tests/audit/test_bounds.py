@@ -8,7 +8,7 @@ import pytest
 from dp_accounting import get_epsilon_gaussian
 from scipy.stats import binom
 
-from dphpo_bench.audit.bounds import SHARES, LowerBound, best_bounds, guess, p_value, refuted_epsilon
+from dphpo_bench.audit.bounds import SIDES, LowerBound, best_bounds, guess, p_value, refuted_epsilon
 from dphpo_bench.audit.curves import Curve, Guesses, refutes
 
 
@@ -101,10 +101,10 @@ def test_several_attacks_pay_for_their_number() -> None:
     attack = (np.arange(100.0), np.arange(100) >= 50)
     (alone,) = bounds_of([attack], 0.0)
     assert alone.guesses == Guesses(100, 100, 100)
-    assert alone.epsilon == pytest.approx(refuted_epsilon(alone.guesses, 0.0, 0.05 / len(SHARES)))
+    assert alone.epsilon == pytest.approx(refuted_epsilon(alone.guesses, 0.0, 0.05 / len(SIDES)))
     first, second = best_bounds([attack, attack], 0.0, 0.95, [0.9, 0.1], [(), ()])
     assert second.epsilon < first.epsilon < alone.epsilon
-    assert first.epsilon == pytest.approx(refuted_epsilon(alone.guesses, 0.0, 0.9 * 0.05 / len(SHARES)))
+    assert first.epsilon == pytest.approx(refuted_epsilon(alone.guesses, 0.0, 0.9 * 0.05 / len(SIDES)))
 
 
 @pytest.mark.parametrize(("canaries", "delta"), [(100, 0.0), (1000, 1e-4), (3000, 3.4e-4)])
@@ -129,7 +129,8 @@ def test_a_curve_is_refuted_by_more_right_guesses_than_it_allows() -> None:
 def test_guesses_are_the_extremes() -> None:
     scores = np.array([0.1, 5.0, -3.0, 0.2, np.nan, 4.0, -2.0, 0.0])
     members = np.array([1, 1, 1, 1, 0, 0, 0, 0], dtype=bool)
-    assert guess(scores, members, 0.5) == Guesses(8, 4, 2)  # in: 1 and 5; out: 2 and 6
-    assert guess(scores, members, 0.01) == Guesses(8, 2, 1)
-    assert guess(np.full(8, np.nan), members, 1.0).guessed == 8
-    assert guess(np.array([np.inf, -np.inf]), np.array([True, False]), 1.0) == Guesses(2, 2, 2)
+    assert guess(scores, members, (0.25, 0.25)) == Guesses(8, 4, 2)  # in: 1 and 5; out: 2 and 6
+    assert guess(scores, members, (0.25, 0.0)) == Guesses(8, 2, 1)  # in: 1 and 5
+    assert guess(scores, members, (0.005, 0.005)) == Guesses(8, 2, 1)
+    assert guess(np.full(8, np.nan), members, (0.5, 0.5)).guessed == 8
+    assert guess(np.array([np.inf, -np.inf]), np.array([True, False]), (0.5, 0.5)) == Guesses(2, 2, 2)

@@ -11,7 +11,7 @@ from scipy.stats import binom
 
 from dphpo_bench.audit.bounds import ceiling
 from dphpo_bench.audit.curves import Curve, Guesses, claimed_curve, least_total, refutes
-from dphpo_bench.audit.sizes import MOST_RUNS, Size, default_size, size_for_curve, size_for_epsilon
+from dphpo_bench.audit.sizes import MOST_RUNS, Reach, Size, default_size, reach, size_for_curve, size_for_epsilon
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
@@ -121,17 +121,29 @@ def test_the_curve_of_a_plan(claim_delta: float, error: float) -> None:
 
 def test_what_is_not_claimed_is_no_point_of_a_curve() -> None:
     assert claimed_curve(lambda _: 1.0, (math.inf, 1e-5), 0.05) == ()
+    assert claimed_curve(lambda _: 900.0, (1000.0, 1e-5), 0.05) == ()  # exponentials overflow
     assert claimed_curve(lambda _: math.inf, (3.0, 1e-5), 0.05) == ((3.0, 1e-5),)
 
 
 def test_sizes() -> None:
-    """A small ε needs no more than 300 canaries, a larger one several runs; what is out of reach is not tried."""
-    assert default_size(gaussian_curve(1.0), 3.4e-4, 0.04, 719) == Size(300, 1)
-    large = default_size(gaussian_curve(2.0), 3.4e-4, 0.04, 719)
+    """A small ε needs no more than 1,400 canaries, a larger one several runs; what is out of reach is not tried."""
+    assert default_size(gaussian_curve(1.0), 3.4e-4, 0.04, 719) == Size(700, 2)
+    assert default_size(gaussian_curve(1.0), 3.4e-4, 0.04, 9000) == Size(1400, 1)
+    large = default_size(gaussian_curve(2.1), 3.4e-4, 0.04, 719)
     assert large is not None
     assert 1 < large.runs <= MOST_RUNS
     assert large.canaries <= 719
     assert size_for_curve(gaussian_curve(6.0), 3.4e-4, 0.04, 719) is None
+
+
+def test_more_canaries_find_smaller_faults_and_a_larger_claim_hides_larger_ones() -> None:
+    few, many = (reach(total, 3.4e-4, gaussian_curve(1.0), 0.04) for total in (1400, 4000))
+    assert 0 < few.noise < many.noise < 1
+    assert few.rate is not None
+    assert many.rate is not None
+    assert 0.2 < many.rate < few.rate  # a tenth of the canaries must be seen, of the half that is in
+    assert reach(4000, 3.4e-4, gaussian_curve(2.2), 0.04).rate is None
+    assert reach(10, 3.4e-4, gaussian_curve(2.2), 0.04) == Reach(0.0, None)
 
 
 def test_the_size_that_shows_an_epsilon_is_the_least() -> None:

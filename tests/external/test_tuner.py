@@ -43,8 +43,8 @@ class Watching:
     def __init__(self) -> None:
         self.gradients: list[list[torch.Tensor]] = []
 
-    def gradient(self, model: nn.Module, released: Any, share: float, noise: float) -> None:
-        del model, share, noise
+    def gradient(self, model: nn.Module, released: Any, share: float) -> None:
+        del model, share
         self.gradients.append([part.clone() for part in released])
 
 

@@ -276,8 +276,8 @@ class TestInTrees:
             assert np.all(objective.deltas(event, EPSILONS) <= theirs + 1e-12)  # type: ignore[arg-type]
 
     def test_extremes_are_simplified(self) -> None:
-        assert simplify(objective_perturbation(0.001, 1.0, 3)) == non_private()
-        assert simplify(objective_perturbation(1.0, 1e-9, 1000)) == non_private()
+        assert simplify(objective_perturbation(1e-7, 1.0, 3)) == non_private()
+        assert simplify(objective_perturbation(1.0, 1e-9, 200_000)) == non_private()
         assert simplify(compose(objective_perturbation(1.0, 1.0, 2), non_private())) == non_private()
         assert simplify(poisson_sampled(0, objective_perturbation(1.0, 1.0, 2))) == no_op()
         assert epsilon(objective_perturbation(1e150, 1e15, 2), 1e-6).epsilon == pytest.approx(0, abs=1e-9)

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from unittest import SkipTest
 
@@ -145,6 +146,14 @@ def test_a_mistake_in_a_method_is_caught(name: str, make: Any, message: str) -> 
     with pytest.raises(ContractError) as caught:
         getattr(MethodContract(), f"test_{name}")(make())
     assert re.search(message, str(caught.value)), caught.value
+
+
+def test_results_in_the_callers_folder_hide_no_mistake() -> None:
+    """There is one record here, as many as the contract writes beside the plan."""
+    Path("results").mkdir()
+    Path("results/earlier.json").touch()
+    with pytest.raises(ContractError, match="Beside results of an earlier run"):
+        MethodContract().test_plan_depends_on_no_file(W.PlansFromEarlierResults())
 
 
 @pytest.mark.parametrize(("name", "make", "message"), TASKS, ids=IDS[1])

@@ -63,13 +63,6 @@ def test_the_recurrence_is_the_inverse_of_the_matrix(coefficients: tuple[float, 
     assert noise.step == steps
 
 
-@pytest.mark.parametrize("coefficients", STRATEGIES)
-@pytest.mark.parametrize("steps", [1, 3, 9])
-def test_deviations_are_the_norms_of_the_rows_of_the_inverse(coefficients: tuple[float, ...], steps: int) -> None:
-    rows = np.linalg.norm(np.linalg.inv(dense(coefficients, steps)), axis=1)
-    np.testing.assert_allclose(BandedNoise(coefficients, steps).deviations(), rows, rtol=1e-12)
-
-
 def test_noise_that_is_needed_no_more_leaves_memory() -> None:
     noise, totals = BandedNoise((1.0, 0.5, 0.25), 4), [[torch.ones(3, dtype=torch.float64)] for _ in range(4)]
     left = []

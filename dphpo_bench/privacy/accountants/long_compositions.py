@@ -204,10 +204,23 @@ def composed_often(distribution: PrivacyLossDistribution, count: int) -> Privacy
     Raises:
         RefusedError: if it has too many points all the same.
     """
-    remove = _composed(distribution._pmf_remove.to_dense_pmf(), count)
-    return PrivacyLossDistribution(
-        remove, None if distribution._symmetric else _composed(distribution._pmf_add.to_dense_pmf(), count)
-    )
+    remove = distribution._pmf_remove.to_dense_pmf()
+    sides = [remove] if distribution._symmetric else [remove, _reversed(remove)]
+    return PrivacyLossDistribution(*(_composed(side, count) for side in sides))
+
+
+def _reversed(pmf: DensePLDPmf) -> DensePLDPmf:
+    """Return the distribution for the exchanged pair, without the rounding errors of one computed from its own δ.
+
+    A pessimistic distribution ω is that of a pair (P, Q): P has ω(l) at the loss l, Q has e^−l ω(l), and the rest where
+    P has nothing. The pair's curve is nowhere below the mechanism's, at any real ε. Nor is that of (Q, P), since the
+    curves of both orders are reflections (`profiles`). Of (Q, P), the loss −l has the probability e^−l ω(l), and an
+    infinite one has the rest.
+    """
+    losses = (pmf._lower_loss + np.arange(pmf.size)) * pmf._discretization
+    masses = np.asarray(pmf._probs * np.exp(-losses))[::-1]
+    rest = max(0.0, 1 - math.fsum(masses))
+    return DensePLDPmf(pmf._discretization, 1 - pmf.size - pmf._lower_loss, masses, rest, pmf._pessimistic_estimate)
 
 
 def _composed(pmf: DensePLDPmf, count: int) -> DensePLDPmf:

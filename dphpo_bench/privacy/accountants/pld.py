@@ -48,6 +48,8 @@ _OFTEN = 100_000
 _ROUGH_DELTA = 1e-7
 _MAX_INTERVAL = 20.0
 """Beyond this, ε is in the hundred thousands, and exponentials of the interval overflow."""
+_MAX_TYPICAL = 100.0
+"""Beyond this, ε of a single release is in the thousands, and its exponential overflows."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +76,10 @@ def epsilon(event: DpEvent, rules: Rules, rough_epsilon: float | None = None) ->
         RefusedError: if a part has no rule here.
         InaccurateError: if floating point might take more than an eighth of δ.
     """
-    composed = _Composition.of(event, rules)
-    if composed.rounding > rules.delta / 8:
-        raise InaccurateError(f"is not accurate at delta={rules.delta} over {composed.releases} releases")
     try:
+        composed = _Composition.of(event, rules)
+        if composed.rounding > rules.delta / 8:
+            raise InaccurateError(f"is not accurate at delta={rules.delta} over {composed.releases} releases")
         if composed.only is not None and composed.only.curve is not None:
             # Solved from the curve itself, without a grid.
             curve = composed.only.curve()
@@ -110,6 +112,10 @@ class _Mechanism:
     rounding: float = 0.0
     profile: Callable[[], Profile] | None = None
     curve: Callable[[], Curve] | None = None
+
+    def __post_init__(self) -> None:
+        if self.typical > _MAX_TYPICAL:
+            raise LossesTooLargeError
 
 
 def _mechanism(event: DpEvent, rules: Rules) -> _Mechanism:
@@ -287,8 +293,8 @@ class _Composition:
         """Return the width of the grid of privacy losses on which PLD is fast and yet tight.
 
         A grid coarser than the losses of single steps inflates their variance, hence a sixteenth of their root mean
-        square; 1e-4 is enough for any ε of interest. A grid of more than some 5e4 points costs seconds, and gains
-        nothing where ε is large.
+        square; 1e-4 is enough for any ε of interest. More than some 5e4 points cost time, and gain nothing where ε is
+        large. Steps whose losses are smaller than such a grid's width take a finer one, up to 8e5 points.
         """
         if not self.counts:
             return 1e-4
@@ -302,7 +308,9 @@ class _Composition:
             rough_epsilon = mean_square + 10 * math.sqrt(mean_square)
         widest = max(mechanism.largest for mechanism in self.mechanisms.values())
         reach = max(widest, min(rough_epsilon, self._largest_sum))
-        return max(min(1e-4, self.typical / math.sqrt(self.releases) / 16), reach / 2.5e4, 1e-7)
+        step = self.typical**2 / sum(n * self.mechanisms[part].typical for part, n in self.counts.items())
+        usual = max(min(1e-4, self.typical / math.sqrt(self.releases) / 16), reach / 2.5e4)
+        return max(min(usual, max(0.4 * step, reach / 4e5)), 1e-7)
 
 
 @lru_cache(maxsize=8)  # risk and each bound of a selection start from the distributions that ε was read from

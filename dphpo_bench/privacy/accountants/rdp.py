@@ -171,6 +171,11 @@ def _one_curve(event: DpEvent, orders: Array) -> Array | None:
             return None
         case PureDpEvent(epsilon=epsilon):
             return _pure(epsilon, orders)
+        case dp_event.PoissonSampledDpEvent(
+            sampling_probability=rate, event=PureDpEvent() | dp_event.LaplaceDpEvent() as part
+        ):
+            loss = part.epsilon if isinstance(part, PureDpEvent) else 1 / part.noise_multiplier
+            return _pure(float(np.logaddexp(math.log1p(-rate), math.log(rate) + loss)), orders)  # Balle et al. 2018
         case ObjectivePerturbationDpEvent():
             return objective.divergences(event, orders)
         case BestOfDpEvent(event=inner, runs=TruncatedNegativeBinomial() as runs, low=low, high=high):

@@ -64,11 +64,16 @@ def best_of_coins_profile(base: Profile, runs: Binomial) -> Curve:
     δ(ε) ≤ n p δ_Q(ε − ρ) with ρ = (n−1) ln max(1 + p δ_Q(ε₁)/(1−p), 1 − p + p e^ε₁ + p δ_Q(ε₁)), for all ε₁ ≥ 0; at
     ε₁ = 0 the first is the larger.
     """
+
+    def shifts(candidates: Array) -> Array:
+        deltas = runs.success * base.delta(candidates)
+        at_one = np.logaddexp(np.log(runs.failure + deltas), math.log(runs.success) + candidates)
+        return np.asarray((runs.cap - 1) * np.maximum(np.log1p(deltas / runs.failure), at_one))
+
     candidates = _epsilons(base)
-    deltas = runs.success * base.delta(candidates)
-    at_one = np.logaddexp(np.log(runs.failure + deltas), math.log(runs.success) + candidates)
-    ends = np.log1p(deltas / runs.failure), at_one
-    shift = (runs.cap - 1) * float(np.min(np.maximum(*ends)))
+    best = int(np.argmin(shifts(candidates)))
+    # The first falls and the second rises, so the least lies at a kink, where a coarse grid is far from it.
+    shift = float(np.min(shifts(np.linspace(candidates[max(best - 1, 0)], candidates[best : best + 2][-1], 1001))))
     return lambda epsilon: np.minimum(runs.mean * base.delta(epsilon - shift), 1.0)
 
 

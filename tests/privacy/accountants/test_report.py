@@ -16,6 +16,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError, UnsupportedEventError
+from dphpo_bench.privacy.accountants import profiles, selection_curves
 from dphpo_bench.privacy.accountants import report as reports
 from dphpo_bench.privacy.accountants.profiles import Array
 from dphpo_bench.privacy.accountants.rdp import ORDERS as RDP_ORDERS
@@ -109,9 +110,28 @@ class TestEveryAccountant:
         assert bound(name, compose(event, no_op(), repeat(leaf(1.0), 0))) == bound(name, event)
         assert bound(name, compose(event, non_private())) == math.inf
 
-    def test_a_coarser_grid_never_costs_less(self, name: str, leaf: Leaf) -> None:
+    def test_a_coarser_grid_costs_hardly_less(self, name: str, leaf: Leaf) -> None:
+        """No theorem orders grids that are not nested. Each bound is above the truth, here less than 0.1 % below."""
         event = repeat(leaf(2.0), 30)
-        assert bound(name, event, coarseness=10) >= bound(name, event, coarseness=1) * (1 - 1e-6)
+        assert bound(name, event, coarseness=10) >= bound(name, event, coarseness=1) * (1 - 1e-3)
+
+
+def test_the_best_of_coins_takes_the_shift_at_the_kink() -> None:
+    """A grid alone misses it by 6e-4 of ε, more or less by the processor's logarithms."""
+    base = profiles.from_distribution(
+        pld.privacy_loss_distribution.from_gaussian_mechanism(2.0, value_discretization_interval=1e-3), 0.0
+    )
+    coins = Binomial(4, 8)
+
+    def above(at: float) -> float:  # of two terms whose maximum the shift is, one rises and one falls
+        delta = coins.success * float(base.delta(at))
+        return math.log(coins.failure + delta + coins.success * math.exp(at)) - math.log1p(delta / coins.failure)
+
+    kink = brentq(above, 0, base.reach)
+    shift = (coins.cap - 1) * math.log1p(coins.success * float(base.delta(kink)) / coins.failure)
+    at = np.linspace(1, 3, 5)
+    curve = selection_curves.best_of_coins_profile(base, coins)
+    assert curve(at + shift) == pytest.approx(coins.mean * base.delta(at), rel=1e-5)
 
 
 @pytest.mark.parametrize(("name", "leaf"), LIBRARY)
@@ -124,6 +144,30 @@ def test_a_count_is_as_much_as_a_list(name: str, leaf: Leaf) -> None:
     counted = bound(name, repeat(repeat(leaf(2.0), 2), 3), coarseness=1)
     assert counted == pytest.approx(one_by_one.get_epsilon(DELTA), rel=2e-3)
     assert counted == bound(name, compose(*[leaf(2.0)] * 6), coarseness=1)
+
+
+@pytest.mark.parametrize("noise", [0.0099, 0.005, 1e-4, 1e-6])
+@pytest.mark.parametrize("rate", [1.0, 0.1])
+def test_little_noise_has_a_finite_cost(noise: float, rate: float) -> None:
+    """A Gaussian's loss is normal about 1/(2σ²); a sample at rate q costs ε of δ/q, less ln(1/q) up to 1e-9."""
+    mu = 1 / noise
+    exact = mu**2 / 2 + mu * norm.isf(DELTA / rate) + math.log(rate)
+    event = poisson_sampled(rate, compose(gaussian(noise * math.sqrt(2)), gaussian(noise * math.sqrt(2))))
+    assert exact * (1 - 1e-4) <= epsilon(event, DELTA).epsilon <= 1.11 * exact
+    assert risk(event, DELTA).advantage <= 1
+
+
+@pytest.mark.parametrize(
+    ("event", "largest"),
+    [
+        (laplace(1e-3), 1e3),
+        (repeat(pure_dp(300.0), 10), 3e3),
+        (poisson_sampled(0.1, laplace(1e-3)), 1e3),
+        (compose(gaussian(0.1), pure_dp(2e5)), 2.1e5),
+    ],
+)
+def test_large_losses_have_a_finite_cost(event: DpEvent, largest: float) -> None:
+    assert 0.9 * largest < epsilon(event, DELTA).epsilon <= largest * (1 + 1e-5)
 
 
 @pytest.mark.parametrize(("name", "leaf"), SELECTION)
@@ -164,7 +208,7 @@ def test_a_delta_that_pld_cannot_resolve_is_refused_unless_all_is_gaussian() -> 
 @pytest.mark.parametrize(
     ("name", "event", "refusal"),
     [
-        ("rdp", compose(gaussian(1), poisson_sampled(0.1, laplace(1))), "support PoissonSampledDpEvent of Laplace"),
+        ("rdp", poisson_sampled(0.1, compose(gaussian(1), laplace(1))), "support PoissonSampledDpEvent of .*Laplace"),
         ("pld", compose(best_of(gaussian(1), geometric(10)), gaussian(1)), r"BestOfDpEvent \(geometric, mean 10\) of"),
         ("profile", best_of(gaussian(2), UniformCount(1, 20)), r"BestOfDpEvent \(uniform"),
         ("profile", best_of(gaussian(2), CappedGeometric(10, 50)), r"BestOfDpEvent \(geometric"),
@@ -327,6 +371,13 @@ class TestContour:
         assert contour.delta([(noise, rate, steps)], value) <= DELTA * (1 + 1e-4)
         # 0.2 % is what the grid may add where single steps are much smaller than the whole.
         assert contour.delta([(noise, rate, steps)], value * (1 - 2e-3)) >= DELTA
+
+    @pytest.mark.parametrize("step", [(0.7, 1e-4, 10**6), (0.7, 1e-4, 10**5), (0.6, 1e-5, 10**7)])
+    def test_a_million_rare_steps_are_within_2_percent(self, step: contour.Step) -> None:
+        """A grid of 2.5e4 points, wider than the losses of single steps, had 7 to 66 % more."""
+        value = epsilon(sgd(*step), DELTA).epsilon
+        assert contour.delta([step], value) <= DELTA * (1 + 1e-4)
+        assert contour.delta([step], value * 0.98) >= DELTA
 
     @pytest.mark.parametrize("delta", [1e-9, 1e-11, 1e-12])
     def test_pld_stays_above_it_at_small_delta(self, delta: float) -> None:
