@@ -13,7 +13,6 @@ from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.loop import LoopEngine
 from dphpo_bench.training.losses import cross_entropy
-from dphpo_bench.training.row_draws import RowDraws
 from dphpo_bench.training.vmap import VmapEngine
 from tests.training.models import flat, relative_error
 
@@ -177,22 +176,6 @@ def test_adapters(name: str, dora: bool) -> None:
     engine = gradient_engine(model.eval(), like=records)
     assert isinstance(engine, LayerwiseEngine)
     check(engine, model, records)
-
-
-def test_draws_of_a_record_are_the_same_alone_and_among_others() -> None:
-    dropout, hidden = nn.Dropout(0.5), torch.ones(6, 40, 3)
-    draws = RowDraws(torch.device("cpu"))
-    with draws:
-        draws.records = range(6)
-        together = dropout(hidden)
-        heads = dropout(hidden.flatten(0, 1)).view_as(hidden)
-        shared = torch.rand(())
-        for row in range(6):
-            draws.records = [row]
-            assert torch.equal(dropout(hidden[row : row + 1])[0], together[row])
-            assert torch.equal(dropout(hidden[row]), heads[row])
-            assert torch.rand(()) == shared
-    assert not torch.equal(together[0], together[1])
 
 
 def test_a_table_of_positions_may_have_as_many_rows_as_there_are_records() -> None:
