@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, each, joined, length, take
 from dphpo_bench.base.text import one_line
-from dphpo_bench.training.levels import Level
+from dphpo_bench.training.levels import Level, is_shared
 from dphpo_bench.training.recurrent import by_steps
 
 _TRACING = "transformers.utils.import_utils"
@@ -102,6 +102,8 @@ def only_torch() -> Iterator[None]:
     replaced: list[tuple[Any, str, Any]] = [
         (torch.autograd.Function, "apply", classmethod(_refuse_function)),
         (functional, "scaled_dot_product_attention", _attention),
+        (functional, "linear", _linear),
+        (torch, "addmm", _addmm),
     ]
     if _TRACING in sys.modules:
         replaced.append((sys.modules[_TRACING], "is_jit_tracing", _yes))
@@ -119,7 +121,29 @@ def _yes() -> bool:
     return True
 
 
-_one_attention = functional.scaled_dot_product_attention
+_one_attention, _one_linear, _one_addmm = functional.scaled_dot_product_attention, functional.linear, torch.addmm
+
+
+def _linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return torch's product within vmap: one of all records, with the bias in it, if they share the weight."""
+    level = _level_of_rows(inputs, weight, bias)
+    if level is None:
+        return _one_linear(inputs, weight, bias)
+    return level.record(_one_linear(level.rows(inputs), weight, bias))
+
+
+def _addmm(inputs: Tensor, a: Tensor, b: Tensor, **others: Any) -> Tensor:
+    """Return torch's product within vmap; see `_linear`."""
+    level = _level_of_rows(a, b, inputs)
+    if level is None or inputs.dim() != 1:
+        return _one_addmm(inputs, a, b, **others)
+    rows = level.rows(a)
+    return level.record(_one_addmm(inputs, rows.flatten(0, 1), b, **others).unflatten(0, rows.shape[:2]))
+
+
+def _level_of_rows(rows: Tensor, *shared: Tensor | None) -> Level | None:
+    """Return the level of vmap at which records have rows, and share all else; None if there is none."""
+    return Level.of([rows]) if all(part is None or is_shared(part) for part in shared) else None
 
 
 def _attention(
