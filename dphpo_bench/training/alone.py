@@ -10,7 +10,7 @@ record in turn; it takes all code.
 import copy
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
@@ -102,7 +102,7 @@ def only_torch() -> Iterator[None]:
     replaced: list[tuple[Any, str, Any]] = [
         (torch.autograd.Function, "apply", classmethod(_refuse_function)),
         (functional, "scaled_dot_product_attention", _attention),
-        (functional, "linear", _linear),
+        *((functional, name, function) for name, function in _OF_ROWS.items()),
         (torch, "addmm", _addmm),
     ]
     if _TRACING in sys.modules:
@@ -121,19 +121,44 @@ def _yes() -> bool:
     return True
 
 
-_one_attention, _one_linear, _one_addmm = functional.scaled_dot_product_attention, functional.linear, torch.addmm
+_one_attention, _one_addmm = functional.scaled_dot_product_attention, torch.addmm
 
 
-def _linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return torch's product within vmap: one of all records, with the bias in it, if they share the weight."""
-    level = _level_of_rows(inputs, weight, bias)
-    if level is None:
-        return _one_linear(inputs, weight, bias)
-    return level.record(_one_linear(level.rows(inputs), weight, bias))
+def _of_rows(function: Callable[..., Tensor], dimensions: Collection[int]) -> Callable[..., Tensor]:
+    """Return a function within vmap: that of the rows of all records, if they share all but the first input.
+
+    Torch's rules make of it several operations, to add a bias and to scale, and lose the layout of pictures with one
+    channel.
+
+    Args:
+        function: computes for each row of the first dimension alone.
+        dimensions: of an input that is a batch.
+    """
+
+    def of_rows(inputs: Tensor, *others: Any, **named: Any) -> Tensor:
+        level = _level_of_rows(inputs, *others, *named.values())
+        if level is None or inputs.dim() not in dimensions:
+            return function(inputs, *others, **named)
+        outputs = function(joined_batches(level.rows(inputs)), *others, **named)
+        return level.record(outputs.unflatten(0, (level.n, len(inputs))))
+
+    return of_rows
+
+
+_OF_ROWS = {
+    "linear": _of_rows(functional.linear, range(2, 9)),
+    "layer_norm": _of_rows(functional.layer_norm, [3]),
+    "conv2d": _of_rows(functional.conv2d, [4]),
+}
+
+
+def joined_batches(rows: Tensor) -> Tensor:
+    """Return batches of n records, shape (n, several, ...), as one batch, in their layout in memory."""
+    return rows[:, 0] if rows.shape[1] == 1 else rows.flatten(0, 1)
 
 
 def _addmm(inputs: Tensor, a: Tensor, b: Tensor, **others: Any) -> Tensor:
-    """Return torch's product within vmap; see `_linear`."""
+    """Return torch's product within vmap; see `_of_rows`."""
     level = _level_of_rows(a, b, inputs)
     if level is None or inputs.dim() != 1:
         return _one_addmm(inputs, a, b, **others)
@@ -141,9 +166,9 @@ def _addmm(inputs: Tensor, a: Tensor, b: Tensor, **others: Any) -> Tensor:
     return level.record(_one_addmm(inputs, rows.flatten(0, 1), b, **others).unflatten(0, rows.shape[:2]))
 
 
-def _level_of_rows(rows: Tensor, *shared: Tensor | None) -> Level | None:
+def _level_of_rows(rows: Tensor, *shared: Any) -> Level | None:
     """Return the level of vmap at which records have rows, and share all else; None if there is none."""
-    return Level.of([rows]) if all(part is None or is_shared(part) for part in shared) else None
+    return Level.of([rows]) if all(is_shared(part) for part in shared if isinstance(part, Tensor)) else None
 
 
 def _attention(

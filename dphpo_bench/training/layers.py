@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dphpo_bench.training.alone import joined_batches
 from dphpo_bench.training.norms import add_by_unit, add_product, counted, norm_bounds, row_norms
 
 _CACHED = 2**18
@@ -220,7 +221,7 @@ def _of_pictures(rule: Rule, dimensions: int) -> Rule:
 
     def of_records(layer: nn.Module, inputs: Tensor, gradients: Tensor, arena: Arena) -> ByName:
         n, several = len(inputs), inputs.dim() > dimensions + 1 and inputs.shape[1] > 1
-        x, g = (part.flatten(0, 1) if part.dim() > dimensions + 1 else part for part in (inputs, gradients))
+        x, g = (joined_batches(part) if part.dim() > dimensions + 1 else part for part in (inputs, gradients))
         by_name = rule(layer, x, g, arena)
         return {name: partial(_summed, make, n) for name, make in by_name.items()} if several else by_name
 
