@@ -14,7 +14,7 @@ from dphpo_bench.base.text import shown
 from dphpo_bench.contract.metrics import OF_CLASSES, OF_NUMBERS, Metric, ModelMetric
 from dphpo_bench.contract.task import Input
 from dphpo_bench.data.labels import Class
-from dphpo_bench.training.failures import described, is_about_types
+from dphpo_bench.training.failures import ASKS_FOR_EXAMPLE, described, is_about_types
 from dphpo_bench.training.losses import IGNORED, logits, tensors_of
 
 if TYPE_CHECKING:
@@ -125,7 +125,8 @@ def accepted(model: nn.Module, records: Records, example: Tensors | None = None)
     shapes = {name: (1, *part.shape[1:]) for name, part in parts.items()} if isinstance(parts, Mapping) else None
     what = shapes or (1, *records.named()["inputs"].shape[1:])
     failure = failures[is_about_types(failures[0])]
-    raise InvalidValueError(f"The model does not accept inputs of shape {what}{described(failure, parts)}") from None
+    text = f"The model does not accept inputs of shape {what}{described(failure, parts)}"
+    raise InvalidValueError(text if example is not None else f"{text} {ASKS_FOR_EXAMPLE}") from None
 
 
 def as_real(records: Records, *, booleans: bool = False) -> Records:

@@ -8,11 +8,13 @@ record in turn; it takes all code.
 """
 
 import copy
+import os
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,6 +31,8 @@ from dphpo_bench.training.recurrent import by_steps
 
 _TRACING = "transformers.utils.import_utils"
 _MOST_OF_REASON = 160
+_ABOUT_GRADIENTS = (Tensor.requires_grad.__get__, Tensor.grad_fn.__get__, Tensor.register_hook)  # type: ignore[attr-defined]
+_TRUSTED = tuple(str(Path(file).parent) + os.sep for file in (torch.__file__, Path(__file__).parent))
 
 
 def by_vmap(compute: Callable[..., Any], model: nn.Module | None = None) -> Callable[..., Any]:
@@ -108,11 +112,14 @@ def only_torch() -> Iterator[None]:
     if _TRACING in sys.modules:
         replaced.append((sys.modules[_TRACING], "is_jit_tracing", _yes))
     before = [(owner, name, vars(owner)[name]) for owner, name, _ in replaced]
+    fast = torch.backends.mha.get_fastpath_enabled()  # where no tensor wants a gradient, as it seems within vmap
     try:
+        torch.backends.mha.set_fastpath_enabled(False)
         for owner, name, value in replaced:
             setattr(owner, name, value)
         yield
     finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
         for owner, name, value in before:
             setattr(owner, name, value)
 
@@ -172,8 +179,9 @@ def _level_of_rows(rows: Tensor, *shared: Any) -> Level | None:
 
 
 def _attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, **others: Any
-) -> Tensor:
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, *others: Any,
+    **named: Any,
+) -> Tensor:  # fmt: skip
     """Return torch's attention within vmap: that of all records at once, each a part of the kernel's batch.
 
     On a CPU torch has no rule for its kernel, and would run it for each record.
@@ -181,19 +189,23 @@ def _attention(
     some = [tensor for tensor in (query, key, value, attn_mask) if tensor is not None]
     level = Level.of(some)
     if level is None or dropout_p or any(tensor.dim() != 4 for tensor in some):
-        return _one_attention(query, key, value, attn_mask, dropout_p, **others)
+        return _one_attention(query, key, value, attn_mask, dropout_p, *others, **named)
     several = len(query)
 
     def folded(tensor: Tensor) -> Tensor:
         rows = level.rows(tensor)
         return rows.expand(-1, several, *rows.shape[2:]).flatten(0, 1)
 
-    outputs = _one_attention(*map(folded, some), dropout_p=dropout_p, **others)  # the mask comes fourth
+    mask = None if attn_mask is None else folded(attn_mask)
+    outputs = _one_attention(folded(query), folded(key), folded(value), mask, dropout_p, *others, **named)
     return level.record(outputs.unflatten(0, (level.n, several)))
 
 
-class NoOtherOperators(TorchFunctionMode):
-    """While it is active, operators of other libraries than torch are refused: their rules for vmap may mix records."""
+class _OnlyTorchs(TorchFunctionMode):
+    """While it is active, operators of other libraries than torch are refused: their rules for vmap may mix records.
+
+    So is code that asks whether a gradient is wanted, such as for a hook: vmap would give it another answer.
+    """
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -203,6 +215,8 @@ class NoOtherOperators(TorchFunctionMode):
         namespace = getattr(func, "namespace", None) or getattr(func, "_qualified_op_name", "aten::").partition("::")[0]
         if namespace not in ("aten", "prims"):
             raise RuntimeError(f"{func} is no operator of torch")
+        if func in _ABOUT_GRADIENTS and not sys._getframe(1).f_code.co_filename.startswith(_TRUSTED):
+            raise RuntimeError("it asks whether a gradient is wanted")
         return func(*args, **(kwargs or {}))
 
 
@@ -212,7 +226,7 @@ def runs_by_vmap(compute: Callable[[], object]) -> str:
     It is tried on made-up records, in one of torch's modes that must not be active while private records are used.
     """
     try:
-        with torch.random.fork_rng(devices=[]), NoOtherOperators():
+        with torch.random.fork_rng(devices=[]), _OnlyTorchs():
             for _ in range(2):
                 compute()
     except Exception as error:  # whatever a model raises at a pass that is not its own

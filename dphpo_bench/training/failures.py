@@ -10,6 +10,7 @@ from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.tensors import Tensors, leaves
 from dphpo_bench.base.text import one_line
 
+ASKS_FOR_EXAMPLE = "If it needs certain values, give inputs of a public record: example=."
 _MOST = 160
 
 
@@ -27,7 +28,7 @@ def tried(inputs: Tensors, *, asks_for_example: bool = False) -> Iterator[None]:
         raise
     except Exception as error:  # whatever a model raises
         shapes = ", ".join(str((1, *tensor.shape[1:])) for tensor in leaves(inputs))
-        way = " If it needs other values, give inputs of a public record: example=." if asks_for_example else ""
+        way = f" {ASKS_FOR_EXAMPLE}" if asks_for_example else ""
         raise InvalidValueError(
             f"The model fails on made-up records of shape {shapes}{described(error, inputs)}{way}"
         ) from None
