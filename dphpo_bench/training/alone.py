@@ -7,7 +7,6 @@ are refused here: custom autograd functions, and operators of other libraries. `
 record in turn; it takes all code.
 """
 
-import copy
 import os
 import sys
 import warnings
@@ -26,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, each, joined, length, take
 from dphpo_bench.base.text import one_line
+from dphpo_bench.training.functional import stateless
 from dphpo_bench.training.levels import Level, is_shared
 from dphpo_bench.training.recurrent import by_steps
 
@@ -242,11 +242,6 @@ def warn_of_loop(what: str, reason: str) -> None:
         "Compute with tensors, by torch.where in place of if, without item() and custom autograd functions.",
         stacklevel=2,
     )
-
-
-def stateless(model: nn.Module) -> nn.Module:
-    """Return a copy of a model that shares its parameters, so that whatever else it keeps is lost with the copy."""
-    return copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
 
 
 def only_row(tensor: Tensor) -> Tensor:

@@ -80,15 +80,10 @@ class Augmentation:
         """
         from dphpo_bench.training.alone import Alone
 
-        expected = _described(inputs)
         for transform in self.transforms:
+            compute = partial(_variants, transform, generator)
             is_ours = type(transform).__module__.startswith(_OURS)
-            inputs = transform(inputs, generator) if is_ours else Alone(partial(_of, transform, generator))(inputs)
-            if _described(inputs) != expected:
-                raise InvalidValueError(
-                    f"Expected the transform {_named(transform)} of augment= to return inputs as it got them, "
-                    f"{shown(expected, 200)}, got {shown(_described(inputs), 200)}."
-                )
+            inputs = compute(inputs) if is_ours else Alone(compute)(inputs)
         return inputs
 
     def check(self, inputs: Tensors, device: "torch.device | str" = "cpu") -> None:
@@ -138,8 +133,15 @@ class Augmentation:
             ) from None
 
 
-def _of(transform: Transform, generator: "torch.Generator", inputs: Tensors) -> Any:
-    return transform(inputs, generator)
+def _variants(transform: Transform, generator: "torch.Generator", inputs: Tensors) -> Tensors:
+    """Return what a transform makes of inputs; reject another form."""
+    expected, variants = _described(inputs), transform(inputs, generator)
+    if _described(variants) != expected:
+        raise InvalidValueError(
+            f"Expected the transform {_named(transform)} of augment= to return inputs as it got them, "
+            f"{shown(expected, 200)}, got {shown(_described(variants), 200)}."
+        )
+    return variants  # type: ignore[no-any-return]
 
 
 def augmentation_of(augment: "Augmentation | Transform | None") -> Augmentation | None:

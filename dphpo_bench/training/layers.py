@@ -141,7 +141,9 @@ class Lookups(Gradients):
         first = (self.ids[:, :, None] == self.ids[:, None, :]).byte().argmax(-1)
         place = (first + length * torch.arange(n, device=first.device)[:, None]).flatten()
         rows = self.gradients.flatten(0, 1)
-        return row_norms(torch.zeros_like(rows, dtype=torch.float64).index_add_(0, place, rows.double()).view(n, -1))
+        return row_norms(
+            rows.new_zeros(rows.shape, dtype=torch.float64).index_add_(0, place, rows.double()).view(n, -1)
+        )
 
     def add_to(self, total: Tensor, factors: Tensor, counted_rows: Tensor | None) -> None:
         rows = _zero_unless(counted_rows, self.gradients).double() * factors[:, None, None]

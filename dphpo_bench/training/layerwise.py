@@ -103,12 +103,12 @@ class LayerwiseEngine(GradientEngine):
     def _gradients(self, inputs: Tensors, targets: Tensors) -> list[list[Gradients]]:
         """Return the records' gradients with respect to each parameter, a part for each use of it."""
         if self._unmeasured:
-            self._measure(*(each(lambda tensor: tensor[:1].clone(), part) for part in (inputs, targets)))
+            self._measure(*(each(lambda tensor: tensor[:1], part) for part in (inputs, targets)))
         return self._pass(inputs, targets).gradients
 
     def _measure(self, inputs: Tensors, targets: Tensors) -> None:
         """Set the number of records in a micro-batch, from the memory that one such record takes."""
-        one_pass = self._pass(inputs, targets)
+        one_pass = self._pass(*(each(Tensor.clone, part) for part in (inputs, targets)))  # code may write to them
         rows = _RECURRENT_ROWS if one_pass.uses else EFFICIENT_ROWS
         self._rows = per_sample_rows(one_pass.bytes_beside(self.model.parameters()), self._device, rows)
         self._unmeasured = False

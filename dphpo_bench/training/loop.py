@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from dphpo_bench.base.tensors import Tensors, call, each, length, take
-from dphpo_bench.training.alone import by_loop, stateless
+from dphpo_bench.training.alone import by_loop
+from dphpo_bench.training.functional import stateless
 from dphpo_bench.training.losses import check_one_each
 from dphpo_bench.training.vmap import VmapEngine
 

@@ -18,11 +18,12 @@ from dphpo_bench.base.text import shown
 from dphpo_bench.training.alone import Alone
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.engine import GradientEngine
-from dphpo_bench.training.evaluation import evaluating
+from dphpo_bench.training.evaluation import evaluating, rows_at_once
 from dphpo_bench.training.failures import tried
 from dphpo_bench.training.functional import copied
 from dphpo_bench.training.gradients import can_be_closed, gradient_engine
 from dphpo_bench.training.lengths import refuse_wrong_lengths
+from dphpo_bench.training.loop import LoopEngine
 from dphpo_bench.training.losses import Objective, PerRecord, tensors_of
 from dphpo_bench.training.model_checks import (
     differs_in_batches,
@@ -145,6 +146,13 @@ class OwnModel:
     def scores(self) -> PerRecord:
         """The scores of the task."""
         return self._objective.scores
+
+    @property
+    def takes_batches(self) -> bool:
+        """True if a caller's loop may pass whole batches: vmap takes the model, and made-up records do not mix."""
+        if rows_at_once(self.model, 2) == 1 or isinstance(self.engine(self.model), LoopEngine):
+            return False
+        return not differs_in_batches(self.model, self._made_up().inputs)
 
     def _state(self) -> tuple[object, ...]:
         """Return the modes of all modules and the contents of all buffers."""

@@ -17,7 +17,6 @@ from dphpo_bench.training.clipping import Abadi, AutoS, AutoV
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.model_checks import differs_in_batches
-from dphpo_bench.training.vmap import VmapEngine
 from tests.training.models import BACKENDS, Calls, brute_force, engine_by, flat, relative_error
 
 N, LENGTH, WIDTH, SIZE = 5, 6, 4, 3
@@ -171,15 +170,12 @@ def built(name: str) -> tuple[nn.Module, Tensor, Tensor]:
     return model, torch.randint(0, 10, (N, LENGTH)) if takes_words else inputs, targets
 
 
-BY_RECORD = ("a state that is learned", "sequences of sequences")
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_models_of_recurrent_layers(name: str) -> None:
     model, inputs, targets = built(name)
     engine = gradient_engine(model, like=Records(inputs, targets))
-    assert type(engine) is (VmapEngine if name in BY_RECORD else LayerwiseEngine)
-    assert_right(model, inputs, targets, *(("vmap",) if name in BY_RECORD else ()))
+    assert isinstance(engine, LayerwiseEngine)
+    assert_right(model, inputs, targets)
 
 
 @pytest.mark.parametrize(
