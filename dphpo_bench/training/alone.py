@@ -31,7 +31,10 @@ from dphpo_bench.training.recurrent import by_steps
 
 _TRACING = "transformers.utils.import_utils"
 _MOST_OF_REASON = 160
-_ABOUT_GRADIENTS = (Tensor.requires_grad.__get__, Tensor.grad_fn.__get__, Tensor.register_hook)  # type: ignore[attr-defined]
+_ABOUT_GRADIENTS = (
+    *(vars(torch._C.TensorBase)[name].__get__ for name in ("requires_grad", "grad_fn")),
+    Tensor.register_hook,
+)
 _TRUSTED = tuple(str(Path(file).parent) + os.sep for file in (torch.__file__, Path(__file__).parent))
 
 
@@ -147,7 +150,7 @@ def _of_rows(function: Callable[..., Tensor], dimensions: Collection[int]) -> Ca
         if level is None or inputs.dim() not in dimensions:
             return function(inputs, *others, **named)
         outputs = function(joined_batches(level.rows(inputs)), *others, **named)
-        return level.record(outputs.unflatten(0, (level.n, len(inputs))))
+        return level.record(outputs.view(level.n, len(inputs), *outputs.shape[1:]))
 
     return of_rows
 
@@ -169,8 +172,8 @@ def _addmm(inputs: Tensor, a: Tensor, b: Tensor, **others: Any) -> Tensor:
     level = _level_of_rows(a, b, inputs)
     if level is None or inputs.dim() != 1:
         return _one_addmm(inputs, a, b, **others)
-    rows = level.rows(a)
-    return level.record(_one_addmm(inputs, rows.flatten(0, 1), b, **others).unflatten(0, rows.shape[:2]))
+    outputs = _one_addmm(inputs, level.rows(a).flatten(0, 1), b, **others)
+    return level.record(outputs.view(level.n, len(a), -1))
 
 
 def _level_of_rows(rows: Tensor, *shared: Any) -> Level | None:
@@ -198,7 +201,7 @@ def _attention(
 
     mask = None if attn_mask is None else folded(attn_mask)
     outputs = _one_attention(folded(query), folded(key), folded(value), mask, dropout_p, *others, **named)
-    return level.record(outputs.unflatten(0, (level.n, several)))
+    return level.record(outputs.view(level.n, several, *outputs.shape[1:]))
 
 
 class _OnlyTorchs(TorchFunctionMode):
@@ -251,6 +254,6 @@ def only_row(tensor: Tensor) -> Tensor:
     return tensor[0]
 
 
-def _refuse_function(function: type, *args: object, **kwargs: object) -> None:
+def _refuse_function(function: type, /, *args: object, **kwargs: object) -> None:
     del args, kwargs
     raise RuntimeError(f"{function.__name__} is a custom autograd function")

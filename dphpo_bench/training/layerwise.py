@@ -276,7 +276,7 @@ class _Pass:
                 for name, place in site.trained.items():
                     self.gradients[place].append(by_name[name]())
 
-        out.register_hook(after_backward)
+        out.register_hook(after_backward)  # type: ignore[no-untyped-call]
         return self.level.record(out)
 
     def _start(self, like: Tensor) -> Tensor:
@@ -292,7 +292,7 @@ class _Pass:
             raise _AffectsLosses(number)
 
         outputs = outputs + self._start(outputs)
-        outputs.register_hook(refuse)
+        outputs.register_hook(refuse)  # type: ignore[no-untyped-call]
         return outputs
 
     def weight(self, copy: Tensor) -> Tensor:

@@ -169,7 +169,7 @@ READY: dict[str, Objective] = {
 """Losses and scores by kind of task. For "regression" the loss is `squared_error`, and the score needs a bound."""
 
 
-BY_RECORD = (cross_entropy, binary_cross_entropy, squared_error, token_cross_entropy)
+BY_RECORD: tuple[PerRecord, ...] = (cross_entropy, binary_cross_entropy, squared_error, token_cross_entropy)
 """Losses that compute each record's from its outputs alone, also of a whole batch."""
 
 

@@ -174,7 +174,8 @@ class _BySteps(TorchFunctionMode):
         level = Level.of([inputs, *before])
         if self._products is None or level is None or inputs.dim() != 2 or len(inputs) != 1:
             return None
-        w_in, w_past, b_in, b_past = (part if part is None else self._products.weight(part) for part in weights)
+        known: list[Any] = [part if part is None else self._products.weight(part) for part in weights]
+        w_in, w_past, b_in, b_past = known
         if not all(part is None or is_shared(part) for part in (w_in, w_past, b_in, b_past)):
             return None
         with outside():
