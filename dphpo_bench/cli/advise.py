@@ -108,7 +108,7 @@ def _show(advice: "Advice", choice: "Option", source: str) -> None:
                     ("method", lambda item: escaped(item[0].label)),
                     ("to the oracle", lambda item: f"{distance_text(item[0])}, {interval_text(item[0])}"),
                     ("collapsed runs", lambda item: rate_text(item[0].collapses)),
-                    (">cost", lambda item: f"{item[0].price:g}"),
+                    (">cost", lambda item: cost_text(item[0])),
                     ("", lambda item: item[1]),
                 ],
                 others,

@@ -46,7 +46,7 @@ def _show_version(asked: bool) -> None:
 
 EXIT_CODES = {"ok": 0, "failed": 1, "unverified": 1, "over_budget": 3}
 INTERRUPTED = 130
-UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+UNWRITABLE = (errno.EPIPE, errno.EBADF, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of a standard output; those of a file have its name."""
 
 app = typer.Typer(
@@ -229,7 +229,8 @@ def main() -> None:
         code = error.exit_code
     except typer.TyperException as error:
         if reason := getattr(error, "format_message", error.__str__)():  # else the help has been shown
-            complain(f"{plainly(reason.rstrip('.'))}. Try dphpo-bench --help.")
+            hint = f" Try {context.command_path} --help." if (context := getattr(error, "ctx", None)) else ""
+            complain(f"{plainly(reason.rstrip('.'))}.{hint}")
         code = getattr(error, "exit_code", 2)
     except OSError as error:
         if error.filename is not None or error.errno not in UNWRITABLE:

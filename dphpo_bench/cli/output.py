@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.encodings import encodable
@@ -80,5 +81,6 @@ def say(line: str) -> None:
 
 
 def complain(message: str) -> None:
-    """Print a line on standard error."""
-    sys.stderr.write(one_line(message, MAX_COMPLAINT) + "\n")
+    """Print a line on standard error, if it takes any."""
+    with suppress(OSError):
+        sys.stderr.write(one_line(message, MAX_COMPLAINT) + "\n")

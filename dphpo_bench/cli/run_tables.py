@@ -11,7 +11,7 @@ from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import count, rounded_down
 from dphpo_bench.cli.output import Columns, facts, table
 from dphpo_bench.cli.risk_text import NOT_WHAT_LEAKS, record_risk, risk_rows
-from dphpo_bench.records.measure import measure_named, shown_measure
+from dphpo_bench.records.measure import shown_measure
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from dphpo_bench.harness.plan import CheckedPlan
     from dphpo_bench.harness.run import RunResult
     from dphpo_bench.privacy.risk import Risk
-    from dphpo_bench.records.record import RunRecord
 
 
 def plan_json(checked: "CheckedPlan") -> dict[str, Any]:
@@ -93,24 +92,11 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
         yield name, f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def metric_texts(record: "RunRecord") -> dict[str, str]:
-    """Return the texts of all metrics by theirs and their test's name, such as "test accuracy", "shifted accuracy"."""
-    texts = {}
-    for test, metrics in {
-        "test": record.metrics,
-        **{name: each.metrics for name, each in record.further.items()},
-    }.items():
-        for name, value in metrics.items():
-            measure = measure_named(name, record.identity.facts)
-            texts[f"{test} {measure.title}"] = measure.text(value)
-    return texts
-
-
 def run_table(result: "RunResult", saved: Path | None = None) -> "Table":
     record = result.record
     identity, privacy = record.identity, record.privacy
     seed = "no seed" if identity.seed is None else f"seed {identity.seed}"
-    rows = list(metric_texts(record).items())
+    rows = list(record.metric_texts().items())
     if guess := record.constant_guess:
         measure = shown_measure(identity.facts, record.metrics)
         rows.append(("best constant guess", f"{measure.text(guess.value)}: this run is not clearly better"))

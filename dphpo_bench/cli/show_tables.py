@@ -11,7 +11,6 @@ from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import count, one_line, rounded_down, value_text
 from dphpo_bench.cli.plots import bar, step_plot
 from dphpo_bench.cli.risk_text import record_risk, risk_rows
-from dphpo_bench.cli.run_tables import metric_texts
 from dphpo_bench.records.choices import chosen, is_number, series, tried
 from dphpo_bench.records.guesses import guess_line
 from dphpo_bench.records.record import Privacy, RunRecord
@@ -89,7 +88,7 @@ def _side_by_side(record: RunRecord, oracle: RunRecord | None) -> Iterator[str]:
     if oracle:
         columns.append((f"{oracle.identity.method}, seed {oracle.identity.seed}", oracle))
     rows = [["", *(one_line(title, MAX_VALUE) for title, _ in columns)]]
-    metrics = [metric_texts(run) for _, run in columns]
+    metrics = [run.metric_texts() for _, run in columns]
     for name in dict.fromkeys(name for texts in metrics for name in texts):
         rows.append([one_line(name, MAX_VALUE), *(texts.get(name, NOTHING) for texts in metrics)])
     choices = [chosen(run.released) for _, run in columns]

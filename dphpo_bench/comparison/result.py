@@ -1,15 +1,17 @@
 """The outcome of a comparison: a table to print, a drawing, a board, and the records under all of them."""
 
+import html
 import io
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
+from dphpo_bench.base.displays import html_table
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.extras import require_extra
 from dphpo_bench.base.progress import NullProgress
@@ -159,6 +161,37 @@ class Comparison:
         """Return a row for each run: identity, ε, metrics, cost, times."""
         return frame(self.results)
 
+    def _title(self) -> str:
+        identity = self.records[0].identity
+        runs = max(Counter(result.setting for result in self.results).values())
+        noun = "runs" if identity.seed is None else "seeds"
+        title = f"{identity.task} ({identity.model}), δ = {identity.delta:.3g}: {self.measure.header} on test data"
+        average = f"mean of {runs} {noun} ± 95 % interval" if runs > 1 else f"one {noun[:-1]}"
+        return f"{one_line(title)}, {average}"
+
+    def _cells(self) -> tuple[list[str], list[list[str]]]:
+        """Return the header, and a row for each method, with a column for each ε."""
+        lines = self.lines
+        header = ["method", *(f"ε = {epsilon:g}" for epsilon in self.epsilons), "a run"]
+        header += ["failed"] if any(line.failed for line in lines) else []
+        rows = []
+        for line in lines:
+            name = line.label if line.private else f"{line.label}, not private"
+            cells = [metric_text(estimate, self.measure) for estimate in line.by_epsilon.values()]
+            time = NOTHING if line.seconds is None else duration_text(line.seconds)
+            rows.append([name, *cells, time, str(line.failed or "")][: len(header)])
+        return header, rows
+
+    def _notes(self) -> Iterator[str]:
+        """Yield lines on failed runs, and on those that learned nothing."""
+        for record in self.failures[:MAX_FAILURES]:
+            failed = record.identity
+            which = f"run {failed.run}" if failed.seed is None else f"seed {failed.seed}"
+            who = f"{failed.method}, ε {failed.epsilon:g}, {which}"
+            yield one_line(f"{who}: {record.status}: {record.error}")
+        if unlearned := guesses_line(self.results):
+            yield one_line(unlearned, 2 * MAX_LINE)
+
     def __str__(self) -> str:
         """Return the table: a row for each method, a column for each ε."""
         from rich import box
@@ -166,36 +199,26 @@ class Comparison:
         from rich.table import Table
         from rich.text import Text
 
-        identity, lines = self.records[0].identity, self.lines
-        runs = max(Counter(result.setting for result in self.results).values())
-        noun = "runs" if identity.seed is None else "seeds"
-        title = f"{identity.task} ({identity.model}), δ = {identity.delta:.3g}: {self.measure.header} on test data"
-        average = f"mean of {runs} {noun} ± 95 % interval" if runs > 1 else f"one {noun[:-1]}"
-        table = Table("method", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, title_justify="left")
-        for epsilon in self.epsilons:
-            table.add_column(f"ε = {epsilon:g}", justify="right", no_wrap=True)
-        table.add_column("a run", justify="right", no_wrap=True)
-        if any(line.failed for line in lines):
-            table.add_column("failed", justify="right")
-        for line in lines:
-            name = line.label if line.private else f"{line.label}, not private"
-            cells = [metric_text(estimate, self.measure) for estimate in line.by_epsilon.values()]
-            time = NOTHING if line.seconds is None else duration_text(line.seconds)
-            table.add_row(Text(name), *cells, time, str(line.failed or ""))
+        (first, *others), rows = self._cells()
+        table = Table(first, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, title_justify="left")
+        for name in others:
+            table.add_column(name, justify="right", no_wrap=name != "failed")
+        for row in rows:
+            table.add_row(*map(Text, row))
         buffer = io.StringIO()
         console = Console(file=buffer, width=WIDTH, markup=False, highlight=False)
-        console.print(Text(f"{one_line(title)}, {average}"), soft_wrap=True)
+        console.print(Text(self._title()), soft_wrap=True)
         console.print(table)
-        for record in self.failures[:MAX_FAILURES]:
-            failed = record.identity
-            which = f"run {failed.run}" if failed.seed is None else f"seed {failed.seed}"
-            who = f"{failed.method}, ε {failed.epsilon:g}, {which}"
-            console.print(Text(one_line(f"{who}: {record.status}: {record.error}")), soft_wrap=True)
-        if unlearned := guesses_line(self.results):
-            console.print(Text(one_line(unlearned, 2 * MAX_LINE)), soft_wrap=True)
+        for note in self._notes():
+            console.print(Text(note), soft_wrap=True)
         return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        header, rows = self._cells()
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self._notes())
+        return html_table(self._title(), rows, header) + notes
 
     def plot(self) -> "Plot":
         """Return a drawing: a panel for each ε, in it a line for each method, its mean and its 95 % interval.

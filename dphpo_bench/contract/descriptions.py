@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 from annotated_types import Interval
 
+from dphpo_bench.base.displays import Display, Displayed, as_texts
 from dphpo_bench.contract.method import Method
 
 if TYPE_CHECKING:
@@ -91,6 +92,27 @@ def explanation(cls: type) -> list[str]:
 def attributes(cls: type) -> dict[str, str]:
     """Return the section "Attributes" of a class's own docstring, by name, each in one line."""
     return dict(_entries(_own_docstring(cls)))
+
+
+class DisplayedTask(Displayed):
+    """A task that is shown by what it declares, and by nothing of its records."""
+
+    def display(self: Any) -> Display:
+        """Return the declarations in short."""
+        facts = self.facts
+        space = search_space(facts.search_space()) if facts.states_a_space else {}
+        schedule = f"batches of {facts.batch_size:,}, {facts.epochs:g} epochs, {facts.optimizer}"
+        rows = {
+            "model": facts.model,
+            "N": f"{facts.n_records:,}, unit: {facts.unit}",
+            "inputs": facts.inputs if self.columns is None else ", ".join(self.columns),
+            "classes": self.classes or facts.n_classes,
+            "schedule": f"{schedule} at {facts.learning_rate:g}",
+            "metrics": ", ".join(metric.name for metric in self.metrics) or None,
+            "search space": "; ".join(f"{name}: {text}" for name, text in space.items()) or None,
+        }
+        access = "public" if self.public else "private"
+        return f"{type(self).__name__} {self.name}: {facts.kind}, {access} records", as_texts(rows)
 
 
 def search_space(space: "Mapping[str, BaseDistribution]") -> dict[str, str]:

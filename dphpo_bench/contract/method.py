@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, get_args, get_origin
 
 from typing_extensions import TypeVar
 
+from dphpo_bench.base.displays import Display, Displayed
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.text import shown
+from dphpo_bench.base.text import count, shown
 from dphpo_bench.contract.parameters import check_fields
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -58,8 +59,8 @@ class Cost:
     examples: float
 
 
-@dataclass(frozen=True)
-class Plan(Generic[P]):
+@dataclass(frozen=True, repr=False)
+class Plan(Displayed, Generic[P]):
     """All that is fixed before private data is read.
 
     Attributes:
@@ -94,6 +95,18 @@ class Plan(Generic[P]):
         kind: Any = type(self.parameters)
         if kind is not NoneType and not (is_dataclass(kind) and vars(kind)["__dataclass_params__"].frozen):
             raise InvalidValueError(f"Expected a plan's parameters to be a frozen dataclass, got {kind.__name__}.")
+
+    def display(self) -> Display:
+        """Return the budget, the releases and the cost in short."""
+        from dphpo_bench.privacy.event_texts import describe
+
+        rows = [
+            ("release", f"{item.count:,} × {item.name}, σ = {item.noise_multiplier:.5g}, rate {item.sample_rate:.5g}")
+            for item in self.releases
+        ]
+        cost = f"{count(self.cost.runs, 'run')}, {self.cost.steps:,} steps, {self.cost.examples:,.0f} example passes"
+        rows += [("parameters", shown(self.parameters, 400)), ("cost", cost), ("event", describe(self.event))]
+        return f"Plan for ε = {self.budget.epsilon:g}, δ = {self.budget.delta:.3g}", rows
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON values."""

@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.handed_over import PAIRS, comes_from, unexpected
+from dphpo_bench.base.handed_over import PAIRS, check_delimiter, comes_from, parted_frame, unexpected
 from dphpo_bench.base.tensors import RECORD, Records, Tensors, leaves
 from dphpo_bench.base.text import shown
 from dphpo_bench.data import labels
-from dphpo_bench.data.numeric import as_tensor, in_pandas, place_of
+from dphpo_bench.data.numeric import as_tensor, in_pandas, may_be_rounded, place_of, rounded
 
 _PRECISIONS = (torch.float32, torch.float16, torch.bfloat16, torch.bool)
 _REREAD = 64
@@ -101,11 +101,13 @@ def parted(data: Any, which: str, kind: str, target: str) -> tuple[Any, Any]:
         return data[0], data[1]
     data = in_pandas(data)
     is_frame = _is_frame(data)
+    if is_frame:
+        check_delimiter(data)
     if is_frame or isinstance(data, Mapping):
         if target not in data:
             raise InvalidValueError(f"Expected {target!r} among {list(data)} of {which}; name the labels by target=.")
         if is_frame:
-            return data.drop(columns=target), data[target]
+            return parted_frame(data, target)
         inputs = {name: values for name, values in data.items() if name != target}
         return (inputs["inputs"] if set(inputs) == {"inputs"} else inputs), data[target]
     if kind == "tokens" and isinstance(data, Tensor | np.ndarray) and data.ndim == 2:
@@ -139,7 +141,7 @@ def without_column(data: Any, name: str) -> tuple[Any, Any]:
         return (data if column is None else (inputs, data[1])), column
     data = in_pandas(data)
     if _is_frame(data) and name in data.columns:
-        return data.drop(columns=name), data[name]
+        return parted_frame(data, name)
     if isinstance(data, Mapping) and name in data:
         return {other: values for other, values in data.items() if other != name}, data[name]
     return data, None
@@ -176,6 +178,8 @@ def _numbered(ids: Any) -> Tensor:
         values = ids.tolist() if hasattr(ids, "tolist") else list(ids)
         if any(value is None or bool(value != value) for value in values):
             raise InvalidValueError(f"{rule}, got some that are missing: drop these records, or give each its own id.")
+        if may_be_rounded(ids):
+            raise InvalidValueError(f"{rule}, got floats that may stand for several ids; pass integers or texts.")
         kinds = {Number if isinstance(value, Number) else type(value) for value in values}
         numbers: dict[Any, int] = {}
         units = [numbers.setdefault(value, len(numbers)) for value in values]
@@ -239,7 +243,7 @@ def _stacked(rows: list[Any], which: str) -> Any:
             return _stacked(list(inputs), which), _stacked(list(targets), which)
         if isinstance(rows[0], str | bytes):  # labels
             return rows
-        return torch.stack([torch.as_tensor(row) if np.isscalar(row) else as_tensor(row, which) for row in rows])
+        return torch.stack([as_tensor(np.asarray(row) if np.isscalar(row) else row, which) for row in rows])
     except InvalidValueError:
         raise
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -253,11 +257,17 @@ def _as_input(tensor: Tensor, which: str, names: list[str] | None = None) -> Ten
         raise InvalidValueError(f"Expected real inputs in {which}, got complex ones; give their parts as two columns.")
     if not tensor.is_floating_point() and tensor.dtype != torch.bool:
         return tensor.to(torch.int64, copy=True)
-    tensor = tensor.to(tensor.dtype if tensor.dtype in _PRECISIONS else torch.float32, copy=True)
-    if not (finite := tensor.isfinite()).all():
-        got = f"{float(tensor[~finite][0])} in {place_of(~finite, names)}"
+    narrow = tensor.to(tensor.dtype if tensor.dtype in _PRECISIONS else torch.float32, copy=True)
+    if not (finite := narrow.isfinite()).all():
+        got = f"{float(narrow[~finite][0])} in {place_of(~finite, names)}"
         raise InvalidValueError(f"Expected finite inputs in {which}, got {got}; impute or drop them.")
-    return tensor
+    if tensor.dtype == torch.float64 and (wrong := rounded(tensor)).any():
+        got = f"{float(tensor[wrong][0]):.0f} in {place_of(wrong, names)}"
+        raise InvalidValueError(
+            f"Expected whole numbers in {which} that float32 holds, got {got}, which it rounds. Scale amounts by "
+            "public constants, and pass ids by themselves: {'ids': integers, 'x': floats}."
+        )
+    return narrow
 
 
 def _as_targets(targets: Tensors, which: str, kind: str) -> Tensors:

@@ -18,8 +18,9 @@ Standin = float | Literal["typical"] | None
 CYCLES = {"day": 1.0, "week": 7.0, "year": 365.2425}
 """Cycles of a calendar, in days."""
 
-_EXACT = 2**53
-"""Floats from here on may stand for several whole numbers."""
+TOO_LARGE = "number that its float type rounds"
+_EXACT = {2: 2**11, 4: 2**24}
+"""Floats of so many bytes may stand for several whole numbers from here on; those of Python from 2^53."""
 
 ZONE_WAY_OUT = 'declare Date(…, zone="UTC"), or another zone whose clock counts'
 
@@ -197,8 +198,8 @@ def sort_of(value: Any) -> str:
     if not isinstance(value, Real | Decimal):
         return type(value).__name__
     number: Any = value
-    if not abs(number) < _EXACT:
-        return "number beyond 2^53"
+    if not abs(number) < _EXACT.get(getattr(number, "itemsize", 8), 2**53):
+        return TOO_LARGE
     return "whole number" if number == int(number) else "number"
 
 
@@ -233,7 +234,9 @@ def moment_of(value: Any, zone: tzinfo | None) -> datetime:
         try:
             value = datetime.fromisoformat(value.strip())
         except ValueError:
-            raise ValueError("write dates as 2024-03-01, or parse them by pandas.to_datetime(…, format=…)") from None
+            raise ValueError(
+                "write dates as 2024-03-01 and missing ones as None, or parse them by pandas.to_datetime(…, format=…)"
+            ) from None
     if not isinstance(value, date):
         raise ValueError("declare years and counts of days as Number; parse others by pandas.to_datetime")
     if value != value:  # pandas' NaT

@@ -1,13 +1,14 @@
 """Tables of training and test records as pairs of encoded inputs and labels."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
 
 from dphpo_bench.base.errors import DataError, InvalidValueError
+from dphpo_bench.base.handed_over import parted_frame
 from dphpo_bench.base.text import shown
-from dphpo_bench.data.encoding import Columns
+from dphpo_bench.data.encoding import Columns, Near, encoded_table, warn_of_near_misses
 from dphpo_bench.data.tables import as_frame
 
 
@@ -34,11 +35,14 @@ def encoded_tables(train: Any, test: Any, columns: Columns, target: str, unit: A
                 f"Expected inputs without the {what}, got column {name!r} in columns; remove it there, or declare it "
                 "None."
             )
-    pair, ids = _encoded(train, "train", columns, target, unit)
-    return pair, None if test is None else _encoded(test, "test", columns, target, unit)[0], ids
+    near: Near = {}
+    pair, ids = _encoded(train, "train", columns, target, unit, near)
+    tested = None if test is None else _encoded(test, "test", columns, target, unit, near)[0]
+    warn_of_near_misses(near)
+    return pair, tested, ids
 
 
-def _encoded(data: Any, which: str, columns: Columns, target: str, unit: Any) -> tuple[Any, Any]:
+def _encoded(data: Any, which: str, columns: Columns, target: str, unit: Any, near: Near) -> tuple[Any, Any]:
     table, labels = data if _is_pair(data, target) else (data, None)
     table = as_frame(table)
     if labels is None:
@@ -54,7 +58,7 @@ def _encoded(data: Any, which: str, columns: Columns, target: str, unit: Any) ->
             raise InvalidValueError(f"Expected unit={shown(unit, form=repr)} to be a column of train, got none of it.")
         unit = ids if ids is None or isinstance(ids, pd.Series) else pd.Series(ids, name=unit)
     try:
-        return (columns.encode(table), labels), unit
+        return (encoded_table(table, columns, near), labels), unit
     except DataError as error:
         raise type(error)(f"In {which}: {error}") from None
 
@@ -69,10 +73,25 @@ def _is_pair(data: Any, target: str) -> bool:
 def _parted(table: Any, name: str) -> tuple[Any, Any]:
     """Return the table without a column, and the column; None if there is none of this name."""
     if isinstance(table, pd.DataFrame):
-        return (table.drop(columns=name), table[name]) if name in table else (table, None)
+        return parted_frame(table, name) if name in table else (table, None)
     if isinstance(table, Mapping):
         return {other: values for other, values in table.items() if other != name}, table.get(name)
     if isinstance(table, list | tuple) and table and all(isinstance(row, Mapping) and name in row for row in table):
         rest = [{other: value for other, value in row.items() if other != name} for row in table]
         return rest, [row[name] for row in table]
     return table, None
+
+
+def consumed_names(data: Any, target: str, unit: Any) -> tuple[str, ...]:
+    """Return the names of the columns of labels and of ids, as far as they have some."""
+    label = getattr(data[1], "name", None) if _is_pair(data, target) else target
+    ids = unit if isinstance(unit, str) else getattr(unit, "name", None)
+    return tuple(name for name in (label, ids) if isinstance(name, str))
+
+
+def without_columns(table: Any, names: Iterable[str]) -> Any:
+    """Return a table without columns of these names, as far as it has them."""
+    table = as_frame(table)
+    for name in names:
+        table, _ = _parted(table, name)
+    return table

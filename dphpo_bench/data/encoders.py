@@ -1,6 +1,5 @@
 """Encode the values of a column as its declaration says, all rows at once."""
 
-from collections.abc import Sequence
 from contextlib import suppress
 from datetime import date, timedelta
 from decimal import Decimal
@@ -12,9 +11,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dphpo_bench.base.checks import quoted
-from dphpo_bench.base.text import shown
+from dphpo_bench.base.text import difference, folded, is_number, number_way_out, shown
 from dphpo_bench.data.columns import CYCLES, ZONE_WAY_OUT, Category, Column, Date, Number, moment_of, sort_of
-from dphpo_bench.data.values import Values, is_text
+from dphpo_bench.data.values import Mask, Values, is_text
 
 Inputs = NDArray[np.floating[Any]]
 
@@ -24,18 +23,19 @@ _MONDAY = "2001-01-01"
 """A Monday, and the first day of a year: cycles are 0 there."""
 
 
-def encoded(column: Column, values: Values) -> Inputs:
+def encoded(column: Column, values: Values, near: list[str]) -> Inputs:
     """Return the inputs of a column, float32, shape (n, column.size).
 
     Args:
         column: its declaration.
         values: of the column.
+        near: gets each declared category that other values look like, and in what they differ.
 
     Raises:
         TableValueError: if a value is not as declared; with its row and column, and the way out.
     """
     if isinstance(column, Category):
-        return _of_category(column, values)
+        return _of_category(column, values, near)
     with np.errstate(over="ignore"):
         inputs = _of_number(column, values) if isinstance(column, Number) else _of_date(column, values)
         inputs = inputs.astype(np.float32)
@@ -61,7 +61,7 @@ def _of_number(column: Number, values: Values) -> Inputs:
     return np.column_stack([inputs, values.missing] if column.indicator else [inputs])
 
 
-def _of_category(column: Category, values: Values) -> Inputs:
+def _of_category(column: Category, values: Values, near: list[str]) -> Inputs:
     codes, distinct = _distinct(values)
     rule = f"one of {shown(', '.join(map(quoted, column.values)), 200)}"
 
@@ -77,10 +77,14 @@ def _of_category(column: Category, values: Values) -> Inputs:
         sort = sort_of(distinct[code])
         if sort.removeprefix("whole ") not in sorts:  # a mistake, even where others are expected
             fail(code, f"the declared ones are {' and '.join(sorted(sorts))}s, and it is a {sort}: convert the column")
+    looks = {folded(str(value)): value for value in reversed(column.values)}
+    alike = {distinct[code]: looks[text] for code in unlisted if (text := folded(str(distinct[code]))) in looks}
+    near += [f"{quoted(known)} ({difference(str(value), str(known))})" for value, known in alike.items()]
     if not column.other:
         values.reject(codes == -1, rule, "other=True has an input for missing and other values, or drop the record")
         for code in unlisted[:1]:
-            fail(code, _close(distinct[code], column.values) or "other=True has an input for all other values")
+            close = f"did you mean {near[0]}? Mend it, or declare it, too" if distinct[code] in alike else ""
+            fail(code, close or "other=True has an input for all other values")
     inputs = np.zeros((len(values), other + 1), np.float32)
     inputs[np.arange(len(values)), place_of[codes]] = 1
     return inputs[:, : column.size]
@@ -109,11 +113,13 @@ def numbers_of(values: Values) -> NDArray[np.float64]:
         (pd.api.types.is_complex_dtype, "declare real and imaginary part as two columns"),
         (pd.api.types.is_datetime64_any_dtype, "declare the column a Date"),
         (pd.api.types.is_timedelta64_dtype, _DURATION_WAY_OUT),
-        (lambda _: is_text(series), _text_way_out(values)),
     ):
         if is_wrong(series.dtype):
             values.reject(there, "a finite number", way_out)
             return np.full(len(series), np.nan)
+    if is_text(series):
+        _reject_texts(values, there)
+        return np.full(len(series), np.nan)
     if pd.api.types.is_numeric_dtype(series.dtype):
         return np.where(there, series.to_numpy(dtype=float, na_value=np.nan), np.nan)
     objects = series.to_numpy(dtype=object)
@@ -125,7 +131,9 @@ def numbers_of(values: Values) -> NDArray[np.float64]:
         numbers[there] = [float(value) if abs(value) < 2**1023 else np.inf for value in objects[there]]
     if wrong:
         row = int(next(row for row in np.flatnonzero(there) if type(objects[row]) in wrong))
-        values.fail(row, "a finite number", _object_way_out(values, objects[row]))
+        if isinstance(objects[row], str):
+            _reject_texts(values, there & [isinstance(value, str) for value in objects])
+        values.fail(row, "a finite number", _object_way_out(objects[row]))
     return numbers
 
 
@@ -157,7 +165,7 @@ def _distinct(values: Values) -> tuple[NDArray[np.intp], list[Any]]:
     with suppress(TypeError):  # of objects that are not hashable
         if series.dtype != object or len(set(map(type, series[there]))) <= 1:
             codes[there], uniques = pd.factorize(series[there])
-            return codes, list(uniques)
+            return codes, list(uniques.array)  # of float32 as such
     code_of: dict[Any, int] = {}
     objects = series.to_numpy()
     for row in np.flatnonzero(there):
@@ -168,24 +176,20 @@ def _distinct(values: Values) -> tuple[NDArray[np.intp], list[Any]]:
     return codes, [value for _, value in code_of]
 
 
-def _close(value: Any, values: Sequence[Any]) -> str:
-    """Return a hint at a category that differs in blanks or capitals only, or an empty string."""
-    for known in values:
-        if isinstance(value, str) and isinstance(known, str) and value.strip().casefold() == known.strip().casefold():
-            return f"did you mean {known!r}? Mend blanks and capitals, or declare this value, too"
-    return ""
+def _reject_texts(values: Values, texts: Mask) -> None:
+    """Reject the first text that is no number, or else the first of them; say what makes numbers of such texts."""
+    objects, rows = values.series.to_numpy(dtype=object), np.flatnonzero(texts)
+    if len(rows):
+        row = next((row for row in rows if not is_number(objects[row])), rows[0])
+        if_missing = 'declare missing="typical", indicator=True'
+        way_out = number_way_out(objects[row], f"frame[{values.name!r}]", if_missing)
+        values.fail(int(row), "a finite number", way_out)
 
 
-def _object_way_out(values: Values, value: Any) -> str:
-    if isinstance(value, str):
-        return _text_way_out(values)
+def _object_way_out(value: Any) -> str:
     if isinstance(value, timedelta):
         return _DURATION_WAY_OUT
     return "declare the column a Date" if isinstance(value, date | np.datetime64) else "mend the value"
-
-
-def _text_way_out(values: Values) -> str:
-    return f"make numbers of texts by pandas.to_numeric(frame[{values.name!r}]), or declare another kind of column"
 
 
 def _missing_way_out(column: Number | Date) -> str:

@@ -6,6 +6,7 @@ tensor([[-0.0667,  0.0000,  1.0000]])
 """
 
 import json
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _MAX_BYTES = 2**26
+
+Near = dict[str, list[str]]
+"""By column, the declared categories that other values look like, and in what these differ."""
 
 
 class Columns(Mapping[str, Column | None]):
@@ -91,18 +95,9 @@ class Columns(Mapping[str, Column | None]):
         Raises:
             DataError: if the table has other columns, or a value is not as declared; with its row and column.
         """
-        import torch
-
-        from dphpo_bench.data.encoders import encoded
-        from dphpo_bench.data.tables import table
-
-        read, n_rows = table(data, self)
-        inputs = torch.empty(n_rows, self.size)
-        start = 0
-        for name, column in self.items():
-            if column is not None:
-                inputs[:, start : start + column.size] = torch.from_numpy(encoded(column, read[name]))
-                start += column.size
+        near: Near = {}
+        inputs = encoded_table(data, self, near)
+        warn_of_near_misses(near)
         return inputs
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -172,6 +167,36 @@ def encode(data: Any, columns: Mapping[str, Column | None]) -> "Tensor":
         InvalidValueError: if `columns` are none.
     """
     return (columns if isinstance(columns, Columns) else Columns(columns)).encode(data)
+
+
+def encoded_table(data: Any, columns: Columns, near: Near) -> "Tensor":
+    """Return the inputs of a table; see `Columns.encode`. `near` gets what `warn_of_near_misses` names."""
+    import torch
+
+    from dphpo_bench.data.encoders import encoded
+    from dphpo_bench.data.tables import table
+
+    read, n_rows = table(data, columns)
+    inputs = torch.empty(n_rows, columns.size)
+    start = 0
+    for name, column in columns.items():
+        if column is not None:
+            values = encoded(column, read[name], near.setdefault(name, []))
+            inputs[:, start : start + column.size] = torch.from_numpy(values)
+            start += column.size
+    return inputs
+
+
+def warn_of_near_misses(near: Near) -> None:
+    """Warn once for each column of values that look like declared categories, which are public, and count as others."""
+    for name, words in near.items():
+        if words:
+            listed = ", ".join(dict.fromkeys(words))
+            warnings.warn(
+                f"Values of {shown(name)} count as others, though they look like {shown(listed, 300)}. Mend them, such "
+                f"as by frame[{name!r}].str.normalize('NFKC').str.strip(), or declare them, too.",
+                stacklevel=3,
+            )
 
 
 _KINDS: dict[str, type[Column]] = {"number": Number, "category": Category, "date": Date}

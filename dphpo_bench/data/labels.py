@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.text import shown
+from dphpo_bench.base.text import folded, is_number, number_way_out, shown
+from dphpo_bench.data.numeric import may_be_rounded, place_of, rounded
 
 Class = str | bool | int | float
 """A label's meaning, as its owner writes it."""
@@ -163,6 +164,9 @@ def _is_missing(value: Any) -> bool:
 
 def _places(values: "np.ndarray[Any, Any]", which: str, classes: tuple[Class, ...]) -> list[int]:
     """Return the place of each label among the classes."""
+    if may_be_rounded(values):
+        rule = f"Expected exact labels of {which}, got {values.dtype} that may stand for several whole numbers"
+        raise InvalidValueError(f"{rule}; pass integers or texts.")
     places = {value: place for place, value in enumerate(classes)}
     takes_booleans = set(classes) == {0, 1} or any(isinstance(value, bool) for value in classes)
 
@@ -190,9 +194,9 @@ def _way(value: Any, classes: tuple[Class, ...]) -> str:
     if _is_missing(value):
         return "drop the records whose label is missing"
     texts = [str(known) for known in classes]
-    if isinstance(value, str) and value.strip().casefold() in [text.strip().casefold() for text in texts]:
+    if isinstance(value, str) and folded(value) in map(folded, texts):
         if value not in texts:
-            return "texts must be equal: labels.str.strip() removes spaces, labels.str.lower() capital letters"
+            return "texts must be equal: mend them by labels.str.strip(), .str.lower() or .str.normalize('NFC')"
         return f"texts are no numbers: classes={_shown(tuple(texts))}, or labels.astype(int)"
     if isinstance(value, Class) and str(value) in texts:
         return "numbers are no texts: labels.astype(str)"
@@ -365,8 +369,10 @@ def _numbers(values: "np.ndarray[Any, Any]", which: str) -> Tensor:
     rule = f"Expected numbers as labels of {which}, since kind='regression'"
     if values.dtype.kind == "b":
         raise InvalidValueError(f"{rule}, got booleans; use kind='binary', or labels.astype(float).")
-    if values.dtype.kind in "US" or (values.dtype == object and any(isinstance(v, str) for v in values.flat)):
-        raise InvalidValueError(f"{rule}, got texts; use labels.astype(float) if they are numbers in quotes.")
+    if texts := [str(text) for text in values.flat if isinstance(text, str)]:
+        text = next((text for text in texts if not is_number(text)), texts[0])
+        way_out = number_way_out(text, "labels", "drop these records")
+        raise InvalidValueError(f"{rule}, got the text {text!r}; {way_out}.")
     if values.dtype == object and any(_is_missing(value) for value in values.flat):
         row = next(row for row, value in enumerate(values) if np.any([_is_missing(item) for item in np.ravel(value)]))
         raise InvalidValueError(
@@ -374,11 +380,17 @@ def _numbers(values: "np.ndarray[Any, Any]", which: str) -> Tensor:
         )
     if values.dtype.kind not in "iuf":
         raise InvalidValueError(f"{rule}, got {values.dtype}; convert them to numbers.")
-    numbers = torch.tensor(values.astype(np.float64)).float()
+    exact = torch.tensor(values.astype(np.float64))
+    numbers = exact.float()
     if not numbers.isfinite().all():
         row = int((~numbers.isfinite()).nonzero()[0, 0])
         raise InvalidValueError(
             f"Expected finite labels in {which}, got NaN or infinity in row {row} as float32; drop these records, or "
             "scale them."
+        )
+    if values.dtype != np.float32 and (wrong := rounded(exact)).any():
+        raise InvalidValueError(
+            f"Expected labels in {which} that float32 holds, got {float(exact[wrong][0]):.0f} in {place_of(wrong)}, "
+            "which it rounds; divide them by a public constant, such as labels / 1000."
         )
     return numbers

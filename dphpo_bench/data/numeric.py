@@ -56,6 +56,17 @@ def in_pandas(data: Any) -> Any:
     return data.to_pandas() if hasattr(data, "to_pandas") else data
 
 
+def rounded(numbers: Tensor) -> Tensor:
+    """Return True for whole numbers, float64, that float32 rounds, or that float64 has rounded already."""
+    return (numbers == numbers.round()) & ((numbers.float() != numbers) | (numbers.abs() >= 2.0**53))
+
+
+def may_be_rounded(values: Any) -> bool:
+    """Return True if some values are floats so large that they may stand for several whole numbers."""
+    floats = values if isinstance(values, np.ndarray) else np.asarray(values)
+    return floats.dtype.kind == "f" and bool((np.abs(floats) >= 2.0 ** (np.finfo(floats.dtype).nmant + 1)).any())
+
+
 def place_of(wrong: Tensor, names: Sequence[str] | None = None) -> str:
     """Name the first place that is True, such as "row 3, column 'age'"; rows count from 0.
 

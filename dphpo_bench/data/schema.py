@@ -11,7 +11,7 @@ import pandas as pd
 
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.text import shown
-from dphpo_bench.data.columns import Category, Column, Date, Number, moment_of, sort_of
+from dphpo_bench.data.columns import TOO_LARGE, Category, Column, Date, Number, moment_of, sort_of
 from dphpo_bench.data.encoders import numbers_of
 from dphpo_bench.data.encoding import Columns
 from dphpo_bench.data.seen import declare_learned_from
@@ -80,7 +80,7 @@ def _proposed(values: Values) -> Column | None:
         return Category((False, True), other=has_gaps)
     if sorts == {"whole number"} and values.is_categorical:
         return _category(map(int, distinct))
-    if sorts and sorts <= {"whole number", "number", "number beyond 2^53"}:
+    if sorts and sorts <= {"whole number", "number", TOO_LARGE}:
         return _number(values, standin)
     for zone in (None, UTC) if sorts else ():
         with suppress(ValueError):  # no dates, or dates with a zone

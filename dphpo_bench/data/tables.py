@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 
 from dphpo_bench.base.errors import DataError, TableValueError
-from dphpo_bench.base.handed_over import comes_from
+from dphpo_bench.base.handed_over import check_delimiter, comes_from
 from dphpo_bench.base.text import count, shown
 from dphpo_bench.data.values import Values, row_text
 
@@ -60,7 +60,9 @@ def as_frame(data: Any) -> Any:
     if isinstance(data, pa.RecordBatch) or (hasattr(data, "to_arrow") and hasattr(data, "columns")):
         data = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data.to_arrow()
     if isinstance(data, pa.Table):  # whole numbers stay so beside missing values
-        return data.to_pandas(integer_object_nulls=True)
+        data = data.to_pandas(integer_object_nulls=True)
+    if isinstance(data, pd.DataFrame):
+        check_delimiter(data)
     if isinstance(data, np.ndarray) and data.dtype.names is not None:
         return {name: data[name] for name in data.dtype.names}
     return data

@@ -103,7 +103,7 @@ def _plain(data: Any, name: str) -> Any:
     """Return what `pandas.Series` reads value by value; never guess a type for Python's values."""
     if hasattr(data, "detach"):  # a tensor
         data = data.detach().cpu().to_dense()
-        data = (data.float() if data.is_floating_point() else data).numpy()
+        data = (data.float() if data.is_floating_point() and data.element_size() < 4 else data).numpy()
     if isinstance(data, np.ma.MaskedArray):
         data = data.data
     if isinstance(data, np.ndarray):

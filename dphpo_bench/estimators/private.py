@@ -4,26 +4,29 @@
 >>> model.fit(X, y).predict(new)  # doctest: +SKIP
 """
 
+import secrets
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import joblib  # type: ignore[import-untyped]
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
-from dphpo_bench.base.checks import whole
+from dphpo_bench.base.checks import inside, whole
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.handed_over import comes_from, unexpected, way_out
+from dphpo_bench.base.handed_over import comes_from, parted_frame, unexpected, way_out
 from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method
+from dphpo_bench.contract.metrics import Metric, ModelMetric
 from dphpo_bench.data.columns import Column
 from dphpo_bench.data.encoding import Columns
 from dphpo_bench.data.labels import Class, declared_classes, implied_classes
@@ -45,6 +48,11 @@ if TYPE_CHECKING:
 Network = str | Sequence[int] | nn.Module | Callable[[], nn.Module]
 
 _MAX_WIDTH = 2**20
+_MANY = 50  # predictions, of which a single class is remarked on
+_RELEASES = (
+    "each is a release of its own, and ε adds up. A choice by GridSearchCV or cross_val_score rests on scores that no "
+    "ε covers; a method that tunes, such as hyfreedp, chooses within its ε."
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -93,7 +101,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
                 raise unexpected("Expected X and y as arrays or frames", part, "X, y = zip(*dataset) makes them.")
         task = self._task(X, y)
         if not task.public:
-            self._count_fit()
+            self._count_fit(X)
         result = run(
             self.method,
             task,
@@ -105,7 +113,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             progress=None if self.verbose else NullProgress(),
         )
         assert result.trained is not None, "run raises an error if there is no model"
-        self.trained_: TrainedModel = result.trained
+        self.trained_: TrainedModel = replace(result.trained, threshold=getattr(self, "threshold", None))
+        if self.columns is None and hasattr(self, "feature_names_in_"):
+            self.trained_ = replace(self.trained_, input_names=tuple(self.feature_names_in_))
         if not callable(self.network):  # so that predictions of a record alone and among others agree to 1e-7
             self.trained_.network.double()
         self.record_: RunRecord = result.record
@@ -139,9 +149,15 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return tags
 
     def __sklearn_clone__(self) -> "Self":
-        """Return an unfitted copy that counts its fits together with this estimator's."""
+        """Return an unfitted copy that counts its fits together with this estimator's; warn of the second copy.
+
+        The process that calls GridSearchCV or cross_val_score makes the copies, whichever processes fit them.
+        """
         clone: Self = super().__sklearn_clone__()
-        clone.__dict__["_fits"] = self.__dict__.setdefault("_fits", [0])
+        clone.__dict__ |= {"_fits": self.__dict__.setdefault("_fits", [0]), "_is_clone": True}
+        self.__dict__["_clones"] = clones = self.__dict__.get("_clones", 0) + 1
+        if clones == 2 and not self.public:
+            warnings.warn(f"Clone 2 of this estimator, for fits on private records: {_RELEASES}", stacklevel=3)
         return clone
 
     @abstractmethod
@@ -150,6 +166,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     def _make_task(self, X: Any, y: Any, ids: Any, n_outputs: int, **declared: Any) -> ArrayTask:
         n_inputs = X.shape[1] if self.columns is None else Columns(self.columns).size
+        version = self.version
+        if self.results_dir is not None and "_is_clone" in self.__dict__:  # whose records may be a fold
+            # A hash of private records would let its reader test guesses at a record.
+            version = f"{version} {joblib.hash((X, y)) if self.public else secrets.token_hex(8)}"
         return ArrayTask(
             self.name,
             (X, y),
@@ -161,7 +181,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             optimizer=self.optimizer,
             learning_rate=self.learning_rate,
             public=self.public,
-            version=self.version,
+            version=version,
             **declared,
         )
 
@@ -181,17 +201,21 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     def _without_units(self, X: Any) -> tuple[Any, Any]:
         if self.unit is None or self.unit not in getattr(X, "columns", ()):
             return X, None
-        return X.drop(columns=self.unit), X[self.unit]
+        return parted_frame(X, self.unit)
 
-    def _count_fit(self) -> None:
-        """Warn from the second fit on private records on, those of clones included."""
+    def _count_fit(self, X: Any) -> None:
+        """Warn from the second fit on private records on, clones included, and of a clone's records with copies."""
         fits: list[int] = self.__dict__.setdefault("_fits", [0])
         fits[0] += 1
         if fits[0] > 1:
             warnings.warn(
-                f"Fit {fits[0]} of this estimator and its clones on private records: each is a release of its own, and "
-                "ε adds up. A choice by GridSearchCV or cross_val_score rests on scores that no ε covers; a method "
-                "that tunes, such as hyfreedp, chooses within its ε.",
+                f"Fit {fits[0]} of this estimator and its clones on private records: {_RELEASES}", stacklevel=3
+            )
+        is_drawn = "_is_clone" in self.__dict__ and isinstance(X, np.ndarray)
+        if is_drawn and len({*map(hash, map(bytes, X))}) < 0.75 * len(X):
+            warnings.warn(
+                "Many records have equal copies, as where BaggingClassifier draws with replacement: then ε holds for a "
+                "single copy. Pass bootstrap=False.",
                 stacklevel=3,
             )
 
@@ -203,8 +227,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     Args:
         epsilon: ε of a fit, tuning included; there is no default.
         delta: δ; None: `TaskFacts.default_delta`, by the number of records, which is public.
-        classes: all labels that there may be. They are not learned from private labels; None is enough where y is an
-            array of booleans, or with `public`.
+        classes: all labels that there may be, in the order of `classes_` and `predict_proba`. They are not learned
+            from private labels; None is enough where y is an array of booleans, or with `public`.
+        class_shares, class_weights, metrics: see `ArrayTask`; with shares, searches score by the first metric.
+        threshold: of two classes: predict the second from this probability on. It is public, such as its share from
+            public knowledge, or what a private selection released. None: predict the more probable class.
         method: a method or its name.
         network: "linear"; widths of hidden layers with tanh between, such as (64,); a module; or a function without
             arguments that makes one. It puts out a number for each class.
@@ -224,8 +251,16 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         device: "auto", "cpu" or "cuda".
         verbose: show the progress of a fit.
 
+    scikit-learn takes classes as sorted. With others, its scorers of probabilities ("roc_auc", "neg_log_loss",
+    "neg_brier_score", "average_precision", "top_k_accuracy"), `cross_val_predict`, `OneVsRestClassifier`, soft voting,
+    `BaggingClassifier` and temperature scaling exchange columns silently, and `CalibratedClassifierCV` fails. So a
+    clone warns. `score`, scorers of predictions, stacking, hard voting and tuned thresholds are right in any order.
+
+    Ensembles number the labels from 0 in the sorted order of those in y: their parts need classes=range(n).
+    `BaggingClassifier` needs bootstrap=False: a record drawn twice counts as two, each with this ε.
+
     Attributes:
-        classes_: the classes, sorted where they can be.
+        classes_: the classes, in their declared order.
         trained_: the `TrainedModel`.
         record_: the run's record.
         epsilon_: ε of the run, computed from what was released.
@@ -234,6 +269,36 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     """
 
     classes: Sequence[Class] | None = field(default=None, kw_only=True)
+    class_shares: Sequence[float] | None = field(default=None, kw_only=True)
+    class_weights: Literal["balanced"] | None = field(default=None, kw_only=True)
+    metrics: Sequence[Metric | ModelMetric] = field(default=(), kw_only=True)
+    threshold: float | None = field(default=None, kw_only=True)
+
+    def predict(self, X: Any) -> "NDArray[Any]":
+        """Predict in the labels of `fit`, shape (n,); warn if many predictions are all of one class.
+
+        Args:
+            X: as in `fit`; the column of units may be missing.
+        """
+        labels = super().predict(X)
+        if len(labels) >= _MANY and len(set(labels.tolist())) == 1:
+            warnings.warn(
+                f"All {len(labels):,} predictions are {shown(labels.tolist()[0], form=repr)}: a constant guess, of "
+                f'balanced accuracy {1 / len(self.classes_):.3f}. class_weights="balanced" or threshold= may help.',
+                stacklevel=2,
+            )
+        return labels
+
+    def __sklearn_clone__(self) -> "Self":
+        """Return an unfitted copy; warn of an order of classes that scikit-learn's tools do not expect."""
+        if self.classes is not None and not np.array_equal(np.unique(self.classes), self.classes):
+            warnings.warn(
+                f"scikit-learn takes classes as sorted, and classes={shown(self.classes, form=repr)} are not: "
+                'scorers such as "roc_auc" and "neg_log_loss", soft voting, Bagging and OneVsRest exchange columns. '
+                "Inside its tools declare them sorted, or score by `predict` only.",
+                stacklevel=3,
+            )
+        return super().__sklearn_clone__()
 
     def predict_proba(self, X: Any) -> "NDArray[Any]":
         """Predict the probability of each class, shape (n, classes), in the order of `classes_`.
@@ -249,7 +314,18 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         if self.columns is None:
             check_classification_targets(y)
         classes = self._classes(y)
-        task = self._make_task(X, y, ids, len(classes), classes=classes)
+        if np.asarray(y).dtype.kind in "iu" and all(isinstance(label, str) for label in classes):
+            raise InvalidValueError(
+                f"Expected y to hold classes={shown(classes, form=repr)}, got integers. Ensembles, such as Voting-, "
+                f"Stacking- and BaggingClassifier, number the labels of y from 0: declare classes=range({len(classes)})"
+                " of their parts, and bootstrap=False of Bagging."
+            )
+        if self.threshold is not None:
+            inside("threshold", self.threshold)
+            if len(classes) != 2:
+                raise InvalidValueError(f"Expected two classes with a threshold, got {len(classes)}; leave it out.")
+        declared = {"class_shares": self.class_shares, "class_weights": self.class_weights, "metrics": self.metrics}
+        task = self._make_task(X, y, ids, len(classes), classes=classes, **declared)
         self.classes_ = np.array(classes, dtype=None if len(set(map(type, classes))) == 1 else object)
         return task
 
@@ -268,10 +344,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
                 'Expected classes=, such as classes=("no", "yes"), of private records: learned from y they would be a '
                 "release that no ε covers. With public=True, of records that anybody may have, they are learned."
             )
-        try:
-            return tuple(sorted(classes))
-        except TypeError:  # texts and numbers
-            return classes
+        return classes
 
 
 @dataclass(eq=False, repr=False)

@@ -17,10 +17,11 @@ from dp_accounting.dp_event import DpEvent
 from filelock import FileLock, Timeout
 
 from dphpo_bench.base.checks import whole
+from dphpo_bench.base.displays import Display, Displayed
 from dphpo_bench.base.errors import AccountError, InvalidValueError, PlanOverBudgetError, RecordError
 from dphpo_bench.base.files import TORN
 from dphpo_bench.external.declaration import Declaration
-from dphpo_bench.harness.account import DEFAULT, VOID, Account
+from dphpo_bench.harness.account import DEFAULT, VOID, Account, refuse_if_closed
 from dphpo_bench.harness.account_report import AccountReport, report_of
 from dphpo_bench.harness.attempt import EPSILON_ROUNDING
 from dphpo_bench.harness.entry import ENTRY, number_of, told_apart
@@ -39,8 +40,8 @@ from dphpo_bench.training.randomness import Streams
 _DECLARATION = "declaration"  # key of a journal: a hash of what the caller declared
 
 
-@dataclass(frozen=True)
-class Finished:
+@dataclass(frozen=True, repr=False)
+class Finished(Displayed):
     """The end of a declared procedure.
 
     Attributes:
@@ -52,6 +53,10 @@ class Finished:
     record: RunRecord
     path: Path | None
     account: AccountReport | None
+
+    def display(self) -> Display:
+        """Return the record in short, where it lies, and what has been released so far."""
+        return self.record.display(record=self.path, account=self.account)
 
 
 class DeclaredRun:
@@ -134,6 +139,7 @@ class DeclaredRun:
         if results_dir is None:
             if account is not None:
                 raise InvalidValueError("Expected results_dir with account: an account lies in a folder of results.")
+            refuse_if_closed()
             warnings.warn(
                 "No account counts this, and a restart after a kill would be a second release: name a folder with "
                 "results_dir.",

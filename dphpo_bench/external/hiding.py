@@ -4,6 +4,7 @@ import ctypes
 import inspect
 import logging
 import os
+import pickle
 import random
 import sys
 import warnings
@@ -21,6 +22,7 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.session.process_state import process_state
 from dphpo_bench.training.randomness import Streams
 
+_WINDOW, _MOST_WORDS = 4, 10**7
 _BARS = frozenset({"alive_progress", "enlighten", "progressbar", "tqdm"})
 
 
@@ -63,6 +65,22 @@ def refuse_progress_bars() -> None:
 def global_seeds() -> set[int]:
     """Return what torch's global generators were last seeded with."""
     return {torch.initial_seed(), *(generator.initial_seed() for generator in torch.cuda.default_generators)}
+
+
+def global_states() -> tuple[object, ...]:
+    """Return the states of the global generators, torch's on the CPU aside; they differ after a draw."""
+    states = (generator.get_state().numpy().tobytes() for generator in torch.cuda.default_generators)
+    return random.getstate(), pickle.dumps(numpy.random.get_state()), *states
+
+
+def has_drawn_more(words: int, since: torch.Tensor) -> bool:
+    """Return whether torch's global generator has drawn more than so many words of 32 bits since a state."""
+    sources = [torch.Generator().set_state(state) for state in (since, torch.get_rng_state())]
+    drawn, ahead = (
+        torch.empty(size, dtype=torch.int32, device="cpu").random_(generator=source)
+        for size, source in zip((min(words, _MOST_WORDS) + _WINDOW, _WINDOW), sources, strict=True)
+    )
+    return not (drawn.unfold(0, _WINDOW, 1) == ahead).all(1).any()
 
 
 @contextmanager

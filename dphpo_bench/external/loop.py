@@ -39,6 +39,7 @@ class Loop:
         show: whether outputs of trials stay visible.
         result: None until all trials are over.
         lacks_model: whether no trial had a score, or the final run failed.
+        has_drawn: whether the winner's training drew from generators that its trial started; also without a winner.
     """
 
     plan: Procedure
@@ -48,6 +49,7 @@ class Loop:
     show: bool = False
     result: StudyResult | None = None
     lacks_model: bool = False
+    has_drawn: bool = True
     _place: tuple[int, int] = field(default_factory=lambda: (os.getpid(), threading.get_ident()))
     _open: StudyTrial | None = None
     _outcome: Best | bytes | None = None
@@ -69,7 +71,7 @@ class Loop:
                 model = standing.final
         finally:
             self._open = self._outcome = None
-        self.lacks_model = model is None
+        self.lacks_model, self.has_drawn = model is None, best is None or best.has_drawn
         self.result = ended(run, best, params, model)
 
     def trial(self, streams: Streams, of_search: Streams) -> StudyTrial:
@@ -106,7 +108,7 @@ class Loop:
             trial.check_sampled()
             copy = written(model)  # of losers too: that one could not be copied must not tell which won
             noisy = self.rule.noisy(score, self._streams.generator("score"))
-            outcome = None if noisy is None else Best("", noisy, trial.params, copy)
+            outcome = None if noisy is None else Best("", noisy, trial.params, copy, trial.has_drawn(model))
         self._outcome, self._open = outcome, None
 
     def _search(self, streams: Streams, standing: Standing) -> Iterator[StudyTrial]:

@@ -188,14 +188,19 @@ class PrivateStudy(OneOfAKind):
             if gc_after_trial:
                 gc.collect()
 
-    def rehearse(self, func: Callable[[PrivateTrial], Any]) -> None:
-        """Run the objective once outside of the selection, for made-up records: its errors and outputs show.
+    def rehearse(self, func: Callable[[PrivateTrial, Any], Any], made_up: Any) -> None:
+        """Run an objective once outside of the selection, on made-up records: its errors and outputs show.
+
+        Args:
+            func: (trial, records) → score, or (score, model), such as `objective(trial, records=private)`, which
+                `optimize` calls without `records`.
+            made_up: records of the form of the private ones.
 
         Raises:
             InvalidValueError: if a score is out of range, or the model cannot be copied.
         """
         trial = self._study.rehearsal()
-        self._study.tell(trial, *_outcome(func, trial, is_rehearsal=True))
+        self._study.tell(trial, *_outcome(lambda asked: func(asked, made_up), trial, is_rehearsal=True))
 
     @property
     def event(self) -> "DpEvent":
@@ -253,7 +258,7 @@ class PrivateStudy(OneOfAKind):
         end, winner = self.result, self._winner
         if winner is None or end.score is None:
             raise InvalidValueError(
-                "No trial had a score. The budget is spent all the same; study.rehearse(objective) on made-up records "
+                "No trial had a score. The budget is spent all the same; study.rehearse(objective, made_up_records) "
                 "shows what an objective raises."
             )
         return FrozenTrial(

@@ -15,10 +15,6 @@ from dphpo_bench.external.trials import OneOfAKind, RefusedNameError, StudyTrial
 if TYPE_CHECKING:
     import torch
 
-_RAW = (
-    "a pruner that sees raw scores, and a trial that it stops, are releases that no ε covers. Leave out report and "
-    "should_prune: each trial trains to its end, as event(noise) says."
-)
 _UNSHOWN = MappingProxyType(
     {
         "study": "other trials of the search are secret",
@@ -114,34 +110,18 @@ class PrivateTrial(OneOfAKind, BaseTrial):
     def set_user_attr(self, key: str, value: Any) -> None:
         """Note a text, a flag or a whole number about this trial, which its end forgets unless it wins.
 
-        The winner's notes are released: they must not count or measure private records.
-
-        Raises:
-            InvalidValueError: for fractions and arrays, which are what measures of private records look like.
+        The winner's notes are released: they must not count or measure private records. Fractions and arrays, which
+        are what such measures look like, are dropped.
         """
-        if not _is_plain(value):
-            self._refuse(
-                f"Expected user attributes that are texts, flags, whole numbers or lists of these, got {shown(key)} of "
-                f"type {type(value).__name__}: a measure of private records is a release that no ε covers. Return the "
-                "score; compute others from the winner on public records."
-            )
-        self._attributes[str(key)] = value
+        if _is_plain(value):
+            self._attributes[str(key)] = value
 
-    def report(self, value: float, step: int) -> NoReturn:  # noqa: ARG002
-        """Refuse: raw scores on the way are for pruners.
+    def report(self, value: float, step: int) -> None:
+        """Drop a raw score: no pruner compares scores on the way."""
 
-        Raises:
-            InvalidValueError: always.
-        """
-        self._refuse(f"Expected no trial.report: {_RAW}")
-
-    def should_prune(self) -> NoReturn:
-        """Refuse, as `report` does.
-
-        Raises:
-            InvalidValueError: always.
-        """
-        self._refuse(f"Expected no trial.should_prune: {_RAW}")
+    def should_prune(self) -> bool:
+        """Return False: each trial trains to its end, as its event says."""
+        return False
 
     def set_constraint(self, key: str, value: float) -> NoReturn:  # noqa: ARG002
         """Refuse: constraints are raw measures of a trial.

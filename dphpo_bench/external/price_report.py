@@ -8,6 +8,7 @@ from typing import Any, Literal
 from dp_accounting import dp_event
 from dp_accounting.dp_event import DpEvent
 
+from dphpo_bench.base.displays import Display, Displayed
 from dphpo_bench.base.text import count, one_line, rounded_up
 from dphpo_bench.harness.account_report import Total, bound_text
 from dphpo_bench.privacy.event_kinds import walk
@@ -42,8 +43,8 @@ class SelectionPrice:
     target_score_noise: float | None
 
 
-@dataclass(frozen=True)
-class Price:
+@dataclass(frozen=True, repr=False)
+class Price(Displayed):
     """Privacy that tuning spent, of which a paper that publishes the winner states a part.
 
     Attributes:
@@ -86,6 +87,15 @@ class Price:
         """Return one screen of text."""
         return "\n".join(_lines(self))
 
+    def display(self) -> Display:
+        """Return the screen of text as labels with their sentences, and the call of `select`."""
+        title, *events = _runs(self)
+        rows = [("Runs", text.strip()) for text in events]
+        rows += [(label, " ".join(sentences)) for label, sentences in _rows(self)]
+        if call := " ".join(map(str.strip, _code(self))).strip():
+            rows.append(("Next time", call.removeprefix("Next time: ")))
+        return title, rows
+
     def to_json(self) -> dict[str, Any]:
         """Return the price as JSON values."""
         counts = [{"count": count, "event": to_json(event)} for event, count in self.counts.items()]
@@ -102,14 +112,19 @@ class Price:
         }
 
 
-def _lines(price: Price) -> list[str]:
+def _runs(price: Price) -> list[str]:
+    """Return a line on the number of runs, and the most frequent kinds of them."""
     chosen = "" if price.runs == 1 else f"; the best by {price.chosen_by} was published"
     texts = [f"{count(price.runs, 'run')} on the same private records{chosen}."]
     most = sorted(price.counts.items(), key=lambda item: -item[1])[:_SHOWN]
     texts += [f"  {times:,} × ({one_line(describe(event), 150)})" for event, times in most]
     if rest := len(price.counts) - len(most):
         texts.append(f"  and {count(rest, 'other kind')} of runs")
-    texts.append("")
+    return texts
+
+
+def _lines(price: Price) -> list[str]:
+    texts = [*_runs(price), ""]
     for label, sentences in _rows(price):
         wrapped = [line for text in sentences for line in textwrap.wrap(text, _WIDTH - _LABEL)]
         texts += [f"{label if index == 0 else '':{_LABEL}}{line}" for index, line in enumerate(wrapped)]

@@ -1,21 +1,28 @@
 """The end of a study: its winner, its record, and what to say about both."""
 
+import inspect
 import pickle
 import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from io import BytesIO
+from numbers import Number
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
+import numpy
 from torch import Tensor, nn
 
+from dphpo_bench.base.displays import Display, Displayed
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.search_space import Candidate
 from dphpo_bench.external.declared import DeclaredRun
 from dphpo_bench.external.opacus_parts import CAPTURED, GRADIENTS
 from dphpo_bench.external.standing import Best
+from dphpo_bench.external.trials import networks_in
 from dphpo_bench.harness.account_report import AccountReport
 from dphpo_bench.records.record import RunRecord
 
@@ -23,8 +30,8 @@ if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
 
 
-@dataclass(frozen=True)
-class StudyResult:
+@dataclass(frozen=True, repr=False)
+class StudyResult(Displayed):
     """The end of a study: all that may be published of it.
 
     Attributes:
@@ -46,6 +53,11 @@ class StudyResult:
     record: RunRecord
     path: Path | None
     account: AccountReport | None
+
+    def display(self) -> Display:
+        """Return the record in short, with the winner."""
+        winner = {"score": self.score, "hyperparameters": self.params}
+        return self.record.display(**winner, record=self.path, account=self.account)
 
 
 class _Writer(cloudpickle.Pickler):  # type: ignore[misc]
@@ -129,3 +141,49 @@ def warn_of(result: StudyResult, *, lacks_model: bool, is_share: bool) -> None:
             "show it.",
             stacklevel=3,
         )
+
+
+def warn_of_training(model: Any, *, has_drawn: bool) -> None:
+    """Warn of training whose noise may be known, and of numbers beside the weights of its model.
+
+    Args:
+        model: of the winner, or of a rehearsal.
+        has_drawn: whether training drew from generators that its trial started.
+    """
+    if not has_drawn:
+        warnings.warn(
+            "Training drew nothing from trial.generator, and from global generators no more than initial weights need. "
+            "Noise from a seed of your own is the same in every trial, and whoever knows the seed can subtract it. "
+            "Draw batches and noise from trial.generator.",
+            stacklevel=3,
+        )
+    if names := sorted({*_numbers_beside(model)}):
+        warnings.warn(
+            f"The model holds {shown(', '.join(names))}, which no code of its class mentions. If that was measured on "
+            "private records, it is a release that no ε covers: remove it before anybody sees the model.",
+            stacklevel=3,
+        )
+
+
+def _numbers_beside(model: Any) -> Iterator[str]:
+    """Yield names of numbers on networks that code outside of their class has set; names with _ are a library's."""
+    for network in networks_in(model):
+        for part in (*network.modules(), *network.parameters()):
+            kind: Any = type(part)
+            mentioned = _mentioned(kind)
+            for name, value in vars(part).items():
+                if not name.startswith("_") and name not in mentioned and _is_measured(value):
+                    yield name
+
+
+def _is_measured(value: Any) -> bool:
+    if isinstance(value, Mapping | list | tuple | set):
+        return any(map(_is_measured, value.values() if isinstance(value, Mapping) else value))
+    return isinstance(value, Number | numpy.ndarray | Tensor) and not isinstance(value, bool)
+
+
+@cache
+def _mentioned(kind: type) -> frozenset[str]:
+    """Return the names that the code of a class mentions, those that its code sets among them."""
+    functions = (inspect.unwrap(getattr(each, "fget", each)) for base in kind.__mro__ for each in vars(base).values())
+    return frozenset(name for each in functions if inspect.isfunction(each) for name in each.__code__.co_names)

@@ -27,12 +27,14 @@ class Best:
         score: with its noise.
         params: hyperparameters.
         model: the caller's, as `pickle` writes it.
+        has_drawn: whether training drew from generators that its trial started.
     """
 
     key: str
     score: float
     params: Candidate
     model: bytes
+    has_drawn: bool = True
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from dphpo_bench.external.declared import DeclaredRun
 from dphpo_bench.external.hiding import refuse_progress_bars
 from dphpo_bench.external.loop import Loop
 from dphpo_bench.external.procedure import EventOf, Procedure
-from dphpo_bench.external.results import StudyResult, read_back, warn_of, written
+from dphpo_bench.external.results import StudyResult, read_back, warn_of, warn_of_training, written
 from dphpo_bench.external.scores import ScoreRule
 from dphpo_bench.external.spaces import checked_space, space_json
 from dphpo_bench.external.trials import OneOfAKind, StudyTrial, networks
@@ -206,7 +206,7 @@ class Study(OneOfAKind):
             if score is not None:
                 trial.check_sampled()
                 self._rule.check_range(score)
-            read_back(written(model))
+            warn_of_training(read_back(written(model)), has_drawn=trial.has_drawn(model))
             return
         (self._loop or self._new_loop()).tell(trial, score, model)
 
@@ -244,6 +244,7 @@ class Study(OneOfAKind):
         finally:
             _under_way.release()
         warn_of(self.result(), lacks_model=loop.lacks_model, is_share=self._rule.sensitivity is None)
+        warn_of_training(self.result().model, has_drawn=loop.has_drawn)
 
 
 def _refuse_others(others: Mapping[str, Any], method: Method) -> None:

@@ -2,9 +2,10 @@
 
 import gc
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import torch
 from torch import nn
 
 from dphpo_bench.base.checks import whole
@@ -12,13 +13,12 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.search_space import Candidate
-from dphpo_bench.external.hiding import global_seeds
+from dphpo_bench.external.hiding import global_seeds, global_states, has_drawn_more
 from dphpo_bench.external.spaces import checked_space
 from dphpo_bench.training.randomness import Streams
 from dphpo_bench.training.sampling import poisson_sample
 
 if TYPE_CHECKING:
-    import torch
     from optuna.distributions import BaseDistribution
 
 MAX_RECORDS = 10**12
@@ -43,6 +43,12 @@ def networks() -> "list[weakref.ref[nn.Module]]":
     everything = gc.get_objects()
     kinds = {kind for kind in {type(each) for each in everything} if issubclass(kind, nn.Module)}
     return [weakref.ref(each) for each in everything if type(each) in kinds]
+
+
+def networks_in(model: Any) -> "list[nn.Module]":
+    """Return the networks that a model is, or holds as an item or an attribute."""
+    inside = model.values() if isinstance(model, Mapping) else model if isinstance(model, list | tuple) else ()
+    return [each for each in (model, *inside, *getattr(model, "__dict__", {}).values()) if isinstance(each, nn.Module)]
 
 
 class StudyTrial(OneOfAKind):
@@ -76,7 +82,8 @@ class StudyTrial(OneOfAKind):
         self._noise_multiplier, self._lacks_noise = noise_multiplier, True
         self.is_final = is_final
         self._streams = streams
-        self.seed = streams.derive("seed")
+        self._seed = streams.derive("seed")
+        self._gave_seed = False
         self.generator: torch.Generator = streams.generator("trial")
         self.networks: list[weakref.ref[nn.Module]] = []
         self._sampling = sampling or (1.0, streams)
@@ -92,6 +99,12 @@ class StudyTrial(OneOfAKind):
         if not name.startswith("_"):
             self._mistake = error  # must not pass for a failed training
         raise error
+
+    @property
+    def seed(self) -> int:
+        """See above."""
+        self._gave_seed = True
+        return self._seed
 
     @property
     def noise_multiplier(self) -> float:
@@ -161,12 +174,13 @@ class StudyTrial(OneOfAKind):
         return poisson_sample(n_records, rate, streams.generator("sample"))
 
     def begin(self, older: "Sequence[weakref.ref[nn.Module]]") -> None:
-        """Note the seeds of its generator and of torch's global ones, before training.
+        """Note the seeds and states of its generator and of the global ones, before training.
 
         Args:
             older: networks that were there before this trial.
         """
         self._seeds, self._older = self._present_seeds(), older
+        self._states, self._global_state = self._present_states(), torch.get_rng_state()
 
     def check_use(self, model: Any) -> None:
         """Reject training that has misused its sample, seeded torch, or went on from the weights of another trial.
@@ -193,7 +207,7 @@ class StudyTrial(OneOfAKind):
             )
         if isinstance(model, nn.Module):
             self.networks = [weakref.ref(part) for part in model.modules()]
-        shorter = {self.seed % 2**bits for bits in (63, 32, 31)}  # as other libraries take them
+        shorter = {self._seed % 2**bits for bits in (63, 32, 31)}  # as other libraries take them
         if not self._present_seeds() <= self._seeds | shorter:
             raise InvalidValueError(
                 "Training seeded torch by a seed of its own: noise and batches that it drew after that are known. "
@@ -204,6 +218,19 @@ class StudyTrial(OneOfAKind):
 
     def _present_seeds(self) -> set[int]:
         return {self.generator.initial_seed(), *global_seeds()}
+
+    def _present_states(self) -> tuple[object, ...]:
+        return self.generator.get_state().numpy().tobytes(), *global_states()
+
+    def has_drawn(self, model: Any) -> bool:
+        """Return whether training drew more from the trial's and the global generators than initial weights need.
+
+        Args:
+            model: of the trial. Initial weights take a word of 32 bits each, noise as much in every step.
+        """
+        words = sum(3 * weight.numel() // 2 for network in networks_in(model) for weight in network.parameters())
+        moved = self._gave_seed or self._states != self._present_states()
+        return moved or has_drawn_more(words, self._global_state)
 
     def check_sampled(self) -> None:
         """Reject a trial of a search on a sample that has not asked for it.

@@ -1,17 +1,21 @@
 """HyFreeDP in a training loop of the caller: no learning rate to choose, and what that costs is in the budget."""
 
+import os
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from weakref import finalize
 
 from annotated_types import Interval
 from torch import Tensor, nn
 
 from dphpo_bench.base.checks import number, ranged, short_text, typed, whole
-from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.external.accountants import CallersAccountant
+from dphpo_bench.external.as_optimizer import AsOptimizer, say_unfinished
 from dphpo_bench.external.callers_optimizer import CallersOptimizer, attached
 from dphpo_bench.external.callers_records import CallersRecords, Losses
 from dphpo_bench.external.declaration import Declaration
@@ -31,9 +35,6 @@ from dphpo_bench.training.optimizers import UpdateRule
 from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.randomness import Streams
 
-if TYPE_CHECKING:
-    from dp_accounting.dp_event import DpEvent
-
 _MAX_STEPS = 10**6
 
 _IN_THE_MIDDLE = (
@@ -45,19 +46,19 @@ _INNER = ("_module", "_orig_mod", "module")
 """Names by which wrappers hold a model."""
 
 
-class Tuner:
+class Tuner(AsOptimizer):
     """The method `hyfreedp` in a loop of yours, which needs no learning rate.
 
     The gradients are yours: of an Opacus `DPOptimizer` that the tuner is attached to, or of `backward`. The tuner sets
     each step's length from a few privatised looks at the records and from the gradients, as the method does
     (docs/hyfreedp.md). Its releases and the gradients are one event, `event`, within the budget.
 
-        tuner = Tuner(model, data, losses, sample_rate=1 / len(loader), steps=T, budget=..., name=...)
-        ... = engine.make_private(..., noise_multiplier=tuner.noise_multiplier)
-        tuner.attach(optimizer, loader, engine.accountant)
-        for x, y in loader: loss(model(x), y).backward(); tuner.step()
-        tuner.finish()
+        with Tuner(model, data, losses, sample_rate=1 / len(loader), steps=T, budget=..., name=...) as tuner:
+            ... = engine.make_private(..., noise_multiplier=tuner.noise_multiplier)
+            tuner.attach(optimizer, loader, engine.accountant)
+            for x, y in loader: loss(model(x), y).backward(); tuner.step()
 
+    The end of the block calls `finish`; an exception that leaves it ends the training with a record of status "failed".
     Nothing is counted before the first step. From there on the training counts as a whole, whether it is finished or
     not. The loop is yours, so a training that was interrupted cannot go on: a second one is a second release.
 
@@ -88,6 +89,7 @@ class Tuner:
         learning_rate: of the latest step; NaN before the first.
         path: what the gradients said, and the learning rate after it.
         steps_taken: number of steps so far; a virtual step of a `BatchMemoryManager` is none.
+        finished: as `finish` returned it; None before.
 
     Raises:
         InvalidValueError: if an argument is out of range, or losses or model are unfit.
@@ -134,22 +136,9 @@ class Tuner:
         self._streams: Streams | None = None  # of somebody else's, to compare with the method
         self._gradient: list[Tensor] | None = None  # of `backward`
         self._is_over = self._is_under_way = False
+        self._unfinished: finalize[Any, Any] | None = None
+        self.finished: Finished | None = None
         self.steps_taken = 0
-
-    @property
-    def noise_multiplier(self) -> float:
-        """The noise multiplier of the gradients, for `make_private`."""
-        return self.planned.noise_multiplier
-
-    @property
-    def event(self) -> "DpEvent":
-        """The event of the whole training: gradients and looks."""
-        return self.planned.event
-
-    @property
-    def steps(self) -> int:
-        """T."""
-        return self.planned.steps
 
     @property
     def learning_rate(self) -> float:
@@ -228,11 +217,7 @@ class Tuner:
             self._average.update()
             self.steps_taken += 1
         self._gradient, self._is_under_way = None, False
-        if private:
-            private.clear()
-        else:
-            for weight in self._weights:
-                weight.grad = None
+        self.zero_grad()
 
     def finish(self, *, metrics: Mapping[str, float] | None = None) -> Finished | None:
         """Average the weights, scale the last layer, and write the record.
@@ -255,15 +240,32 @@ class Tuner:
                 stacklevel=2,
             )
         self._is_over = True
+        self._average.copy_to(self._weights)
+        results = self._tuned.results()
+        self._close()
+        self.finished = self._declared.finish(released=results, metrics=numbers) if self._declared else None
+        return self.finished
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Finish; if an exception leaves the block, write that the training failed."""
+        if kind is None and not self._is_over:
+            self.finish()
+        if kind is None or self._is_over:
+            return
+        self._close()
+        if self._declared:
+            with suppress(DphpoBenchError):  # the exception says more
+                self._declared.finish(status="failed", error=f"{kind.__name__} ended the loop.")
+
+    def _close(self) -> None:
+        self._is_over = True
         if self._optimizer:
             self._optimizer.release()
-        self._average.copy_to(self._weights)
         forget_records(self._records.whole)
-        results = self._tuned.results()
-        self._tuned.session.close()
-        return self._declared.finish(released=results, metrics=numbers) if self._declared else None
-
-    # ------------------------------------------------------------------------------------------------ the training
+        if "_tuned" in vars(self):
+            self._tuned.session.close()
+        if self._unfinished:
+            self._unfinished.detach()
 
     def _check_open(self) -> None:
         if self._is_over or self.steps_taken >= self.steps:
@@ -281,6 +283,8 @@ class Tuner:
         optimizer = self._optimizer
         check_alike(self._records.hashes)
         self._declared, streams = open_in_group(self._declaration, **self._options)
+        if self._declared:
+            self._unfinished = finalize(self, say_unfinished, self._declaration.name, os.getpid())
         session = open_session(self._records, Ledger(self.event), self._streams or streams)
         # All at once: with releases of other kinds in between, Opacus' PRV accountant takes ten times as long.
         for kind in self.planned.around:

@@ -188,7 +188,7 @@ class Account:
             AccountError: if the cap does not cover all of them, one was counted with another plan, or the file cannot
                 be written; then none is written.
         """
-        _refuse_if_closed()
+        refuse_if_closed()
         with self._locked():
             cap, known = self.read()
             begun = {entry.number: entry for entry in known}
@@ -308,7 +308,7 @@ _closed: list[AccountError] | None = None  # refusals since accounts were closed
 
 @contextmanager
 def accounts_closed() -> Iterator[Sequence[AccountError]]:
-    """Refuse to count anything while a trial of a private selection runs; yield the refusals."""
+    """Refuse runs of their own while a trial of a private selection runs; yield the refusals."""
     global _closed
     refusals: list[AccountError] = []
     _closed = refusals
@@ -318,13 +318,17 @@ def accounts_closed() -> Iterator[Sequence[AccountError]]:
         _closed = None
 
 
-def _refuse_if_closed() -> None:
+def refuse_if_closed() -> None:
+    """Reject a release of its own in a trial of a private selection, counted or not.
+
+    Raises:
+        AccountError: if such a trial is under way.
+    """
     if _closed is None:
         return
     error = AccountError(
-        "Expected a trial of a private selection to count nothing: entries and records would tell the number of "
-        "trials, and the study counts all of them at once. Train with trial.noise_multiplier, and leave out what "
-        "counts itself, such as a run, a tuner or a callback with a folder of results."
+        "Expected a trial of a private selection without runs, tuners or callbacks: the study counts trainings with "
+        "trial.noise_multiplier alone, and entries of others would tell the number of trials. Leave them out."
     )
     _closed.append(error)
     raise error

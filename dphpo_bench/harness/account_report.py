@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.checks import typed
+from dphpo_bench.base.displays import Display, Displayed
 from dphpo_bench.base.errors import AccountError, DphpoBenchError, InvalidValueError, RecordError, UnsupportedEventError
 from dphpo_bench.base.text import count, rounded_up, shown
 from dphpo_bench.contract.registry import tasks
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from dphpo_bench.records.record import RunRecord
 
 _SMALL = ("no", "one", "both", "all three", "all four", "all five", "all six", "all seven", "all eight", "all nine")
+_LISTED = 15
 _TOLERANCE = 1e-9  # rounding of two evaluations of one event
 
 
@@ -62,8 +64,8 @@ class Total:
         return f"{text} (with later settings chosen after looking at earlier results: {later})"
 
 
-@dataclass(frozen=True)
-class AccountReport:
+@dataclass(frozen=True, repr=False)
+class AccountReport(Displayed):
     """All releases from one set of private records.
 
     Attributes:
@@ -91,6 +93,20 @@ class AccountReport:
     def __str__(self) -> str:
         """Return the line that the end of a run shows."""
         return self._text(f"run {len(self.releases) + len(self.uncounted)} on these records")
+
+    def display(self) -> Display:
+        """Return the total and the last releases."""
+        numbered = list(enumerate(self.releases, start=1))
+        rows = [("total", self.summary()), ("file", str(self.path))]
+        rows += [("not counted when it ran", path) for path in self.uncounted[:_LISTED]]
+        if len(numbered) > _LISTED:
+            rows.append(("earlier", count(len(numbered) - _LISTED, "run")))
+        for number, run in numbered[-_LISTED:]:
+            cost = f"ε = {bound_text(run.epsilon, 4)}, δ = {run.delta:.3g} per {run.unit}"
+            rows.append(
+                (f"run {number:,}", f"{run.date} {run.method} on {run.task} ({run.model}), {cost}: {run.status}")
+            )
+        return f"Account {self.name}", rows
 
     def summary(self) -> str:
         """Return the line for any other time."""

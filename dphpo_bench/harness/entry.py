@@ -12,7 +12,7 @@ from typing import Any
 from dphpo_bench.base.errors import AccountError, InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.task import Task
-from dphpo_bench.harness.account import DEFAULT, VOID, Account, Entry
+from dphpo_bench.harness.account import DEFAULT, VOID, Account, Entry, refuse_if_closed
 from dphpo_bench.harness.attempt import Attempt
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.plan import CheckedPlan
@@ -104,6 +104,7 @@ def account_of(task: Task, store: RecordStore | None, name: str | None) -> Accou
             raise InvalidValueError(
                 f"Expected results_dir with account={shown(name, form=repr)}: an account lies in a folder of results."
             )
+        refuse_if_closed()
         warnings.warn(
             f"Task {task.name} has private data, and no account counts this run: name a folder with results_dir.",
             stacklevel=3,

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.checks import typed
+from dphpo_bench.base.displays import Display, Displayed
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, PlanOverBudgetError, SealedDataError
 from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import shown
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 MEANINGLESS = 20.0  # above this ε, one record may change the odds of what is released by more than 10^8
 
 
-@dataclass(frozen=True)
-class CheckedPlan:
+@dataclass(frozen=True, repr=False)
+class CheckedPlan(Displayed):
     """A plan whose cost the harness has computed, and which is within the budget.
 
     Attributes:
@@ -50,7 +51,17 @@ class CheckedPlan:
     epsilon: EpsilonReport
     tuning_share: float
     end_to_end_private: bool
-    costs: CostCache = field(default_factory=CostCache, repr=False, compare=False)
+    costs: CostCache = field(default_factory=CostCache, compare=False)
+
+    def display(self) -> Display:
+        """Return the ε of the whole procedure, and the plan in short."""
+        (budget, rows), epsilon = self.plan.display(), self.epsilon
+        rows = [
+            ("ε of the whole procedure", f"{epsilon.epsilon:.6g} ({epsilon.quoted})"),
+            ("share spent on tuning", f"{self.tuning_share:.2%}"),
+            *rows,
+        ]
+        return f"{budget}: {self.method.name} on {self.facts.task} ({self.facts.model})", rows
 
     @cached_property
     def risk(self) -> Risk:

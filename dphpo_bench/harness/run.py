@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from annotated_types import Interval
 
 from dphpo_bench.base.checks import ranged, typed
+from dphpo_bench.base.displays import Display, Displayed
 from dphpo_bench.base.errors import (
     AccountError,
     DphpoBenchError,
@@ -61,8 +62,8 @@ if TYPE_CHECKING:
     from dphpo_bench.harness.plan_cache import PlanCache
 
 
-@dataclass(frozen=True)
-class RunResult:
+@dataclass(frozen=True, repr=False)
+class RunResult(Displayed):
     """A finished run.
 
     Attributes:
@@ -77,6 +78,11 @@ class RunResult:
     path: Path | None
     trained: TrainedModel | None
     account: AccountReport | None = None
+
+    def display(self) -> Display:
+        """Return the record in short, where it lies, and what has been released so far."""
+        model = None if self.trained is None else "trained, with predict(data) and save(path)"
+        return self.record.display(model=model, record=self.path, account=self.account)
 
     @property
     def model(self) -> "nn.Module | None":

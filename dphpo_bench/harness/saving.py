@@ -131,6 +131,8 @@ def _metadata(trained: TrainedModel) -> dict[str, str]:
         "input_names": trained.input_names,
         "classes": trained.classes,
         "target_scale": None if trained.target_scale is None else trained.target_scale.to_json(),
+        "consumed": trained.consumed or None,
+        "threshold": trained.threshold,
     }
     structure = network_json(trained.network)
     return {
@@ -155,9 +157,9 @@ def _described(metadata: Mapping[str, str], path: Path | str, network: "nn.Modul
         kind: Any = metadata["kind"]
         if kind not in get_args(Kind):
             raise ValueError(f"kind {kind}")
-        names, classes, columns, scale = (
+        names, classes, columns, scale, consumed, threshold = (
             json.loads(metadata[name]) if name in metadata else None
-            for name in ("input_names", "classes", "columns", "target_scale")
+            for name in ("input_names", "classes", "columns", "target_scale", "consumed", "threshold")
         )
         return TrainedModel(
             network=network,
@@ -174,6 +176,8 @@ def _described(metadata: Mapping[str, str], path: Path | str, network: "nn.Modul
             delta=float(metadata["delta"]),
             unit=metadata["unit"],
             record=metadata["record"],
+            consumed=tuple(map(str, consumed or ())),
+            threshold=None if threshold is None else float(threshold),
         )
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, DataError) as error:
         raise DataError(

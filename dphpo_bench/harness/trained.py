@@ -1,9 +1,10 @@
 """A trained network with what its predictions need: the encoding of its inputs, and the meaning of its outputs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dphpo_bench.base.displays import Display, Displayed, as_texts
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.tensors import Records, Tensors, each, length
 from dphpo_bench.base.text import shown
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from dphpo_bench.data.labels import Class
 
 
-@dataclass(frozen=True, eq=False)
-class TrainedModel:
+@dataclass(frozen=True, eq=False, repr=False)
+class TrainedModel(Displayed):
     """A released model: `load_model` reads it from a file, and a run's result has it as `trained`.
 
     Attributes:
@@ -38,9 +39,12 @@ class TrainedModel:
         delta: δ.
         unit: what ε and δ protect as a whole: "record", or the name of units of several records.
         record: key of the run's record.
+        consumed: columns that training took for ids of units and for labels; predictions ignore them.
+        threshold: of two classes: the second is predicted from this probability on. It is a public number, and
+            `dataclasses.replace` sets it. None: the more probable class is.
     """
 
-    network: "nn.Module" = field(repr=False)
+    network: "nn.Module"
     kind: Kind
     inputs: Input | Mapping[str, Input]
     columns: Columns | None
@@ -54,6 +58,8 @@ class TrainedModel:
     delta: float
     unit: str
     record: str
+    consumed: tuple[str, ...] = ()
+    threshold: float | None = None
 
     def __post_init__(self) -> None:
         self.network.eval()
@@ -77,7 +83,20 @@ class TrainedModel:
             delta=who.delta,
             unit=who.unit,
             record=who.key,
+            consumed=getattr(task, "consumed", ()),  # an ArrayTask knows them
         )
+
+    def display(self) -> Display:
+        """Return the facts of the run, and what predictions take and return."""
+        rows = {
+            "kind": self.kind,
+            "inputs": self.inputs if self.columns is None else ", ".join(self.columns),
+            "classes": self.classes,
+            "threshold": self.threshold,
+            "ε": f"{self.epsilon} at δ = {self.delta:.3g} per {self.unit}",
+            "record": self.record,
+        }
+        return f"Model {self.model} of task {self.task}, trained by {self.method}", as_texts(rows)
 
     def predict(self, data: Any) -> "NDArray[Any]":
         """Predict, in the labels of the training records.
@@ -96,6 +115,9 @@ class TrainedModel:
             InvalidValueError: if the inputs have another shape or type, or the outputs of a task of kind "own" no
                 meaning that is known here: use `outputs`.
         """
+        if self.threshold is not None:
+            chosen = (self.predict_proba(data)[:, 1] >= self.threshold).astype(int)
+            return chosen if self.classes is None else _array_of(self.classes)[chosen]
         outputs = self._finite(data)
         if self.kind == "regression":
             outputs = outputs if self.target_scale is None else self.target_scale.invert(outputs)
@@ -178,7 +200,7 @@ class TrainedModel:
 
         from dphpo_bench.data.arrays import as_inputs
 
-        data = data.inputs if isinstance(data, Records) else data
+        data = self._without_consumed(data.inputs if isinstance(data, Records) else data)
         if self.columns is not None and not isinstance(data, Tensor):
             data = self.columns.encode(data)
         elif self.input_names is not None and hasattr(data, "columns"):
@@ -192,6 +214,15 @@ class TrainedModel:
             names = ", ".join(inputs) if isinstance(inputs, Mapping) else "a single array"
             raise InvalidValueError(f"Expected inputs by name, {', '.join(self.inputs)}, got {shown(names)}.")
         return {name: _converted(inputs[name], spec, f"input {name!r}") for name, spec in self.inputs.items()}
+
+    def _without_consumed(self, data: Any) -> Any:
+        """Return a table or several inputs by name without the columns that training consumed."""
+        declared = self.inputs if self.columns is None else self.columns
+        if isinstance(declared, Input) or (self.columns is None and not isinstance(data, Mapping)):
+            return data  # of a frame, the inputs are selected
+        from dphpo_bench.data.encoded_tables import without_columns
+
+        return without_columns(data, {*self.consumed} - {*declared})
 
 
 def _selected(frame: Any, names: tuple[str, ...]) -> Any:

@@ -69,7 +69,7 @@ class Option:
         distance: points behind the oracle that are expected on another task, with the interval that holds such a
             distance for 95 of 100 tasks like these; without an interval if a single task has this kind of model.
         collapses: over the rows with this kind of model at an ε within a factor of four.
-        cost: median over the rows with this kind of model, in untuned runs; `most` is the largest.
+        cost: median over the rows with this kind of model, in untuned runs; `most` is the largest. ∞ if none has it.
         tasks: number of tasks with this kind of model.
         evidence: the rows that it rests on, the heaviest first.
     """
@@ -189,13 +189,14 @@ def _option(label: str, evidence: Sequence[Evidence], question: Question) -> Opt
     tasks = len({row.data for row in asked})
     if tasks == 1:  # nothing tells how this kind of model differs from the others
         evidence = of_kind
+    costs = [row.cost for row in asked if row.cost < math.inf] or [math.inf]
     near = [row for row in asked if _within(row.epsilon, question.epsilon, NEAR_IN_EPSILON)]
     return Option(
         label,
         expected(evidence, interval=tasks > 1),
         Rate(sum(row.collapsed for row in near), sum(row.runs for row in near)),
-        median(row.cost for row in asked),
-        max(row.cost for row in asked),
+        median(costs),
+        max(costs),
         tasks,
         tuple(sorted(evidence, key=lambda each: (-round(each.weight, 9), each.row.table))),
     )
@@ -275,6 +276,8 @@ def _unaffordable(options: Sequence[Option], question: Question) -> str:
     if not options:
         return f"no method is measured on enough tasks near a {question.model} model."
     cheapest = min(option.price for option in options)
+    if math.isinf(cheapest):
+        return "what the methods cost is not known: the board has no untuned run (auto_clipping) beside them."
     return (
         f"no method that is measured on enough tasks costs {question.compute:g} untuned runs or less. "
         f"The cheapest costs {cheapest:g}."

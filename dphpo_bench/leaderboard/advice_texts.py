@@ -1,5 +1,6 @@
 """Advice as texts, and the guide: the advice for a grid of questions, as the README and the page of a board show it."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
@@ -12,7 +13,7 @@ from dphpo_bench.records.measure import Measure
 NO_INTERVAL = "no interval: a single task"
 
 RECORDS = (2_000, 50_000)
-"""Numbers of records in the guide's questions."""
+"""Numbers of records in the guide's questions, if the board has measured near each; else it asks about its own."""
 
 MAX_LINES = 15
 """Rows of the guide in the README; it says how many more there are."""
@@ -64,6 +65,8 @@ def sentence(option: Option) -> str:
 
 
 def cost_text(option: Option) -> str:
+    if math.isinf(option.price):
+        return "cost not known"
     most = "" if round(option.most, 1) == option.price else f", up to {option.most:.1f}"
     runs = "untuned run" if option.price == 1 else "untuned runs"
     return f"{option.price:g} {runs}{most}"
@@ -76,12 +79,18 @@ def grid(rows: Iterable[Measured]) -> tuple[Advice, ...]:
     """
     measured = [row for row in rows if Measure(row.metric).share]
     epsilons = {kind: sorted({row.epsilon for row in measured if row.kind == kind}) for kind in KINDS}
-    return tuple(
-        advise(measured, Question(records, kind, epsilon))
-        for kind in KINDS
-        for records in RECORDS
-        for epsilon in epsilons[kind]
-    )
+
+    def answers(sizes: Iterable[int]) -> tuple[Advice, ...]:
+        return tuple(
+            advise(measured, Question(records, kind, epsilon))
+            for kind in KINDS
+            for records in sizes
+            for epsilon in epsilons[kind]
+        )
+
+    usual, sizes = answers(RECORDS), [row.records for row in measured]
+    near = {advice.question.records for advice in usual if advice.choice}
+    return usual if near.issuperset(RECORDS) else answers(sorted({min(sizes), max(sizes)}) if sizes else ())
 
 
 @dataclass(frozen=True)

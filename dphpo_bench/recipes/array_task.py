@@ -19,13 +19,14 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.handed_over import refuse_loaders, unexpected
 from dphpo_bench.base.tensors import RECORD, Records, leaves
 from dphpo_bench.contract.declared import advice_on_scores, check_balanced, declared_losses
+from dphpo_bench.contract.descriptions import DisplayedTask
 from dphpo_bench.contract.metrics import Metric, ModelMetric
 from dphpo_bench.contract.registry import task_of
 from dphpo_bench.contract.search_space import default_search_space
 from dphpo_bench.contract.task import Kind, Task, TaskFacts
 from dphpo_bench.data.arrays import as_inputs, as_records, column_names, parted, parted_units, without_column
 from dphpo_bench.data.columns import Column
-from dphpo_bench.data.encoded_tables import encoded_tables
+from dphpo_bench.data.encoded_tables import consumed_names, encoded_tables
 from dphpo_bench.data.encoding import Columns
 from dphpo_bench.data.labels import Class, declared_classes, implied_classes
 from dphpo_bench.data.seen import declare_private
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     from dphpo_bench.data.source import DataSource
 
 
-class ArrayTask(Task):
+class ArrayTask(DisplayedTask, Task):
     """Your own records and your own model.
 
     What becomes public by declaring it, and is therefore not protected: the number of training records, the names and
@@ -176,6 +177,7 @@ class ArrayTask(Task):
             self._model = copied(model)
         if not public:
             declare_private(train)
+        self.consumed = consumed_names(train, target, unit)
         if columns is not None:
             self.columns = columns if isinstance(columns, Columns) else Columns(columns)
             train, test, unit = encoded_tables(train, test, self.columns, target, unit)
@@ -305,8 +307,7 @@ class ArrayTask(Task):
         del source
         types = {name: str(tensor.dtype) for name, tensor in self._train.named().items()}
         declared = [self.name, self._version, types, len(self._test)]
-        declared += [] if self.columns is None else [self.columns.to_json()]
-        declared += [] if self.classes is None else [self.classes]  # another order is another meaning
+        declared += [part for part in (self.columns and self.columns.to_json(), self.classes) if part]  # in their order
         return hashlib.sha256(json.dumps(declared).encode()).hexdigest()
 
     def model_fingerprint(self) -> str:

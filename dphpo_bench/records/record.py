@@ -23,9 +23,11 @@ from pydantic import (
     model_validator,
 )
 
+from dphpo_bench.base.displays import Display, Displayed, as_texts
 from dphpo_bench.base.tensors import RECORD
-from dphpo_bench.base.text import finite_json
+from dphpo_bench.base.text import compact_json, count, finite_json, value_text
 from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.records.measure import measure_named, shown_measure
 
 SCHEMA_VERSION: Final = 3
 """The version of new records. Records of version 2 have no risk; they can be read, too."""
@@ -233,7 +235,7 @@ class FurtherMetrics(_Part):
     metrics: dict[str, float]
 
 
-class RunRecord(_Part):
+class RunRecord(Displayed, _Part):
     """One run of one method on one task.
 
     A private selection without a seed keeps its number of trials secret. Its record has neither the time of training
@@ -291,6 +293,37 @@ class RunRecord(_Part):
     def asked_nothing(self) -> bool:
         """True if the run is not known to have asked anything of the records."""
         return self.privacy is None or Ledger.from_json(self.privacy.ledger).untouched
+
+    def metric_texts(self) -> dict[str, str]:
+        """Return the texts of all metrics by theirs and their test's name, such as "test accuracy"."""
+        tests = {"test": self.metrics, **{name: test.metrics for name, test in self.further.items()}}
+        texts = {}
+        for test, metrics in tests.items():
+            for name, value in metrics.items():
+                measure = measure_named(name, self.identity.facts)
+                texts[f"{test} {measure.title}"] = measure.text(value)
+        return texts
+
+    def display(self, **more: object) -> Display:
+        """Return a title and rows of what the record holds; `more` are further rows, of which None is left out."""
+        who, privacy = self.identity, self.privacy
+        rows: dict[str, object] = {**self.metric_texts(), "error": self.error}
+        if guess := self.constant_guess:
+            rows["best constant guess"] = shown_measure(who.facts, self.metrics).text(guess.value)
+        if privacy:
+            covered = f"{privacy.tuning_share:.2%} of it for tuning" if privacy.end_to_end_private else "without tuning"
+            rows["ε"] = f"{privacy.epsilon:.6g} at δ = {who.delta:.3g}; target {who.epsilon:g}; {covered}"
+        rows["accounting"] = self.accounting
+        rows["unit"] = f"{who.unit}, N = {who.facts.get('n_records')}"
+        rows["parameters"] = ", ".join(f"{name}={value_text(value)}" for name, value in who.parameters.items()) or None
+        rows["released"] = compact_json(self.released) if self.released else None
+        if self.cost:
+            rows["cost"] = f"{count(self.cost.runs, 'run')}, {self.cost.steps:,} steps"
+        rows["seconds"] = ", ".join(f"{phase} {value:.1f}" for phase, value in self.seconds.items()) or None
+        rows |= {"created": f"{self.created:%Y-%m-%d}", "key": who.key, **more}
+        seed = "no seed" if who.seed is None else f"seed {who.seed}"
+        title = f"{who.method} on {who.task} ({who.model}), {seed}: {self.status}"
+        return title, as_texts(rows)
 
     def to_json(self) -> str:
         """Return the record as text, the same for the same record."""

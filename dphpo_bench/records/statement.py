@@ -109,9 +109,10 @@ def _no_guarantee(record: RunRecord) -> str:
 
 def _guarantee(record: RunRecord, privacy: Privacy) -> Iterator[str]:
     delta = record.identity.delta
+    covered = "this training" if record.accounting and not privacy.tuning_share else "tuning and training together"
     yield (
         f"(ε, δ)-differential privacy with ε = {rounded_up(privacy.epsilon, 5)} (natural logarithm) and "
-        f"δ = {rounded_up(delta, 3)}, for tuning and training together."
+        f"δ = {rounded_up(delta, 3)}, for {covered}."
     )
     unit = unit_text(record.identity.unit)
     count = record.identity.facts.get("n_records")

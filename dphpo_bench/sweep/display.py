@@ -110,7 +110,7 @@ class SweepDisplay:
         if self._phase:
             left = self._time_left()
             so_far = f"{self._phase} {duration_text(time.monotonic() - self._phase_start)} so far"
-            return f"{so_far}; the runs after it: about {left}." if left else f"{so_far}."
+            return f"{so_far}; the runs after it: {left}." if left else f"{so_far}."
         done, total = self._done.total(), self._totals.total()
         elapsed = max(time.monotonic() - self._start, 1e-9)
         parts = [
@@ -118,18 +118,28 @@ class SweepDisplay:
             f"{len(self._running)} running",
             f"{self._failed.total()} failed",
             f"{60 * done / elapsed:.3g} a minute",
-            f"about {left} left" if (left := self._time_left()) else "",
+            f"{left} left" if (left := self._time_left()) else "",
         ]
         return ", ".join(part for part in parts if part)
 
     def _time_left(self) -> str:
-        """Return an estimate for the cells that are left, or ""."""
-        now, total = time.monotonic(), self._estimates.total(self._todo)
-        if total is None:
-            return ""
-        running = self._running.values()
-        known = (min(self._estimates.seconds(cell.identity) or 0.0, now - start) for cell, start in running)
-        return duration_text((total - sum(known)) / self._workers)
+        """Return an estimate for the cells that are left: a lower bound if some are unknown or overdue; "" without one.
+
+        However many workers there are, the rest takes as long as its longest cell.
+        """
+        now, waiting = time.monotonic(), +self._todo
+        each = {kind: self._estimates.median(kind) for kind in waiting}
+        is_known, rests = None not in each.values(), []
+        for cell, start in self._running.values():
+            kind = kind_of(cell.identity)
+            waiting[kind] -= 1
+            rest = (each.get(kind) or 0.0) - (now - start)
+            is_known = is_known and rest > 0
+            rests.append(max(rest, 0.0))
+        waits = {kind: each[kind] or 0.0 for kind, number in waiting.items() if number > 0}
+        total = sum(rests) + sum(waiting[kind] * seconds for kind, seconds in waits.items())
+        left = max(total / self._workers, *rests, *waits.values(), 0.0)
+        return f"{'about' if is_known else 'more than'} {duration_text(left)}" if left else ""
 
     def _table(self) -> "RenderableType":
         from rich.console import Group

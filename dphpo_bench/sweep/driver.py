@@ -6,13 +6,12 @@ Only the driver writes records, so a cell needs no access to the folder of resul
 import contextlib
 import errno
 import fcntl
-import itertools
 import json
 import os
 import statistics
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -63,23 +62,17 @@ class Estimates:
         if record.cost and record.cost.examples:
             self._per_example[identity.task, identity.model].append(seconds / record.cost.examples)
 
-    def seconds(self, identity: Identity, examples: float | None = None) -> float | None:
-        """Return the seconds of a run: the median of its kind, else by its example passes; None if unknown."""
-        if kind_of(identity) in self._seconds:
-            return statistics.median(self._seconds[kind_of(identity)])
-        rates = self._per_example.get((identity.task, identity.model))
-        if rates and examples is not None:
-            return examples * statistics.median(rates)
-        return None
+    def median(self, kind: Kind) -> float | None:
+        """Return the seconds of a run of this kind; None if none has finished."""
+        return statistics.median(self._seconds[kind]) if kind in self._seconds else None
 
-    def total(self, kinds: Mapping[Kind, int]) -> float | None:
-        """Return the seconds of so many runs of each kind in sequence; runs of unknown kinds count as average."""
-        if not self._seconds:
-            return None
-        average = statistics.fmean(itertools.chain(*self._seconds.values()))
-        return sum(
-            count * (statistics.median(self._seconds[kind]) if kind in self._seconds else average)
-            for kind, count in kinds.items()
+    def seconds(self, identity: Identity, examples: float) -> float | None:
+        """Return the seconds of a run: the median of its kind, else by its example passes; None if unknown."""
+        rates = self._per_example.get((identity.task, identity.model))
+        return (
+            examples * statistics.median(rates)
+            if (known := self.median(kind_of(identity))) is None and rates
+            else known
         )
 
 

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -147,6 +148,8 @@ def test_data_says_what_is_missing_and_how_to_get_it(main_here: Any, monkeypatch
     ("args", "message"),
     [
         (("run", "--nonsense"), "No such option: --nonsense"),
+        (("run", "-t", "digits"), "Try dphpo-bench run --help."),
+        (("leaderboard", "build", "--nonsense"), "Try dphpo-bench leaderboard build --help."),
         (("run", "-m", "hyfree", "-t", "digits"), "Did you mean 'hyfreedp'?"),
         (("run", "-m", "hyfreedp", "-t", "digits", "--model", "cnn"), "Unknown model 'cnn'"),
         (("run", "-m", "hyfreedp", "-t", "digits", "--epsilon", "nan"), "epsilon=nan"),
@@ -203,6 +206,19 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
         )
     assert done.returncode == 2
     assert done.stderr == "Cannot write the output: No space left on device.\n"
+
+
+@pytest.mark.parametrize(("args", "closed"), [("list", ">&-"), ("--help", ">&- <&-"), ("describe dp_sgd", ">&- 2>&-")])
+def test_a_closed_output_is_no_failure(tmp_path: Path, args: str, closed: str) -> None:
+    done = subprocess.run(
+        f"{shlex.join(COMMAND)} {args} {closed}",
+        shell=True,
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+        timeout=240,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import dphpo_bench as bench
-from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.tensors import leaves
-from dphpo_bench.data.arrays import as_records
+from dphpo_bench.data.arrays import as_inputs, as_records
 from dphpo_bench.data.numeric import as_tensor
 
 N = 12
@@ -252,6 +252,59 @@ def test_no_rows_or_no_columns(shape: tuple[int, ...]) -> None:
 def test_a_number_that_float32_cannot_hold_is_refused() -> None:
     with pytest.raises(InvalidValueError, match="got inf in row 0, column 1"):
         as_records((np.array([[1.0, 1e300]]), np.array([0])), "train", "classification", "labels")
+
+
+IDS = [2**24 + 1, 2, 3, 4]
+"""Of which float32 rounds the first."""
+
+ROUNDED: dict[str, Any] = {
+    "array": np.column_stack((IDS, [0.5, 1, 2, 3])),
+    "frame": pd.DataFrame({"id": IDS, "x": [0.5, 1, 2, 3]}),
+    "list": [[number, 0.5] for number in IDS],
+    "objects": np.array([[number, 0.5] for number in IDS], dtype=object),
+    "tensor": torch.tensor([[number, 0.5] for number in IDS], dtype=torch.float64),
+    "beyond float64": pd.DataFrame({"id": [2**53 + 1, 2, 3, 4], "x": 0.5}),
+}
+
+
+@pytest.mark.parametrize("form", ROUNDED)
+def test_whole_numbers_beside_floats_are_not_rounded(form: str) -> None:
+    with pytest.raises(
+        InvalidValueError, match=r"that float32 holds, got \d+ in row 0, column .*pass ids by themselves"
+    ):
+        as_inputs(ROUNDED[form], "data")
+
+
+def test_large_numbers_that_float32_holds_and_measurements_are_taken() -> None:
+    assert as_inputs({"ids": np.array(IDS), "x": np.array([[2.0**30, 1e9 + 0.5]] * 4)}, "data")["ids"].tolist() == IDS
+
+
+@pytest.mark.parametrize("floats", [torch.float32, torch.float64])
+def test_units_and_categories_that_floats_may_have_merged_are_refused(floats: torch.dtype) -> None:
+    limit = 2**24 if floats == torch.float32 else 2**53
+    ids = torch.tensor([1, 1, 2, limit], dtype=floats)
+    columns = {"id": bench.Category((1, 2, limit))}
+    with pytest.raises(DataError, match="is a number that its float type rounds"):
+        bench.Columns(columns).encode({"id": ids})
+    with pytest.raises(InvalidValueError, match="floats that may stand for several ids"):
+        bench.ArrayTask("t", (X[:4], Y[:4]), nn.Linear(3, 2), unit=ids)
+    exact = torch.tensor([1, 2, 2**24 + 1], dtype=torch.float64)
+    assert bench.Columns({"id": bench.Category((1, 2, 2**24, 2**24 + 1))}).encode({"id": exact})[2].tolist() == [
+        0,
+        0,
+        0,
+        1,
+    ]
+
+
+@pytest.mark.parametrize("double", ["labels", "person"])
+@pytest.mark.parametrize("declared", [True, False])
+def test_columns_that_come_twice_are_named(double: str, declared: bool) -> None:
+    frame = pd.DataFrame(X, columns=list("abc")).assign(labels=Y, person=np.arange(N) // 2)
+    frame = pd.concat([frame, frame[[double]]], axis=1)
+    columns = {name: bench.Number(0, 1) for name in "abc"} if declared else None
+    with pytest.raises(DataError, match=f"a single column '{double}', got 2 of this name"):
+        bench.ArrayTask("t", frame, nn.Linear(3, 2), frame, unit="person", columns=columns)
 
 
 @pytest.mark.parametrize("unit", [None, "person"])

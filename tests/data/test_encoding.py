@@ -2,6 +2,9 @@
 
 import math
 import pickle
+import re
+import unicodedata
+import warnings
 from datetime import date
 from pathlib import Path
 
@@ -101,3 +104,38 @@ def test_an_array_task_encodes_its_tables() -> None:
     assert task.load_train(source).inputs.tolist() == task.load_test(source).inputs.tolist()
     assert task.load_train(source).inputs[1].tolist() == [2, 1, 0]
     assert ArrayTask("t", (test[["sex", "age"]], test["labels"]), nn.Linear(3, 2), columns=columns).facts.n_records == 4
+
+
+NEAR = {
+    " State-gov": "white space",
+    "State-gov\N{NO-BREAK SPACE}": "white space",
+    "STATE-gov": "capitals",
+    unicodedata.normalize("NFD", "Zürich"): "Unicode's form",
+    "Ｓtate-gov": "Unicode's form",
+    "State-gov\N{ZERO WIDTH SPACE}": "Unicode's form",
+    " state-gov": "several ways",
+    "1": "type",
+}
+
+
+@pytest.mark.parametrize(("value", "kind"), NEAR.items())
+def test_other_values_that_look_like_declared_ones_are_named_once_a_column(value: str, kind: str) -> None:
+    known = {"Z": "Zürich", "1": 1}.get(value[0], "State-gov")
+    frame = pd.DataFrame({"job": [value, "secret", "", "Zürich"], "y": [0, 1, 0, 1]})
+    column = Category(("State-gov", "Zürich", 1), other=True)
+    with pytest.warns(UserWarning, match="Values of job count as others") as seen:
+        task = ArrayTask("t", frame, nn.Linear(4, 2), frame, columns={"job": column}, target="y", batch_size=2)
+    (warning,) = map(str, (each.message for each in seen))
+    assert f"look like {known!r} ({kind}). Mend them" in warning
+    assert "secret" not in warning
+    assert task.load_train(DataSource.resolve()).inputs[:, 3].tolist() == [1, 1, 1, 0]
+    with pytest.raises(DataError, match=rf"did you mean {re.escape(repr(known))} \({kind}\)\?"):
+        encode({"job": [value]}, {"job": Category(column.values)})
+
+
+def test_other_values_that_look_like_none_are_no_news() -> None:
+    values = ["State-gow", "Federal", "Zurich", None, " "]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        inputs = encode({"job": values}, {"job": Category(("State-gov", "Zürich"), other=True)})
+    assert inputs.tolist() == 5 * [[0, 0, 1]]

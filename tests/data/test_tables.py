@@ -193,9 +193,20 @@ def wrong_tables() -> list[tuple[Any, str]]:
         (FRAME.set_axis([0, 1, 2], axis=1), "which lacks age, sex; it has 0, 1, 2"),
         (
             FRAME.assign(age=[1, "two"]),
-            r"age to be a finite .* got 'two' in row 1 \(index 'second'\); .*to_numeric",
+            r"age to be a finite .* got 'two' in row 1 \(index 'second'\); if that stands for missing values",
         ),
         (FRAME.assign(age=["1", "2"]), r"age to be a finite number, got '1' in row 0 \(index 'first'\); .*to_numeric"),
+        (
+            FRAME.assign(age=["39", "?"]),
+            r"got '\?' in row 1 .*read_csv\(…, na_values=\['\?'\]\), and declare missing=",
+        ),
+        (FRAME.assign(age=[39, "n/a"]), r"got 'n/a' in row 1 .* na_values=\['n/a'\]"),
+        (FRAME.assign(age=["68", "68,4"]), r"got '68,4' in row 1 .* decimal commas by pandas.read_csv\(…, decimal=','"),
+        (
+            FRAME.assign(age=pd.Series(["-1.234,5", "2"], FRAME.index, "string")),
+            "got '-1.234,5' in row 0 .* decimal=','",
+        ),
+        (FRAME.assign(age=["68", "68 kg"]), "got '68 kg' in row 1 .*; mend the value, or declare another kind"),
         (FRAME.assign(age=[1, np.inf]), r"age to be a finite number, got inf in row 1 \(index 'second'\); mend"),
         ({"age": [10**400, 1], "sex": ["f", "m"]}, "age to be a finite number, got an integer of 1329 bits in row 0"),
         (FRAME.assign(age=[1e300, 1]), "age to be in the range of float32 after scaling, got 1e.300 in row 0"),

@@ -9,7 +9,10 @@ import numpy as np
 import pandas
 import pytest
 from sklearn.base import clone
+from sklearn.ensemble import BaggingClassifier, StackingClassifier, VotingClassifier
+from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -108,6 +111,9 @@ def test_a_fit_is_a_run(tmp_path: Path) -> None:
         ({"unit": "patient"}, Y, "Expected a frame with the column unit='patient', got none"),
         ({"method": "none"}, Y, "Unknown method 'none'"),
         ({"columns": {"a": 3}}, Y, "Expected column a to be a Number"),
+        ({"threshold": 1.5}, Y, "Expected 0 < threshold < 1, got threshold=1.5"),
+        ({"threshold": 0.5, "classes": ("no", "yes", "?")}, Y, "Expected two classes with a threshold, got 3"),
+        ({"class_weights": "balanced"}, Y, "Expected class_shares with class_weights='balanced'"),
     ],
 )
 def test_mistakes_get_one_clear_line(changes: dict[str, Any], y: Any, message: str) -> None:
@@ -123,9 +129,62 @@ def test_classes_of_private_records_are_declared_or_booleans() -> None:
     assert model.predict(X).dtype == bool
     with pytest.warns(UserWarning, match="no account counts this run"):
         model = bench.PrivateClassifier(**PRIVATE | {"classes": ("yes", "no", "?")}).fit(X, Y)
-    assert model.classes_.tolist() == ["?", "no", "yes"]  # as scikit-learn has them
+    assert model.classes_.tolist() == ["yes", "no", "?"]
     assert model.predict_proba(X).shape == (80, 3)
     assert model.score(X, Y) > 0.8
+
+
+def test_classes_keep_their_declared_order(tmp_path: Path) -> None:
+    answers = np.where(X[:, 0] > 0, "ja", "nein")
+    model = classifier(classes=("nein", "ja")).fit(X, answers)
+    chances = model.predict_proba(X)
+    assert model.classes_.tolist() == ["nein", "ja"]
+    assert roc_auc_score(answers == "ja", chances[:, 1]) > 0.9
+    back = bench.load_model(model.save(tmp_path / "m.safetensors"))
+    assert (back.classes, back.predict(X).tolist()) == (("nein", "ja"), model.predict(X).tolist())
+    with pytest.warns(UserWarning, match=r"takes classes as sorted, and classes=\('nein', 'ja'\) are not"):
+        clone(model)  # scikit-learn's tools clone: their scorers would exchange the columns
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        clone(classifier(classes=("ja", "nein")))
+
+
+def test_rare_classes_are_declared_as_of_a_task(tmp_path: Path) -> None:
+    declared: dict[str, Any] = {"class_shares": (0.9, 0.1), "class_weights": "balanced", "threshold": 0.2}
+    model = classifier(classes=("no", "yes"), metrics=(bench.metrics.ROC_AUC,), **declared).fit(X, Y)
+    facts = model.record_.identity.facts
+    assert (facts["class_shares"], facts["class_weights"]) == ([0.9, 0.1], "balanced")
+    assert facts["metrics"][0]["name"] == "roc_auc"
+    expected = np.where(model.predict_proba(X)[:, 1] >= 0.2, "yes", "no")
+    assert model.predict(X).tolist() == expected.tolist()
+    back = bench.load_model(model.save(tmp_path / "m.safetensors"))
+    assert back.predict(X).tolist() == expected.tolist()
+    assert (model.predict(X) == "yes").sum() > (classifier(classes=("no", "yes")).fit(X, Y).predict(X) == "yes").sum()
+
+
+def test_predictions_of_a_single_class_are_remarked_on() -> None:
+    model = classifier(threshold=1e-300).fit(X, Y)
+    with pytest.warns(UserWarning, match="All 80 predictions are 'yes': a constant guess, of balanced accuracy 0.500"):
+        model.predict(X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.predict(X[:9])
+        classifier().fit(X, Y).predict(X)
+
+
+@pytest.mark.parametrize(
+    "ensemble",
+    [
+        lambda part: VotingClassifier([("a", part), ("b", part)], voting="soft"),
+        lambda part: StackingClassifier([("a", part)], cv=2),
+        lambda part: BaggingClassifier(part, n_estimators=2, bootstrap=False),
+        OneVsRestClassifier,
+    ],
+)
+def test_parts_of_ensembles_have_numbers_as_classes(ensemble: Any) -> None:
+    with pytest.raises(InvalidValueError, match=r"number the labels of y from 0: declare classes=range\(2\)"):
+        ensemble(classifier(classes=("no", "yes"))).fit(X, Y)
+    assert ensemble(classifier(classes=range(2))).fit(X, Y).score(X, Y) > 0.9
 
 
 @pytest.mark.parametrize(
@@ -156,12 +215,18 @@ def test_a_table_is_encoded_inside() -> None:
         model.predict(frame[["x"]])
 
 
-def test_persons_are_protected_with_all_their_records() -> None:
+def test_persons_are_protected_with_all_their_records(tmp_path: Path) -> None:
     frame = pandas.DataFrame(X, columns=list("abc")).assign(patient=np.arange(80) // 2)
     model = classifier(unit="patient").fit(frame, Y)
     facts = model.record_.identity.facts
     assert (facts["n_records"], facts["unit"], model.n_features_in_) == (40, "patient", 3)
     assert np.array_equal(model.predict_proba(frame), model.predict_proba(frame.drop(columns="patient")))
+    back = bench.load_model(model.save(tmp_path / "numbers.safetensors"))  # it ignores the columns of ids and answers
+    assert np.array_equal(back.predict_proba(frame.assign(answer=Y)), model.predict_proba(frame))
+    model = classifier(unit="patient", columns=dict.fromkeys("abc", bench.Number(0, 1)))
+    model.fit(frame, pandas.Series(Y, name="answer"))
+    back = bench.load_model(model.save(tmp_path / "table.safetensors"))
+    assert np.array_equal(back.predict_proba(frame.assign(answer=Y)), model.predict_proba(frame))
 
 
 def test_an_account_counts_each_fit(tmp_path: Path) -> None:
@@ -179,6 +244,45 @@ def test_an_account_counts_each_fit(tmp_path: Path) -> None:
         pytest.raises(DataError, match="Give the task another version, or name another folder"),
     ):
         model.fit(X + 1, Y)  # other records under one name, as folds of a cross-validation are
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_records_that_a_tool_draws_twice_are_warned_of() -> None:
+    ensemble = BaggingClassifier(bench.PrivateClassifier(**PRIVATE | {"classes": (0, 1)}), 1, random_state=0)
+    with pytest.warns(UserWarning, match="Many records have equal copies, as where BaggingClassifier draws"):
+        ensemble.fit(X, Y)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Many records")
+        ensemble.set_params(bootstrap=False).fit(X, Y)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("declared", [{}, {"public": True}, {"seed": 0}])
+def test_folds_are_runs_of_their_own(declared: dict[str, Any], tmp_path: Path) -> None:
+    model = bench.PrivateClassifier(**{**PRIVATE, **declared}, results_dir=tmp_path)
+    assert np.isfinite(cross_val_score(model, X, Y, cv=4, n_jobs=2 if "seed" in declared else None)).all()
+    assert len(list(tmp_path.rglob("*.json"))) == 4
+    if "public" not in declared:
+        report = bench.account(tmp_path)
+        assert len(report.releases) == 4
+        assert report.changed
+        assert (report.totals[0].together or 0) > 2 * 8  # all four together, as if each had all records
+        assert len({read.identity.data_fingerprint for read in map(bench.read_record, tmp_path.rglob("*.json"))}) == 4
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_repeated_fold_of_public_records_is_the_same_run(tmp_path: Path) -> None:
+    model = classifier(results_dir=tmp_path)
+    first, second = (cross_val_score(model, X, Y, cv=2) for _ in range(2))
+    assert first.tolist() == second.tolist()
+    assert len(list(tmp_path.rglob("*.json"))) == 2
+
+
+@pytest.mark.parametrize("refit", [True, False])
+def test_a_search_in_several_processes_warns(refit: bool) -> None:
+    search = GridSearchCV(bench.PrivateClassifier(**PRIVATE), {"learning_rate": [1.0]}, cv=2, n_jobs=2, refit=refit)
+    with pytest.warns(UserWarning, match="Clone 2 of this estimator, for fits on private records: each is a release"):
+        search.fit(X, Y)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

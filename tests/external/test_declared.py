@@ -17,6 +17,7 @@ from dphpo_bench.external.declared import Declaration, DeclaredRun, Finished
 from dphpo_bench.harness.account import Account
 from dphpo_bench.harness.account_report import open_account
 from dphpo_bench.leaderboard.submissions import read_submissions
+from dphpo_bench.records.statement import lines
 from tests.harness.children import ended, start
 
 BUDGET = bench.PrivacyBudget(1.0, 1e-5)
@@ -169,6 +170,15 @@ def test_marked_wherever_it_is_shown(tmp_path: Path, main: Any) -> None:
     assert "The harness recomputed" not in stated
     assert "the batches were drawn so" not in stated
     assert json.loads(main("results", str(tmp_path), "--json")[1])[0]["accounting"] == "declared by the caller"
+
+
+def test_a_statement_speaks_of_tuning_where_there_was_some(tmp_path: Path) -> None:
+    changes = {"tuned": {"training_event": bench.events.gaussian(9.0)}, "plain": {}, "same": {"training_event": EVENT}}
+    for name, fields in changes.items():
+        record = finished(tmp_path, name, **fields).record
+        stated = " ".join(" ".join(lines(record, None)).split())
+        assert ("for tuning and training together" in stated) == (name == "tuned")
+        assert ("spent nothing on tuning" in stated) == (name != "tuned")
 
 
 def test_never_on_the_board_and_never_repeated(tmp_path: Path, main: Any) -> None:

@@ -24,6 +24,7 @@ from dphpo_bench.training.randomness import Streams
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:seed=", "ignore:No account counts", "ignore:The winner's noisy score"),
+    pytest.mark.filterwarnings("ignore:Training drew nothing from"),
 ]
 
 BUDGET = bench.PrivacyBudget(3.0, 1e-5)
@@ -322,14 +323,9 @@ def test_optuna_and_prints_are_silent_inside(
 
 
 ASKS: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "report": (lambda trial: trial.report(0.5, 1), "Expected no trial.report: a pruner that sees raw scores"),
-    "should_prune": (lambda trial: trial.should_prune(), "Expected no trial.should_prune"),
     "set_constraint": (lambda trial: trial.set_constraint("c", 0.5), "compared without noise"),
     "study": (lambda trial: trial.study.best_value, "Expected no trial.study: other trials"),
     "storage": (lambda trial: trial.storage, "Expected no trial.storage"),
-    "a raw score": (lambda trial: trial.set_user_attr("accuracy", 0.93), "accuracy of type float: a measure"),
-    "raw scores": (lambda trial: trial.set_user_attr("curve", [1, 0.93]), "curve of type list: a measure"),
-    "an array": (lambda trial: trial.set_user_attr("curve", np.ones(2)), "curve of type ndarray"),
     "another range": (
         lambda trial: (trial.suggest_int("n", 1, 3), trial.suggest_int("n", 1, 4)),
         "'n' to be drawn from one distribution in a trial, IntDistribution.*high=3.*, got IntDistribution.*high=4",
@@ -342,6 +338,26 @@ ASKS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "three values": (lambda _: (0.5, 0.7, 0.1), "got 3 values"),
     "a text": (lambda _: "good", "got a str"),
 }
+
+
+def test_what_an_objective_says_of_raw_scores_is_dropped(tmp_path: Path) -> None:
+    """As in Optuna's tutorials; a refusal after the first epoch would come when the search is counted."""
+
+    def reporting(trial: Any) -> float:
+        for epoch in range(3):
+            trial.report(trial.suggest_float("lr", 0.0, 1.0) * trial.noise_multiplier, epoch)
+            if trial.should_prune():
+                raise optuna.TrialPruned
+        trial.report(value=0.93, step=3)
+        for name, value in {"accuracy": 0.93, "curve": [1, 0.93], "array": np.ones(2), "layers": 2}.items():
+            trial.set_user_attr(name, value)
+        return 0.5
+
+    over = study(results_dir=tmp_path, name="digits")
+    over.optimize(reporting)
+    assert over.best_trial.user_attrs == {"layers": 2}
+    assert over.best_trial.intermediate_values == {}
+    assert [entry.status for entry in bench.account(tmp_path).releases] == ["ok"]
 
 
 @pytest.mark.parametrize("name", ASKS)
@@ -427,7 +443,7 @@ def test_an_objective_that_does_not_ask_for_its_noise_ends_the_search() -> None:
     def unchanged(trial: Any) -> Any:
         return float(trial.suggest_float("lr", 0.0, 1.0))
 
-    for call in (study().optimize, study().rehearse):
+    for call in (study().optimize, lambda func: study().rehearse(lambda trial, _: func(trial), None)):
         assert "training with trial.noise_multiplier, which ε is computed for" in refused(partial(call, unchanged))
 
 
@@ -480,19 +496,36 @@ def test_before_the_end_there_is_no_winner() -> None:
 
 
 def test_a_rehearsal_shows_errors_and_counts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    def failing(trial: Any) -> float:
-        print("visible")  # noqa: T201
+    def failing(trial: Any, records: Any) -> float:
+        print(records)  # noqa: T201
         raise KeyError("lr")
 
     over = study()
     with pytest.raises(KeyError):
-        over.rehearse(failing)
-    assert capsys.readouterr().out == "visible\n"
+        over.rehearse(failing, "of made-up records")
+    assert capsys.readouterr().out == "of made-up records\n"
     assert "Divide percentages by 100" in refused(
-        lambda: over.rehearse(lambda trial: 93.0 * bool(trial.noise_multiplier))
+        lambda: over.rehearse(lambda trial, records: records * bool(trial.noise_multiplier), 93.0)
     )
-    over.rehearse(objective)
+    over.rehearse(lambda trial, _: objective(trial), None)
     optimize(over, objective)
+
+
+def test_a_rehearsal_never_reads_the_records() -> None:
+    """An objective has them as an argument, so the one that is optimised cannot be rehearsed on them by mistake."""
+    read: list[str] = []
+
+    def trained(trial: Any, records: str = "private") -> float:
+        read.append(records)
+        return 0.5 * bool(trial.noise_multiplier)
+
+    over = study()
+    over.rehearse(trained, "made up")
+    with pytest.raises(TypeError):
+        over.rehearse(trained)
+    assert read == ["made up"]
+    over.optimize(trained)
+    assert {*read[1:]} == {"private"}
 
 
 def test_trials_are_those_of_optuna_by_their_class() -> None:

@@ -23,16 +23,20 @@ from rich.progress import track
 from tqdm import tqdm
 
 import dphpo_bench as bench
-from dphpo_bench.base.errors import BudgetTooSmallError, InvalidValueError
+from dphpo_bench.base.errors import AccountError, BudgetTooSmallError, InvalidValueError
 from dphpo_bench.external.trials import StudyTrial
 from dphpo_bench.search import Study, StudyResult
+from tests.conftest import TinyTask
+from tests.external.loops import network, tuner_of
 
 BUDGET = bench.PrivacyBudget(2.0, 1e-5)
 SPACE = {"rate": FloatDistribution(0.001, 1.0, log=True), "kind": ["a", "b"]}
 SEEDS = range(6)
 LONG = 3  # a seed of several trials
 
-pytestmark = pytest.mark.filterwarnings("ignore:seed=", "ignore:No account", "ignore:No model", "ignore:The winner's")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:seed=", "ignore:No account", "ignore:No model", "ignore:The winner's", "ignore:Training drew nothing from"
+)
 
 
 def event(noise: float) -> Any:
@@ -875,3 +879,100 @@ def test_choices_of_numpy_are_numbers() -> None:
 def test_select_takes_no_number_of_trials() -> None:
     with pytest.raises(InvalidValueError, match="Expected no n_trials"):
         selected(lambda _: (None, 0.5), n_trials=40)
+
+
+# --------------------------------------------------------------------------------------- promises of the caller's word
+
+
+def test_a_run_that_no_account_counts_ends_the_search() -> None:
+    """Its release is beside the event of the search; with a folder the account refuses it."""
+
+    class Private(TinyTask):
+        name, public = "private", False
+
+    def run(_: StudyTrial) -> Any:
+        return bench.run("dp_sgd", Private(), bench.PrivacyBudget(1.0, 1e-5), results_dir=None, seed=0)
+
+    def tune(_: StudyTrial) -> Any:
+        tuner = tuner_of(network())
+        tuner.backward()
+
+    for train in (run, tune):
+        with pytest.raises(AccountError, match="without runs, tuners or callbacks"):
+            selected(train)
+
+
+FIXED = "Training drew nothing from"
+
+
+def descent(trial: StudyTrial, steps: int, noise: Callable[[torch.Tensor], Any]) -> tuple[Any, float]:
+    """A network whose initial weights move torch's generator, and some steps of noise."""
+    model = torch.nn.Sequential(torch.nn.Linear(64, 10), torch.nn.Embedding(30, 7), torch.nn.Linear(2, 2))
+    with torch.no_grad():
+        for _ in range(steps):
+            for weight in model.parameters():
+                weight += trial.noise_multiplier * noise(weight)
+    return model, 0.5
+
+
+@pytest.mark.parametrize("network_of", [False, True])
+def test_noise_of_a_fixed_seed_is_warned_of(network_of: bool) -> None:
+    """Also where initial weights move torch's generator."""
+
+    def fixed(trial: StudyTrial) -> tuple[Any, float]:
+        source = torch.Generator().manual_seed(42)
+        if network_of:
+            return descent(trial, 3, lambda weight: torch.randn(weight.shape, generator=source))
+        return torch.randn(3, generator=source) * trial.noise_multiplier, 0.5
+
+    with pytest.warns(UserWarning, match=FIXED):
+        selected(fixed)
+    with pytest.warns(UserWarning, match=FIXED):
+        (of := study()).tell(trial := of.rehearsal(), 0.5, fixed(trial)[0])
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda trial: torch.randn(1, generator=trial.generator),
+        lambda _: torch.randn(1),
+        lambda _: numpy.random.randn(),
+        lambda _: random.random(),
+        lambda trial: numpy.random.default_rng(trial.seed).normal(),
+        lambda trial: descent(trial, 1, torch.randn_like)[0],
+        lambda trial: descent(trial, 1, lambda weight: torch.randn(weight.shape, generator=trial.generator))[0],
+    ],
+)
+def test_draws_of_a_trial_are_not_warned_of(draw: Callable[[StudyTrial], Any], recwarn: Any) -> None:
+    selected(lambda trial: (draw(trial), 0.5 * bool(trial.noise_multiplier)))
+    assert not [each for each in recwarn if FIXED in str(each.message)]
+
+
+class Counting(torch.nn.Linear):
+    """A layer with numbers that its class sets."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.temperature, self.sizes = 0.5, [1, 2]
+
+
+BESIDE: dict[str, Callable[[torch.nn.Module], Any]] = {
+    "a score": lambda model: setattr(model, "accuracy", 0.93),
+    "of a layer": lambda model: setattr(model[1], "accuracy", numpy.float32(0.93)),  # type: ignore[index]
+    "scores": lambda model: setattr(model, "accuracy", {"valid": [torch.tensor(0.93)]}),
+    "of a weight": lambda model: setattr(model[1].weight, "accuracy", 412),  # type: ignore[index,union-attr]
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_a_number_beside_the_weights_of_a_winner_is_warned_of(name: str) -> None:
+    def scored(trial: StudyTrial) -> tuple[Any, float]:
+        model = torch.nn.Sequential(Counting(), torch.nn.Linear(2, 2), torch.nn.Dropout(0.5), torch.nn.BatchNorm1d(2))
+        BESIDE[name](model)
+        return {"model": model, "rate": trial.params["rate"] * trial.noise_multiplier}, 0.5
+
+    with pytest.warns(UserWarning, match=r"The model holds accuracy, which") as caught:
+        selected(scored)
+    assert len([each for each in caught if "The model holds" in str(each.message)]) == 1
+    (of := study()).tell(trial := of.rehearsal(), 0.5, torch.nn.Sequential(Counting(), torch.nn.LSTM(2, 2)))
+    assert trial.params

@@ -22,7 +22,7 @@ from dphpo_bench.search import Study, StudyResult
 from tests.external.test_study import BUDGET, SPACE, event
 from tests.harness.children import ended, start
 
-pytestmark = pytest.mark.filterwarnings("ignore:No model", "ignore:The winner's")
+pytestmark = pytest.mark.filterwarnings("ignore:No model", "ignore:The winner's", "ignore:Training drew nothing")
 SECRET = 14  # of a search of several trials
 Seen = list[tuple[dict[str, Any], int]]
 
@@ -232,7 +232,7 @@ def test_a_trial_counts_nothing_by_itself(tmp_path: Path, monkeypatch: pytest.Mo
         declaration = Declaration("inner", "dp_sgd", "training", BUDGET, bench.events.gaussian(9.0))
         DeclaredRun.open(declaration, results_dir=tmp_path).finish()
 
-    refusal = "Expected a trial of a private selection to count nothing"
+    refusal = "Expected a trial of a private selection without runs, tuners or callbacks"
     with pytest.raises(AccountError, match=refusal):
         gone_through(study(tmp_path), counted)
     with pytest.raises(AccountError, match=refusal):

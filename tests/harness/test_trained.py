@@ -58,6 +58,36 @@ def test_predictions_are_the_callers_labels(of_table: RunResult) -> None:
     assert facts == ("dp_sgd", "answers", "Linear", 1e-3, "record", of_table.record.identity.key)
 
 
+@pytest.mark.parametrize("form", ["frame", "columns of a dictionary", "dictionaries", "named inputs"])
+def test_columns_that_training_consumed_are_ignored(form: str, tmp_path: Path) -> None:
+    frame = FRAME.assign(patient=np.arange(N) // 2, answer=LABELS)
+    model: Any = nn.Linear(3, 2)
+    declared: dict[str, Any] = {"columns": COLUMNS, "unit": "patient", "target": "answer", "classes": ("no", "yes")}
+    data: Any = frame
+    if form == "named inputs":
+        data, model = {name: np.asarray(frame[name]) for name in ("age", "patient", "answer")}, Age()
+        del declared["columns"]
+    elif form != "frame":
+        data = frame.to_dict("list" if form.startswith("columns") else "records")
+    task = bench.ArrayTask("answers", data, model, public=True, epochs=1, **declared)
+    result = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0, progress=bench.NullProgress())
+    back = bench.load_model(result.save(tmp_path / "m.safetensors"), task)
+    inputs = {"age": data["age"]} if form == "named inputs" else FRAME
+    for saved in (back, result):
+        assert saved.predict(data).tolist() == saved.predict(inputs).tolist()
+    if form == "frame":
+        with pytest.raises(bench.errors.DataError, match="Expected declared columns only, got other, too"):
+            back.predict(data.assign(other=1))
+
+
+class Age(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(1, 2)
+
+    def forward(self, age: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(age[:, None] / 50)
+
+
 def test_another_process_predicts_the_same(of_table: RunResult, tmp_path: Path) -> None:
     """Bit for bit, from the file alone."""
     model = of_table.trained

@@ -160,6 +160,22 @@ def test_whole_numbers_as_targets_of_a_regression_have_a_guess() -> None:
     assert record.constant_guess.value == 0
 
 
+def test_predictions_of_one_class_are_named_though_the_first_metric_is_better() -> None:
+    inputs = np.tile(X, (4, 1))
+    rare = (inputs @ np.array([2.0, -1.0, 1.0, 0.0, 0.0, 0.0]) > 5).astype(int)
+    declared: dict[str, Any] = {"learning_rate": 0.05, "epochs": 10, "optimizer": "SGD"}
+    metrics = (bench.metrics.ROC_AUC, bench.metrics.BALANCED_ACCURACY)
+    task = bench.ArrayTask(
+        "rare", (inputs, rare), nn.Linear(6, 2), (inputs, rare), public=True, metrics=metrics, **declared
+    )
+    with pytest.warns(UserWarning, match="test balanced accuracy 50.00%, any constant guess has 50.00%"):
+        record = bench.run("dp_sgd", task, BUDGET, seed=0, progress=bench.NullProgress()).record
+    assert record.metrics["roc_auc"] > 0.7
+    assert record.constant_guess is None
+    better = record.model_copy(update={"metrics": {**record.metrics, "balanced_accuracy": 0.51}})
+    assert guess_line(better) is None
+
+
 def test_a_learning_rate_that_is_no_number_is_named() -> None:
     rows = (X[:400], CLASSES[:400]), nn.Linear(6, 2), (X[400:], CLASSES[400:])
     task = bench.ArrayTask("mine", *rows, public=True)

@@ -51,4 +51,22 @@ def test_what_is_left_is_known_from_earlier_runs_and_shrinks_while_others_run(cl
             shown.tick()
     lines = capsys.readouterr().err.splitlines()
     assert lines[2] == "Preparing the data of blobs. 60 s so far; the runs after it: about 60 s."
-    assert [line.rpartition(", ")[2] for line in lines[3:]] == ["about 50 s left", "about 40 s left"]
+    assert [line.rpartition(", ")[2] for line in lines[3:]] == ["about 60 s left", "about 60 s left"]
+
+
+def test_no_time_is_promised_where_nothing_is_known(clock, capsys, blobs) -> None:
+    """A single long run of a new kind was "about 2 s left" for two minutes, or an eighth of it on eight workers."""
+    quick, later = blobs('"auto_clipping"', seeds=2)
+    (long,) = blobs('"noiseless"', seeds=1)
+    with SweepDisplay(workers=8) as shown:
+        shown.stock(Stock([], [], [quick, later, long]))
+        for cell in (quick, long):
+            shown.started(cell)
+        for finished in (quick, None, later, None):
+            clock.now += 20
+            if finished:
+                record = make_record(seconds={"train": 20.0})
+                shown.finished(finished, record.model_copy(update={"identity": finished.identity}), False)
+            shown.tick()
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.rpartition("a minute")[2] for line in lines[1:]] == [*2 * [", more than 20 s left"], "", ""]
