@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dphpo_bench.base.tensors import Records, Tensors, call, each, gathered, joined
 from dphpo_bench.training.alone import Alone
 from dphpo_bench.training.lengths import by_length, cut, says_lengths
-from dphpo_bench.training.losses import PerRecord, check_one_each, tensors_of
+from dphpo_bench.training.losses import PerRecord, of_one, tensors_of
 
 ROWS = 1024
 
@@ -111,11 +111,11 @@ def total_score(
     Raises:
         InvalidValueError: if there is not one score for each record.
     """
-    total, compute = 0.0, Alone(lambda model, x, y: scores(call(model, x), y), model)
+    total, score = 0.0, of_one(scores, "score")
+    compute = Alone(lambda model, x, y: score(call(model, x), y), model)
     for places, some in _pieces(model, records, rows, whole=False):
         with evaluating(model):
             values = compute(some.inputs, some.targets)
-        check_one_each(values, len(some), "score")
         clipped = values.double().nan_to_num(nan=0.0).clamp(0.0, 1.0)
         total += float((clipped if shares is None else clipped * shares[places].to(clipped.device)).sum())
     return total

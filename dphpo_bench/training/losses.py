@@ -79,6 +79,17 @@ def check_one_each(values: object, count: int, what: str) -> None:
         raise InvalidValueError(f"Expected one {what} for each record, shape ({count},), got {form}.{way}")
 
 
+def of_one(values: PerRecord, what: str) -> PerRecord:
+    """Return losses or scores of a single record, checked to be one number."""
+
+    def checked(outputs: Any, targets: Any) -> Tensor:
+        value = values(outputs, targets)
+        check_one_each(value, 1, what)
+        return value
+
+    return checked
+
+
 def tensors_of(outputs: Any) -> Any:
     """Return a model's outputs that are tensors, without the None of optional outputs.
 

@@ -22,7 +22,7 @@ from dphpo_bench.base.text import one_line
 from dphpo_bench.training.alone import Alone
 from dphpo_bench.training.evaluation import evaluating
 from dphpo_bench.training.functional import copied
-from dphpo_bench.training.losses import PerRecord, check_one_each, tensors_of
+from dphpo_bench.training.losses import PerRecord, of_one, tensors_of
 from dphpo_bench.training.structure import content
 
 # Records differ in size, and some are of positive numbers, which logarithms and roots take.
@@ -179,7 +179,7 @@ def try_values(values: PerRecord, what: str, outputs: Tensors, targets: Tensors)
     """
     try:
         with torch.no_grad():
-            check_one_each(Alone(values)(outputs, targets), length(targets), what)
+            Alone(of_one(values, what))(outputs, targets)
     except InvalidValueError:
         raise
     except Exception as error:  # whatever a loss raises
