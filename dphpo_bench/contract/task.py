@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from dphpo_bench.base.checks import check_file_name, short_text
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
-from dphpo_bench.base.tensors import RECORD, Records
+from dphpo_bench.base.tensors import RECORD, Records, Tensors
 from dphpo_bench.base.text import shown, unknown_name_message
 from dphpo_bench.contract import metrics
 from dphpo_bench.contract import search_space as search
@@ -233,6 +233,8 @@ class Task(ABC):
         input_names: of the columns of a table that is the model's input, in their order; None: unknown.
         augment: a random transform of which each step draws variants of its records: a part of a run's identity. Only
             gradients see variants; losses, scores and metrics see the records themselves. None: there is none.
+        example: inputs of one public record or several, on which the model is tried before private records are read.
+            None: they are made up, which a model that takes few values, such as positive matrices, may refuse.
 
     Raises:
         UnknownNameError: if there is no such model.
@@ -249,6 +251,7 @@ class Task(ABC):
     classes: "tuple[str | bool | int | float, ...] | None" = None
     input_names: Sequence[str] | None = None
     augment: "Augmentation | None" = None
+    example: Tensors | None = None
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)

@@ -31,8 +31,8 @@ from dphpo_bench.recipes.tuned_training import TunedTraining
 from dphpo_bench.session.session import open_session
 from dphpo_bench.training.averaging import WeightAverage
 from dphpo_bench.training.clipping import parse_clipping
-from dphpo_bench.training.evaluation import rows_at_once
 from dphpo_bench.training.optimizers import UpdateRule
+from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.randomness import Streams
 
 _MAX_STEPS = 10**6
@@ -168,7 +168,7 @@ class Tuner(AsOptimizer):
         if self._optimizer or "_tuned" in vars(self):  # which an accountant attached later would not take in
             raise InvalidValueError("Expected one attach() before the first backward() or step(). Make another tuner.")
         model, is_secret = self._records.whole, self._options["seed"] is None
-        _refuse_whole_batches(optimizer, self._records.own_model().model)
+        _refuse_whole_batches(optimizer, self._records.own_model())
         self._optimizer = attached(optimizer, loader, accountant, model, self.planned, is_secret=is_secret)
         self._accountant = CallersAccountant(accountant)
 
@@ -345,10 +345,10 @@ def _unwrapped(model: nn.Module) -> nn.Module:
     return model
 
 
-def _refuse_whole_batches(optimizer: Any, model: nn.Module) -> None:
-    """Reject an optimiser of Opacus, whose loop passes whole batches, for a model that takes one record at once."""
-    if hasattr(optimizer, "pre_step") and rows_at_once(model, 2) == 1:
+def _refuse_whole_batches(optimizer: Any, model: OwnModel) -> None:
+    """Reject an optimiser of Opacus, whose loop passes whole batches, for a model that gets one record at a time."""
+    if hasattr(optimizer, "pre_step") and not model.takes_batches:
         raise InvalidValueError(
             "Expected a model for whole batches, which a loop with an optimizer of Opacus has; this one takes a record "
-            "at once, or looks at numbers of a batch. Attach the optimizer of torch, for tuner.backward()."
+            "at once, looks at values, or mixes records. Attach the optimizer of torch, for tuner.backward()."
         )

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.handed_over import unexpected
-from dphpo_bench.base.tensors import Records, call, each
+from dphpo_bench.base.tensors import Records, Tensors, call, each
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.metrics import OF_CLASSES, OF_NUMBERS, Metric, ModelMetric
 from dphpo_bench.contract.task import Input
 from dphpo_bench.data.labels import Class
-from dphpo_bench.training.failures import described, is_about_types
+from dphpo_bench.training.failures import ASKS_FOR_EXAMPLE, described, is_about_types
 from dphpo_bench.training.losses import IGNORED, logits, tensors_of
 
 
@@ -86,15 +86,15 @@ def reset(model: nn.Module) -> None:
         reset()
 
 
-def accepted(model: nn.Module, records: Records) -> tuple[Records, Any]:
-    """Return the records as the model takes them, and its outputs for a record of zeros.
+def accepted(model: nn.Module, records: Records, example: Tensors | None = None) -> tuple[Records, Any]:
+    """Return the records as the model takes them, and its outputs for an example, or for a record of zeros.
 
     Integers are token ids for a model that takes them, booleans are masks; they are numbers for others.
     """
     failures: list[Exception] = []
     for some in (records, as_real(records), as_real(records, booleans=True)):
         try:
-            return some, _outputs(model, some)
+            return some, _outputs(model, some, example)
         except InvalidValueError:
             raise
         except Exception as error:  # whatever a model raises
@@ -103,7 +103,8 @@ def accepted(model: nn.Module, records: Records) -> tuple[Records, Any]:
     shapes = {name: (1, *part.shape[1:]) for name, part in parts.items()} if isinstance(parts, Mapping) else None
     what = shapes or (1, *records.named()["inputs"].shape[1:])
     failure = failures[is_about_types(failures[0])]
-    raise InvalidValueError(f"The model does not accept inputs of shape {what}{described(failure, parts)}") from None
+    text = f"The model does not accept inputs of shape {what}{described(failure, parts)}"
+    raise InvalidValueError(text if example is not None else f"{text} {ASKS_FOR_EXAMPLE}") from None
 
 
 def as_real(records: Records, *, booleans: bool = False) -> Records:
@@ -116,12 +117,23 @@ def as_real(records: Records, *, booleans: bool = False) -> Records:
     return Records(each(real, records.inputs), records.targets)
 
 
-def _outputs(model: nn.Module, records: Records) -> Any:
+def _outputs(model: nn.Module, records: Records, example: Tensors | None) -> Any:
     like = next(model.parameters(), torch.zeros(1))
     model.eval()
-    zeros = each(torch.zeros_like, records.rows(slice(1)).to(like.device, like.dtype).inputs)
+    one = records.rows(slice(1)).each(torch.zeros_like)
+    one = one if example is None else Records(of_form(example, records), example).rows(slice(1))
     with torch.no_grad():
-        return tensors_of(call(model, zeros))
+        return tensors_of(call(model, one.to(like.device, like.dtype).inputs))
+
+
+def of_form(example: Tensors, records: Records) -> Tensors:
+    """Return example inputs in the types of the records' inputs; reject other names or shapes."""
+    ours, theirs = (part if isinstance(part, Mapping) else {"": part} for part in (example, records.inputs))
+    forms = [{name: tuple(part.shape[1:]) for name, part in parts.items()} for parts in (ours, theirs)]
+    if forms[0] != forms[1]:
+        raise InvalidValueError(f"Expected an example with rows of shapes {forms[1]}, as in train, got {forms[0]}.")
+    converted = {name: part.to(theirs[name].dtype) for name, part in ours.items()}
+    return converted if isinstance(example, Mapping) else converted[""]
 
 
 def n_classes_of(outputs: Any, kind: str, expected: int | None, classes: tuple[Class, ...] | None = None) -> int | None:

@@ -25,7 +25,7 @@ from dphpo_bench.contract.metrics import Metric, ModelMetric
 from dphpo_bench.contract.registry import task_of
 from dphpo_bench.contract.search_space import default_search_space
 from dphpo_bench.contract.task import Kind, Task, TaskFacts
-from dphpo_bench.data.arrays import as_records, column_names, parted, parted_units, without_column
+from dphpo_bench.data.arrays import as_inputs, as_records, column_names, parted, parted_units, without_column
 from dphpo_bench.data.columns import Column
 from dphpo_bench.data.encoded_tables import consumed_names, encoded_tables
 from dphpo_bench.data.encoding import Columns
@@ -41,6 +41,7 @@ from dphpo_bench.recipes.array_checks import (
     example_of,
     inputs_of,
     n_classes_of,
+    of_form,
     reset,
     shapes_of,
 )
@@ -95,6 +96,8 @@ class ArrayTask(DisplayedTask, Task):
         augment: a random transform of inputs, or an `Augmentation` of a transform and a number of copies. Each step
             draws variants of its records, and averages a record's gradients before it clips them. Losses and scores are
             of the records themselves.
+        example: inputs of a public record, or several, of the shape (n, ...) that `train` has: the model is tried on
+            them before it sees private records. Default: made-up numbers, which some models do not take.
         n_classes: number of classes; default: what the model puts out for an input of zeros.
         class_shares: the share of each class, from public knowledge, such as (0.93, 0.07): scores then follow a first
             metric that counts rare classes, `BALANCED_ACCURACY`, `F1` or `ROC_AUC`.
@@ -144,6 +147,7 @@ class ArrayTask(DisplayedTask, Task):
         unit: Any = None,
         classes: Sequence[Class] | None = None,
         augment: Augmentation | Transform | None = None,
+        example: Any = None,
         n_classes: int | None = None,
         class_shares: Sequence[float] | None = None,
         class_weights: Literal["balanced"] | None = None,
@@ -169,8 +173,8 @@ class ArrayTask(DisplayedTask, Task):
         check_losses(losses)
         self._model, self._pretrained = check_model(model), pretrained
         self._losses, self._scores, self._metrics = losses, scores, checked_metrics(metrics, kind)
-        example = example_of(self.build_model, model)
-        refuse_ignored_steps(example, losses)
+        built = example_of(self.build_model, model)
+        refuse_ignored_steps(built, losses)
         if isinstance(model, nn.Module):
             self._model = copied(model)
         if not public:
@@ -193,7 +197,9 @@ class ArrayTask(DisplayedTask, Task):
             raise InvalidValueError(
                 f"Expected test inputs of shape {shapes_of(train)} as in train, got {shapes_of(test)}."
             )
-        self._train, outputs = accepted(example, train)
+        some = None if example is None else as_inputs(example, "example")
+        self._train, outputs = accepted(built, train, some)
+        self.example = None if some is None else of_form(some, self._train)
         masks = any(tensor.dtype == torch.bool for tensor in leaves(self._train.inputs))
         self._test = test if self._train is train else as_real(test, booleans=not masks)
         if kind not in ("regression", "own"):
@@ -210,7 +216,7 @@ class ArrayTask(DisplayedTask, Task):
         space = None if search_space is None else checked_space(search_space)
         self._facts = TaskFacts(
             task=name,
-            model=type(example).__name__,
+            model=type(built).__name__,
             n_records=n,
             inputs=inputs_of(self._train),
             kind=kind,
@@ -231,7 +237,8 @@ class ArrayTask(DisplayedTask, Task):
         if self.augment:
             self.augment.check(self._train.inputs)
         with torch.random.fork_rng(devices=[]):
-            OwnModel(self.build_model, self._train, self.objective()).check(scores=self._scores is not None)
+            own_model = OwnModel(self.build_model, self._train, self.objective(), self.example)
+            own_model.check(scores=self._scores is not None)
 
     @property
     def facts(self) -> TaskFacts:

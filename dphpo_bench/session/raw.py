@@ -108,7 +108,8 @@ class RawRecords:
     def own_model(self, number: int = 0) -> OwnModel:
         """Return a model of the engine. The first serves one query at a time, all of them together a stack."""
         while len(self._own_models) <= number:
-            self._own_models.append(OwnModel(lambda: self.build_model(0), self.train, self.objective))
+            build = partial(self.build_model, 0)
+            self._own_models.append(OwnModel(build, self.train, self.objective, self._task.example))
         return self._own_models[number]
 
     @property

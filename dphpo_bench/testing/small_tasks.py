@@ -118,7 +118,7 @@ class Excerpt(Task):
 
     def __init__(self, task: Task, n_records: int = 64) -> None:
         self.name, self.summary, self.public = task.name, task.summary, task.public
-        self.model_name, self.augment = task.model_name, task.augment
+        self.model_name, self.augment, self.example = task.model_name, task.augment, task.example
         self._task = task
         n_records = min(n_records, task.facts.n_records)
         self._facts = replace(task.facts, n_records=n_records, batch_size=-(-n_records // 2), epochs=2.0)

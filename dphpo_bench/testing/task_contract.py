@@ -60,17 +60,15 @@ class TaskContract(DependenceContract):
             expect(bool(values.isfinite().all()), "Expected finite outputs for inputs of zeros.")
 
     def test_losses_and_scores_are_of_one_record_each(self, task: Task) -> None:
-        """A record's loss and its score depend on that record alone, and the score is at most 1."""
-        from dphpo_bench.training.model_checks import refuse_mixing_values
+        """The model, the losses and the scores work on made-up records, one record at a time."""
+        from dphpo_bench.training.own_model import OwnModel
 
-        objective, few = task.objective(), self._few(task)
         has_scores = task.facts.kind != "regression" or task.facts.error_bound is not None
         try:
-            refuse_mixing_values(objective.losses, "loss", task.build_model(), few)
-            if has_scores:
-                refuse_mixing_values(objective.scores, "score", task.build_model(), few)
+            own_model = OwnModel(task.build_model, self._few(task), task.objective(), task.example)
+            own_model.check(scores=has_scores)
         except InvalidValueError as error:
-            raise ContractError(f"{error} Nothing bounds the influence of one record then.") from None
+            raise ContractError(f"The model cannot be trained privately: {error}") from None
 
     def test_initial_weights_follow_the_seed(self, task: Task) -> None:
         """The initial weights are the same at one seed of torch's global generator."""
@@ -114,15 +112,14 @@ class TaskContract(DependenceContract):
 
     def test_model_treats_each_record_alone(self, task: Task) -> None:
         """The model's output for a record does not depend on the other records of its batch."""
-        from dphpo_bench.training.model_checks import refuse_mixing
+        from dphpo_bench.training.model_checks import differs_in_batches
 
-        try:
-            refuse_mixing(task.build_model(), self._few(task).inputs)
-        except InvalidValueError as error:
-            raise ContractError(
-                f"{error} No clipping bounds the influence of one record then. Replace BatchNorm by GroupNorm, and "
-                "anything else that mixes records."
-            ) from None
+        way = differs_in_batches(task.build_model(), self._few(task).inputs)
+        expect(
+            not way,
+            "The model's outputs for a record change with the others of a batch. Private training gives it one record "
+            f"at a time, so that it is another network there. {way}",
+        )
 
     def test_augmentation_treats_each_record_alone(self, task: Task) -> None:
         """A transform of the inputs, if the task declares some, keeps their form and combines no two records."""

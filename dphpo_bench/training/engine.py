@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, call, converted, each, gathered, length, take
+from dphpo_bench.training.alone import by_vmap
 from dphpo_bench.training.clipping import Clipping, Weighed
 from dphpo_bench.training.evaluation import only_reads, rows_at_once
 from dphpo_bench.training.lengths import by_length, cut, lengths_at, says_lengths
-from dphpo_bench.training.losses import PerRecord, check_one_each
+from dphpo_bench.training.losses import BY_RECORD, PerRecord, check_one_each, tensors_of
 from dphpo_bench.training.norms import add_product, row_norms
 from dphpo_bench.training.units import Units
 
@@ -237,9 +238,19 @@ class GradientEngine(ABC):
     def _join(self, losses: list[Tensor]) -> Tensor:
         return torch.cat(losses) if losses else torch.empty(0, device=self._device, dtype=self._dtype)
 
+    def _plain_losses(self, inputs: Tensors, targets: Tensors) -> Tensor:
+        """Return each record's loss, without class weights."""
+        count = length(inputs)
+        losses: Tensor
+        if self.loss in BY_RECORD:  # torch computes it faster for all records at once
+            losses = self.loss(by_vmap(lambda x: tensors_of(call(self.model, x)), self.model)(inputs), targets)
+        else:
+            losses = by_vmap(lambda x, y: self.loss(call(self.model, x), y), self.model)(inputs, targets)
+        check_one_each(losses, count, "loss")
+        return losses
+
     def _per_sample_loss(self, inputs: Tensors, targets: Tensors) -> Tensor:
-        losses = self.loss(call(self.model, inputs), targets)
-        check_one_each(losses, length(inputs), "loss")
+        losses = self._plain_losses(inputs, targets)
         return losses if self.class_weights is None else losses * self.class_weights(targets).to(losses)
 
     def _fast_layout(self, images: Tensors) -> Tensors:
@@ -255,9 +266,9 @@ class GradientEngine(ABC):
         if self._channels_last is None:
             try:
                 with torch.no_grad():
-                    self.model(_channels_last(images[:1]))
+                    by_vmap(lambda image: tensors_of(self.model(image)), self.model)(_channels_last(images[:1]))
                 self._channels_last = True
-            except RuntimeError:
+            except Exception:  # whatever a model raises
                 self._channels_last = False
         return _channels_last(images) if self._channels_last else images
 

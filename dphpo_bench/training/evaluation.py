@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dphpo_bench.base.tensors import Records, Tensors, call, each, gathered, joined, length
+from dphpo_bench.base.tensors import Records, Tensors, call, each, gathered, joined
+from dphpo_bench.training.alone import Alone
 from dphpo_bench.training.lengths import by_length, cut, says_lengths
-from dphpo_bench.training.losses import PerRecord, check_one_each, tensors_of
+from dphpo_bench.training.losses import PerRecord, of_one, tensors_of
 
 ROWS = 1024
 
@@ -36,26 +37,32 @@ def outputs_of(
 ) -> Iterator[tuple[slice | Tensor, Any, Tensors]]:
     """Yield outputs and targets of pieces of the records, or of some `rows`, each with its places among all of them.
 
-    They are on the device of the model, which must have parameters and is in the mode of evaluation. Inputs and targets
-    are copies, to which the model and the caller may write, except for inputs that only torch's code sees. If the model
-    says how long records are, pieces come in any order and without padding, unless they are to be `whole`.
+    They are on the device of the model, which must have parameters and is in the mode of evaluation. The model gets
+    each record alone; of several outputs by name, those that are tensors are yielded. Inputs and targets are copies, to
+    which the model and the caller may write, except for inputs that only torch's code sees. If the model says how long
+    records are, pieces come in any order and without padding, unless they are to be `whole`.
     """
+    compute = Alone(lambda model, x: tensors_of(call(model, x)), model)
+    for places, some in _pieces(model, records, rows, whole):
+        with evaluating(model):
+            outputs = compute(some.inputs)
+        yield places, outputs, some.targets
+
+
+def _pieces(
+    model: nn.Module, records: Records, rows: Tensor | None, whole: bool
+) -> Iterator[tuple[slice | Tensor, Records]]:
+    """Yield pieces of the records; see `outputs_of`."""
     like, at_once = next(model.parameters()), rows_at_once(model, ROWS)
     if says_lengths(model, records.inputs) and not whole:
         for chosen, piece, size in by_length(model, records.inputs, records.targets, rows, at_once):
-            some = Records(*cut(records.inputs, records.targets, piece, size)).to(like.device, like.dtype)
-            with evaluating(model):
-                outputs = call(model, some.inputs)
-            yield chosen, outputs, some.targets
+            yield chosen, Records(*cut(records.inputs, records.targets, piece, size)).to(like.device, like.dtype)
         return
     copy = not only_reads(model)
     for start in range(0, len(records) if rows is None else len(rows), at_once):
         places = slice(start, start + at_once)
         taken = partial(gathered, rows=places if rows is None else rows[places], device=like.device, dtype=like.dtype)
-        inputs = each(partial(taken, copy=copy), records.inputs)
-        with evaluating(model):
-            outputs = call(model, inputs)
-        yield places, outputs, each(taken, records.targets)
+        yield places, Records(each(partial(taken, copy=copy), records.inputs), each(taken, records.targets))
 
 
 def rows_at_once(model: nn.Module, most: int) -> int:
@@ -104,10 +111,11 @@ def total_score(
     Raises:
         InvalidValueError: if there is not one score for each record.
     """
-    total = 0.0
-    for places, outputs, targets in outputs_of(model, records, rows):
-        count, values = length(targets), scores(outputs, targets)  # counted first: scores may write to the targets
-        check_one_each(values, count, "score")
+    total, score = 0.0, of_one(scores, "score")
+    compute = Alone(lambda model, x, y: score(call(model, x), y), model)
+    for places, some in _pieces(model, records, rows, whole=False):
+        with evaluating(model):
+            values = compute(some.inputs, some.targets)
         clipped = values.double().nan_to_num(nan=0.0).clamp(0.0, 1.0)
         total += float((clipped if shares is None else clipped * shares[places].to(clipped.device)).sum())
     return total

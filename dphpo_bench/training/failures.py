@@ -10,15 +10,17 @@ from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.tensors import Tensors, leaves
 from dphpo_bench.base.text import one_line
 
+ASKS_FOR_EXAMPLE = "If it needs certain values, give inputs of a public record: example=."
 _MOST = 160
 
 
 @contextmanager
-def tried(inputs: Tensors) -> Iterator[None]:
+def tried(inputs: Tensors, *, asks_for_example: bool = False) -> Iterator[None]:
     """Raise what a model raises as an `InvalidValueError` of one line. No private records may be in use.
 
     Args:
         inputs: of the shapes that the model is tried on.
+        asks_for_example: whether other values than made-up ones may help.
     """
     try:
         yield
@@ -26,8 +28,9 @@ def tried(inputs: Tensors) -> Iterator[None]:
         raise
     except Exception as error:  # whatever a model raises
         shapes = ", ".join(str((1, *tensor.shape[1:])) for tensor in leaves(inputs))
+        way = f" {ASKS_FOR_EXAMPLE}" if asks_for_example else ""
         raise InvalidValueError(
-            f"The model fails on made-up records of shape {shapes}{described(error, inputs)}"
+            f"The model fails on made-up records of shape {shapes}{described(error, inputs)}{way}"
         ) from None
 
 

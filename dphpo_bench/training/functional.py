@@ -35,13 +35,23 @@ def call_module(
 
 def copied(model: Model) -> Model:
     """Return a copy of a model. Weights that a hook has computed are copied as numbers."""
-    computed = {
+    return copy.deepcopy(model, _computed(model))
+
+
+def stateless(model: Model) -> Model:
+    """Return a copy of a model that shares its parameters, so that whatever else it keeps is lost with the copy."""
+    shared: dict[int, Any] = {id(parameter): parameter for parameter in model.parameters()}
+    return copy.deepcopy(model, {**_computed(model), **shared})
+
+
+def _computed(model: nn.Module) -> dict[int, Any]:
+    """Return numbers of the weights that a hook has computed, by the identity of these weights."""
+    return {
         id(tensor): tensor.detach().clone()
         for module in model.modules()
         for tensor in (*_attributes(module).values(), *vars(module).get(_LISTED, ()))
         if tensor is not None and not tensor.is_leaf
     }
-    return copy.deepcopy(model, computed)
 
 
 def _at_every_place(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

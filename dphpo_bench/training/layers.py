@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dphpo_bench.training.alone import joined_batches
 from dphpo_bench.training.norms import add_by_unit, add_product, counted, norm_bounds, row_norms
 
 _CACHED = 2**18
@@ -139,7 +141,9 @@ class Lookups(Gradients):
         first = (self.ids[:, :, None] == self.ids[:, None, :]).byte().argmax(-1)
         place = (first + length * torch.arange(n, device=first.device)[:, None]).flatten()
         rows = self.gradients.flatten(0, 1)
-        return row_norms(torch.zeros_like(rows, dtype=torch.float64).index_add_(0, place, rows.double()).view(n, -1))
+        return row_norms(
+            rows.new_zeros(rows.shape, dtype=torch.float64).index_add_(0, place, rows.double()).view(n, -1)
+        )
 
     def add_to(self, total: Tensor, factors: Tensor, counted_rows: Tensor | None) -> None:
         rows = _zero_unless(counted_rows, self.gradients).double() * factors[:, None, None]
@@ -186,24 +190,51 @@ ByName = Mapping[str, Callable[[], Gradients]]
 """Functions that compute the gradients of a layer's parameters, by name."""
 
 Rule = Callable[[Any, Tensor, Tensor, Arena], ByName]
-"""(layer, its inputs, gradients of its outputs, memory for the result) → gradients."""
+"""(layer, its inputs, gradients of its outputs, memory for the result) → gradients.
+
+Inputs and gradients have a first dimension for records; then come the dimensions that the layer sees.
+"""
 
 
 def _linear(layer: nn.Linear, inputs: Tensor, gradients: Tensor, arena: Arena) -> ByName:
     del layer
-    if inputs.dim() == 2:
-        return {"weight": lambda: Outer(gradients, inputs), "bias": lambda: Dense(gradients)}
-    x, g = inputs.flatten(1, -2), gradients.flatten(1, -2)
+    x, g = _places(inputs), _places(gradients)
+    if x.shape[1] == 1:
+        return {"weight": lambda: Outer(g[:, 0], x[:, 0]), "bias": lambda: Dense(g[:, 0])}
     return {"weight": lambda: Dense(arena.product(g.mT, x).flatten(1)), "bias": lambda: Dense(g.sum(1))}
 
 
 def _transposed_linear(layer: nn.Module, inputs: Tensor, gradients: Tensor, arena: Arena) -> ByName:
     """Return gradients for a weight of shape (d_in, d_out)."""
     del layer
-    if inputs.dim() == 2:
-        return {"weight": lambda: Outer(inputs, gradients), "bias": lambda: Dense(gradients)}
-    x, g = inputs.flatten(1, -2), gradients.flatten(1, -2)
+    x, g = _places(inputs), _places(gradients)
+    if x.shape[1] == 1:
+        return {"weight": lambda: Outer(x[:, 0], g[:, 0]), "bias": lambda: Dense(g[:, 0])}
     return {"weight": lambda: Dense(arena.product(x.mT, g).flatten(1)), "bias": lambda: Dense(g.sum(1))}
+
+
+def _places(rows: Tensor) -> Tensor:
+    """Return vectors of each record, shape (n, places, d), of rows with any number of dimensions."""
+    return rows.reshape(len(rows), -1, rows.shape[-1])
+
+
+def _of_pictures(rule: Rule, dimensions: int) -> Rule:
+    """Return a rule for records that are batches of inputs with so many dimensions each, or single inputs."""
+
+    def of_records(layer: nn.Module, inputs: Tensor, gradients: Tensor, arena: Arena) -> ByName:
+        n, several = len(inputs), inputs.dim() > dimensions + 1 and inputs.shape[1] > 1
+        x, g = (joined_batches(part) if part.dim() > dimensions + 1 else part for part in (inputs, gradients))
+        by_name = rule(layer, x, g, arena)
+        return {name: partial(_summed, make, n) for name, make in by_name.items()} if several else by_name
+
+    return of_records
+
+
+def _summed(make: Callable[[], Gradients], n: int) -> Gradients:
+    """Return gradients of n records from those of equally many parts of each."""
+    part = make()
+    assert isinstance(part, Dense)
+    return type(part)(part.rows.view(n, -1, part.rows.shape[1]).sum(1))
 
 
 def _conv2d(layer: nn.Conv2d, inputs: Tensor, gradients: Tensor, arena: Arena) -> ByName:
@@ -253,19 +284,25 @@ def _layer_norm(layer: nn.LayerNorm, inputs: Tensor, gradients: Tensor, arena: A
 
 def _group_norm(layer: nn.GroupNorm, inputs: Tensor, gradients: Tensor, arena: Arena) -> ByName:
     del arena
+    rows = len(inputs)
+    inputs, gradients = inputs.flatten(0, 1), gradients.flatten(0, 1)
 
     def weight() -> Gradients:
         standard = functional.group_norm(inputs, layer.num_groups, eps=layer.eps)
-        return Dense((gradients * standard).flatten(2).sum(2))
+        return added(gradients * standard)
 
-    return {"weight": weight, "bias": lambda: Dense(gradients.flatten(2).sum(2))}
+    def added(numbers: Tensor) -> Gradients:
+        channels = numbers.flatten(2).sum(2) if numbers.dim() > 2 else numbers
+        return Dense(channels.view(rows, -1, channels.shape[1]).sum(1))
+
+    return {"weight": weight, "bias": lambda: added(gradients)}
 
 
 def _embedding(layer: nn.Embedding, ids: Tensor, gradients: Tensor, arena: Arena) -> ByName:
     del arena
 
     def weight() -> Gradients:
-        rows = gradients.reshape(len(ids), -1, gradients.shape[-1])
+        rows = _places(gradients)
         places = ids.reshape(len(ids), -1)
         if layer.padding_idx is not None:
             rows = torch.where((places == layer.padding_idx)[..., None], 0.0, rows)
@@ -277,7 +314,7 @@ def _embedding(layer: nn.Embedding, ids: Tensor, gradients: Tensor, arena: Arena
 _RULES: Mapping[type[nn.Module], Rule] = MappingProxyType(
     {
         nn.Linear: _linear,
-        nn.Conv2d: _conv2d,
+        nn.Conv2d: _of_pictures(_conv2d, 3),
         nn.LayerNorm: _layer_norm,
         nn.GroupNorm: _group_norm,
         nn.Embedding: _embedding,

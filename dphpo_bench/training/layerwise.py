@@ -1,10 +1,11 @@
 """Per-sample gradients layer by layer, from one forward and one backward pass of a whole micro-batch.
 
-A step costs hardly more than one without privacy, since no gradient of a batch is computed. Records that share a pass
-must not mix: `gradient_engine` compares this engine with passes of single records.
+A step costs hardly more than one without privacy, since no gradient of a batch is computed. The forward pass runs by
+vmap: the model computes with one record, and torch keeps the records of a micro-batch apart (see `alone`). The backward
+pass follows what torch computed, so that it mixes no records either.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,62 +14,54 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.func import grad, vmap
+from torch.func import vmap
 from torch.nn import functional
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Tensors, call, each, length
+from dphpo_bench.base.tensors import Tensors, each, length
+from dphpo_bench.training.alone import only_row, only_torch
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import GradientEngine
-from dphpo_bench.training.evaluation import rows_at_once
-from dphpo_bench.training.functional import call_module, call_with
-from dphpo_bench.training.layer_calls import Calls
-from dphpo_bench.training.layers import Arena, ByName, Dense, Gradients, Rule, rule_for
-from dphpo_bench.training.losses import PerRecord, check_one_each
+from dphpo_bench.training.functional import call_with
+from dphpo_bench.training.layers import Arena, Dense, Gradients, Rule, rule_for
+from dphpo_bench.training.levels import Level, is_shared
+from dphpo_bench.training.losses import BY_RECORD, PerRecord, check_one_each, tensors_of
 from dphpo_bench.training.norms import row_norms
-from dphpo_bench.training.recurrent import Affine, by_steps, is_recurrent
+from dphpo_bench.training.recurrent import by_steps
 from dphpo_bench.training.vmap import EFFICIENT_ROWS, per_sample_rows
 
-_SHARE = 0.9
 _RECURRENT_ROWS = 256
 """A step of a sequence starts a dozen small operations, each of which takes longer than a few records do."""
 
 
 @dataclass(frozen=True)
 class _Site:
-    """A module with parameters that are trained: a layer with a rule, or one that is differentiated as a whole.
+    """A layer with a rule.
 
     Attributes:
         module: of the engine's model.
-        rule: None if there is none for the module.
-        recurrent: True for a recurrent layer: its products with weights take part in a pass, not its outputs.
-        trained: names of trained parameters in the module → their places in `GradientEngine.parameters`.
+        rule: for its gradients.
+        trained: names of its trained parameters → their places in `GradientEngine.parameters`.
     """
 
     module: nn.Module
-    rule: Rule | None
+    rule: Rule
     trained: Mapping[str, int]
-    recurrent: bool = False
 
 
 class LayerwiseEngine(GradientEngine):
     """Per-sample gradients layer by layer. See `GradientEngine`.
 
-    A module with parameters of its own and without a rule is differentiated by vmap, with all that is inside of it.
-
-    Args:
-        model: see `GradientEngine`.
-        loss: see `GradientEngine`.
-        repeats: whether what a layer computes for all records at once gets a row for each, so that its gradients are
-            known. Without, it has no gradients, as where adapters compute a norm that they detach.
+    The model runs by vmap, so that no record affects another. Each record has a copy of the weights, of which only
+    those take memory that are used outside of a layer with a rule.
     """
 
-    def __init__(self, model: nn.Module, loss: PerRecord, *, repeats: bool = True) -> None:
+    def __init__(self, model: nn.Module, loss: PerRecord) -> None:
         super().__init__(model, loss)
-        self._repeats = repeats
         self._rows, self._unmeasured = 1, True
         self._sites = sites(model)
-        self._calls = Calls()
+        self._names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+        self._shared: set[int] = set()  # calls of layers for all records at once that affect losses
         self._arena = Arena()
 
     def clipped_sum(
@@ -109,71 +102,90 @@ class LayerwiseEngine(GradientEngine):
 
     def _gradients(self, inputs: Tensors, targets: Tensors) -> list[list[Gradients]]:
         """Return the records' gradients with respect to each parameter, a part for each use of it."""
-        self.rows(inputs, targets)
-        return self._pass(inputs, targets).gradients
-
-    def rows(self, inputs: Tensors, targets: Tensors) -> int:
-        """Return the number of records in a micro-batch, from the memory that one such record takes."""
         if self._unmeasured:
             self._measure(*(each(lambda tensor: tensor[:1], part) for part in (inputs, targets)))
-        return self._rows
+        return self._pass(inputs, targets).gradients
 
     def _measure(self, inputs: Tensors, targets: Tensors) -> None:
-        """Measure the memory that a record takes, and see which layers compute something for all records at once."""
-        self._calls = Calls()
-        for n in range(1, 1 + rows_at_once(self.model, 2)):
-            self._calls.begin()
-            with torch.no_grad(), self._attached(lambda _: self._calls.see, with_kwargs=False):
-                call(self.model, each(lambda tensor: torch.cat([tensor] * n), inputs))  # noqa: B023 - used at once
-        one_pass = self._pass(*(each(Tensor.clone, part) for part in (inputs, targets)))
-        rows = _RECURRENT_ROWS if one_pass.products else EFFICIENT_ROWS
+        """Set the number of records in a micro-batch, from the memory that one such record takes."""
+        one_pass = self._pass(*(each(Tensor.clone, part) for part in (inputs, targets)))  # code may write to them
+        rows = _RECURRENT_ROWS if one_pass.uses else EFFICIENT_ROWS
         self._rows = per_sample_rows(one_pass.bytes_beside(self.model.parameters()), self._device, rows)
         self._unmeasured = False
 
     def _pass(self, inputs: Tensors, targets: Tensors) -> "_Pass":
+        while True:
+            try:
+                return self._try_pass(inputs, targets)
+            except _AffectsLosses as call:
+                self._shared.add(call.number)
+
+    def _try_pass(self, inputs: Tensors, targets: Tensors) -> "_Pass":
         self._arena.clear()
-        self._calls.begin()
-        weights = {name: tensor.detach() for name, tensor in self.model.named_parameters()}
-        one_pass = _Pass(
-            length(inputs),
-            [[] for _ in self.parameters],
-            self._arena,
-            self._calls,
-            self._repeats,
-            self._products(weights),
-        )
+        n = length(inputs)
+        one_pass = _Pass(n, [[] for _ in self.parameters], self._arena, self._shared, self.parameters)
+        copies = {
+            name: parameter.detach().expand(n, *parameter.shape).requires_grad_()
+            for name, parameter in zip(self._names, self.parameters, strict=True)
+        }
         counting = one_pass.measured() if self._unmeasured else nullcontext()
+        inputs = self._fast_layout(inputs)
         with torch.enable_grad():
-            with self._attached(lambda site: partial(one_pass.note, site), one_pass.product), counting:
-                losses = self.loss(call_with(self.model, weights, self._fast_layout(inputs)), targets)
-            check_one_each(losses, length(inputs), "loss")
-            ends = [use.outputs for use in one_pass.uses] + one_pass.starts
-            if losses.requires_grad and ends:
-                one_pass.add_uses(torch.autograd.grad(losses.sum(), ends, allow_unused=True))
+            with self._attached(one_pass), only_torch(), counting:
+                losses = self._losses_of_copies(one_pass, copies, inputs, targets)
+            ends = [*copies.values(), *(use.outputs for use in one_pass.uses), *one_pass.starts]
+            if losses.requires_grad:
+                gradients = torch.autograd.grad(losses.sum(), ends, allow_unused=True)
+                one_pass.add_copies(gradients[: len(copies)])
+                one_pass.add_uses(gradients[len(copies) :])
         return one_pass
 
-    def _products(self, weights: Mapping[str, Tensor]) -> dict[int, int]:
-        """Return places of the recurrent layers' trained parameters, by the identity of the tensors in their stead."""
-        places = {place for site in self._sites if site.recurrent for place in site.trained.values()}
-        names = [name for name, parameter in self.model.named_parameters() if parameter.requires_grad]
-        return {id(weights[names[place]]): place for place in places}
+    def _losses_of_copies(
+        self, one_pass: "_Pass", copies: dict[str, Tensor], inputs: Tensors, targets: Tensors
+    ) -> Tensor:
+        """Return each record's loss with its own copies of the weights."""
+        is_known = self.loss in BY_RECORD
+
+        def of_record(copies: dict[str, Tensor], record: Tensors, *target: Tensors) -> Any:
+            one_pass.begin(copies.values())
+            inputs, *targets = (each(lambda tensor: tensor[None], tensors) for tensors in (record, *target))
+            outputs = call_with(self.model, copies, inputs)
+            if is_known:
+                return each(only_row, tensors_of(outputs))
+            losses = self.loss(outputs, *targets)
+            check_one_each(losses, 1, "loss")
+            return losses.squeeze(0)
+
+        of_all = vmap(of_record, randomness="different")
+        losses: Tensor
+        if is_known:  # torch computes it faster for all records at once
+            losses = self.loss(of_all(copies, inputs), targets)
+            check_one_each(losses, one_pass.n, "loss")
+        else:
+            losses = of_all(copies, inputs, targets)
+        return losses
 
     @contextmanager
-    def _attached(
-        self, hook_of: Callable[["_Site"], Any], affine: Affine | None = None, with_kwargs: bool = True
-    ) -> Iterator[None]:
-        """Let the layers take part in a pass, by a forward hook each, and recurrent ones by their products."""
-        handles = [
-            site.module.register_forward_hook(hook_of(site), with_kwargs=with_kwargs)
-            for site in self._sites
-            if not site.recurrent
-        ]
+    def _attached(self, one_pass: "_Pass") -> Iterator[None]:
+        """Let the layers take part in a pass, by hooks, and recurrent ones by their products."""
+        handles = []
+        for site in self._sites:
+            handles.append(site.module.register_forward_pre_hook(partial(one_pass.enter, site)))
+            handles.append(site.module.register_forward_hook(partial(one_pass.note, site), with_kwargs=True))
         try:
-            with by_steps(self.model, affine):
+            with by_steps(self.model, one_pass):
                 yield
         finally:
             for handle in handles:
                 handle.remove()
+
+
+class _AffectsLosses(Exception):  # noqa: N818 - caught by the engine
+    """A layer's outputs for all records at once affect losses, so that each record needs a copy of them."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
 
 
 @dataclass(frozen=True)
@@ -193,7 +205,7 @@ class _Use:
     version: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Pass:
     """One forward and one backward pass.
 
@@ -201,83 +213,109 @@ class _Pass:
         n: number of records.
         gradients: by parameter, a part for each use.
         arena: memory for the gradients.
-        calls: of the layers.
-        repeats: see `LayerwiseEngine`.
-        products: places of parameters of recurrent layers, by the identity of the tensors in their stead.
-        uses: products with them.
+        shared: numbers of calls of layers whose outputs for all records at once affect losses.
+        weights: the trained parameters.
+        uses: products with weights of recurrent layers.
         starts: where the backward pass has to arrive.
         waiting: bytes that wait for the backward pass, by their place in memory.
+        calls: number of calls of layers.
+        level: of the vmap that gives the model one record.
+        copies: a record's copies of the trained parameters, within vmap.
     """
 
     n: int
     gradients: list[list[Gradients]]
     arena: Arena
-    calls: Calls
-    repeats: bool
-    products: Mapping[int, int]
+    shared: Set[int]
+    weights: Sequence[Tensor]
     uses: list[_Use] = field(default_factory=list)
     starts: list[Tensor] = field(default_factory=list)
     waiting: dict[int, int] = field(default_factory=dict)
+    calls: int = 0
+    level: Level = field(init=False)
+    copies: list[Tensor] = field(default_factory=list)
+
+    def begin(self, copies: Iterable[Tensor]) -> None:
+        """Begin the forward pass, inside of vmap, with a record's copies of the parameters."""
+        self.copies = [*copies]
+        level = Level.of(self.copies[:1])
+        assert level is not None
+        self.level = level
+
+    def enter(self, site: _Site, module: nn.Module, args: object) -> None:
+        """Let a layer with a rule compute with its weights, not with a record's copies, as a hook before its call."""
+        del args
+        for name, place in site.trained.items():
+            module._parameters[name] = self.weights[place].detach()  # type: ignore[assignment]
 
     def note(
-        self, site: _Site, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Any
-    ) -> Tensor:
-        """Take part in the pass, as a forward hook of the module at a site."""
-        if not isinstance(outputs, Tensor) or not outputs.dim():
-            raise InvalidValueError(f"Expected a tensor with one output for each record of {type(module).__name__}.")
-        rows_each = self.calls.rows_each(module, self.n, outputs)
-        if rows_each < 1 and not self.repeats:
-            return outputs
-        if rows_each < 1:
-            outputs, *arguments = (
-                self._repeated(value, rows_each == 0) for value in (outputs, *args, *kwargs.values())
-            )
-            args, kwargs = tuple(arguments[: len(args)]), dict(zip(kwargs, arguments[len(args) :], strict=True))
-        if not outputs.requires_grad:
-            # Not `requires_grad_`: a layer that follows may work in place.
-            self.starts.append(torch.zeros((), dtype=outputs.dtype, device=outputs.device, requires_grad=True))
-            outputs = outputs + self.starts[-1]
-        inputs = [argument for argument in (*args, *kwargs.values()) if isinstance(argument, Tensor)]
-        versions = [tensor._version for tensor in inputs]
-        for tensor in inputs:
-            self._count(tensor)
+        self, site: _Site, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Tensor
+    ) -> Tensor | None:
+        """Take part in the pass, as a hook after a layer's call."""
+        for name, place in site.trained.items():
+            module._parameters[name] = self.copies[place]  # type: ignore[assignment]
+        (inputs,) = (*args, *kwargs.values())
+        number, self.calls = self.calls, self.calls + 1
+        if not torch.is_grad_enabled():
+            return None
+        if is_shared(outputs) and number not in self.shared:
+            return self._forbidden(outputs, number)
+        if Level.of([inputs, outputs, self.copies[0]]) != self.level:
+            raise InvalidValueError(f"Expected {type(module).__name__} in no vmap of the model's own.")
+        x, out = self.level.rows(inputs), self.level.rows(outputs)
+        if not out.requires_grad:
+            out = out + self._start(out)
+        version = x._version
+        self._count(x)
 
         def after_backward(gradients: Tensor) -> None:
             with torch.no_grad():
-                if versions != [tensor._version for tensor in inputs]:
+                if version != x._version:
                     raise InvalidValueError(f"The inputs of {type(module).__name__} were changed in place.")
-                if site.rule is None:
-                    by_name = _by_vmap(site, args, kwargs, gradients, max(1, rows_each))
-                elif len(inputs) == len(args) + len(kwargs) == 1 and len(inputs[0]) == len(gradients):
-                    x, g = (_by_record(t, self.n) if rows_each > 1 else t for t in (inputs[0].detach(), gradients))
-                    by_name = site.rule(module, x, g, self.arena)
-                else:
-                    raise InvalidValueError(f"Expected one input for each record of {type(module).__name__}.")
+                by_name = site.rule(module, x.detach(), gradients, self.arena)
                 for name, place in site.trained.items():
                     self.gradients[place].append(by_name[name]())
 
-        noted: Tensor = outputs
-        noted.register_hook(after_backward)  # type: ignore[no-untyped-call]
-        return noted
+        out.register_hook(after_backward)  # type: ignore[no-untyped-call]
+        return self.level.record(out)
 
-    def _repeated(self, value: Any, has_place: bool) -> Any:
-        """Return a tensor that all records share with a row for each."""
-        if not isinstance(value, Tensor) or not value.dim():
-            return value
-        return value.expand(self.n, *value.shape[1:] if has_place else value.shape)
+    def _start(self, like: Tensor) -> Tensor:
+        # Not `requires_grad_`: a layer that follows may work in place.
+        self.starts.append(torch.zeros((), dtype=like.dtype, device=like.device, requires_grad=True))
+        return self.starts[-1]
+
+    def _forbidden(self, outputs: Tensor, number: int) -> Tensor:
+        """Return outputs for all records at once, which raise an exception if they affect losses."""
+
+        def refuse(gradients: Tensor) -> None:
+            del gradients
+            raise _AffectsLosses(number)
+
+        outputs = outputs + self._start(outputs)
+        outputs.register_hook(refuse)  # type: ignore[no-untyped-call]
+        return outputs
+
+    def weight(self, copy: Tensor) -> Tensor:
+        """See `Products`."""
+        return next((weight for weight, ours in zip(self.weights, self.copies, strict=True) if ours is copy), copy)
 
     def product(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Return a product in a recurrent layer, and note it if its weight or bias is trained; see `Affine`."""
-        place = self.products.get(id(weight)), self.products.get(id(bias))
+        """See `Products`."""
+        places = {id(weight): place for place, weight in enumerate(self.weights)}
+        place = places.get(id(weight)), places.get(id(bias))
         if place == (None, None):
             return functional.linear(inputs, weight, bias)
-        if inputs.shape[-2] != self.n:
-            raise InvalidValueError(f"Expected {self.n} sequences, one for each record, got {inputs.shape[-2]}.")
         rows = inputs.flatten(0, -2)
-        start = (rows.new_zeros(len(weight)) if bias is None else bias.detach()).requires_grad_()
-        outputs = torch.addmm(start, rows, weight.t())
+        start = (rows.new_zeros(len(weight)) if bias is None else bias).detach().requires_grad_()
+        outputs = torch.addmm(start, rows, weight.detach().t())
         self.uses.append(_Use(place, self._count(rows).detach(), self._count(outputs), rows._version))
         return outputs.view(*inputs.shape[:-1], -1)
+
+    def add_copies(self, gradients: Iterable[Tensor | None]) -> None:
+        """Add the gradients of the records' copies of parameters; None: no effect."""
+        for uses, gradient in zip(self.gradients, gradients, strict=True):
+            if gradient is not None:
+                uses.append(Dense(gradient.reshape(self.n, -1)))
 
     def add_uses(self, gradients: Iterable[Tensor | None]) -> None:
         """Add the records' gradients in recurrent layers, from those of the outputs of `uses`; None: no effect."""
@@ -312,66 +350,15 @@ class _Pass:
 
 
 def sites(model: nn.Module) -> list[_Site]:
-    """Return the modules that hold the trained parameters of a model; a shared parameter has several."""
+    """Return the layers with a rule and with parameters that are trained; a shared parameter has several."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     places = {id(parameter): place for place, parameter in enumerate(trained)}
-
-    def below(module: nn.Module) -> Iterator[_Site]:
-        rule = rule_for(module)
-        if not any(p.requires_grad for p in module.parameters(recurse=False)):
-            for child in module.children():
-                yield from below(child)
-            return
-        named = module.named_parameters(recurse=rule is None)
-        trained = {name: places[id(p)] for name, p in named if p.requires_grad}
-        yield _Site(module, rule, trained, is_recurrent(module))
-
-    return list({id(site.module): site for site in below(model)}.values())
-
-
-def layerwise_pays(model: nn.Module) -> bool:
-    """Return whether layers with a rule hold 90 % of the trained parameters."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    ruled = {place for site in sites(model) if site.rule or site.recurrent for place in site.trained.values()}
-    return sum(trained[place].numel() for place in ruled) >= _SHARE * sum(parameter.numel() for parameter in trained)
-
-
-def _by_record(rows: Tensor, n: int) -> Tensor:
-    """Return rows with a dimension for n records before that for the rows of each."""
-    return rows.reshape(n, -1, *rows.shape[1:])
-
-
-def _by_vmap(site: _Site, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: Tensor, rows_each: int) -> ByName:
-    """Return gradients of any module that computes from tensors with as many rows for each record."""
-    arguments = [*args, *kwargs.values()]
-    mapped = _mapped(arguments, len(gradients))
-    n = len(gradients) // rows_each
-    records = [value if dim is None else _by_record(value, n) for value, dim in zip(arguments, mapped, strict=True)]
-    weights = {name: weight.detach() for name, weight in site.module.named_parameters()}
-    constants = {name: weights.pop(name) for name in list(weights) if name not in site.trained}
-    constants.update(site.module.named_buffers())
-
-    def product(weights: dict[str, Tensor], constants: dict[str, Tensor], gradient: Tensor, *record: Any) -> Tensor:
-        positional, by_name = tuple(record[: len(args)]), dict(zip(kwargs, record[len(args) :], strict=True))
-        outputs: Tensor = call_module(site.module, {**weights, **constants}, positional, by_name)
-        return (outputs.reshape(gradient.shape) * gradient).sum()
-
-    of_records = vmap(grad(product), (None, None, 0, *mapped))
-    with by_steps(site.module):
-        by_name = of_records(weights, constants, _by_record(gradients, n), *records)
-    return {name: partial(Dense, rows.flatten(1)) for name, rows in by_name.items()}
-
-
-def _mapped(arguments: list[Any], n: int) -> tuple[int | None, ...]:
-    """Return 0 for arguments with n rows, which are all tensors but numbers; None for others.
-
-    Reject tables: a table of eight rows would look like eight records.
-    """
-    tensors = [argument for argument in arguments if isinstance(argument, Tensor) and argument.dim()]
-    tables = [tuple(tensor.shape) for tensor in tensors if len(tensor) != n]
-    if tables:
-        raise InvalidValueError(f"Expected arguments with {n} rows, as the outputs have, got one of shape {tables[0]}.")
-    return tuple(0 if isinstance(argument, Tensor) and argument.dim() else None for argument in arguments)
+    return [
+        _Site(module, rule, here)
+        for module in model.modules()
+        if (rule := rule_for(module))
+        and (here := {name: places[id(p)] for name, p in module._parameters.items() if id(p) in places})
+    ]
 
 
 def _added(several: list[Gradients], shape: torch.Size) -> Gradients:

@@ -115,6 +115,9 @@ class LinearEngine(GradientEngine):
         n = len(targets) if indices is None else len(indices)
         return torch.cat(curve, dim=1) if curve else h.new_empty(len(h), n)
 
+    def _plain_losses(self, inputs: Tensors, targets: Tensors) -> Tensor:
+        return cross_entropy(self.model(inputs), single(targets))
+
     def _add_clipped(self, inputs: Tensors, targets: Tensors, clipping: Clipping, total: list[Tensor]) -> None:
         torch._foreach_add_(total, self.clipped_sum(inputs, targets, clipping))
 

@@ -71,12 +71,23 @@ def check_one_each(values: object, count: int, what: str) -> None:
         form = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
         way = ""
         if isinstance(values, Tensor) and values.ndim == 0:
-            way = ' If it is a mean or a sum over the batch, leave that out: reduction="none".'
+            way = ' If it is a mean or a sum, leave that out: reduction="none". For squeeze() write squeeze(1).'
         elif isinstance(values, Tensor) and values.shape == (count, count):
             way = " Outputs of shape (n, 1) meet targets of shape (n,): use outputs.squeeze(1)."
         elif isinstance(values, Tensor) and values.ndim > 1 and len(values) == count:
             way = f" Average each record's values: {what}.flatten(1).mean(1)."
         raise InvalidValueError(f"Expected one {what} for each record, shape ({count},), got {form}.{way}")
+
+
+def of_one(values: PerRecord, what: str) -> PerRecord:
+    """Return losses or scores of a single record, checked to be one number."""
+
+    def checked(outputs: Any, targets: Any) -> Tensor:
+        value = values(outputs, targets)
+        check_one_each(value, 1, what)
+        return value
+
+    return checked
 
 
 def tensors_of(outputs: Any) -> Any:
@@ -167,6 +178,10 @@ READY: dict[str, Objective] = {
     "tokens": Objective(token_cross_entropy, correct_tokens),
 }
 """Losses and scores by kind of task. For "regression" the loss is `squared_error`, and the score needs a bound."""
+
+
+BY_RECORD: tuple[PerRecord, ...] = (cross_entropy, binary_cross_entropy, squared_error, token_cross_entropy)
+"""Losses that compute each record's from its outputs alone, also of a whole batch."""
 
 
 def _mean(values: Tensor) -> Tensor:

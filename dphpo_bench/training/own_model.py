@@ -5,53 +5,69 @@ private records.
 """
 
 import hashlib
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Records, Tensors, call, converted, each, length, plain, take
+from dphpo_bench.base.tensors import Records, Tensors, call, plain
 from dphpo_bench.base.text import shown
+from dphpo_bench.training.alone import Alone
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.evaluation import evaluating, rows_at_once
 from dphpo_bench.training.failures import tried
 from dphpo_bench.training.functional import copied
 from dphpo_bench.training.gradients import can_be_closed, gradient_engine
+from dphpo_bench.training.lengths import refuse_wrong_lengths
 from dphpo_bench.training.linear import linear_layer
+from dphpo_bench.training.loop import LoopEngine
 from dphpo_bench.training.losses import Objective, PerRecord, tensors_of
 from dphpo_bench.training.model_checks import (
+    differs_in_batches,
     made_up,
-    refuse_mixing,
-    refuse_mixing_values,
+    refuse_keeping,
     refuse_watchers,
-    zeros_and_ones,
+    try_values,
 )
 from dphpo_bench.training.structure import content, named_tensors
 from dphpo_bench.training.unfit import refuse_unfit
-from dphpo_bench.training.value_reads import reads_numbers
 
 _MOST_ENGINES = 4
 
 
 class OwnModel:
-    """A model that the task made for the engine. Of `records` only names, shapes, types and the device are used."""
+    """A model that the task made for the engine.
 
-    def __init__(self, build: Callable[[], nn.Module], records: Records, objective: Objective) -> None:
+    Args:
+        build: returns it.
+        records: only names, shapes and types are used.
+        objective: losses and scores.
+        example: inputs of public records, for a model that fails on made-up ones; see `Task.example`.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], nn.Module],
+        records: Records,
+        objective: Objective,
+        example: Tensors | None = None,
+    ) -> None:
         refuse_watchers()  # also of what is built
         self.model = build()
         refuse_unfit(self.model)
         self._initial = [parameter.detach().clone() for parameter in self.model.parameters()]
         self._records = records
         self._objective = objective
-        # By all that decides how a model computes but its weights: making an engine checks that it mixes no records.
+        self._example = example
+        # By all that decides how a model computes but its weights.
         self._engines: dict[tuple[object, ...], GradientEngine] = {}
         self._checked: set[tuple[object, ...]] = set()
         self._buffers: dict[str, bytes] = {}  # their contents, hashed
-        self._scores: PerRecord | None = None
+        self._has_scores = False
 
     @property
     def has_closed_form(self) -> bool:
@@ -80,18 +96,13 @@ class OwnModel:
         trained = tuple(parameter.requires_grad for parameter in self.model.parameters())
         kind = (*trained, *self._state())
         if kind not in self._engines:
-            losses, records = self._objective.losses, self._records
             # A model that does not work at all fails here, where an exception reveals nothing of the private records.
-            with tried(records.inputs), self._initial_weights(), torch.random.fork_rng(devices=[]):
-                refuse_mixing_values(losses, "loss", copied(self.model), records)
-                if reads_numbers("loss", _with_gradients(losses), *self._made_up_pairs()):
-                    self.model.rows_at_once = 1  # type: ignore[assignment]
-                engine = gradient_engine(self.model, losses, like=records)
-                self._check()  # before the model's first use: it may keep something of that
-                inputs = made_up(self.model, records.inputs)
-                rows = length(inputs)
-                targets = each(lambda tensor: tensor.new_zeros((rows, *tensor.shape[1:])), records.targets)
-                engine.clipped_sum(inputs, targets, AutoS())
+            with self._tried(), torch.random.fork_rng(devices=[]):
+                self._check()
+                some = self._made_up()
+                try_values(self._objective.losses, "loss", self._outputs(some), some.targets)
+                engine = gradient_engine(self.model, self._objective.losses, like=some)
+                engine.clipped_sum(some.inputs, some.targets, AutoS())
             if len(self._engines) == _MOST_ENGINES:
                 del self._engines[next(iter(self._engines))]
             self._engines[kind] = engine
@@ -104,13 +115,15 @@ class OwnModel:
         Raises:
             InvalidValueError: as in `engine` and `scored`, or if no loss is finite, or no gradient differs from 0.
         """
-        engine, inputs = self.engine(self.model), made_up(self.model, self._records.inputs)
-        targets = each(zeros_and_ones, self._records.targets)
-        with tried(self._records.inputs):
-            losses, sums = engine.losses(inputs, targets), engine.clipped_sum(inputs, targets, AutoS())
+        engine = self.engine(self.model)
+        with self._tried():
+            some = self._made_up()
+            losses = engine.losses(some.inputs, some.targets)
+            sums = engine.clipped_sum(some.inputs, some.targets, AutoS())
         if not losses.isfinite().any():
             raise InvalidValueError(
-                "Expected losses that are finite, got none on made-up records. Correct the model or the losses."
+                "Expected losses that are finite, got none on made-up records. Correct the model or the losses, or "
+                "give inputs of a public record that suits them: example=."
             )
         if not any(bool(part.any()) for part in sums):
             raise InvalidValueError(
@@ -123,49 +136,58 @@ class OwnModel:
     def scored(self, theirs: nn.Module) -> nn.Module:
         """Return `like` of a model whose scores are checked: one for each record, and of that record alone."""
         model = self.like(theirs)
-        if self._scores is None:
-            scores = self._objective.scores
-            refuse_mixing_values(scores, "score", model, self._records)
-            reads = reads_numbers("score", scores, *self._made_up_pairs())
-            self._scores = partial(one_by_one, scores) if reads else scores
+        if not self._has_scores:
+            with self._tried():
+                some = self._made_up()
+                try_values(self._objective.scores, "score", self._outputs(some), some.targets)
+            self._has_scores = True
         return model
 
     @property
     def scores(self) -> PerRecord:
-        """The scores of the task, once `scored` has checked them: each of a record alone, if they read numbers."""
-        return self._scores or self._objective.scores
+        """The scores of the task."""
+        return self._objective.scores
+
+    @property
+    def takes_batches(self) -> bool:
+        """True if a caller's loop may pass whole batches: vmap takes the model, and made-up records do not mix."""
+        if rows_at_once(self.model, 2) == 1 or isinstance(self.engine(self.model), LoopEngine):
+            return False
+        return not differs_in_batches(self.model, self._made_up().inputs)
 
     def _state(self) -> tuple[object, ...]:
         """Return the modes of all modules and the contents of all buffers."""
         return (*(module.training for module in self.model.modules()), *self._buffers.values())
 
     def _check(self) -> None:
-        if (state := self._state()) not in self._checked:
-            with tried(self._records.inputs), self._initial_weights():
-                refuse_mixing(self.model, self._records.inputs)
-                self._take_alone_if_it_reads()
+        if linear_layer(self.model) is None and (state := self._state()) not in self._checked:
+            with self._tried():
+                inputs = self._made_up().inputs
+                refuse_keeping(self.model, inputs)
+                refuse_wrong_lengths(copied(self.model), inputs)
+                if way := differs_in_batches(self.model, inputs):
+                    warnings.warn(
+                        "The model's outputs for a record change with the others of a batch. Here it gets each record "
+                        f"alone. {way}",
+                        stacklevel=2,
+                    )
             self._checked.add(state)
 
-    def _take_alone_if_it_reads(self) -> None:
-        """Let a model that reads numbers of a batch, in any mode, take one record at once."""
-        if linear_layer(self.model) is not None or rows_at_once(self.model, 2) == 1:
-            return
-        probe = copied(getattr(self.model, "_orig_mod", self.model))
-        inputs = made_up(probe, self._records.inputs)
-        for mode in (torch.enable_grad(), torch.no_grad(), evaluating(probe)):
-            with mode:
-                if reads_numbers("model", partial(call, probe), inputs):
-                    self.model.rows_at_once = 1  # type: ignore[assignment]
-                    return
+    def _made_up(self) -> Records:
+        return made_up(self.model, self._records, self._example)
 
-    def _made_up_pairs(self) -> tuple[Tensors, Tensors]:
-        """Return outputs and targets of made-up records, as losses and scores get them."""
+    def _outputs(self, some: Records) -> Tensors:
+        """Return outputs of made-up records, as losses and scores get them."""
         probe = copied(self.model)
-        like = next(probe.parameters())
         with evaluating(probe):
-            outputs = tensors_of(call(probe, made_up(probe, self._records.inputs)))
-        targets = each(lambda some: converted(zeros_and_ones(some), like.device, like.dtype), self._records.targets)
-        return outputs, targets
+            outputs: Tensors = Alone(lambda model, x: tensors_of(call(model, x)), probe)(some.inputs)
+        return outputs
+
+    @contextmanager
+    def _tried(self) -> Iterator[None]:
+        """Run code of the task on made-up records, at its initial weights; raise what it raises in one line."""
+        with tried(self._records.inputs, asks_for_example=self._example is None), self._initial_weights():
+            yield
 
     @contextmanager
     def _initial_weights(self) -> Iterator[None]:
@@ -200,17 +222,6 @@ class OwnModel:
         modes = {name: module.training is True for name, module in theirs.named_modules()}
         for name, module in self.model.named_modules():
             module.training = modes.get(name, module.training)
-
-
-def one_by_one(values: PerRecord, outputs: Tensors, targets: Tensors) -> Tensor:
-    """Return losses or scores of records, each computed without the others."""
-    rows = [slice(row, row + 1) for row in range(length(targets))]
-    return torch.cat([values(*(each(partial(take, rows=row), part) for part in (outputs, targets))) for row in rows])
-
-
-def _with_gradients(losses: PerRecord) -> PerRecord:
-    """Return the losses of outputs that want gradients, as in training."""
-    return lambda outputs, targets: losses(each(lambda some: some.requires_grad_(), outputs), targets)
 
 
 def _structure(tensors: dict[str, Tensor]) -> dict[str, str]:

@@ -16,19 +16,26 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.training.levels import Level, is_shared, outside
 
 State = tuple[Tensor, ...]
 """Hidden state, shape (n, hidden size), and that of the cell, if it has one."""
+
+Affine = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""(inputs, weight, bias) → outputs, as `torch.nn.functional.linear`."""
 
 Step = Callable[[Tensor, Tensor, State], State]
 """(gates from the inputs, gates from the hidden state, the state before) → the state."""
 
 
-class Affine(Protocol):
-    """A product with a weight, plus a bias: `torch.nn.functional.linear`, or a function that notes what it sees."""
+class Products(Protocol):
+    """What notes products with weights, from which it makes gradients."""
 
-    def __call__(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Return outputs, shape (..., d_out), of inputs, shape (..., n, d_in)."""
+    def weight(self, copy: Tensor) -> Tensor:
+        """Return the weight of which this is a record's copy; any other tensor as it is."""
+
+    def product(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return outputs, shape (..., n, d_out), of inputs, shape (..., n, d_in), as `torch.nn.functional.linear`."""
 
 
 def _tanh(inputs: Tensor, past: Tensor, state: State) -> State:
@@ -62,53 +69,33 @@ _CELLS: Mapping[Any, Step] = MappingProxyType(
     {torch.rnn_tanh_cell: _tanh, torch.rnn_relu_cell: _relu, torch.gru_cell: _gru, torch.lstm_cell: _lstm}
 )
 _TO_PYTHON = (Tensor.tolist, Tensor.item)
-_LAYERS = (nn.RNN, nn.GRU, nn.LSTM, nn.RNNCell, nn.GRUCell, nn.LSTMCell)
 
 
-def is_recurrent(layer: nn.Module) -> bool:
-    """Return whether a layer is one of torch's recurrent ones, unchanged."""
-    return type(layer) in _LAYERS and "forward" not in vars(layer)
-
-
-def by_steps(model: nn.Module, affine: Affine | None = None) -> AbstractContextManager[object]:
-    """Return a context in which the model's recurrent layers run step by step; of other models an empty one.
+def by_steps(model: nn.Module, products: Products | None = None) -> AbstractContextManager[object]:
+    """Return a context for vmap in which the model's recurrent layers run step by step; of other models an empty one.
 
     Args:
         model: whatever uses torch's recurrent layers, packed sequences included.
-        affine: notes products with weights; packed sequences are refused. None: nothing does, as is right for vmap.
+        products: notes products with weights. None: nothing does.
     """
     some = any(isinstance(module, nn.RNNBase | nn.RNNCellBase) for module in model.modules())
-    return _BySteps(affine) if some else nullcontext()
-
-
-class WithoutDropout(TorchFunctionMode):
-    """While it is active, torch's kernels for recurrent layers draw no masks between their layers.
-
-    These masks have time first, so that no record's part of them can be repeated; see `RowDraws`. They mix no records.
-    """
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Run a function of torch; a kernel for sequences without its dropout."""
-        del types
-        if func in _SEQUENCES:
-            place = 5 if isinstance(args[3], bool) else 6  # packed sequences have sizes, too
-            args = (*args[:place], 0.0, *args[place + 1 :])
-        return func(*args, **(kwargs or {}))
+    return _BySteps(products) if some else nullcontext()
 
 
 class _BySteps(TorchFunctionMode):
     """Replaces torch's kernels for recurrent layers while the context is active.
 
+    Where all records share the weights, or their copies of them are known, the rows of all records go through torch's
+    kernel, or through steps that are noted. Elsewhere the steps are those of a record.
+
     Lengths of packed sequences say how much memory these take, which vmap cannot know. Here a packed sequence is as
     long as the padded one was, and the state does not change after its end.
     """
 
-    def __init__(self, affine: Affine | None) -> None:
+    def __init__(self, products: Products | None) -> None:
         super().__init__()
-        self._affine = affine or functional.linear
-        self._for_vmap = affine is None
+        self._products = products
+        self._affine: Affine = functional.linear
         self._packed: dict[int, tuple[Tensor, Tensor]] = {}  # lengths, by the identity of the batch sizes
 
     def __torch_function__(
@@ -119,17 +106,47 @@ class _BySteps(TorchFunctionMode):
         if func in _SEQUENCES:
             if not isinstance(args[3], bool):
                 return self._packed_sequence(_SEQUENCES[func], *args)
-            *settings, batch_first = args
-            return self._sequence(_SEQUENCES[func], *settings, batch_first=batch_first)
+            return self._of_all(func, *args) or self._sequence(_SEQUENCES[func], *args[:-1], batch_first=args[-1])
         if func in _CELLS:
             return self._cell(_CELLS[func], *args)
-        if func is torch._pack_padded_sequence and self._for_vmap:
+        if func is torch._pack_padded_sequence:
             return self._pack(*args)
-        if func is torch._pad_packed_sequence and self._for_vmap:
+        if func is torch._pad_packed_sequence:
             return self._pad(*args)
-        if func in _TO_PYTHON and self._for_vmap:
+        if func in _TO_PYTHON:
             return self._number(func, *args)
         return func(*args, **(kwargs or {}))
+
+    def _of_all(
+        self, kernel: Any, inputs: Tensor, state: Any, weights: Sequence[Tensor], biases: bool, layers: int,
+        dropout: float, train: bool, bidirectional: bool, batch_first: bool,
+    ) -> tuple[Tensor, ...] | None:  # fmt: skip
+        """Return the outputs of the rows of all records at once; None if they cannot be had."""
+        weights = [self._products.weight(weight) for weight in weights] if self._products else weights
+        states = (state,) if isinstance(state, Tensor) else tuple(state)
+        level = Level.of([inputs, *states])
+        if level is None or inputs.dim() != 3 or not all(map(is_shared, weights)):
+            return None
+        several = inputs.shape[0 if batch_first else 1]
+        if several > 1 and self._products:
+            return None
+        # Time first, then the records.
+        rows = level.rows(inputs)
+        x = rows.flatten(0, 1).transpose(0, 1) if batch_first else rows.transpose(0, 1).flatten(1, 2)
+        before = [level.rows(part).transpose(0, 1).flatten(1, 2) for part in states]
+        settings = (weights, biases, layers, dropout, train, bidirectional)
+        with outside():
+            if self._products is None:
+                output, *ends = kernel(x, before[0] if isinstance(state, Tensor) else before, *settings, False)
+            else:
+                self._affine = self._products.product
+                try:
+                    output, *ends = self._sequence(_SEQUENCES[kernel], x, before, *settings)
+                finally:
+                    self._affine = functional.linear
+            parts = [part.unflatten(1, (level.n, several)).transpose(0, 1) for part in (output, *ends)]
+            parts[0] = parts[0].transpose(1, 2) if batch_first else parts[0]
+        return tuple(map(level.record, parts))
 
     def _number(self, function: Any, *args: Any) -> Any:
         """Return Python numbers of a tensor; reject those of records, which vmap cannot tell apart."""
@@ -146,8 +163,26 @@ class _BySteps(TorchFunctionMode):
         b_in: Tensor | None = None, b_past: Tensor | None = None,
     ) -> Any:  # fmt: skip
         before = (state,) if isinstance(state, Tensor) else tuple(state)
-        after = step(self._affine(inputs, w_in, b_in), self._affine(before[0], w_past, b_past), before)
+        after = self._noted_cell(step, inputs, before, (w_in, w_past, b_in, b_past))
+        if after is None:
+            past = functional.linear(before[0], w_past, b_past)
+            after = step(functional.linear(inputs, w_in, b_in), past, before)
         return after[0] if isinstance(state, Tensor) else after
+
+    def _noted_cell(self, step: Step, inputs: Tensor, before: State, weights: Sequence[Any]) -> State | None:
+        """Return the states after a step of all records at once, whose products are noted; None if they cannot be."""
+        level = Level.of([inputs, *before])
+        if self._products is None or level is None or inputs.dim() != 2 or len(inputs) != 1:
+            return None
+        known: list[Any] = [part if part is None else self._products.weight(part) for part in weights]
+        w_in, w_past, b_in, b_past = known
+        if not all(part is None or is_shared(part) for part in (w_in, w_past, b_in, b_past)):
+            return None
+        with outside():
+            x, *states = (level.rows(part)[:, 0] for part in (inputs, *before))
+            product = self._products.product
+            after = step(product(x, w_in, b_in), product(states[0], w_past, b_past), tuple(states))
+        return tuple(level.record(part[:, None]) for part in after)
 
     def _pack(self, inputs: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
         x = inputs.transpose(0, 1) if batch_first else inputs
@@ -221,10 +256,11 @@ class _BySteps(TorchFunctionMode):
                 state = after
             return outputs, state
 
-        if self._for_vmap:
-            outputs, state = run(state, _in_one_product(run, state, w_past, b_past))
+        if self._affine is functional.linear:
+            product = _in_one_product(run, state, w_past, b_past)
         else:
-            outputs, state = run(state, lambda _, past: self._affine(past, w_past, b_past))
+            product = lambda _, past: self._affine(past, w_past, b_past)  # noqa: E731
+        outputs, state = run(state, product)
         return torch.stack(outputs[::order]), state
 
 

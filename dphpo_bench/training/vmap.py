@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from dphpo_bench.base.tensors import Tensors, each, length
+from dphpo_bench.training.alone import only_torch
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import GradientEngine, add_clipped
 from dphpo_bench.training.functional import call_with
@@ -51,7 +52,7 @@ class VmapEngine(GradientEngine):
         weights = {name: p.detach() for name, p in zip(self._names, self.parameters, strict=True)}
         constants = {name: t.detach() for name, t in self.model.named_parameters() if not t.requires_grad}
         constants.update(self.model.named_buffers())
-        with by_steps(self.model):
+        with by_steps(self.model), only_torch():
             gradients = self._per_sample(weights, constants, inputs, targets)
         return [gradients[name].detach().reshape(length(inputs), -1) for name in self._names]
 

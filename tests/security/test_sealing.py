@@ -248,7 +248,7 @@ def test_pairs_are_not_counted() -> None:
     """Outputs of shape (n, classes, 1) were compared with labels as n times n pairs: one record moved a score by n."""
 
     def body(session: Session) -> bench.Outcome:
-        with pytest.raises(InvalidValueError, match=r"one score for each record, shape \(6,\), got \(6, 6\)"):
+        with pytest.raises(InvalidValueError, match=r"one score for each record, shape \(1,\), got \(1, 1\).*squeeze"):
             session.score(session.build_model(), 8.0)
         return bench.Outcome(nn.Linear(5, 3))
 
@@ -346,7 +346,7 @@ class Choosy(nn.Module):
         self.model = nn.Linear(5, 3)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        if len(inputs) > 6 and (inputs[:, 0] > 4).any():  # not the six that it is tried with
+        if (inputs[:, 0] > 4).any():  # no made-up record has such a number
             raise ValueError(f"the record is {inputs[0]}")
         return self.model(inputs)
 

@@ -14,8 +14,8 @@ from dphpo_bench.training import layers
 from dphpo_bench.training.clipping import Abadi, AutoS, AutoV
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.gradients import gradient_engine
-from dphpo_bench.training.layerwise import LayerwiseEngine, layerwise_pays
-from dphpo_bench.training.vmap import VmapEngine, per_sample_rows
+from dphpo_bench.training.layerwise import LayerwiseEngine
+from dphpo_bench.training.vmap import per_sample_rows
 from tests.training.models import Calls, brute_force, engine_by, relative_error
 
 IMAGES = (5, 4, 9, 8)
@@ -123,43 +123,34 @@ def test_a_convolution_is_the_same_in_pieces_and_in_any_layout(
         )
 
 
-# Of these, most weights are in a layer without a rule, or belong to a module that returns two tensors.
-RECORD_BY_RECORD = ("padding by its name", "a parameter of its own", "attention")
-
-
 @pytest.mark.parametrize("name", MODELS)
-def test_auto_takes_models_with_rules_for_most_weights(name: str) -> None:
+@pytest.mark.parametrize("training", [True, False])
+def test_auto_takes_every_network_layer_by_layer(name: str, training: bool) -> None:
     model, inputs, targets = built(name)
+    model.train(training)
     engine = gradient_engine(model, like=Records(inputs, targets))
-    assert type(engine) is (VmapEngine if name in RECORD_BY_RECORD else LayerwiseEngine)
+    assert isinstance(engine, LayerwiseEngine)
     assert relative_error(engine.clipped_sum(inputs, targets, AutoS()), by_loop(model, inputs, targets, AutoS())) < 1e-5
 
 
-def mixing(model: Calls, x: Tensor) -> Tensor:
-    return model.head(model.inner(x) - x.mean(0))
-
-
-def changing(model: Calls, x: Tensor) -> Tensor:
-    inner = model.inner(x)
-    out = model.head(inner)
-    inner.mul_(2)  # what the head has seen
-    return out
-
-
 def beside(model: Calls, x: Tensor) -> Tensor:
-    return nn.functional.linear(model.inner(x).tanh(), model.head.weight)
+    return nn.functional.linear(model.head(model.inner(x)).tanh(), model.head.weight)
 
 
-WRONG = {"mixing": mixing, "changing": changing, "beside": beside}
+def of_all_records(model: Calls, x: Tensor) -> Tensor:
+    """A layer computes a weight for all records at once, and a norm that no gradient follows."""
+    weight = model.head(torch.eye(6, dtype=x.dtype)) + model.inner.weight
+    return model.inner(x) @ (weight / model.head(torch.eye(6, dtype=x.dtype)).detach().norm())
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_models_for_which_it_would_be_wrong_are_taken_record_by_record(name: str) -> None:
+@pytest.mark.parametrize("forward", [beside, of_all_records])
+def test_weights_that_are_used_beside_their_layer(forward: Callable[..., Tensor]) -> None:
     torch.manual_seed(0)
-    model = Calls(WRONG[name], inner=nn.Linear(6, 6), head=nn.Linear(6, 5))
-    like = Records(torch.randn(8, 6), torch.randint(0, 5, (8,)))
-    assert layerwise_pays(model)
-    assert isinstance(gradient_engine(model, like=like), VmapEngine)
+    model = Calls(forward, inner=nn.Linear(6, 6), head=nn.Linear(6, 6, bias=False))
+    inputs, targets = torch.randn(8, 6), torch.randint(0, 6, (8,))
+    engine = gradient_engine(model, like=Records(inputs, targets))
+    assert isinstance(engine, LayerwiseEngine)
+    assert relative_error(engine.clipped_sum(inputs, targets, AutoS()), by_loop(model, inputs, targets, AutoS())) < 1e-5
 
 
 class Scaled(nn.Module):

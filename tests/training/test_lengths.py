@@ -12,7 +12,7 @@ from dphpo_bench.training.clipping import Abadi, AutoS
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.evaluation import total_score
 from dphpo_bench.training.layerwise import LayerwiseEngine
-from dphpo_bench.training.lengths import last_place, lengths_of
+from dphpo_bench.training.lengths import last_place, lengths_of, refuse_wrong_lengths
 from dphpo_bench.training.losses import (
     IGNORED,
     PerRecord,
@@ -21,7 +21,6 @@ from dphpo_bench.training.losses import (
     cross_entropy,
     token_cross_entropy,
 )
-from dphpo_bench.training.model_checks import refuse_mixing
 from dphpo_bench.training.vmap import VmapEngine
 from tests.training.models import flat
 
@@ -177,25 +176,19 @@ class SaysLess(SaysLengths):
         return super().lengths_of(ids) - 1
 
 
-class GoesByOthers(SaysLengths):
-    def lengths_of(self, ids: Tensor) -> Tensor:
-        return super().lengths_of(ids).amax().expand(len(ids))
-
-
 @pytest.mark.parametrize(
     ("model", "message"),
     [
         (CountsWhatFillsUp(), "^Expected outputs that do not depend on what comes after.*Correct lengths_of"),
         (SaysLess(), "^Expected outputs that do not depend on what comes after"),
-        (GoesByOthers(), "^Expected lengths_of to tell each record's length by that record alone"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )
 def test_lengths_that_are_wrong_are_refused(model: nn.Module, message: str) -> None:
     with pytest.raises(InvalidValueError, match=message):
-        refuse_mixing(model, texts()[0])
+        refuse_wrong_lengths(model, texts()[0])
 
 
 @pytest.mark.parametrize("model", [SaysLengths(), CausalSaysLengths()], ids=lambda model: type(model).__name__)
 def test_lengths_that_are_right_are_taken(model: nn.Module) -> None:
-    refuse_mixing(model, texts()[0])
+    refuse_wrong_lengths(model, texts()[0])

@@ -16,8 +16,7 @@ from dphpo_bench.training import vmap
 from dphpo_bench.training.clipping import Abadi, AutoS, AutoV
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.layerwise import LayerwiseEngine
-from dphpo_bench.training.model_checks import refuse_mixing
-from dphpo_bench.training.vmap import VmapEngine
+from dphpo_bench.training.model_checks import differs_in_batches
 from tests.training.models import BACKENDS, Calls, brute_force, engine_by, flat, relative_error
 
 N, LENGTH, WIDTH, SIZE = 5, 6, 4, 3
@@ -171,15 +170,12 @@ def built(name: str) -> tuple[nn.Module, Tensor, Tensor]:
     return model, torch.randint(0, 10, (N, LENGTH)) if takes_words else inputs, targets
 
 
-BY_RECORD = ("a state that is learned", "sequences of sequences")
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_models_of_recurrent_layers(name: str) -> None:
     model, inputs, targets = built(name)
     engine = gradient_engine(model, like=Records(inputs, targets))
-    assert type(engine) is (VmapEngine if name in BY_RECORD else LayerwiseEngine)
-    assert_right(model, inputs, targets, *(("vmap",) if name in BY_RECORD else ()))
+    assert isinstance(engine, LayerwiseEngine)
+    assert_right(model, inputs, targets)
 
 
 @pytest.mark.parametrize(
@@ -217,13 +213,12 @@ def test_a_layer_whose_inputs_change_in_place_is_not_taken_layer_by_layer() -> N
         engine_by("layerwise", model).clipped_sum(ids, torch.zeros(N, dtype=torch.int64), AutoS())
 
 
-def test_records_along_the_second_dimension_of_time_first_inputs_are_refused() -> None:
+def test_records_along_the_second_dimension_of_time_first_inputs_are_said_to_mix() -> None:
     """`x[:, 0]` of a layer that takes time first mixes the records of a batch."""
     model = nn.Sequential(Sequences(nn.GRU(WIDTH, SIZE, batch_first=True)))
     model[0].rnn.batch_first = False
     model[0].forward = lambda x: model[0].head(model[0].rnn(x)[0][:, 0])  # type: ignore[method-assign]
-    with pytest.raises(InvalidValueError, match="treats each record alone"):
-        refuse_mixing(model, sequences()[0])
+    assert differs_in_batches(model, sequences()[0]) == "Build '0.rnn' (GRU) with batch_first=True."
 
 
 @pytest.mark.parametrize("kind", ["GRU", "LSTM with projections"])
@@ -240,14 +235,6 @@ def test_dropout_between_layers(kind: str) -> None:
     assert 1e-6 < total < 8e-6 * 0.99  # each record has a mask of its own
     model.requires_grad_(True).eval()
     assert_right(model, inputs, targets, "vmap")
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_masks_between_layers_do_not_count_as_mixing(packed: bool) -> None:
-    """torch draws them time first, so that no pass repeats a record's part of them."""
-    rnn = nn.GRU(WIDTH, 8, 2, batch_first=True, dropout=0.5, bidirectional=True)
-    model = Packed(rnn, last=True) if packed else Sequences(rnn)
-    refuse_mixing(model, torch.randint(0, 10, (N, LENGTH)) if packed else sequences()[0])
 
 
 class Packed(nn.Module):
@@ -279,9 +266,10 @@ def test_packed_sequences(kind: str, last: bool, settings: dict[str, Any]) -> No
     model = Packed(KINDS[kind](WIDTH, SIZE, **settings), last)
     ids = torch.randint(1, 10, (N, LENGTH)) * (torch.arange(LENGTH) < torch.tensor([[3], [6], [1], [4], [3]]))
     targets = torch.arange(N)
-    refuse_mixing(model, ids)
-    assert isinstance(gradient_engine(model, like=Records(ids, targets)), VmapEngine)
-    assert_right(model, ids, targets, "vmap")
+    assert not differs_in_batches(model, ids)
+    assert isinstance(gradient_engine(model, like=Records(ids, targets)), LayerwiseEngine)
+    for kind in ("layerwise", "vmap"):
+        assert_right(model, ids, targets, kind)
 
 
 def test_lengths_as_a_list_are_refused_with_what_works() -> None:

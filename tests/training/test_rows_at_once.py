@@ -7,6 +7,7 @@ import dphpo_bench as bench
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.evaluation import all_outputs
 from dphpo_bench.training.layerwise import LayerwiseEngine
+from dphpo_bench.training.levels import Level
 from tests.training.models import flat, mlp, vectors
 
 SEEN: list[int] = []
@@ -22,7 +23,8 @@ class Limited(nn.Module):
         self.layers = mlp()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        SEEN.append(len(inputs))
+        level = Level.of([inputs])
+        SEEN.append(1 if level is None else level.n)
         outputs: Tensor = self.layers(inputs)
         return outputs
 

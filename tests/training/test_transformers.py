@@ -13,7 +13,6 @@ from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.loop import LoopEngine
 from dphpo_bench.training.losses import cross_entropy
-from dphpo_bench.training.row_draws import RowDraws
 from dphpo_bench.training.vmap import VmapEngine
 from tests.training.models import flat, relative_error
 
@@ -43,13 +42,13 @@ OF_ITS_OWN: dict[str, dict[str, Any]] = {
     "Llama": {"num_key_value_heads": 1},
     "DebertaV2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 4},
 }
-BY_VMAP = ("DebertaV2",)  # its table of relative positions is used beside its layer
+ONLY_EAGER = ("DebertaV2",)
 
 
 def classifier(name: str, attention: str = "sdpa") -> nn.Module:
     torch.manual_seed(0)
     config = getattr(transformers, f"{name}Config")(**{**SIZES, **OF_ITS_OWN[name]})
-    config._attn_implementation = "eager" if name in BY_VMAP else attention
+    config._attn_implementation = "eager" if name in ONLY_EAGER else attention
     model: nn.Module = getattr(transformers, f"{name}ForSequenceClassification")(config)
     return model
 
@@ -100,7 +99,7 @@ def check(engine: Any, model: nn.Module, records: Records) -> None:
 def test_every_engine_agrees_with_a_loop(name: str, attention: str) -> None:
     model, records = classifier(name, attention).eval(), texts()
     chosen = gradient_engine(model, like=records)
-    assert type(chosen) is (VmapEngine if name in BY_VMAP else LayerwiseEngine)
+    assert isinstance(chosen, LayerwiseEngine)
     check(chosen, model, records)
     check(LoopEngine(model, cross_entropy), model, records)
 
@@ -112,7 +111,7 @@ def test_in_float64_they_agree_to_rounding(name: str) -> None:
     assert relative_error(actual, by_loop(model, records, 0.1)) < 1e-12
 
 
-@pytest.mark.parametrize("name", [name for name in OF_ITS_OWN if name not in BY_VMAP])
+@pytest.mark.parametrize("name", OF_ITS_OWN)
 def test_dropout_changes_no_engine(name: str) -> None:
     model, records = classifier(name).train(), texts()
     assert isinstance(gradient_engine(model, like=records), LayerwiseEngine)
@@ -177,22 +176,6 @@ def test_adapters(name: str, dora: bool) -> None:
     engine = gradient_engine(model.eval(), like=records)
     assert isinstance(engine, LayerwiseEngine)
     check(engine, model, records)
-
-
-def test_draws_of_a_record_are_the_same_alone_and_among_others() -> None:
-    dropout, hidden = nn.Dropout(0.5), torch.ones(6, 40, 3)
-    draws = RowDraws(torch.device("cpu"))
-    with draws:
-        draws.records = range(6)
-        together = dropout(hidden)
-        heads = dropout(hidden.flatten(0, 1)).view_as(hidden)
-        shared = torch.rand(())
-        for row in range(6):
-            draws.records = [row]
-            assert torch.equal(dropout(hidden[row : row + 1])[0], together[row])
-            assert torch.equal(dropout(hidden[row]), heads[row])
-            assert torch.rand(()) == shared
-    assert not torch.equal(together[0], together[1])
 
 
 def test_a_table_of_positions_may_have_as_many_rows_as_there_are_records() -> None:
