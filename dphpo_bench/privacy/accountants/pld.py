@@ -308,9 +308,10 @@ class _Composition:
             rough_epsilon = mean_square + 10 * math.sqrt(mean_square)
         widest = max(mechanism.largest for mechanism in self.mechanisms.values())
         reach = max(widest, min(rough_epsilon, self._largest_sum))
-        step = self.typical**2 / sum(n * self.mechanisms[part].typical for part, n in self.counts.items())
         usual = max(min(1e-4, self.typical / math.sqrt(self.releases) / 16), reach / 2.5e4)
-        return max(min(usual, max(0.4 * step, reach / 4e5)), 1e-7)
+        sizes = ((n, self.mechanisms[part].typical) for part, n in self.counts.items())
+        inflated = [size for n, size in sizes if n * size * usual > 1e-3 * self.typical**2]
+        return max(min(usual, max(0.4 * min(inflated, default=math.inf), reach / 4e5)), 1e-7)
 
 
 @lru_cache(maxsize=8)  # risk and each bound of a selection start from the distributions that ε was read from

@@ -372,12 +372,20 @@ class TestContour:
         # 0.2 % is what the grid may add where single steps are much smaller than the whole.
         assert contour.delta([(noise, rate, steps)], value * (1 - 2e-3)) >= DELTA
 
-    @pytest.mark.parametrize("step", [(0.7, 1e-4, 10**6), (0.7, 1e-4, 10**5), (0.6, 1e-5, 10**7)])
-    def test_a_million_rare_steps_are_within_2_percent(self, step: contour.Step) -> None:
+    @pytest.mark.parametrize(
+        "steps",
+        [
+            [(0.7, 1e-4, 10**6)],
+            [(0.7, 1e-4, 10**5)],
+            [(0.6, 1e-5, 10**7)],
+            [(1.6, 3e-5, 2 * 10**7), (2.0, 1.0, 1)],
+        ],
+    )
+    def test_a_million_rare_steps_are_within_2_percent(self, steps: list[contour.Step]) -> None:
         """A grid of 2.5e4 points, wider than the losses of single steps, had 7 to 66 % more."""
-        value = epsilon(sgd(*step), DELTA).epsilon
-        assert contour.delta([step], value) <= DELTA * (1 + 1e-4)
-        assert contour.delta([step], value * 0.98) >= DELTA
+        value = epsilon(compose(*(sgd(*step) for step in steps)), DELTA).epsilon
+        assert contour.delta(steps, value) <= DELTA * (1 + 1e-4)
+        assert contour.delta(steps, value * 0.98) >= DELTA
 
     @pytest.mark.parametrize("delta", [1e-9, 1e-11, 1e-12])
     def test_pld_stays_above_it_at_small_delta(self, delta: float) -> None:
