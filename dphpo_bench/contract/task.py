@@ -231,10 +231,8 @@ class Task(ABC):
         classes: what the labels mean, in the order of the model's outputs, or of the labels 0 and 1 of a binary task:
             predictions of a saved model are these. None: labels are numbers from 0.
         input_names: of the columns of a table that is the model's input, in their order; None: unknown.
-        augment: a random transform of which each step draws variants of its records: a part of a run's identity. Only
-            gradients see variants; losses, scores and metrics see the records themselves. None: there is none.
-        example: inputs of one public record or several, on which the model is tried before private records are read.
-            None: they are made up, which a model that takes few values, such as positive matrices, may refuse.
+        augment: a random transform of which each step draws variants for gradients: a part of a run's identity.
+        example: inputs of public records, to try the model on. None: they are made up, which some models do not take.
 
     Raises:
         UnknownNameError: if there is no such model.

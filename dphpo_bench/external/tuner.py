@@ -62,8 +62,7 @@ class Tuner(AsOptimizer):
     Nothing is counted before the first step. From there on the training counts as a whole, whether it is finished or
     not. The loop is yours, so a training that was interrupted cannot go on: a second one is a second release.
 
-    In a group of processes (torch.distributed) each makes a tuner with all of the data; batches and noise are the same
-    in all of them. Account and record are written by the first.
+    In a group of processes (torch.distributed) each makes a tuner with all of the data, for the same batches and noise.
 
     Args:
         model: on its device, before or after `make_private`. Its weights are moved in place.

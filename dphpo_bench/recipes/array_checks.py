@@ -120,10 +120,10 @@ def as_real(records: Records, *, booleans: bool = False) -> Records:
 def _outputs(model: nn.Module, records: Records, example: Tensors | None) -> Any:
     like = next(model.parameters(), torch.zeros(1))
     model.eval()
-    one = records.rows(slice(1)).each(torch.zeros_like)
-    one = one if example is None else Records(of_form(example, records), example).rows(slice(1))
+    single = records.rows(slice(1)).each(torch.zeros_like)
+    single = single if example is None else Records(of_form(example, records), example).rows(slice(1))
     with torch.no_grad():
-        return tensors_of(call(model, one.to(like.device, like.dtype).inputs))
+        return tensors_of(call(model, single.to(like.device, like.dtype).inputs))
 
 
 def of_form(example: Tensors, records: Records) -> Tensors:

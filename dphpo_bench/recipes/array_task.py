@@ -65,22 +65,21 @@ if TYPE_CHECKING:
 class ArrayTask(DisplayedTask, Task):
     """Your own records and your own model.
 
-    What becomes public by declaring it, and is therefore not protected: the number of training records, the names and
-    shapes of inputs, the number of classes, and every argument of this class but the data. Labels are checked against
-    the number of classes, which never comes from them. With `unit`, the number of units is public instead of that of
-    records, and N, `batch_size`, `epochs` and δ count units.
+    You make public, and do not protect: the number of training records, the names and shapes of inputs, the number of
+    classes, and every argument of this class but the data. With `unit`, the number of units is public instead of that
+    of records, and N, `batch_size`, `epochs` and δ count units.
 
     Args:
         name: names the task in records and tables, and files: letters from a to z, digits, _ . and -, at most 64.
         train: private records: (inputs, labels) as arrays, tensors, frames or dictionaries of arrays, a
-            `torch.utils.data.Dataset` with a length, or what else `data.arrays.as_records` takes. They are copied. Real
-            inputs become float32 unless they are half precision; integers stay integers where the model takes them.
+            `torch.utils.data.Dataset`, or what else `data.arrays.as_records` takes. They are copied. Real inputs become
+            float32 unless they are half precision; integers stay integers where the model takes them.
         model: a module or a function without arguments that makes one. Initial weights follow the run's seed: those of
             a module are drawn anew for every run, by each layer's `reset_parameters`. A module is copied.
         test: records of the same form, or None: then nothing is measured at the end. They are not protected.
         kind: what is asked of the model, and with it losses, scores and metrics: "classification", "binary",
             "multilabel", "regression", "tokens", or "own" for what the next three say. See `TaskFacts.kind`.
-        losses: (outputs, targets) → each record's loss, a function of that record alone; default: by kind.
+        losses: (outputs, targets) → a record's loss, shape (1,), of a batch of one; default: by kind.
         scores: (outputs, targets) → each record's score in [0, 1], which searches pay to see; default: by kind, and
             with `class_shares` by the first metric. "balanced": right answers, weighted by `class_shares`.
         metrics: what is measured on the test records; the first is what tables show. Default: by kind.
@@ -89,15 +88,11 @@ class ArrayTask(DisplayedTask, Task):
         target: the labels' name, where `train` is a dictionary or a frame.
         unit: whose records they are, where one person has several, so that persons and not single records are
             protected: the name of a column of `train`, which is then no input, or a vector of ids, one for each record.
-            Default: each record is protected by itself.
         classes: the labels' meaning, in the order of the model's outputs, such as ("no", "yes"): then labels may be
-            texts, booleans, any numbers, or rows with one 1 each. Of "multilabel", the names of the labels. They are
-            never learned from the labels. Default: labels count from 0; those of type bool are False and True.
+            texts, booleans, any numbers, or rows with one 1 each. Default: labels count from 0, or are False and True.
         augment: a random transform of inputs, or an `Augmentation` of a transform and a number of copies. Each step
-            draws variants of its records, and averages a record's gradients before it clips them. Losses and scores are
-            of the records themselves.
-        example: inputs of a public record, or several, of the shape (n, ...) that `train` has: the model is tried on
-            them before it sees private records. Default: made-up numbers, which some models do not take.
+            draws variants of its records, and averages a record's gradients before it clips them.
+        example: inputs of public records, shape (n, ...) as in `train`, to try the model on. Default: made-up numbers.
         n_classes: number of classes; default: what the model puts out for an input of zeros.
         class_shares: the share of each class, from public knowledge, such as (0.93, 0.07): scores then follow a first
             metric that counts rare classes, `BALANCED_ACCURACY`, `F1` or `ROC_AUC`.

@@ -295,9 +295,11 @@ def _losses_along(
     releases: int,
 ) -> "Tensor":
     """Charge the releases, then compute raw losses, float64 of shape (len(steps), drawn size)."""
+    from dphpo_bench.training.engine import check_direction
+
     parts = [plain(tensor) for tensor in direction]
     engine = batch._access.raw.own_model().engine(model)
-    engine.check_direction(parts)
+    check_direction(parts, engine.parameters)
     # Copies, which nobody else can change meanwhile.
     pairs = zip(parts, engine.parameters, strict=True)
     along = [part.detach().to(weight.device, weight.dtype, copy=True) for part, weight in pairs]

@@ -126,7 +126,7 @@ class GradientEngine(ABC):
 
         The weights stay exactly as they were. `direction` has a tensor for each trained parameter.
         """
-        self.check_direction(direction)
+        check_direction(direction, self.parameters)
         with torch.no_grad():
             weights = [parameter.clone() for parameter in self.parameters]
 
@@ -240,13 +240,12 @@ class GradientEngine(ABC):
 
     def _plain_losses(self, inputs: Tensors, targets: Tensors) -> Tensor:
         """Return each record's loss, without class weights."""
-        count = length(inputs)
         losses: Tensor
         if self.loss in BY_RECORD:  # torch computes it faster for all records at once
             losses = self.loss(by_vmap(lambda x: tensors_of(call(self.model, x)), self.model)(inputs), targets)
         else:
             losses = by_vmap(lambda x, y: self.loss(call(self.model, x), y), self.model)(inputs, targets)
-        check_one_each(losses, count, "loss")
+        check_one_each(losses, length(inputs), "loss")
         return losses
 
     def _per_sample_loss(self, inputs: Tensors, targets: Tensors) -> Tensor:
@@ -272,15 +271,6 @@ class GradientEngine(ABC):
                 self._channels_last = False
         return _channels_last(images) if self._channels_last else images
 
-    def check_direction(self, direction: Sequence[Tensor]) -> None:
-        """Reject a direction without a tensor for each parameter, of its shape and with values."""
-        if any(tensor.is_meta for tensor in direction):
-            raise InvalidValueError("Expected a direction of tensors with values, got some on the device meta.")
-        shapes = [tuple(tensor.shape) for tensor in direction]
-        expected = [tuple(parameter.shape) for parameter in self.parameters]
-        if shapes != expected:
-            raise InvalidValueError(f"Expected a direction of shapes {expected}, got {shapes}.")
-
 
 class RowMemory:
     """Memory for rows of a dataset, which the next rows overwrite.
@@ -302,6 +292,16 @@ class RowMemory:
         if isinstance(rows, slice) or dtype != tensor.dtype or tensor.device != memory.device:
             return memory.copy_(take(tensor, rows))
         return torch.index_select(tensor, 0, rows.to(tensor.device), out=memory)
+
+
+def check_direction(direction: Sequence[Tensor], parameters: Sequence[Tensor]) -> None:
+    """Reject a direction without a tensor for each parameter, of its shape and with values."""
+    if any(tensor.is_meta for tensor in direction):
+        raise InvalidValueError("Expected a direction of tensors with values, got some on the device meta.")
+    shapes = [tuple(tensor.shape) for tensor in direction]
+    expected = [tuple(parameter.shape) for parameter in parameters]
+    if shapes != expected:
+        raise InvalidValueError(f"Expected a direction of shapes {expected}, got {shapes}.")
 
 
 def _refuse_statistics(norm_layers: Sequence[tuple[str, nn.modules.batchnorm._NormBase]]) -> None:

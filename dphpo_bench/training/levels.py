@@ -1,4 +1,4 @@
-"""What code within vmap sees of a tensor, and the rows of all records behind it.
+"""Tensors as code within vmap sees them, and the rows of all records behind them.
 
 A few operations run on the rows of all records: kernels for which torch has no rule, and layers whose inputs and
 outputs give gradients. Each of them treats rows alone, whatever they hold.

@@ -17,7 +17,7 @@ from torch.nn import functional
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, single, take
 from dphpo_bench.training.clipping import Clipping
-from dphpo_bench.training.engine import GradientEngine
+from dphpo_bench.training.engine import GradientEngine, check_direction
 from dphpo_bench.training.losses import PerRecord, binary_cross_entropy, cross_entropy
 from dphpo_bench.training.norms import add_product, counted, row_norms
 
@@ -93,7 +93,7 @@ class LinearEngine(GradientEngine):
     ) -> Tensor:
         """See `GradientEngine.losses_along`. Logits are linear in h: one product serves every step."""
         inputs, targets = single(inputs), single(targets)
-        self.check_direction(direction)
+        check_direction(direction, self.parameters)
         moves: dict[Tensor, Tensor] = dict(zip(self.parameters, direction, strict=True))
         layer = self._layer
         with torch.no_grad():

@@ -29,7 +29,7 @@ Step = Callable[[Tensor, Tensor, State], State]
 
 
 class Products(Protocol):
-    """What notes products with weights, from which it makes gradients."""
+    """Noted products with weights, from which gradients are made."""
 
     def weight(self, copy: Tensor) -> Tensor:
         """Return the weight of which this is a record's copy; any other tensor as it is."""
