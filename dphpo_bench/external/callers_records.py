@@ -34,7 +34,6 @@ Losses = Callable[[nn.Module, Any], Tensor]
 
 _HINTS = {
     "depend on the weights": "Do the losses call the model that they get, and no other?",
-    "depend on the others": "The losses are part of it: do they pair shapes (n, 1) and (n,), or use other records?",
 }
 
 _AT_ONCE = 512

@@ -61,14 +61,10 @@ class GradientEngine(ABC):
                 )
         self._device = self.parameters[0].device
         self._dtype = self.parameters[0].dtype
-        self._norm_layers = [
-            (name, module)
-            for name, module in model.named_modules()
-            if isinstance(module, nn.modules.batchnorm._NormBase)
-        ]
+        self._norm_layers = norm_layers(model)
         self._channels_last: bool | None = None
         self._memory = RowMemory()
-        _refuse_statistics(self._norm_layers)
+        refuse_statistics(self._norm_layers)
 
     def clipped_sum(
         self, inputs: Tensors, targets: Tensors, clipping: Clipping, indices: Tensor | None = None
@@ -78,7 +74,7 @@ class GradientEngine(ABC):
         The sum is in float64: in less, one record would move the rounding of all others by more than its clipped
         gradient. A record whose gradient is not finite adds exactly zero.
         """
-        _refuse_statistics(self._norm_layers)
+        refuse_statistics(self._norm_layers)
         total = [torch.zeros(p.shape, dtype=torch.float64, device=p.device) for p in self.parameters]
         for _, x, y in self._pieces(inputs, targets, indices, rows_at_once(self.model, self._rows), overwrite=True):
             self._add_clipped(x, y, self.weighed(clipping, y), total)
@@ -148,7 +144,7 @@ class GradientEngine(ABC):
         self, moves: Sequence[Callable[[], None] | None], inputs: Tensors, targets: Tensors, indices: Tensor | None
     ) -> list[Tensor]:
         """Return each record's loss at several weights, set by functions; None leaves the weights as they are."""
-        _refuse_statistics(self._norm_layers)
+        refuse_statistics(self._norm_layers)
         losses: list[list[Tensor]] = [[] for _ in moves]
         order: list[Tensor] = []
         with torch.no_grad():
@@ -304,7 +300,12 @@ def check_direction(direction: Sequence[Tensor], parameters: Sequence[Tensor]) -
         raise InvalidValueError(f"Expected a direction of shapes {expected}, got {shapes}.")
 
 
-def _refuse_statistics(norm_layers: Sequence[tuple[str, nn.modules.batchnorm._NormBase]]) -> None:
+def norm_layers(model: nn.Module) -> list[tuple[str, nn.modules.batchnorm._NormBase]]:
+    """Return the layers that may compute statistics of a batch, with their names."""
+    return [(name, part) for name, part in model.named_modules() if isinstance(part, nn.modules.batchnorm._NormBase)]
+
+
+def refuse_statistics(norm_layers: Sequence[tuple[str, nn.modules.batchnorm._NormBase]]) -> None:
     """Reject layers that compute statistics of a batch, by their names."""
     for name, layer in norm_layers:
         is_instance_norm = isinstance(layer, nn.modules.instancenorm._InstanceNorm)

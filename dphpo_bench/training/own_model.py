@@ -17,7 +17,7 @@ from dphpo_bench.base.tensors import Records, Tensors, call, plain
 from dphpo_bench.base.text import shown
 from dphpo_bench.training.alone import Alone
 from dphpo_bench.training.clipping import AutoS
-from dphpo_bench.training.engine import GradientEngine
+from dphpo_bench.training.engine import GradientEngine, norm_layers, refuse_statistics
 from dphpo_bench.training.evaluation import evaluating, rows_at_once
 from dphpo_bench.training.failures import tried
 from dphpo_bench.training.functional import copied
@@ -161,6 +161,7 @@ class OwnModel:
 
     def _check(self) -> None:
         if linear_layer(self.model) is None and (state := self._state()) not in self._checked:
+            refuse_statistics(norm_layers(self.model))
             with self._tried():
                 inputs = self._made_up().inputs
                 refuse_keeping(self.model, inputs)

@@ -87,9 +87,8 @@ def test_losses_and_scores_of_one_record_each() -> None:
 
 def test_a_score_counts_at_most_one() -> None:
     """Whatever a task returns: one record changes the sum by at most 1, which the noise is for."""
-    records = bench.Records(torch.eye(4), torch.zeros(4))
-    scores = [5.0, -3.0, math.nan, 0.25]
-    total = bench.losses.total_score(nn.Linear(4, 1), lambda _outputs, _targets: torch.tensor(scores), records)
+    records = bench.Records(torch.eye(4), torch.tensor([5.0, -3.0, math.nan, 0.25]))
+    total = bench.losses.total_score(nn.Linear(4, 1), lambda _outputs, targets: targets, records)
     assert total == 1.25
 
 

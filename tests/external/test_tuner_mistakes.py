@@ -119,11 +119,10 @@ BEFORE_THE_LOOP: list[tuple[Callable[[], Any], str]] = [
     (lambda: whole_model(network(), (TRAIN.inputs.to_sparse(), TRAIN.targets)), "to_dense()"),
     (lambda: whole_model(network(), [({"x": 1.25}, 0)] * 9), "part 0 is of type dict. Leave it out"),
     (lambda: whole_model(network(), [(torch.ones(1 + n), 0) for n in range(9)]), "the collate_fn of your loader"),
-    (lambda: whole_model(nn.Linear(5, 1), function=broadcast_loss), "shapes (n, 1) and (n,)"),
     (lambda: whole_model(network(), function=nn.CrossEntropyLoss()), "reduction='none'"),
     (lambda: whole_model(network(), function=lambda m, b: functional.cross_entropy(m(b[0]), b[1])), "reduction='none'"),
     (lambda: whole_model(network(), function=lambda m, b: m(b[0]) - m(b[0]).mean(0)), "one loss for each record"),
-    (lambda: whole_model(network(), function=lambda m, b: losses(m, b) - losses(m, b).mean()), "record alone"),
+    (lambda: whole_model(network(), function=lambda m, b: losses(m, b) - losses(m, b).mean()), "gradients of 0"),
     (lambda: whole_model(network(), function=lambda m, b: losses(m, b).detach()), "depend on the weights"),
     (lambda: whole_model(network(), function=lambda m, b: losses(m, b, 1)), "The model fails on made-up records"),  # type: ignore[call-arg]
     (lambda: whole_model(network(), function=lambda _, b: losses(OTHER, b)), "the model that they get"),
@@ -426,7 +425,7 @@ class Exits(nn.Module):
 
 
 @pytest.mark.parametrize("says_so", [False, True])
-@pytest.mark.filterwarnings("ignore:The model looks at numbers of a batch")
+@pytest.mark.filterwarnings("ignore:The model, or its loss, gets each record in turn")
 def test_a_loop_of_whole_batches_is_none_for_a_model_that_takes_one_record_at_once(says_so: bool) -> None:
     """In looks and in `tuner.backward()` it gets each record alone; the loop's own passes are the caller's."""
     model = Exits()

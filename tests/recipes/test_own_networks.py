@@ -249,16 +249,6 @@ REFUSED: dict[str, tuple[str, Callable[[], Any], str]] = {
         lambda: pooled(nn.InstanceNorm2d(3, track_running_stats=True), width=3),
         r"'0' \(InstanceNorm2d\)",
     ),
-    "attention, records second": (
-        "series",
-        Attention,
-        r"Build 'attention' \(MultiheadAttention\) with batch_first=True",
-    ),
-    "encoder layer, records second": (
-        "series",
-        lambda: series(nn.TransformerEncoderLayer(8, 2, 16)),
-        "Build '0.self_attn' .* with batch_first=True",
-    ),
     "complex": (
         "numbers",
         lambda: Calls(lambda m, x: (x.cfloat() @ m.w).abs(), w=nn.Parameter(torch.randn(12, 3) + 0j)),
@@ -302,11 +292,6 @@ REFUSED: dict[str, tuple[str, Callable[[], Any], str]] = {
         r"Expected model outputs of shape \(1, n_classes",
     ),
     "another width": ("numbers", lambda: net(nn.Linear(13, 10)), r"in '0' \(Linear\): mat1 .* takes 13 numbers"),
-    "records of one size fail": (
-        "numbers",
-        lambda: Calls(lambda m, x: m.a(x) if len(x) != 6 else m.a(x[:, 1:]), a=net(nn.Linear(12, 10))),
-        r"in 'a.0' \(Linear\): mat1 and mat2",
-    ),
     "channels last": (
         "channels last",
         lambda: pooled(nn.Conv2d(3, 4, 3), width=4),
@@ -411,8 +396,6 @@ class DropsRecords(nn.Module):
     "layer",
     [
         lambda: DropsRecords(for_all=False),
-        lambda: DropsRecords(for_all=True),
-        nn.RReLU,
         nn.AlphaDropout,
         lambda: Calls(lambda m, x: x + 0.1 * torch.randn_like(x) if m.training else x),
         lambda: Calls(lambda m, x: functional.gumbel_softmax(x) if m.training else x),
@@ -474,7 +457,7 @@ def test_what_is_pruned_stays_pruned() -> None:
 
 def test_a_model_that_fails_on_private_records_ends_the_run_in_a_line() -> None:
     def make() -> nn.Module:
-        return Calls(lambda m, x: m.a(x) if len(x) <= 6 or len(x) == 33 else m.a(x[:, 1:]), a=net(nn.Linear(12, 10)))
+        return Calls(lambda m, x: m.a(x) if not 0.4 < float(x[0, 0]) < 0.6 else m.a(x[:, 1:]), a=net(nn.Linear(12, 10)))
 
     result = bench.run(
         "dp_sgd", task_of("numbers", make), bench.PrivacyBudget(3.0, 1e-3), seed=0, progress=NullProgress(), check=False
