@@ -2,9 +2,10 @@
 
 `by_vmap` runs a function for all records of a micro-batch at once, by `torch.func.vmap`: the function sees tensors of a
 single record, a batch of one. Torch runs every operation by a rule that keeps records apart. It refuses Python numbers
-of a record, so code cannot go one way for a whole batch. Two kinds of code could bring rules of their own, and
-are refused here: custom autograd functions, and operators of other libraries. `by_loop` runs the function for each
-record in turn; it takes all code.
+of a record, so code cannot go one way for a whole batch. What could get around that is refused here, at every pass:
+custom autograd functions and operators of other libraries, which may have rules of their own; exceptions that the code
+catches, since one record may raise them for all; questions whether a gradient is wanted, such as for a hook. `by_loop`
+runs the function for each record in turn; it takes all code.
 """
 
 import os
@@ -31,6 +32,7 @@ from dphpo_bench.training.recurrent import by_steps
 
 _TRACING = "transformers.utils.import_utils"
 _MOST_OF_REASON = 160
+_NAMESPACES = ("aten", "prims", "prim")
 _ABOUT_GRADIENTS = (
     *(vars(torch._C.TensorBase)[name].__get__ for name in ("requires_grad", "grad_fn")),
     Tensor.register_hook,
@@ -102,7 +104,7 @@ class Alone:
 
 @contextmanager
 def only_torch() -> Iterator[None]:
-    """Refuse custom autograd functions within vmap; run attention in one kernel, and masks without a look at them.
+    """Refuse what could get around vmap; run some kernels on the rows of all records.
 
     Networks of Hugging Face look at ids and masks, to skip a mask or to warn, unless torch traces them.
     """
@@ -120,7 +122,10 @@ def only_torch() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(False)
         for owner, name, value in replaced:
             setattr(owner, name, value)
-        yield
+        with _Refusals() as refusals:
+            yield
+        if refusals.error:
+            raise refusals.error
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         for owner, name, value in before:
@@ -204,32 +209,40 @@ def _attention(
     return level.record(outputs.view(level.n, several, *outputs.shape[1:]))
 
 
-class _OnlyTorchs(TorchFunctionMode):
-    """While it is active, operators of other libraries than torch are refused: their rules for vmap may mix records.
+class _Refusals(TorchFunctionMode):
+    """Refuses operators of other libraries and questions about gradients; keeps the first error, also if it is caught.
 
-    So is code that asks whether a gradient is wanted, such as for a hook: vmap would give it another answer.
+    Within vmap no tensor seems to want a gradient, so that code would not add its hook.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error: Exception | None = None
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run a function of torch."""
         del types
-        namespace = getattr(func, "namespace", None) or getattr(func, "_qualified_op_name", "aten::").partition("::")[0]
-        if namespace not in ("aten", "prims"):
-            raise RuntimeError(f"{func} is no operator of torch")
-        if func in _ABOUT_GRADIENTS and not sys._getframe(1).f_code.co_filename.startswith(_TRUSTED):
-            raise RuntimeError("it asks whether a gradient is wanted")
-        return func(*args, **(kwargs or {}))
+        try:
+            name: str = getattr(func, "namespace", None) or getattr(func, "_qualified_op_name", "aten")
+            if name.partition("::")[0] not in _NAMESPACES:
+                raise RuntimeError(f"{func} is no operator of torch")
+            if func in _ABOUT_GRADIENTS and not sys._getframe(1).f_code.co_filename.startswith(_TRUSTED):
+                raise RuntimeError("it asks whether a gradient is wanted")
+            return func(*args, **(kwargs or {}))
+        except Exception as error:
+            self.error = self.error or error
+            raise
 
 
-def runs_by_vmap(compute: Callable[[], object]) -> str:
+def why_not_by_vmap(compute: Callable[[], object]) -> str:
     """Return why vmap refuses a computation, tried twice since code may keep what it computed once; "" if it does not.
 
-    It is tried on made-up records, in one of torch's modes that must not be active while private records are used.
+    No private records may be in use.
     """
     try:
-        with torch.random.fork_rng(devices=[]), _OnlyTorchs():
+        with torch.random.fork_rng(devices=[]):
             for _ in range(2):
                 compute()
     except Exception as error:  # whatever a model raises at a pass that is not its own

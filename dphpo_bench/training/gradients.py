@@ -10,7 +10,7 @@ from functools import partial
 from torch import nn
 
 from dphpo_bench.base.tensors import Records
-from dphpo_bench.training.alone import runs_by_vmap, warn_of_loop
+from dphpo_bench.training.alone import warn_of_loop, why_not_by_vmap
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.functional import copied
@@ -45,7 +45,7 @@ def gradient_engine(
         return VmapEngine(model, loss)
     for kind in (LayerwiseEngine, VmapEngine):
         engine = kind(copied(model), loss)
-        reason = runs_by_vmap(partial(engine.clipped_sum, like.inputs, like.targets, AutoS()))
+        reason = why_not_by_vmap(partial(engine.clipped_sum, like.inputs, like.targets, AutoS()))
         if not reason:
             return kind(model, loss)
     LoopEngine(copied(model), loss).clipped_sum(like.inputs, like.targets, AutoS())  # raises what the model raises

@@ -6,14 +6,14 @@ pass follows what torch computed, so that it mixes no records either.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
+from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hooks
 from torch.func import vmap
 from torch.nn import functional
 
@@ -128,7 +128,9 @@ class LayerwiseEngine(GradientEngine):
             name: parameter.detach().expand(n, *parameter.shape).requires_grad_()
             for name, parameter in zip(self._names, self.parameters, strict=True)
         }
-        counting = one_pass.measured() if self._unmeasured else nullcontext()
+        # Hooks of a model for what autograd saves would see all records; a single record is measured by such hooks.
+        alone = disable_saved_tensors_hooks("It has hooks of saved tensors.")
+        counting = one_pass.measured() if self._unmeasured else alone
         inputs = self._fast_layout(inputs)
         with torch.enable_grad():
             with self._attached(one_pass), only_torch(), counting:

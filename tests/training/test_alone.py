@@ -84,6 +84,31 @@ def hooked(net: Network, hidden: Tensor, ids: Tensor) -> Tensor:
     return mean(hidden)
 
 
+def catches(net: Network, hidden: Tensor, ids: Tensor) -> Tensor:
+    """One record without an inverse decides for all."""
+    square = torch.eye(2) * (ids != RARE).all(1)[:, None, None]
+    try:
+        return mean(hidden) * torch.linalg.inv(square)[:, :1, 0]
+    except RuntimeError:
+        return deeper(net, mean(hidden))
+
+
+def saves_roughly(net: Network, hidden: Tensor, ids: Tensor) -> Tensor:
+    """What is saved for the backward pass is divided by the largest of the batch."""
+    pack = torch.autograd.graph.saved_tensors_hooks(lambda t: t / t.abs().max(), lambda t: t)
+    with pack:
+        return mean(hidden).square()
+
+
+@torch.library.custom_op("dphpo_tests::centred", mutates_args=())
+def centred(hidden: Tensor) -> Tensor:
+    return hidden.clone()
+
+
+centred.register_autograd(lambda _, gradient: gradient)
+centred.register_vmap(lambda info, dims, hidden: (hidden - hidden.mean(dims[0], keepdim=True), dims[0]))
+
+
 def exits(net: Network, hidden: Tensor, ids: Tensor) -> Tensor:
     hidden = mean(hidden)
     return hidden if net.last(hidden).softmax(1).amax(1).min() > 0.5 else deeper(net, hidden)
@@ -153,6 +178,9 @@ MIXES: dict[str, Callable[[Network, Tensor, Tensor], Tensor]] = {
     "a gradient with a rule": lambda _, hidden, ids: DividesWithARule.apply(mean(hidden)),
     "a gradient with its own rule": lambda _, hidden, ids: DividesWithARuleOfItsOwn.apply(mean(hidden)),
     "a hook": hooked,
+    "hooks of saved tensors": saves_roughly,
+    "an operator with its own rule": lambda _, hidden, ids: centred(mean(hidden)),
+    "a script": lambda _, hidden, ids: scripted(mean(hidden), ids),
     "the batch's norm": lambda net, hidden, ids: deeper(net, mean(hidden)) / mean(hidden).detach().norm(),
     "another's mean": lambda _, hidden, ids: mean(hidden) - mean(hidden).roll(1, 0),
     "the middle of the batch": lambda _, hidden, ids: mean(hidden) - mean(hidden).median(0).values,
@@ -169,6 +197,13 @@ BY_VMAP = (
     "another",
     "middle",
 )
+
+
+@torch.jit.script
+def scripted(hidden: Tensor, ids: Tensor) -> Tensor:
+    if bool((ids == 37).any()):
+        hidden = hidden * 3
+    return hidden
 
 
 def confidence(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -213,6 +248,17 @@ def test_one_more_record_changes_no_others_result(name: str) -> None:
     outputs = all_outputs(model.model, bench.Records(ids, targets))
     single = [all_outputs(model.model, bench.Records(ids[[row]], targets[[row]])) for row in range(N)]
     torch.testing.assert_close(outputs, torch.cat(single), rtol=1e-5, atol=1e-6)
+
+
+def test_an_exception_that_is_caught_ends_the_pass() -> None:
+    """It would decide for all; made-up records do not raise it."""
+    torch.manual_seed(0)
+    model = own(lambda: Network(catches))
+    engine, (ids, targets) = model.engine(model.model), records()
+    with pytest.raises(RuntimeError, match="singular"):
+        engine.clipped_sum(ids, targets, Abadi(BOUND))
+    with pytest.raises(RuntimeError, match="singular"):
+        engine.losses(ids, targets)
 
 
 def test_another_network_than_in_batches_is_said_to_be_one() -> None:
