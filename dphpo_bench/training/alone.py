@@ -225,7 +225,7 @@ class _Refusals(TorchFunctionMode):
         """Run a function of torch."""
         del types
         try:
-            name: str = getattr(func, "namespace", None) or getattr(func, "_qualified_op_name", "aten")
+            name = str(getattr(func, "namespace", None) or getattr(func, "_qualified_op_name", "aten"))
             if name.partition("::")[0] not in _NAMESPACES:
                 raise RuntimeError(f"{func} is no operator of torch")
             if func in _ABOUT_GRADIENTS and not sys._getframe(1).f_code.co_filename.startswith(_TRUSTED):
