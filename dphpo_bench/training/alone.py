@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -27,16 +28,17 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, each, joined, length, take
 from dphpo_bench.base.text import one_line
 from dphpo_bench.training.functional import stateless
-from dphpo_bench.training.levels import Level, is_shared
+from dphpo_bench.training.levels import Level, is_shared, ours
 from dphpo_bench.training.recurrent import by_steps
 
 _TRACING = "transformers.utils.import_utils"
 _MOST_OF_REASON = 160
 _NAMESPACES = ("aten", "prims", "prim")
-_ABOUT_GRADIENTS = (
-    *(vars(torch._C.TensorBase)[name].__get__ for name in ("requires_grad", "grad_fn")),
-    Tensor.register_hook,
+_OPERATORS = frozenset({torch._ops.OpOverload, torch._ops.OpOverloadPacket})
+_ABOUT_GRADIENTS = frozenset(
+    [*(vars(torch._C.TensorBase)[name].__get__ for name in ("requires_grad", "grad_fn")), Tensor.register_hook]
 )
+_ACCESS = frozenset(map(type, _ABOUT_GRADIENTS))
 _TRUSTED = tuple(str(Path(file).parent) + os.sep for file in (torch.__file__, Path(__file__).parent))
 
 
@@ -150,6 +152,7 @@ def _of_rows(function: Callable[..., Tensor], dimensions: Collection[int]) -> Ca
         dimensions: of an input that is a batch.
     """
 
+    @ours
     def of_rows(inputs: Tensor, *others: Any, **named: Any) -> Tensor:
         level = _level_of_rows(inputs, *others, *named.values())
         if level is None or inputs.dim() not in dimensions:
@@ -169,9 +172,10 @@ _OF_ROWS = {
 
 def joined_batches(rows: Tensor) -> Tensor:
     """Return batches of n records, shape (n, several, ...), as one batch, in their layout in memory."""
-    return rows[:, 0] if rows.shape[1] == 1 else rows.flatten(0, 1)
+    return rows.squeeze(1) if rows.shape[1] == 1 else rows.flatten(0, 1)
 
 
+@ours
 def _addmm(inputs: Tensor, a: Tensor, b: Tensor, **others: Any) -> Tensor:
     """Return torch's product within vmap; see `_of_rows`."""
     level = _level_of_rows(a, b, inputs)
@@ -186,6 +190,7 @@ def _level_of_rows(rows: Tensor, *shared: Any) -> Level | None:
     return Level.of([rows]) if all(is_shared(part) for part in shared if isinstance(part, Tensor)) else None
 
 
+@ours
 def _attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, *others: Any,
     **named: Any,
@@ -225,15 +230,21 @@ class _Refusals(TorchFunctionMode):
         """Run a function of torch."""
         del types
         try:
-            name = str(getattr(func, "namespace", None) or getattr(func, "_qualified_op_name", "aten"))
-            if name.partition("::")[0] not in _NAMESPACES:
-                raise RuntimeError(f"{func} is no operator of torch")
-            if func in _ABOUT_GRADIENTS and not sys._getframe(1).f_code.co_filename.startswith(_TRUSTED):
+            kind = type(func)
+            if kind in _OPERATORS:
+                name = str(getattr(func, "namespace", None) or func._qualified_op_name)
+                if name.partition("::")[0] not in _NAMESPACES:
+                    raise RuntimeError(f"{func} is no operator of torch")
+            elif kind in _ACCESS and func in _ABOUT_GRADIENTS and not _is_trusted(sys._getframe(1)):
                 raise RuntimeError("it asks whether a gradient is wanted")
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs) if kwargs else func(*args)
         except Exception as error:
             self.error = self.error or error
             raise
+
+
+def _is_trusted(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(_TRUSTED)
 
 
 def why_not_by_vmap(compute: Callable[[], object]) -> str:
@@ -264,7 +275,7 @@ def only_row(tensor: Tensor) -> Tensor:
     """Return the row of a tensor of one record; reject another number of rows."""
     if tensor.dim() == 0 or len(tensor) != 1:
         raise InvalidValueError(f"Expected one row for one record, got shape {tuple(tensor.shape)}.")
-    return tensor[0]
+    return tensor.squeeze(0)
 
 
 def _refuse_function(function: type, /, *args: object, **kwargs: object) -> None:

@@ -24,7 +24,7 @@ from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.functional import call_with
 from dphpo_bench.training.layers import Arena, Dense, Gradients, Rule, rule_for
-from dphpo_bench.training.levels import Level, is_shared
+from dphpo_bench.training.levels import Level, is_shared, ours
 from dphpo_bench.training.losses import BY_RECORD, PerRecord, check_one_each, tensors_of
 from dphpo_bench.training.norms import row_norms
 from dphpo_bench.training.recurrent import by_steps
@@ -244,12 +244,14 @@ class _Pass:
         assert level is not None
         self.level = level
 
+    @ours
     def enter(self, site: _Site, module: nn.Module, args: object) -> None:
         """Let a layer with a rule compute with its weights, not with a record's copies, as a hook before its call."""
         del args
         for name, place in site.trained.items():
             module._parameters[name] = self.weights[place].detach()  # type: ignore[assignment]
 
+    @ours
     def note(
         self, site: _Site, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Tensor
     ) -> Tensor | None:

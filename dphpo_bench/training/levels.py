@@ -4,13 +4,18 @@ A few operations run on the rows of all records: kernels for which torch has no 
 outputs give gradients. Each of them treats rows alone, whatever they hold.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import wraps
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 from torch._C import _functorch
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,17 @@ class Level:
         """Return what code within vmap sees of rows of shape (n, ...)."""
         record: Tensor = _functorch._add_batch_dim(rows, 0, self.number)
         return record
+
+
+def ours(function: Function) -> Function:
+    """Run a function of the engine without torch's modes for functions, which take longer than the function may do."""
+
+    @wraps(function)
+    def run(*args: Any, **named: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return function(*args, **named)
+
+    return run  # type: ignore[return-value]
 
 
 def is_shared(tensor: Tensor) -> bool:
