@@ -90,15 +90,14 @@ class ArrayTask(DisplayedTask, Task):
             protected: the name of a column of `train`, which is then no input, or a vector of ids, one for each record.
         classes: the labels' meaning, in the order of the model's outputs, such as ("no", "yes"): then labels may be
             texts, booleans, any numbers, or rows with one 1 each. Default: labels count from 0, or are False and True.
-        augment: a random transform of inputs, or an `Augmentation` of a transform and a number of copies. Each step
-            draws variants of its records, and averages a record's gradients before it clips them.
+        augment: a random transform of inputs, or an `Augmentation` of a transform and a number of variants a step.
         example: inputs of public records, shape (n, ...) as in `train`, to try the model on. Default: made-up numbers.
         n_classes: number of classes; default: what the model puts out for an input of zeros.
         class_shares: the share of each class, from public knowledge, such as (0.93, 0.07): scores then follow a first
             metric that counts rare classes, `BALANCED_ACCURACY`, `F1` or `ROC_AUC`.
         class_weights: "balanced" weighs each record's clipped gradient by `class_shares`: 1 for the rarest class, less
             for the others.
-        error_bound: of a regression: the error that is as bad as any larger one, from public knowledge.
+        error_bound: of a regression: the error that is as bad as any larger one.
         target_scale: of a regression: (typical, spread) of the targets or a `bench.Number`, from public knowledge; a
             list with an entry for each value, if a target has several. The network learns (y − typical) / spread; all
             else is in the units of y, and `task.target_scale.invert(outputs)` makes predictions of outputs.
