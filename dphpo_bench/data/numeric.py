@@ -57,8 +57,12 @@ def in_pandas(data: Any) -> Any:
 
 
 def rounded(numbers: Tensor) -> Tensor:
-    """Return True for whole numbers, float64, that float32 rounds, or that float64 has rounded already."""
-    return (numbers == numbers.round()) & ((numbers.float() != numbers) | (numbers.abs() >= 2.0**53))
+    """Return True for whole numbers, float64, that float32 rounds, or that float64 has rounded already.
+
+    Numbers from 2^64 on, which no integer type holds, are measurements.
+    """
+    size = numbers.abs()
+    return (numbers == numbers.round()) & (size < 2.0**64) & ((numbers.float() != numbers) | (size >= 2.0**53))
 
 
 def may_be_rounded(values: Any) -> bool:

@@ -156,12 +156,12 @@ def differs_in_batches(model: nn.Module, inputs: Tensors) -> str:
     probe = copied(model)
     try:
         with evaluating(probe):
-            together = leaves(tensors_of(call(probe, each(Tensor.clone, inputs))))
+            together, again = (leaves(tensors_of(call(probe, each(Tensor.clone, inputs)))) for _ in range(2))
             single = leaves(_forward(probe, inputs))
     except Exception:  # whatever a model raises for a batch
         return ""
-    if not any(map(_differ, together, single)):
-        return ""
+    if any(map(_differ, together, again)) or not any(map(_differ, together, single)):
+        return ""  # in the first case it draws random numbers
     for name, layer in model.named_modules():
         if getattr(layer, "batch_first", True) is False:
             return f"Build {name or 'the model'!r} ({type(layer).__name__}) with batch_first=True."

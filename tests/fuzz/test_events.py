@@ -175,7 +175,7 @@ def _gaussians(obj: Any) -> float:
     """Σ count/σ² of what is composed at the top."""
     match obj:
         case {"type": "gaussian", "noise_multiplier": noise}:
-            return min(noise, 1e100) ** -2 if noise >= 0.01 else math.inf
+            return min(noise, 1e100) ** -2 if noise >= 0.01 else 0.0  # in the formula numbers overflow below
         case {"type": "non_private"}:
             return math.inf
         case {"type": "composed", "events": parts}:
