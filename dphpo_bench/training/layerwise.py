@@ -8,7 +8,7 @@ pass follows what torch computed, so that it mixes no records either.
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -237,6 +237,11 @@ class _Pass:
     level: Level = field(init=False)
     copies: list[Tensor] = field(default_factory=list)
 
+    @cached_property
+    def places(self) -> dict[int, int]:
+        """Places of the trained parameters, by their identity."""
+        return {id(weight): place for place, weight in enumerate(self.weights)}
+
     def begin(self, copies: Iterable[Tensor]) -> None:
         """Begin the forward pass, inside of vmap, with a record's copies of the parameters."""
         self.copies = [*copies]
@@ -305,8 +310,7 @@ class _Pass:
 
     def product(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See `Products`."""
-        places = {id(weight): place for place, weight in enumerate(self.weights)}
-        place = places.get(id(weight)), places.get(id(bias))
+        place = self.places.get(id(weight)), self.places.get(id(bias))
         if place == (None, None):
             return functional.linear(inputs, weight, bias)
         rows = inputs.flatten(0, -2)

@@ -126,21 +126,23 @@ def refuse_keeping(model: nn.Module, inputs: Tensors) -> None:
     """Reject a model that keeps something of what it sees, or that draws random numbers from elsewhere than torch.
 
     Args:
-        model: in the modes to check.
+        model: checked in its modes and in that of evaluation.
         inputs: made-up inputs, which a copy of the model gets twice, since it may compute tables once.
     """
     probe, elsewhere = copied(model), states_elsewhere()
-    run = Alone(lambda x: tensors_of(call(probe, x)))  # in a loop, too, all records are seen by the same model
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        run(inputs)
-        before = _state(probe)
-        run(inputs)
-    for (name, now), (_, value) in zip(_state(probe), before, strict=False):
-        if now != value or now is _A_RECORD:
-            raise InvalidValueError(
-                f"Expected a model that keeps nothing of what it sees; {name!r} changes when it is used. Leave it "
-                "out, or set it once, before training."
-            )
+    for _ in range(2):
+        run = Alone(lambda x: tensors_of(call(probe, x)))  # in a loop, too, all records are seen by the same model
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            run(inputs)
+            before = _state(probe)
+            run(inputs)
+        for (name, now), (_, value) in zip(_state(probe), before, strict=False):
+            if now != value or now is _A_RECORD:
+                raise InvalidValueError(
+                    f"Expected a model that keeps nothing of what it sees; {name!r} changes when it is used. Leave it "
+                    "out, or set it once, before training."
+                )
+        probe.eval()
     if states_elsewhere() != elsewhere:
         raise InvalidValueError(
             "Expected a model that draws its random numbers from torch's global generator, as dropout does; it draws "
@@ -217,6 +219,7 @@ def _differ(together: Tensor, single: Tensor) -> bool:
     return bool((together - single).abs().max() > _TOLERANCE * size + 1e-6 * offset.abs().max())
 
 
+_OF_TORCH = frozenset(vars(nn.Module())) | {"_flat_weights", "_flat_weight_refs"}
 _A_RECORD = object()
 """What `_state` returns of a tensor that holds a record, as vmap shows it."""
 
@@ -226,7 +229,7 @@ def _state(model: nn.Module) -> list[tuple[str, object]]:
     state: list[tuple[str, object]] = [(name, content(buffer)) for name, buffer in model.named_buffers()]
     for name, module in model.named_modules():
         for key, value in vars(module).items():
-            if not key.startswith("_") and key != "training":
+            if key not in _OF_TORCH:
                 state.append((f"{name}.{key}".lstrip("."), _seen(value)))
     return state
 

@@ -95,7 +95,7 @@ class _BySteps(TorchFunctionMode):
     def __init__(self, products: Products | None) -> None:
         super().__init__()
         self._products = products
-        self._affine: Affine = functional.linear
+        self._affine: Affine | None = None  # notes the products of a layer, while its steps run
         self._packed: dict[int, tuple[Tensor, Tensor]] = {}  # lengths, by the identity of the batch sizes
 
     def __torch_function__(
@@ -143,7 +143,7 @@ class _BySteps(TorchFunctionMode):
                 try:
                     output, *ends = self._sequence(_SEQUENCES[kernel], x, before, *settings)
                 finally:
-                    self._affine = functional.linear
+                    self._affine = None
             parts = [part.unflatten(1, (level.n, several)).transpose(0, 1) for part in (output, *ends)]
             parts[0] = parts[0].transpose(1, 2) if batch_first else parts[0]
         return tuple(map(level.record, parts))
@@ -242,25 +242,25 @@ class _BySteps(TorchFunctionMode):
         w_in, w_past, *others = weights
         b_in, b_past = others[:2] if biases else (None, None)
         projection = others[2:] if biases else others
-        gates, inside = self._affine(x, w_in, b_in).unbind(0)[::order], inside and inside[::order]
+        affine: Affine = self._affine or functional.linear
+        gates, inside = affine(x, w_in, b_in).unbind(0)[::order], inside and inside[::order]
 
         def run(state: State, product: Callable[[int, Tensor], Tensor]) -> tuple[list[Tensor], State]:
             outputs = []
             for time, inputs in enumerate(gates):
                 after = step(inputs, product(time, state[0]), state)
                 if projection:
-                    after = (self._affine(after[0], projection[0], None), *after[1:])
+                    after = (affine(after[0], projection[0], None), *after[1:])
                 if inside:
                     after = tuple(torch.where(inside[time], new, old) for new, old in zip(after, state, strict=True))
                 outputs.append(after[0])
                 state = after
             return outputs, state
 
-        if self._affine is functional.linear:
-            product = _in_one_product(run, state, w_past, b_past)
+        if self._affine is None:
+            outputs, state = run(state, _in_one_product(run, state, w_past, b_past))
         else:
-            product = lambda _, past: self._affine(past, w_past, b_past)  # noqa: E731
-        outputs, state = run(state, product)
+            outputs, state = run(state, lambda _, past: affine(past, w_past, b_past))
         return torch.stack(outputs[::order]), state
 
 

@@ -52,11 +52,6 @@ class Mixing(nn.Module):
         return outputs
 
 
-def broadcast_loss(model: nn.Module, batch: Any) -> torch.Tensor:
-    """Square errors of each record with every target."""
-    return (model(batch[0]) - batch[1].float()).square().mean(1)
-
-
 class Prodigal(torch.optim.Optimizer):
     """An optimiser with a rate of its own that grows with the way from the start, as Prodigy and D-Adaptation have."""
 
