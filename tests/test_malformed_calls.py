@@ -172,7 +172,7 @@ CALLS: list[tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = [
             "kind": (None, 3, "classes", ["binary"]),
             "losses": (3, "cross_entropy", [print]),
             "scores": (3, "accuracy"),
-            "metrics": (None, 3, "accuracy", [print]),
+            "metrics": (None, 3, "accuracy", [print], bench.metrics.Metric(None, True, print)),  # type: ignore[arg-type]
             "target": (None, 3, ["labels"]),
             "unit": (3, "person", X),
             "augment": (3, "flip", [print, 3]),

@@ -27,7 +27,7 @@ from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import Progress
 from dphpo_bench.base.terminal import TerminalProgress
 from dphpo_bench.contract.task import Task
-from dphpo_bench.harness.account import Account, Entry
+from dphpo_bench.harness.account import VOID, Account, Entry
 from dphpo_bench.harness.attempt import execute
 from dphpo_bench.harness.entry import account_of, default_seed, refuse_no_privacy, warn_of_seeds
 from dphpo_bench.harness.journal import NONCE, Journal
@@ -191,9 +191,14 @@ def audit(
         else:
             account.check([entry] * (len(attacks) * runs))
             numbers.append(_counted(entry, account))  # the first, before the data are read
-    task.prepare(source)
-    prepare_sibling(method, task, source)
-    train = task.load_train(source)
+    try:
+        task.prepare(source)
+        prepare_sibling(method, task, source)
+        train = task.load_train(source)
+    except BaseException:  # nothing has been asked of the records
+        if account:
+            account.note(numbers[0], status=VOID)
+        raise
     shown: dict[str, list[tuple[NDArray[np.float64], NDArray[np.bool_]]]] = {}  # scores and coins by attack
     curves: dict[str, Curve] = {}
     claimed = 0.0

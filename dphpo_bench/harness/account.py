@@ -168,7 +168,10 @@ class Account:
                     f"The account {self.name} in {self.root} has {had} already, and a cap holds if it is set before "
                     "the first release. Records of other people may have an account of their own: --account NAME."
                 )
-            self._append([{"version": VERSION, "cap": {"epsilon": epsilon, "delta": delta}}])
+            # In the first line, so that a file that is cut loses it with its header, and is damaged.
+            header = json.dumps({"version": VERSION, "cap": {"epsilon": epsilon, "delta": delta}}) + "\n"
+            before = self.path.read_bytes() if self.path.exists() else b""
+            write_whole(self.path, header.encode() + before, mode=0o600)
 
     def count(self, releases: Sequence[Entry]) -> bool:
         """Write down releases before the data are read; those with a number that is there already are counted once.

@@ -21,6 +21,9 @@ MAX_JOURNAL_BYTES = 2**20
 NONCE = "entry"
 """Key of the number of a run's entry in an account. On private records, the name of all noise holds this number."""
 
+FILE = "file"
+"""Key of the number that the file system has for the journal's file; that of a copy differs."""
+
 _remembered: set[Path] = set()
 """Journals of runs that were interrupted in this process, which may remember what they had released."""
 
@@ -44,6 +47,12 @@ class Journal:
         self._lock: int | None = None
         self.releases = None if path is None else releases_beside(path)
         self.values: dict[str, int] = {} if path is None else _read(path)
+        if path is not None and self.values and self.values.pop(FILE, None) != path.stat().st_ino:
+            raise RecordError(
+                f"{path}, of an unfinished run, is a copy. Where both go on, the same noise on two questions would "
+                "show the records. Go on in the folder where it began; or remove the file to start anew, which is a "
+                "second release: count ε and δ of both runs."
+            )
 
     @classmethod
     def holding(cls, values: Mapping[str, int], releases: Path | None = None) -> "Journal":
@@ -71,7 +80,11 @@ class Journal:
             new = folder / name.format(secrets.token_hex(8))
             for path in (*sorted(folder.glob(name.format("*"))), new):
                 if (lock := _locked(path, os.O_CREAT if path == new else 0)) is not None:
-                    journal = cls(path)
+                    try:
+                        journal = cls(path)
+                    except RecordError:
+                        os.close(lock)
+                        raise
                     journal._lock = lock
                     return journal
             return cls.claimed(beside)  # another process took the new one for that of a killed run
@@ -94,6 +107,9 @@ class Journal:
         if self.path is None:
             return
         try:
+            if not self.values:
+                append(self.path, "")
+                line = json.dumps([FILE, self.path.stat().st_ino]) + "\n" + line
             append(self.path, line)
         except OSError as error:
             raise RecordError(f"Cannot write the journal {self.path}: {error.strerror}.") from None

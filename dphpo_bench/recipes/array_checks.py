@@ -42,9 +42,9 @@ def checked_metrics(metrics: Any, kind: str) -> tuple[Metric | ModelMetric, ...]
     """Return the metrics as a tuple; reject other types, and those of classes for a regression or the reverse."""
     several = tuple(metrics) if isinstance(metrics, list | tuple) else (metrics,)
     for metric in several:
-        if not isinstance(metric, Metric | ModelMetric):
+        if not (isinstance(metric, Metric | ModelMetric) and isinstance(metric.name, str)):
             way = 'bench.metrics has them ready, and Metric("name", True, function) makes one of (outputs, targets).'
-            raise unexpected("Expected metrics of type Metric or ModelMetric", metric, way)
+            raise unexpected("Expected metrics of type Metric or ModelMetric, with texts as names", metric, way)
         if kind == "regression" and any(metric is known for known in OF_CLASSES):  # its own may have the same name
             raise InvalidValueError(f"Expected metrics of a regression, got {metric.name}, which is about classes.")
         if kind not in ("regression", "own") and any(metric is known for known in OF_NUMBERS):

@@ -336,7 +336,8 @@ class RunRecord(Displayed, _Part):
             rows["cost"] = f"{count(self.cost.runs, 'run')}, {self.cost.steps:,} steps"
         rows["seconds"] = ", ".join(f"{phase} {value:.1f}" for phase, value in self.seconds.items()) or None
         rows |= {"created": f"{self.created:%Y-%m-%d}", "key": who.key, **more}
-        seed = "no seed" if who.seed is None else f"seed {who.seed}"
+        public = who.facts.get("public", True)  # else whoever sees the seed can subtract the noise
+        seed = "no seed" if who.seed is None else f"seed {who.seed}" if public else "a secret seed"
         title = f"{who.method} on {who.task} ({who.model}), {seed}: {self.status}"
         return title, as_texts(rows)
 

@@ -22,7 +22,7 @@ from dphpo_bench.audit.bounds import LowerBound
 from dphpo_bench.audit.canaries import SETUPS, Transcript
 from dphpo_bench.audit.curves import Guesses
 from dphpo_bench.audit.sizes import Reach, Size
-from dphpo_bench.base.errors import AuditError, InvalidValueError
+from dphpo_bench.base.errors import AuditError, DataError, InvalidValueError
 from dphpo_bench.cli.run_tables import audit_verdict, hidden_faults
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import Account
@@ -309,6 +309,19 @@ def test_the_records_bound(tmp_path: Path, main_here: Any, monkeypatch) -> None:
     assert err.startswith("Refuted: the audit shows ε ≥ ")
     assert err.endswith("where 0.1 is claimed.\n")
     assert read_record(tmp_path / found["record"]).audit.lower_bound > 0.1  # the refutation is on record
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_an_audit_of_records_that_cannot_be_loaded_is_not_counted(fixed_noise, budget, tmp_path: Path) -> None:
+    class Lost(TinyTask):
+        public = False
+
+        def load_train(self, source: bench.DataSource) -> bench.Records:
+            raise DataError("The disk is gone.")
+
+    with pytest.raises(DataError, match="gone"):
+        audit(fixed_noise(), Lost(), budget, canaries=40, private_records=True, account=Account(tmp_path))
+    assert not Account(tmp_path).read()[1]
 
 
 def test_an_account_counts_no_audit_of_public_records(fixed_noise, tiny_task, budget, tmp_path: Path) -> None:

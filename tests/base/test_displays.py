@@ -93,6 +93,15 @@ def test_many_rows_and_long_texts_are_cut() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_seed_of_private_records_is_not_shown() -> None:
+    """A notebook is handed on with its outputs, and the seed takes the noise away."""
+    result = bench.run("dp_sgd", TASK, BUDGET, seed=271828, progress=bench.NullProgress())
+    for shown in (repr(result), repr(result.record), result._repr_html_()):
+        assert "271828" not in shown
+        assert "a secret seed: ok" in shown
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_comparison_is_a_table_of_html(tmp_path: Path) -> None:
     task = bench.ArrayTask("visits", (X, X[:, 0] > 0), Markup(3, 2), (X, X[:, 0] > 0), public=True, epochs=1)
     for method in ("dp_sgd", "recommended"):

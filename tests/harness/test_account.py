@@ -159,6 +159,19 @@ def test_a_damaged_account_is_not_read_over(tmp_path: Path) -> None:
             book.count([release(3, gaussian(2.0))])
 
 
+def test_a_cap_stands_in_the_header(tmp_path: Path) -> None:
+    """However a file is cut, its account has the cap or is damaged, also if taken-back releases came before the cap."""
+    book = Account(tmp_path)
+    book.write_void(release(1, gaussian(2.0)))
+    book.open_with_cap(1.5, 1e-5)
+    text = book.path.read_bytes()
+    assert len(book.read()[1]) == 0
+    for length in range(text.index(b"\n") + 2):
+        book.path.write_bytes(text[:length])
+        with pytest.raises(AccountError, match=r"damaged|capped at ε = 1\.5"):
+            book.count([release(2, gaussian(0.1))])
+
+
 def test_a_full_disk_refuses_the_run_and_keeps_what_was_counted(
     fixed_noise, budget, tmp_path: Path, monkeypatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import stat
 from pathlib import Path
@@ -46,7 +47,17 @@ def test_a_torn_line_is_drawn_again(tmp_path: Path) -> None:
         file.write('["b", 2')  # the process died here
     journal = Journal(path)
     assert journal.once("b", lambda: 3) == 3
-    assert [json.loads(line) for line in path.read_text().splitlines()] == [["a", 1], ["b", 3]]
+    assert [json.loads(line) for line in path.read_text().splitlines()][1:] == [["a", 1], ["b", 3]]
+
+
+def test_a_copy_is_not_gone_on_with(tmp_path: Path) -> None:
+    """Two folders that go on with one run would have the same noise, and accounts of their own."""
+    Journal.claimed(tmp_path / "a" / "key.jsonl").nonce()
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    (tmp_path / "a").rename(tmp_path / "moved")
+    for _ in range(2):
+        with pytest.raises(RecordError, match="is a copy"):
+            Journal.claimed(tmp_path / "copy" / "key.jsonl")
 
 
 @pytest.mark.parametrize("text", ["not json\n", '["a", "b"]\n'])
