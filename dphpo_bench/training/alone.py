@@ -3,9 +3,10 @@
 `by_vmap` runs a function for all records of a micro-batch at once, by `torch.func.vmap`: the function sees tensors of a
 single record, a batch of one. Torch runs every operation by a rule that keeps records apart. It refuses Python numbers
 of a record, so code cannot go one way for a whole batch. What could get around that is refused here, at every pass:
-custom autograd functions and operators of other libraries, which may have rules of their own; exceptions that the code
-catches, since one record may raise them for all; questions whether a gradient is wanted, such as for a hook. `by_loop`
-runs the function for each record in turn; it takes all code.
+custom autograd functions and operators of other libraries, which may have rules of their own; scripts, which may call
+them unseen; modes that see the rows of all records; exceptions that the code catches, since one record may raise them
+for all; questions whether a gradient is wanted, such as for a hook. `by_loop` runs the function for each record in
+turn; it takes all code.
 """
 
 import os
@@ -27,7 +28,7 @@ from torch.overrides import TorchFunctionMode
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, each, joined, length, take
 from dphpo_bench.base.text import one_line
-from dphpo_bench.training.functional import stateless
+from dphpo_bench.training.functional import copied
 from dphpo_bench.training.levels import Level, is_shared, ours
 from dphpo_bench.training.recurrent import by_steps
 
@@ -87,7 +88,7 @@ class Alone:
 
     def __init__(self, compute: Callable[..., Any], model: nn.Module | None = None) -> None:
         self._compute = compute if model is None else partial(compute, model)
-        self._for_loop = compute if model is None else lambda *record: compute(stateless(model), *record)
+        self._for_loop = compute if model is None else lambda *record: compute(copied(model), *record)
         self._model = model
         self._run: Callable[..., Any] | None = None
 
@@ -110,8 +111,14 @@ def only_torch() -> Iterator[None]:
 
     Networks of Hugging Face look at ids and masks, to skip a mask or to warn, unless torch traces them.
     """
+    refusals = _Refusals()
+    script = refusals.refusing("is a script")
     replaced: list[tuple[Any, str, Any]] = [
-        (torch.autograd.Function, "apply", classmethod(_refuse_function)),
+        # Not `Function.apply`, which code may have bound before.
+        (torch.autograd.function, "custom_function_call", refusals.refusing("is a custom autograd function")),
+        (torch._C.ScriptFunction, "__call__", script),
+        (torch._C.ScriptMethod, "__call__", script),
+        (torch.utils._python_dispatch, "_push_mode", refusals.refusing("is a mode that sees all records")),
         (functional, "scaled_dot_product_attention", _attention),
         *((functional, name, function) for name, function in _OF_ROWS.items()),
         (torch, "addmm", _addmm),
@@ -124,7 +131,7 @@ def only_torch() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(False)
         for owner, name, value in replaced:
             setattr(owner, name, value)
-        with _Refusals() as refusals:
+        with refusals:
             yield
         if refusals.error:
             raise refusals.error
@@ -224,13 +231,27 @@ class _Refusals(TorchFunctionMode):
         super().__init__()
         self.error: Exception | None = None
 
+    def refusing(self, reason: str) -> Callable[..., None]:
+        """Return a function that refuses its first argument, also if the code catches the exception."""
+
+        def refuse(what: Any, /, *args: object, **kwargs: object) -> None:
+            del args, kwargs
+            kind = what if isinstance(what, type) else type(what)
+            self.error = self.error or RuntimeError(f"{kind.__name__} {reason}")
+            raise self.error
+
+        return refuse
+
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run a function of torch."""
-        del types
         try:
             kind = type(func)
+            if any(map(_is_own, types)):
+                raise RuntimeError("it uses a class of tensors of its own")
+            if func is Tensor.__repr__:
+                raise RuntimeError("it makes a text of a tensor")
             if kind in _OPERATORS:
                 name = str(getattr(func, "namespace", None) or func._qualified_op_name)
                 if name.partition("::")[0] not in _NAMESPACES:
@@ -241,6 +262,10 @@ class _Refusals(TorchFunctionMode):
         except Exception as error:
             self.error = self.error or error
             raise
+
+
+def _is_own(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] != "torch"
 
 
 def _is_trusted(frame: FrameType) -> bool:
@@ -276,8 +301,3 @@ def only_row(tensor: Tensor) -> Tensor:
     if tensor.dim() == 0 or len(tensor) != 1:
         raise InvalidValueError(f"Expected one row for one record, got shape {tuple(tensor.shape)}.")
     return tensor.squeeze(0)
-
-
-def _refuse_function(function: type, /, *args: object, **kwargs: object) -> None:
-    del args, kwargs
-    raise RuntimeError(f"{function.__name__} is a custom autograd function")

@@ -135,7 +135,9 @@ class Augmentation:
 
 def _variants(transform: Transform, generator: "torch.Generator", inputs: Tensors) -> Tensors:
     """Return what a transform makes of inputs; reject another form."""
-    expected, variants = _described(inputs), transform(inputs, generator)
+    from dphpo_bench.training.functional import fresh
+
+    expected, variants = _described(inputs), fresh(transform)(inputs, generator)
     if _described(variants) != expected:
         raise InvalidValueError(
             f"Expected the transform {_named(transform)} of augment= to return inputs as it got them, "

@@ -17,7 +17,7 @@ from dphpo_bench.training.alone import by_vmap
 from dphpo_bench.training.clipping import Clipping, Weighed
 from dphpo_bench.training.evaluation import only_reads, rows_at_once
 from dphpo_bench.training.lengths import by_length, cut, lengths_at, says_lengths
-from dphpo_bench.training.losses import BY_RECORD, PerRecord, check_one_each, tensors_of
+from dphpo_bench.training.losses import BY_RECORD, PerRecord, check_one_each, of_one, tensors_of
 from dphpo_bench.training.norms import add_product, row_norms
 from dphpo_bench.training.units import Units
 
@@ -240,7 +240,8 @@ class GradientEngine(ABC):
         if self.loss in BY_RECORD:  # torch computes it faster for all records at once
             losses = self.loss(by_vmap(lambda x: tensors_of(call(self.model, x)), self.model)(inputs), targets)
         else:
-            losses = by_vmap(lambda x, y: self.loss(call(self.model, x), y), self.model)(inputs, targets)
+            loss = of_one(self.loss, "loss")
+            losses = by_vmap(lambda x, y: loss(call(self.model, x), y), self.model)(inputs, targets)
         check_one_each(losses, length(inputs), "loss")
         return losses
 

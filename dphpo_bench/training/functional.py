@@ -4,8 +4,9 @@ Torch's own functions fail, or leave a model with wrong weights, where a module 
 """
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MethodType
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from torch.func import functional_call
 
 from dphpo_bench.base.tensors import Tensors
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 Model = TypeVar("Model", bound=nn.Module)
 
 _LISTED = "_flat_weights"
@@ -38,10 +40,9 @@ def copied(model: Model) -> Model:
     return copy.deepcopy(model, _computed(model))
 
 
-def stateless(model: Model) -> Model:
-    """Return a copy of a model that shares its parameters, so that whatever else it keeps is lost with the copy."""
-    shared: dict[int, Any] = {id(parameter): parameter for parameter in model.parameters()}
-    return copy.deepcopy(model, {**_computed(model), **shared})
+def fresh(function: Function) -> Function:
+    """Return a copy of a callable object, so that what it keeps is lost with the copy; functions as they are."""
+    return function if isinstance(function, MethodType) else copy.deepcopy(function)
 
 
 def _computed(model: nn.Module) -> dict[int, Any]:

@@ -25,7 +25,7 @@ from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.functional import call_with
 from dphpo_bench.training.layers import Arena, Dense, Gradients, Rule, rule_for
 from dphpo_bench.training.levels import Level, is_shared, ours
-from dphpo_bench.training.losses import BY_RECORD, PerRecord, check_one_each, tensors_of
+from dphpo_bench.training.losses import BY_RECORD, PerRecord, check_one_each, of_one, tensors_of
 from dphpo_bench.training.norms import row_norms
 from dphpo_bench.training.recurrent import by_steps
 from dphpo_bench.training.vmap import EFFICIENT_ROWS, per_sample_rows
@@ -154,9 +154,7 @@ class LayerwiseEngine(GradientEngine):
             outputs = call_with(self.model, copies, inputs)
             if is_known:
                 return each(only_row, tensors_of(outputs))
-            losses = self.loss(outputs, *targets)
-            check_one_each(losses, 1, "loss")
-            return losses.squeeze(0)
+            return of_one(self.loss, "loss")(outputs, *targets).squeeze(0)
 
         of_all = vmap(of_record, randomness="different")
         losses: Tensor
@@ -254,6 +252,8 @@ class _Pass:
         """Let a layer with a rule compute with its weights, not with a record's copies, as a hook before its call."""
         del args
         for name, place in site.trained.items():
+            if module._parameters[name] is not self.copies[place]:
+                raise InvalidValueError(f"Expected {type(module).__name__} with its own weights, got others.")
             module._parameters[name] = self.weights[place].detach()  # type: ignore[assignment]
 
     @ours

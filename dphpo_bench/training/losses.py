@@ -16,6 +16,7 @@ from torch.nn import functional
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import plain
 from dphpo_bench.base.text import shown
+from dphpo_bench.training.functional import fresh
 
 PerRecord = Callable[[Any, Any], Tensor]
 """(outputs, targets) → one number for each record, shape (n,)."""
@@ -80,10 +81,10 @@ def check_one_each(values: object, count: int, what: str) -> None:
 
 
 def of_one(values: PerRecord, what: str) -> PerRecord:
-    """Return losses or scores of a single record, checked to be one number."""
+    """Return losses or scores of a single record, checked to be one number; an object keeps nothing of a record."""
 
     def checked(outputs: Any, targets: Any) -> Tensor:
-        value = values(outputs, targets)
+        value = fresh(values)(outputs, targets)
         check_one_each(value, 1, what)
         return value
 

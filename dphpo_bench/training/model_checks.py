@@ -23,7 +23,7 @@ from dphpo_bench.training.alone import Alone
 from dphpo_bench.training.evaluation import evaluating
 from dphpo_bench.training.functional import copied
 from dphpo_bench.training.losses import PerRecord, of_one, tensors_of
-from dphpo_bench.training.structure import content
+from dphpo_bench.training.structure import content, named_tensors
 
 # Records differ in size, and some are of positive numbers, which logarithms and roots take.
 _SCALES = (0.1, 3.0, 1.0, 0.3, 10.0, 0.0)
@@ -225,8 +225,8 @@ _A_RECORD = object()
 
 
 def _state(model: nn.Module) -> list[tuple[str, object]]:
-    """Return the contents of buffers and other tensors; of other attributes identities and lengths."""
-    state: list[tuple[str, object]] = [(name, content(buffer)) for name, buffer in model.named_buffers()]
+    """Return the contents of weights, buffers and other tensors; of other attributes identities and lengths."""
+    state: list[tuple[str, object]] = [(name, content(tensor)) for name, tensor in named_tensors(model)]
     for name, module in model.named_modules():
         for key, value in vars(module).items():
             if key not in _OF_TORCH:

@@ -12,7 +12,7 @@ from dphpo_bench.training.alone import only_torch
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import GradientEngine, add_clipped
 from dphpo_bench.training.functional import call_with
-from dphpo_bench.training.losses import PerRecord, check_one_each
+from dphpo_bench.training.losses import PerRecord, of_one
 from dphpo_bench.training.norms import add_by_unit
 from dphpo_bench.training.recurrent import by_steps
 
@@ -60,9 +60,8 @@ class VmapEngine(GradientEngine):
         self, weights: dict[str, Tensor], constants: dict[str, Tensor], record: Tensors, target: Tensors
     ) -> Tensor:
         inputs, targets = (each(lambda tensor: tensor[None], tensors) for tensors in (record, target))
-        losses = self.loss(call_with(self.model, {**weights, **constants}, inputs), targets)
-        check_one_each(losses, 1, "loss")
-        return losses.squeeze(0)
+        outputs = call_with(self.model, {**weights, **constants}, inputs)
+        return of_one(self.loss, "loss")(outputs, targets).squeeze(0)
 
 
 def per_sample_rows(size: float, device: torch.device, efficient: int = EFFICIENT_ROWS) -> int:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError
@@ -35,6 +36,7 @@ class Network(nn.Module):
         self.last = nn.Linear(WIDTH, CLASSES)
         self.between = between
         self.register_buffer("scale", torch.ones(()))
+        self.frozen = nn.Parameter(torch.ones(()), requires_grad=False)
 
     def forward(self, ids: Tensor) -> Tensor:
         outputs: Tensor = self.last(self.between(self, self.table(ids), ids))
@@ -76,6 +78,57 @@ class DividesWithARuleOfItsOwn(DividesByNorm):
     def vmap(info: Any, in_dims: Any, hidden: Tensor) -> Any:
         del info
         return DividesByNorm.apply(hidden), in_dims[0]
+
+
+class CentresWithARule(torch.autograd.Function):
+    """The rule for vmap subtracts the mean of all records."""
+
+    @staticmethod
+    def forward(hidden: Tensor) -> Tensor:
+        return hidden.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor) -> Any:
+        return gradient
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, hidden: Tensor) -> Any:
+        del info
+        return hidden - hidden.mean(in_dims[0], keepdim=True), in_dims[0]
+
+
+centres = CentresWithARule.apply
+
+
+class Rounds(TorchDispatchMode):
+    """Divides results by the largest of all."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        return output / output.abs().max() if func is torch.ops.aten.tanh.default else output
+
+
+def in_a_mode(net: Network, hidden: Tensor, ids: Tensor) -> Tensor:
+    with Rounds():
+        return mean(hidden).tanh()
+
+
+def catches_in_a_script(net: Network, hidden: Tensor, ids: Tensor) -> Tensor:
+    try:
+        return mean(hidden) * scripted_inverse(torch.eye(2) * (ids != RARE).all(1)[:, None, None])[:, :1, 0]
+    except RuntimeError:
+        return deeper(net, mean(hidden))
+
+
+def writes_a_weight_rarely(net: Network, hidden: Tensor, ids: Tensor) -> Tensor:
+    """One record changes a frozen weight for those that follow."""
+    if bool((ids == RARE).any()):
+        net.frozen.mul_(3)
+    return mean(hidden) * net.frozen
 
 
 def hooked(net: Network, hidden: Tensor, ids: Tensor) -> Tensor:
@@ -178,7 +231,13 @@ MIXES: dict[str, Callable[[Network, Tensor, Tensor], Tensor]] = {
     "a gradient with a rule": lambda _, hidden, ids: DividesWithARule.apply(mean(hidden)),
     "a gradient with its own rule": lambda _, hidden, ids: DividesWithARuleOfItsOwn.apply(mean(hidden)),
     "a hook": hooked,
+    "a rule that is bound before": lambda _, hidden, ids: centres(mean(hidden)),
     "hooks of saved tensors": saves_roughly,
+    "a mode": in_a_mode,
+    "a caught exception of a script": catches_in_a_script,
+    "an operator in a script": lambda _, hidden, ids: scripted_centred(mean(hidden)),
+    "a frozen weight": writes_a_weight_rarely,
+    "a text": lambda _, hidden, ids: mean(hidden) * len(repr(ids)),
     "an operator with its own rule": lambda _, hidden, ids: centred(mean(hidden)),
     "a script": lambda _, hidden, ids: scripted(mean(hidden), ids),
     "the batch's norm": lambda net, hidden, ids: deeper(net, mean(hidden)) / mean(hidden).detach().norm(),
@@ -204,6 +263,16 @@ def scripted(hidden: Tensor, ids: Tensor) -> Tensor:
     if bool((ids == 37).any()):
         hidden = hidden * 3
     return hidden
+
+
+@torch.jit.script
+def scripted_centred(hidden: Tensor) -> Tensor:
+    return torch.ops.dphpo_tests.centred(hidden)
+
+
+@torch.jit.script
+def scripted_inverse(square: Tensor) -> Tensor:
+    return torch.linalg.inv(square)
 
 
 def confidence(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -302,6 +371,30 @@ def test_losses_and_scores_are_of_one_record_each(name: str) -> None:
     some = bench.Records(ids, targets)
     alone = [total_score(scored, model.scores, some, torch.tensor([row])) for row in range(N)]
     assert total_score(scored, model.scores, some) == pytest.approx(sum(alone), abs=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_objects_that_compute_losses_and_scores_keep_nothing() -> None:
+    """A rare target changes the factor for all that follow."""
+
+    class Scaled:
+        def __init__(self, values: Callable[[Tensor, Tensor], Tensor]) -> None:
+            self.values, self.factor = values, 1.0
+
+        def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+            if bool((targets == 2).all()):
+                self.factor /= 2
+            return self.values(outputs, targets) * self.factor
+
+    torch.manual_seed(0)
+    model = own(lambda: Network(PLAIN), Objective(Scaled(bench.losses.cross_entropy), Scaled(confidence)))
+    engine, scored, (ids, targets) = model.engine(model.model), model.scored(model.model), records()
+    some = bench.Records(ids, targets)
+    for _ in range(2):
+        single = torch.cat([engine.losses(ids[[row]], targets[[row]]) for row in range(N)])
+        torch.testing.assert_close(engine.losses(ids, targets), single)
+        alone = [total_score(scored, model.scores, some, torch.tensor([row])) for row in range(N)]
+        assert total_score(scored, model.scores, some) == pytest.approx(sum(alone), abs=1e-5)
 
 
 @pytest.mark.parametrize("reads", [False, True])

@@ -117,6 +117,12 @@ def rnn(forward: Any = last_of_packed, **settings: Any) -> Callable[[], nn.Modul
     return lambda: texts(lambda m, x: forward(m, x, **settings), **layers)
 
 
+def scaled_weight(m: Any, x: Tensor) -> Any:
+    """Call a layer with a weight that is computed."""
+    weight = m.inner.weight * m.head.weight[0]
+    return m.head(torch.func.functional_call(m.inner, {"weight": weight}, m.table(x)).tanh().mean(1))
+
+
 MORE: dict[str, Callable[[], nn.Module]] = {
     "GRU": lambda: texts(lambda m, x: m.head(m.rnn(m.table(x))[0].mean(1)), rnn=nn.GRU(12, 12, batch_first=True)),
     "LSTM": lambda: texts(lambda m, x: m.head(m.rnn(m.table(x))[0][:, -1]), rnn=nn.LSTM(12, 12, batch_first=True)),
@@ -135,6 +141,7 @@ MORE: dict[str, Callable[[], nn.Module]] = {
     ),
     "dropout": lambda: texts(drops, inner=nn.Linear(12, 12), rnn=nn.GRU(12, 12, batch_first=True)),
     "a module used twice": twice,
+    "a computed weight": lambda: texts(scaled_weight, inner=nn.Linear(12, 12)),
     "weight_norm": weight_norm,
     "pruned": pruned,
 }
