@@ -45,12 +45,17 @@ def gradient_engine(
         return VmapEngine(model, loss)
     for kind in (LayerwiseEngine, VmapEngine):
         engine = kind(copied(model), loss)
-        reason = why_not_by_vmap(partial(engine.clipped_sum, like.inputs, like.targets, AutoS()))
+        reason = why_not_by_vmap(partial(_tried, engine, like))
         if not reason:
             return kind(model, loss)
     LoopEngine(copied(model), loss).clipped_sum(like.inputs, like.targets, AutoS())  # raises what the model raises
     warn_of_loop("model, or its loss,", reason)
     return LoopEngine(model, loss)
+
+
+def _tried(engine: GradientEngine, like: Records) -> None:
+    engine.clipped_sum(like.inputs, like.targets, AutoS())
+    engine.losses(like.inputs, like.targets)
 
 
 def can_be_closed(model: nn.Module, loss: PerRecord, named: bool) -> bool:
