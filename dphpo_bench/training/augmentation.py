@@ -81,9 +81,10 @@ class Augmentation:
         from dphpo_bench.training.alone import Alone
 
         for transform in self.transforms:
-            compute = partial(_variants, transform, generator)
-            is_ours = type(transform).__module__.startswith(_OURS)
-            inputs = compute(inputs) if is_ours else Alone(compute)(inputs)
+            if type(transform).__module__.startswith(_OURS):
+                inputs = _variants(transform, generator, inputs)
+            else:
+                inputs = Alone(partial(_variants_of_copy, transform, generator))(inputs)
         return inputs
 
     def check(self, inputs: Tensors, device: "torch.device | str" = "cpu") -> None:
@@ -135,15 +136,20 @@ class Augmentation:
 
 def _variants(transform: Transform, generator: "torch.Generator", inputs: Tensors) -> Tensors:
     """Return what a transform makes of inputs; reject another form."""
-    from dphpo_bench.training.functional import fresh
-
-    expected, variants = _described(inputs), fresh(transform)(inputs, generator)
+    expected, variants = _described(inputs), transform(inputs, generator)
     if _described(variants) != expected:
         raise InvalidValueError(
             f"Expected the transform {_named(transform)} of augment= to return inputs as it got them, "
             f"{shown(expected, 200)}, got {shown(_described(variants), 200)}."
         )
     return variants  # type: ignore[no-any-return]
+
+
+def _variants_of_copy(transform: Transform, generator: "torch.Generator", inputs: Tensors) -> Tensors:
+    """Return what a copy of a transform makes of inputs, so that what it keeps of them is lost."""
+    from dphpo_bench.training.functional import fresh
+
+    return _variants(fresh(transform), generator, inputs)
 
 
 def augmentation_of(augment: "Augmentation | Transform | None") -> Augmentation | None:
