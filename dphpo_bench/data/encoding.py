@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _MAX_BYTES = 2**26
 
 Near = dict[str, list[str]]
-"""By column, the declared categories that other values look like, and in what these differ."""
+"""Declared categories that other values look like, and in what these differ, by column."""
 
 
 class Columns(Mapping[str, Column | None]):

@@ -221,7 +221,7 @@ def _differ(together: Tensor, single: Tensor) -> bool:
 
 _OF_TORCH = frozenset(vars(nn.Module())) | {"_flat_weights", "_flat_weight_refs"}
 _A_RECORD = object()
-"""What `_state` returns of a tensor that holds a record, as vmap shows it."""
+"""Mark of a tensor that holds a record, as vmap shows it; see `_state`."""
 
 
 def _state(model: nn.Module) -> list[tuple[str, object]]:
