@@ -110,7 +110,7 @@ def made_up(model: nn.Module, like: Records, example: Tensors | None = None) -> 
 
     inputs = each(numbers, like.inputs)
     try:
-        _forward(copied(model), inputs)
+        outputs_alone(copied(model), inputs)
     except Exception:  # whatever a model raises
         inputs = each(lambda tensor: convert(zeros_and_ones(tensor, generator)), like.inputs)
     return Records(inputs, targets)
@@ -159,7 +159,7 @@ def differs_in_batches(model: nn.Module, inputs: Tensors) -> str:
     try:
         with evaluating(probe):
             together, again = (leaves(tensors_of(call(probe, each(Tensor.clone, inputs)))) for _ in range(2))
-            single = leaves(_forward(probe, inputs))
+            single = leaves(outputs_alone(probe, inputs))
     except Exception:  # whatever a model raises for a batch
         return ""
     if any(map(_differ, together, again)) or not any(map(_differ, together, single)):
@@ -198,7 +198,8 @@ def states_elsewhere() -> list[object]:
     return [random.getstate(), [part.tolist() if hasattr(part, "tolist") else part for part in np.random.get_state()]]
 
 
-def _forward(model: nn.Module, inputs: Tensors) -> Tensors:
+def outputs_alone(model: nn.Module, inputs: Tensors) -> Tensors:
+    """Return the outputs of a model in evaluation that are tensors, for each record alone."""
     with evaluating(model):
         outputs: Tensors = Alone(lambda model, x: tensors_of(call(model, x)), model)(inputs)
     return outputs

@@ -13,22 +13,22 @@ import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Records, Tensors, call, plain
+from dphpo_bench.base.tensors import Records, Tensors, plain
 from dphpo_bench.base.text import shown
-from dphpo_bench.training.alone import Alone
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.engine import GradientEngine, norm_layers, refuse_statistics
-from dphpo_bench.training.evaluation import evaluating, rows_at_once
+from dphpo_bench.training.evaluation import rows_at_once
 from dphpo_bench.training.failures import tried
 from dphpo_bench.training.functional import copied
 from dphpo_bench.training.gradients import can_be_closed, gradient_engine
 from dphpo_bench.training.lengths import refuse_wrong_lengths
 from dphpo_bench.training.linear import linear_layer
 from dphpo_bench.training.loop import LoopEngine
-from dphpo_bench.training.losses import Objective, PerRecord, tensors_of
+from dphpo_bench.training.losses import Objective, PerRecord
 from dphpo_bench.training.model_checks import (
     differs_in_batches,
     made_up,
+    outputs_alone,
     refuse_keeping,
     refuse_watchers,
     try_values,
@@ -179,10 +179,7 @@ class OwnModel:
 
     def _outputs(self, some: Records) -> Tensors:
         """Return outputs of made-up records, as losses and scores get them."""
-        probe = copied(self.model)
-        with evaluating(probe):
-            outputs: Tensors = Alone(lambda model, x: tensors_of(call(model, x)), probe)(some.inputs)
-        return outputs
+        return outputs_alone(copied(self.model), some.inputs)
 
     @contextmanager
     def _tried(self) -> Iterator[None]:
