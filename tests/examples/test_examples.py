@@ -67,7 +67,7 @@ def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_study_of_optuna(printed: Any, seeded: None) -> None:
     text = printed("optuna_study.py")
-    assert "ε = 3.00\n1 trial in a study for Optuna's dashboard" in text
+    assert text.endswith("ε = 3.00\n")
     assert float(re.findall(r"noisy accuracy ([\d.]+)%", text)[0]) > 60
     assert Path("optuna_study.pt").exists()
 
