@@ -56,7 +56,6 @@ from dphpo_bench.harness.trained import TrainedModel
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.event_kinds import needs_density
 from dphpo_bench.privacy.objective import NO_GRID
-from dphpo_bench.records.guesses import guess_line
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.session import checkpoints
@@ -254,7 +253,7 @@ def run(
         measured, model = Measured(), None
         if attempt.outcome:
             with timed(seconds, "test"), setup.progress.track("Testing", 0):
-                attempt, measured, model = measure(attempt, attempt.outcome.model, task, source, setup, checked)
+                attempt, measured, model = measure(attempt, attempt.outcome.model, task, source, setup)
         record = record_of(checked, identity, attempt, measured, seconds, setup)
         if entry:
             entry.end(attempt, record.status)
@@ -265,7 +264,7 @@ def run(
             checkpoints.discard(checkpoint)
         journal.discard()
     report = _reported(book, setup.progress) if book else None
-    if line := guess_line(record):
+    if line := record.guess_line():
         warnings.warn(line, stacklevel=3)
     if check and record.status != "ok":
         raise RunFailedError(record, path, model)
