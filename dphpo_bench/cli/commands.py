@@ -118,9 +118,8 @@ def run_command(
     from dphpo_bench.base.terminal import make_progress
     from dphpo_bench.cli.run_tables import run_table
     from dphpo_bench.data.source import DataSource
-    from dphpo_bench.harness.cost_cache import CostCache
+    from dphpo_bench.harness.cache import Cache
     from dphpo_bench.harness.entry import default_seed
-    from dphpo_bench.harness.plan_cache import PlanCache
     from dphpo_bench.harness.run import run
     from dphpo_bench.harness.saving import check_model_path, loading_code
 
@@ -138,8 +137,7 @@ def run_command(
         results_dir=results_dir,
         device=device,
         progress=progress,
-        plans=PlanCache.of(source),
-        costs=CostCache.of(source),
+        cache=Cache.of(source),
         secure_noise=secure_noise,
         check=False,
         account=account,

@@ -1,6 +1,5 @@
 """A trial of a study, as the caller's training code sees it."""
 
-import gc
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -36,13 +35,6 @@ class OneOfAKind:
 
 class RefusedNameError(InvalidValueError, AttributeError):
     """A name that a trial or a study does not have."""
-
-
-def networks() -> "list[weakref.ref[nn.Module]]":
-    """Return all networks that there are in this process."""
-    everything = gc.get_objects()
-    kinds = {kind for kind in {type(each) for each in everything} if issubclass(kind, nn.Module)}
-    return [weakref.ref(each) for each in everything if type(each) in kinds]
 
 
 def networks_in(model: Any) -> "list[nn.Module]":
@@ -173,11 +165,11 @@ class StudyTrial(OneOfAKind):
         self._lacks_sample, self._n_sampled = False, n_records
         return poisson_sample(n_records, rate, streams.generator("sample"))
 
-    def begin(self, older: "Sequence[weakref.ref[nn.Module]]") -> None:
+    def begin(self, older: "Sequence[weakref.ref[nn.Module]]" = ()) -> None:
         """Note the seeds and states of its generator and of the global ones, before training.
 
         Args:
-            older: networks that were there before this trial.
+            older: networks that earlier trials of the study trained.
         """
         self._seeds, self._older = self._present_seeds(), older
         self._states, self._global_state = self._present_states(), torch.get_rng_state()
@@ -201,8 +193,8 @@ class StudyTrial(OneOfAKind):
             for part in model.modules()
         ):
             raise InvalidValueError(
-                "Expected a model that was made in its trial, got one from before: the next trial would go on from "
-                "weights that this one trained, and ε covers independent trials. Build it in the trial, or train "
+                "Expected a model that was made in its trial, got one that an earlier trial trained: this one went on "
+                "from its weights, and ε covers independent trials. Build it in the trial, or train "
                 "copy.deepcopy(model)."
             )
         if isinstance(model, nn.Module):

@@ -1,7 +1,7 @@
-"""Put the board's values into docs/paper.md: `python docs/paper_values.py`, after `dphpo-bench leaderboard build`.
+"""Put the board's values into research/paper.md: run `python research/paper_values.py` after a build of the board.
 
 A value stands between two comments, `<!--name-->1.5<!---->`, and a table below `<!--table name-->`, up to `<!---->`.
-Their queries are in docs/paper.toml, and ask the table that those of leaderboard/findings.toml ask.
+Their queries are in research/paper.toml, and ask the table that those of leaderboard/findings.toml ask.
 """
 
 import re
