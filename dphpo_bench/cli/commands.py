@@ -26,7 +26,6 @@ from dphpo_bench.cli.audit import audit_command
 from dphpo_bench.cli.check import check_command
 from dphpo_bench.cli.describe import describe_command
 from dphpo_bench.cli.explain import explain_command
-from dphpo_bench.cli.export import app as export_app
 from dphpo_bench.cli.leaderboard import app as leaderboard_app
 from dphpo_bench.cli.listing import data_command, list_command
 from dphpo_bench.cli.new import app as new_app
@@ -69,7 +68,6 @@ def options_of_all(
 
 app.add_typer(leaderboard_app, name="leaderboard")
 app.add_typer(new_app, name="new")
-app.add_typer(export_app, name="export")
 
 
 @app.command("run")

@@ -1,4 +1,4 @@
-"""Features of texts from a pretrained encoder, as it is published: nothing here depends on a dataset."""
+"""From texts to token ids, and to features of a pretrained encoder."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import DataError, InvalidValueError
+from dphpo_bench.base.extras import require_extra
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.data.weights import Weights, weights_folder
-from dphpo_bench.recipes.features import Features, part_for_each_core
-from dphpo_bench.recipes.tokenizing import require_transformers
+from dphpo_bench.zoo.features import Features, part_for_each_core
 
 if TYPE_CHECKING:
     import torch
@@ -18,6 +18,73 @@ if TYPE_CHECKING:
 
     Reduce = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
     """From outputs (n, length, size), whether a place is a token, and whether it is one of the text itself."""
+    import torch
+
+
+_ENCODED_AT_ONCE = 2048
+
+
+def require_transformers() -> None:
+    """Refuse to go on without the extra `transformers`.
+
+    Raises:
+        MissingExtraError: if a package of it is missing.
+    """
+    require_extra("transformers", "Pretrained networks for texts need", "safetensors", "tokenizers", "transformers")
+
+
+def load_tokenizer(weights: Weights, vocabulary: int, source: DataSource | None = None) -> "Tokenizer":
+    """Load the tokeniser that was published with some weights; it neither pads nor cuts.
+
+    Args:
+        weights: one of whose files is `tokenizer.json`.
+        vocabulary: number of tokens of the network.
+        source: where it is looked for; default: as the environment says.
+
+    Raises:
+        DataError: if the weights cannot be had; see `weights_folder`.
+        InvalidValueError: if it has tokens that the network does not have.
+    """
+    require_transformers()
+    from tokenizers import Tokenizer
+
+    folder = weights_folder(source or DataSource.resolve(), weights)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    if tokenizer.get_vocab_size() > vocabulary:
+        raise InvalidValueError(
+            f"Expected a tokeniser of at most {vocabulary} tokens of {weights.name}, got {tokenizer.get_vocab_size()}."
+        )
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def padded_ids(
+    tokenizer: "Tokenizer", rows: Sequence[tuple[str, ...]], longest: int, padding: int, marks: bool
+) -> "Iterator[torch.Tensor]":
+    """Tokenise texts, or pairs of texts.
+
+    Args:
+        tokenizer: from `load_tokenizer`.
+        rows: of one text or two each.
+        longest: number of tokens after which a text or a pair is cut. Of a pair the longer text loses its end first.
+        padding: token after the end.
+        marks: whether to add the tokeniser's own marks.
+
+    Yields:
+        Consecutive rows, int32, shape (rows, longest).
+    """
+    import torch
+
+    tokenizer.enable_truncation(longest)
+    for start in range(0, len(rows), _ENCODED_AT_ONCE):
+        # One at a time: a batch starts threads of the tokeniser's own, which complains when the process forks.
+        few = [
+            tokenizer.encode(row[0], row[1] if len(row) == 2 else None, add_special_tokens=marks).ids
+            for row in rows[start : start + _ENCODED_AT_ONCE]
+        ]
+        yield torch.tensor([ids + (longest - len(ids)) * [padding] for ids in few], dtype=torch.int32)
+
 
 _TEXTS_PER_CALL = 32
 _TEXTS_PER_BLOCK = 2048  # sorted by length within a block; even, so that pairs stay together
@@ -236,3 +303,66 @@ def _padded(rows: list[list[int]]) -> "torch.Tensor":
     import torch
 
     return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+
+
+PADDING = 0
+"""The token of no text."""
+
+
+@dataclass(frozen=True)
+class WordPieces:
+    """BERT's vocabulary of English word pieces, in lower case, with the embeddings that MiniLM begins with.
+
+    Attributes:
+        longest: number of tokens after which a text is cut.
+        vocabulary: number of tokens.
+        size: of an embedding.
+        weights: the encoder, and its tokeniser.
+    """
+
+    longest: int = 64
+    vocabulary: int = 30_522
+    size: int = 384
+    weights: Weights = MINILM
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """Identity of token ids and embeddings, for the cache and for the identity of a run."""
+        return {"tokens": type(self).__name__, "longest": self.longest, "weights": self.weights.key}
+
+    def token_ids(self, rows: Sequence[tuple[str, ...]], source: DataSource | None = None) -> "Iterator[torch.Tensor]":
+        """Tokenise texts, without marks of their beginnings and ends; see `padded_ids`.
+
+        Args:
+            rows: of one text or two each.
+            source: where the tokeniser is looked for; default: as the environment says.
+
+        Raises:
+            DataError: if the weights cannot be had; see `weights_folder`.
+            InvalidValueError: if the tokeniser has another vocabulary.
+        """
+        tokenizer = load_tokenizer(self.weights, self.vocabulary, source)
+        yield from padded_ids(tokenizer, rows, self.longest, PADDING, marks=False)
+
+    def embeddings(self, source: DataSource | None = None) -> "torch.Tensor":
+        """Load the embeddings, each brought to mean 0 and variance 1 by itself: shape (vocabulary, size).
+
+        Args:
+            source: where the weights are looked for; default: as the environment says.
+
+        Raises:
+            DataError: if the weights cannot be had, or have other embeddings.
+        """
+        require_transformers()
+        import torch
+        from safetensors import safe_open
+
+        path = weights_folder(source or DataSource.resolve(), self.weights) / self.weights.files[0][0]
+        with safe_open(path, "pt") as weights:
+            table: torch.Tensor = weights.get_tensor("embeddings.word_embeddings.weight").float()
+        if table.shape != (self.vocabulary, self.size):
+            raise DataError(
+                f"Expected embeddings of shape {(self.vocabulary, self.size)} of {self.weights.name}, got "
+                f"{tuple(table.shape)}."
+            )
+        return torch.nn.functional.layer_norm(table, (self.size,))

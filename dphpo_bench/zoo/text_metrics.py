@@ -15,7 +15,7 @@ from subprocess import DEVNULL, PIPE, Popen
 from threading import Timer
 
 from dphpo_bench.base.errors import DataError
-from dphpo_bench.recipes.language_models import require_bleu
+from dphpo_bench.zoo.language_models import require_bleu
 
 NAMES = ("nist", "rouge_l", "cider")
 """Names of the metrics that need no Java, in the order of `text_metrics`."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from dphpo_bench.data.source import DataSource
-    from dphpo_bench.recipes.fine_tuning import Which
+    from dphpo_bench.zoo.networks import Which
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dphpo_bench.data.datasets import Dataset, Split
     from dphpo_bench.data.source import DataSource
 
+
 Part = TypeVar("Part")
 Extract = Callable[[Any], "Iterable[torch.Tensor]"]
 _STORED_AS = {"bfloat16": "uint16", "int32": "int32"}

@@ -9,18 +9,18 @@ from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Input
 from dphpo_bench.data.datasets import Split, Table
 from dphpo_bench.data.weights import Weights, weights_folder
-from dphpo_bench.recipes.dataset_task import DatasetTask, Schedule, Setup
-from dphpo_bench.recipes.features import CachedFeatures, Extract
-from dphpo_bench.recipes.roberta import LEARNING_RATES, ROBERTAS, Roberta
-from dphpo_bench.recipes.text_features import TextFeatures
-from dphpo_bench.recipes.word_pieces import WordPieces
+from dphpo_bench.zoo.dataset_task import DatasetTask, Schedule, Setup
+from dphpo_bench.zoo.features import CachedFeatures, Extract
+from dphpo_bench.zoo.published import LEARNING_RATES, ROBERTAS, Roberta
+from dphpo_bench.zoo.texts import TextFeatures, WordPieces
 
 if TYPE_CHECKING:
     import torch
 
     from dphpo_bench.data.rows import Row
     from dphpo_bench.data.source import DataSource
-    from dphpo_bench.recipes.fine_tuning import Which
+    from dphpo_bench.zoo.networks import Which
+
 
 FINE_TUNED: "dict[str, Which]" = {**ROBERTAS, "block": "all", "bitfit": "bitfit", "lora": "lora", "gru": "all"}
 """The models that are more than a linear layer, and what they train: "gru" all but the embeddings that it reads."""
@@ -115,12 +115,12 @@ class TextTask(DatasetTask):
             return self._with_head(self.tuned_features.block_structure(), which)
 
     def _gru(self, table: "torch.Tensor") -> "torch.nn.Module":
-        from dphpo_bench.recipes.recurrent_network import GruClassifier
+        from dphpo_bench.zoo.networks import GruClassifier
 
         return GruClassifier(table, self.gru_size, self.n_classes)
 
     def _with_head(self, block: "torch.nn.Module", which: "Which") -> "torch.nn.Module":
-        from dphpo_bench.recipes.pooling_block import PoolingBlock
+        from dphpo_bench.zoo.networks import PoolingBlock
 
         return PoolingBlock(block, self.tuned_features.size, self.n_classes, which)
 

@@ -18,6 +18,7 @@ from dphpo_bench.training.losses import IGNORED
 if TYPE_CHECKING:
     from transformers import Cache, GPT2Config
 
+
 _ROWS = 256
 
 
