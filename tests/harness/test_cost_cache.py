@@ -135,7 +135,9 @@ def test_a_full_disk_and_an_unwritable_folder_cost_time_only(tmp_path: Path) -> 
 
 def test_a_run_with_cached_costs_has_the_same_record(tmp_path: Path, fixed_noise, tiny_task, budget) -> None:
     def privacy():
-        return bench.run(fixed_noise(), tiny_task, budget, seed=0, costs=CostCache(tmp_path)).record.privacy
+        return bench.run(
+            fixed_noise(), tiny_task, budget, seed=0, execution=bench.ExecutionOptions(costs=CostCache(tmp_path))
+        ).record.privacy
 
     assert privacy() == privacy() == bench.run(fixed_noise(), tiny_task, budget, seed=0).record.privacy
     assert len(list(tmp_path.iterdir())) >= 2
@@ -143,7 +145,14 @@ def test_a_run_with_cached_costs_has_the_same_record(tmp_path: Path, fixed_noise
 
 def test_the_board_reads_nothing_that_runs_have_cached(tmp_path: Path, fixed_noise, tiny_task, budget) -> None:
     """Even in one folder, where every file of the run is forged."""
-    bench.run(fixed_noise(), tiny_task, budget, seed=0, costs=CostCache(tmp_path / "costs"), results_dir=tmp_path / "r")
+    bench.run(
+        fixed_noise(),
+        tiny_task,
+        budget,
+        seed=0,
+        execution=bench.ExecutionOptions(costs=CostCache(tmp_path / "costs")),
+        results_dir=tmp_path / "r",
+    )
     for path in (tmp_path / "costs").iterdir():
         value = json.loads(path.read_text()[64:])
         forged = {**value, "epsilon": 9e9} if isinstance(value, dict) else [1.0, 1.0, 1.0, 9e9, 0.0]

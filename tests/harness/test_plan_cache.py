@@ -73,17 +73,21 @@ def test_a_forged_plan_cannot_under_report(counting, tiny_task, budget, tmp_path
         path.write_text(json.dumps(plan.to_json()))
 
     forge(100.0)
-    record = bench.run(counting(), tiny_task, budget, seed=0, plans=cache, check=False).record
+    record = bench.run(
+        counting(), tiny_task, budget, seed=0, execution=bench.ExecutionOptions(plans=cache), check=False
+    ).record
     assert record.status == "over_budget"
     forged = json.loads(good)
     forged["budget"]["delta"] = 0.9
     path.write_text(json.dumps(forged))
-    record = bench.run(counting(), tiny_task, budget, seed=0, plans=cache).record  # it is made again
+    record = bench.run(
+        counting(), tiny_task, budget, seed=0, execution=bench.ExecutionOptions(plans=cache)
+    ).record  # it is made again
     assert record.privacy == bench.run(counting(), tiny_task, budget, seed=0).record.privacy
     assert bench.Plan.from_json(json.loads(path.read_text()), Extra).budget == budget
     forge(0.3)
     with pytest.raises(bench.errors.DphpoBenchError, match="more than the budget"):
-        bench.run(counting(), tiny_task, budget, seed=0, plans=cache)
+        bench.run(counting(), tiny_task, budget, seed=0, execution=bench.ExecutionOptions(plans=cache))
 
 
 def test_a_plan_for_another_budget_is_refused(counting, tiny_task, budget) -> None:

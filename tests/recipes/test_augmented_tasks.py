@@ -42,7 +42,8 @@ def make(augment: Any = BOTH, **changes: Any) -> ArrayTask:
 
 
 def run(task: bench.Task, method: str | bench.Method = "dp_sgd", seed: int | None = 0, **options: Any) -> Any:
-    return bench.run(method, task, BUDGET, seed=seed, progress=NullProgress(), device="cpu", **options)
+    execution = bench.ExecutionOptions(device="cpu", **options)
+    return bench.run(method, task, BUDGET, seed=seed, progress=NullProgress(), execution=execution)
 
 
 def weights(result: Any) -> Tensor:
