@@ -111,7 +111,7 @@ CALLS: list[tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = [
     (
         bench.ExecutionOptions,
         {},
-        {"source": (3, "data", Path()), "secure_noise": NO_FLAG, "checkpoint_every": NO_COUNT, "plans": (3, "plans")},
+        {"source": (3, "data", Path()), "secure_noise": NO_FLAG, "checkpoint_every": NO_COUNT, "cache": (3, "costs")},
     ),
     (
         bench.plan,

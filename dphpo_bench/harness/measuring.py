@@ -35,14 +35,14 @@ def measure(run: Run) -> None:
                 if len(test):
                     outputs = _outputs(model, test, task, task.metrics)
                     run.metrics = _values(model, test, outputs, task.metrics)
-                    run.guess = constant_guess(task, test, outputs, run.metrics, model, run.checked)
+                    run.guess = constant_guess(task, test, outputs, run.metrics)
             if not complaints and run.metrics:
                 run.further, complaints = _further(run, model)
             if complaints:
                 raise SealedDataError(complaints[0])
         except (Exception, SystemExit) as failure:
             reason = reason_of(failure, hide=run.unseeded)
-            reason += f" {DIVERGED[0].upper()}{DIVERGED[1:]}." if not complaints and diverged(outputs) else ""
+            reason += f" {DIVERGED}" if not complaints and diverged(outputs) else ""
             run.fail(reason, keep_model=not complaints)
 
 

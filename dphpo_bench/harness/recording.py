@@ -189,7 +189,7 @@ def _risk(run: Run) -> Risk:
     checked = run.checked
     if run.recomputed is None or not checked.end_to_end_private:
         return CERTAIN
-    return worst([checked.risk, checked.costs.risk(run.ledger.event, checked.plan.budget.delta)])
+    return worst([checked.risk, checked.cache.risk(run.ledger.event, checked.plan.budget.delta)])
 
 
 def _peak_memory_bytes() -> int:

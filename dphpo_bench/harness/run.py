@@ -25,11 +25,11 @@ from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import Account, Entry
 from dphpo_bench.harness.account_report import AccountReport, report_of
+from dphpo_bench.harness.cache import Cache, code_of
 from dphpo_bench.harness.counting import Counted, account_of, count, refuse_no_privacy, warn_of_seeds
 from dphpo_bench.harness.loading import check_continuable, load
 from dphpo_bench.harness.measuring import measure
 from dphpo_bench.harness.plan import plan
-from dphpo_bench.harness.plan_cache import code_of
 from dphpo_bench.harness.recording import record
 from dphpo_bench.harness.saving import write_model
 from dphpo_bench.harness.state import Run, timed
@@ -38,7 +38,6 @@ from dphpo_bench.harness.training import train, verify
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.event_kinds import needs_density
 from dphpo_bench.privacy.objective import NO_GRID
-from dphpo_bench.records.guesses import guess_line
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
 
@@ -46,9 +45,6 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
     from torch import nn
-
-    from dphpo_bench.harness.cost_cache import CostCache
-    from dphpo_bench.harness.plan_cache import PlanCache
 
 BEFORE_THE_FIRST_QUESTION = (count, load)
 """Stages that ask the records nothing: where one of them fails, the run's entry is taken back."""
@@ -80,8 +76,7 @@ class ExecutionOptions:
     Attributes:
         device: "auto", "cpu", "cuda" or a CUDA device by its number.
         source: where data are found; None: environment, then the hub.
-        plans: where plans are kept; None: the plan is made anew and not kept.
-        costs: where ε and risk are cached; None: they are computed anew.
+        cache: of plans, ε and risk; None: they are computed anew.
         secure_noise: draw exact noise on a grid, and everything else that privacy rests on from cryptographic
             generators (docs/accounting.md, secure noise). Needs OpenDP, no seed, and some 10 µs a coordinate.
         checkpoint_every: steps between two checkpoints of a single training run. After a kill, the same call goes on
@@ -92,8 +87,7 @@ class ExecutionOptions:
 
     device: "str | torch.device" = "auto"
     source: DataSource | None = None
-    plans: "PlanCache | None" = None
-    costs: "CostCache | None" = None
+    cache: Cache | None = None
     secure_noise: bool = False
     checkpoint_every: int | None = None
 
@@ -209,7 +203,7 @@ def run(
             store.check_writable()
         device, seconds = resolve_device(execution.device), dict[str, float]()
         with timed(seconds, "plan"), progress.track(f"Planning {method.name} on {task.name}", 0):
-            checked = plan(method, task, budget, plans=execution.plans, costs=execution.costs)
+            checked = plan(method, task, budget, cache=execution.cache)
         this_run = Run(
             checked=checked,
             task=task,
@@ -237,7 +231,7 @@ def run(
             check_continuable(this_run)
         _go_through_stages(this_run)
         report = _reported(book, progress) if book else None
-    if line := guess_line(this_run.record):
+    if line := this_run.record.guess_line():
         warnings.warn(line, stacklevel=3)
     if check and this_run.status != "ok":
         raise RunFailedError(this_run.record, this_run.path, this_run.model)
