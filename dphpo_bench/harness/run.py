@@ -54,7 +54,7 @@ FROM_THE_FIRST_QUESTION_ON = (train, verify, measure, record)
 
 @dataclass(frozen=True)
 class AccountOptions:
-    """How the account of private records counts a run.
+    """Options of a run on private records: which account counts it, and as what.
 
     Attributes:
         name: which account in `results_dir`; None: "main".
@@ -71,7 +71,7 @@ class AccountOptions:
 
 @dataclass(frozen=True)
 class ExecutionOptions:
-    """Where and how a run computes, which is no part of its record's name.
+    """Options of the execution of a run: device, data, cache, noise, checkpoints; no part of its record's name.
 
     Attributes:
         device: "auto", "cpu", "cuda" or a CUDA device by its number.
