@@ -10,7 +10,6 @@ from torch import nn
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import RECORD, single
 from dphpo_bench.privacy.events import checked_regularisation, compose, gaussian, objective_perturbation
-from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.objective import NO_GRID
 from dphpo_bench.session.access import Access
 from dphpo_bench.training.linear import NOT_LINEAR, convex_layer
@@ -18,6 +17,8 @@ from dphpo_bench.training.perturbed_minimum import NotConvergedError, PerturbedL
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from dphpo_bench.session.batch import Account
 
 PASSES = 100
 """Example passes that the meter counts for each record: public, unlike the number that the solver takes."""
@@ -27,7 +28,7 @@ def perturbed_minimum(
     access: Access,
     indices: "Tensor | None",
     expected_size: float,
-    account: Ledger,
+    account: "Account",
     model: nn.Module,
     regularisation: float,
     noise_multiplier: float,
@@ -55,7 +56,7 @@ def noisy_minimum(
     access: Access,
     indices: "Tensor | None",
     expected_size: float,
-    account: Ledger,
+    account: "Account",
     model: nn.Module,
     regularisation: float,
     noise_multiplier: float,
