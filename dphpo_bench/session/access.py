@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import torch
 
@@ -43,6 +43,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _TRUSTED = "dphpo_bench.recipes.", "dphpo_bench.training."
+
+
+class Account(Protocol):
+    """The account that pays for the queries of a batch."""
+
+    def charge(self, event: "DpEvent") -> None:
+        """Write down a release before it happens; raise `OverBudgetError` if it is not covered."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

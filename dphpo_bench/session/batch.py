@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,27 +12,19 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import single
 from dphpo_bench.privacy import events
 from dphpo_bench.privacy.events import MAX_COUNT, gaussian, repeat
-from dphpo_bench.session.access import Access, generator_of_variants, is_of_recipes
+from dphpo_bench.session.access import Access, Account, generator_of_variants, is_of_recipes
 from dphpo_bench.session.copies import copier
 from dphpo_bench.session.held_clipping import CountingRule, HeldRule
 from dphpo_bench.session.unique import Unique
 from dphpo_bench.training.values import Query
 
 if TYPE_CHECKING:
-    from dp_accounting.dp_event import DpEvent
     from torch import Tensor, nn
 
     from dphpo_bench.training.clipping import Clipping
     from dphpo_bench.training.engine import GradientEngine
     from dphpo_bench.training.linear import StackedLinear
     from dphpo_bench.training.values import Values
-
-
-class Account(Protocol):
-    """The account that pays for the queries of a batch."""
-
-    def charge(self, event: "DpEvent") -> None:
-        """Write down a release before it happens; raise `OverBudgetError` if it is not covered."""
 
 
 class Batch(Unique):
