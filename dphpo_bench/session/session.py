@@ -252,17 +252,9 @@ class Session(Unique):
         return Batch(self._access, *self._access.opened_batch(kind, short_text("purpose", purpose)))
 
     def release(
-        self,
-        model: "nn.Module",
-        values: "Values",
-        bound: float,
-        noise_multiplier: float,
-        *,
-        count: int = 1,
-        passes: int = 1,
-        purpose: str = "values",
+        self, model: "nn.Module", values: "Values", bound: float, noise_multiplier: float, **options: Any
     ) -> list[float]:
-        """Return noisy means of bounded values of all records of this session; see `Batch.release`.
+        """Return noisy means of bounded values of all records of this session; see `Batch.release`, also for options.
 
         Raises:
             ModelFailedError: if the model raised an exception on the records, which ends the run or the trial.
@@ -270,7 +262,7 @@ class Session(Unique):
         from dphpo_bench.session.batch import Batch
 
         everybody = Batch(self._access, self._access.rows, 1.0, self._access)
-        return everybody.release(model, values, bound, noise_multiplier, count=count, passes=passes, purpose=purpose)
+        return everybody.release(model, values, bound, noise_multiplier, **options)
 
     def nonprivate(self) -> Records:
         """Lend the raw private records, for references that are not private: from here on ε is infinite.
