@@ -214,7 +214,7 @@ def searching(interrupted: bool = False) -> bench.Method:
         def run(self, plan, session):
             def trial(own):
                 count_trial()
-                return bench.search.TrialResult(None, own.score(own.build_model(), 50.0))
+                return bench.search.TrialResult(None, bench.recipes.mean_score(own, own.build_model(), 50.0))
 
             session.best_of(trial, geometric(20), gaussian(50.0))
             if interrupted:

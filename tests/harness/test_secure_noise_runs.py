@@ -13,6 +13,7 @@ from dphpo_bench.data.source import DataSource
 from dphpo_bench.privacy.events import gaussian, pure_dp, repeat
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.run_counts import UniformCount
+from dphpo_bench.recipes.queries import mean_loss_changes, mean_losses, mean_score, rising_share
 from dphpo_bench.session.scored import TrialResult
 from dphpo_bench.session.sealed import SealedUtilities
 from dphpo_bench.session.session import Session
@@ -86,9 +87,11 @@ class TestSecondChances:
         """
 
         def trial(own: Session) -> TrialResult:
-            return TrialResult(own.score(own.build_model(), 9.0), 0.0)
+            return TrialResult(mean_score(own, own.build_model(), 9.0), 0.0)
 
-        assert open_session().score(open_session().build_model(), 9.0)  # the generator is in use before the copies
+        assert mean_score(
+            open_session(), open_session().build_model(), 9.0
+        )  # the generator is in use before the copies
         drawn = [open_session().best_of(trial, UniformCount(1, 2), gaussian(9.0)) for _ in range(8)]
         assert len(set(drawn)) == 8
 
@@ -100,15 +103,15 @@ class TestSession:
         batch = session.sample(asking(0.5, gaussian(1e-3), gaussian(2e-3), repeat(gaussian(1e-3), 4)))
         zero = [torch.zeros_like(parameter) for parameter in model.parameters()]
         gradient, share = batch.gradient_and_quantile(model, 1.0, 1e-3, 1e-3)
-        losses = batch.losses(model, zero, [0.0, 1.0], 2.0, 1e-3)
-        (change,) = batch.loss_changes(model, zero, [1.0], 0.5, 1e-3)
-        rising = batch.rising_share(model, zero, [1.0], 1.5, 1e-3)
+        losses = mean_losses(batch, model, zero, [0.0, 1.0], 2.0, 1e-3)
+        (change,) = mean_loss_changes(batch, model, zero, [1.0], 0.5, 1e-3)
+        rising = rising_share(batch, model, zero, [1.0], 1.5, 1e-3)
         assert [part.dtype for part in gradient] == [parameter.dtype for parameter in model.parameters()]
         assert 0 <= share <= 1.5
         assert abs(losses[0] - losses[1]) < 1e-3
         assert abs(change) < 1e-3
         assert abs(rising) < 0.15  # none rises; the number drawn moves the share by .02 (one standard deviation)
-        assert 0 <= session.score(model, 1e-3) <= 1.01
+        assert 0 <= mean_score(session, model, 1e-3) <= 1.01
         assert 0 <= session.uniform("a choice") < 1
 
     def test_sealed_utilities(self, open_session, only_secure) -> None:
