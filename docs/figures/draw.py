@@ -13,7 +13,7 @@ import pandas as pd
 
 from dphpo_bench.leaderboard.charts.frame import estimates_axis, log_axis
 from dphpo_bench.leaderboard.charts.panels import Panel, to_svg
-from dphpo_bench.leaderboard.values import Estimate
+from dphpo_bench.records.estimates import Estimate
 
 HERE = Path(__file__).parent
 TABLE = HERE.parents[1] / "leaderboard/leaderboard.csv"

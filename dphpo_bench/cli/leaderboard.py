@@ -126,9 +126,9 @@ def _rerun(
     runs: "Sequence[Run]", paths: list[Path], number: int, data_dir: Path | None, quiet: bool
 ) -> list[dict[str, Any]]:
     from dphpo_bench.data.source import DataSource
-    from dphpo_bench.leaderboard.questions import Workshop
     from dphpo_bench.leaderboard.rerun import choose, compared, repeats
     from dphpo_bench.records.store import RecordStore
+    from dphpo_bench.sweep.extra_runs import Workshop
     from dphpo_bench.sweep.resources import Resources
     from dphpo_bench.sweep.running import executor_for, run_cells
 

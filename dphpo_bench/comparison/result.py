@@ -17,9 +17,7 @@ from dphpo_bench.base.extras import require_extra
 from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.base.text import MAX_LINE, duration_text, one_line, shown, value_text, varying_names
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.leaderboard.means import metric_mean
-from dphpo_bench.leaderboard.texts import NOTHING, metric_text
-from dphpo_bench.leaderboard.values import Estimate
+from dphpo_bench.records.estimates import NOTHING, Estimate, metric_mean, metric_text
 from dphpo_bench.records.guesses import guesses_line
 from dphpo_bench.records.measure import Measure, compared_value
 from dphpo_bench.records.reading import Result

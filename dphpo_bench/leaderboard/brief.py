@@ -16,8 +16,8 @@ from dphpo_bench.leaderboard.links import about
 from dphpo_bench.leaderboard.rows import Row, Table
 from dphpo_bench.leaderboard.sentences import first_answers, times_first, variations_at
 from dphpo_bench.leaderboard.subjects import TESTS
-from dphpo_bench.leaderboard.texts import NOTHING, change_text, metric_text
 from dphpo_bench.leaderboard.values import Contestant
+from dphpo_bench.records.estimates import NOTHING, change_text, metric_text
 from dphpo_bench.records.measure import Measure
 
 MOST_LINES = 18

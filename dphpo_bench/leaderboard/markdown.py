@@ -24,7 +24,7 @@ from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.overall import OverallRow
 from dphpo_bench.leaderboard.page import TEMPLATES, context
 from dphpo_bench.leaderboard.rows import Row
-from dphpo_bench.leaderboard.texts import NOTHING
+from dphpo_bench.records.estimates import NOTHING
 
 MAX_LISTED = 50
 MAX_TEXT = 2000

@@ -10,13 +10,14 @@ from statistics import fmean
 import numpy as np
 
 from dphpo_bench.leaderboard.contestants import Contest, Draws, median, scores_of
-from dphpo_bench.leaderboard.means import POINT, metric_estimate
+from dphpo_bench.leaderboard.means import POINT
 from dphpo_bench.leaderboard.rows import Row, Standing, Table
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.statistics import draw, middle, middle_ranks, ranks
 from dphpo_bench.leaderboard.subjects import ALL_KINDS, TESTS, Subject
 from dphpo_bench.leaderboard.submissions import Setting
-from dphpo_bench.leaderboard.values import Contestant, Estimate, Ranks, common_measure
+from dphpo_bench.leaderboard.values import Contestant, Ranks, common_measure
+from dphpo_bench.records.estimates import Estimate, metric_estimate
 from dphpo_bench.records.measure import SEVERAL, Measure
 
 PROFILE = (0.0, 0.01, 0.02, 0.05, 0.1)

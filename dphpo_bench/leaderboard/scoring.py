@@ -16,7 +16,7 @@ from dphpo_bench.leaderboard.sentences import findings
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.subjects import groups_of, settings_of
 from dphpo_bench.leaderboard.submissions import Submissions
-from dphpo_bench.leaderboard.values import REPLAY
+from dphpo_bench.sweep.extra_runs import REPLAY
 
 
 def score(submissions: Submissions, standard: Standard | None = None) -> Board:

@@ -15,8 +15,8 @@ from dphpo_bench.leaderboard.overall import Overall, OverallRow
 from dphpo_bench.leaderboard.rows import Table
 from dphpo_bench.leaderboard.sensitivity import Variation
 from dphpo_bench.leaderboard.subjects import Subject
-from dphpo_bench.leaderboard.texts import NOTHING, change_text
-from dphpo_bench.leaderboard.values import BEHIND, EQUIVALENT, UNCERTAIN, Contestant, Estimate, Finding
+from dphpo_bench.leaderboard.values import BEHIND, EQUIVALENT, UNCERTAIN, Contestant, Finding
+from dphpo_bench.records.estimates import NOTHING, Estimate, change_text
 
 ADVISED = "recommended"
 MOST_NAMED = 4

@@ -17,7 +17,8 @@ from dphpo_bench.leaderboard.means import Mean, Rate
 from dphpo_bench.leaderboard.overall import Overall, OverallRow
 from dphpo_bench.leaderboard.rows import Row, Table
 from dphpo_bench.leaderboard.sensitivity import Variation
-from dphpo_bench.leaderboard.values import Contestant, Estimate, Finding, PathPoint, Ranks, Refused
+from dphpo_bench.leaderboard.values import Contestant, Finding, PathPoint, Ranks, Refused
+from dphpo_bench.records.estimates import Estimate
 from dphpo_bench.records.measure import ACCURACY
 
 EPSILONS = (1.0, 3.0, 8.0)

@@ -13,7 +13,7 @@ from dphpo_bench.leaderboard.charts import frame
 from dphpo_bench.leaderboard.charts.collection import charts
 from dphpo_bench.leaderboard.charts.forest import Forest
 from dphpo_bench.leaderboard.charts.frame import Axis, Chart, estimates_axis, ticks
-from dphpo_bench.leaderboard.values import Estimate
+from dphpo_bench.records.estimates import Estimate
 from tests.leaderboard import boards
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -11,7 +11,7 @@ from dphpo_bench.leaderboard.markdown import to_markdown
 from dphpo_bench.leaderboard.page import to_html
 from dphpo_bench.leaderboard.rows import Row
 from dphpo_bench.leaderboard.scoring import score
-from dphpo_bench.leaderboard.values import Estimate
+from dphpo_bench.records.estimates import Estimate
 from dphpo_bench.records.measure import ACCURACY
 from dphpo_bench.records.record import RunRecord
 from tests.leaderboard.boards import sample_board

@@ -17,7 +17,8 @@ from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.markdown import to_markdown
 from dphpo_bench.leaderboard.means import Rate
 from dphpo_bench.leaderboard.page import to_html
-from dphpo_bench.leaderboard.values import Estimate, Finding
+from dphpo_bench.leaderboard.values import Finding
+from dphpo_bench.records.estimates import Estimate
 from dphpo_bench.records.measure import Measure
 from tests.leaderboard import boards
 

@@ -11,7 +11,8 @@ from markupsafe import Markup
 from dphpo_bench.leaderboard.charts import frame
 from dphpo_bench.leaderboard.charts.frame import Axis, estimates_axis, log_axis, log_ticks, ticks
 from dphpo_bench.leaderboard.rows import Table
-from dphpo_bench.leaderboard.values import Contestant, Estimate, PathPoint
+from dphpo_bench.leaderboard.values import Contestant, PathPoint
+from dphpo_bench.records.estimates import Estimate
 from dphpo_bench.records.measure import Measure
 
 WIDTH = 860

@@ -19,7 +19,7 @@ from dphpo_bench.leaderboard.charts.frame import (
     upright,
 )
 from dphpo_bench.leaderboard.sentences import about_intervals, point_text, sentences
-from dphpo_bench.leaderboard.texts import change_text, interval_text
+from dphpo_bench.records.estimates import change_text, interval_text
 
 WIDTH, NAMES, PLOT, NUMBERS, ROW = 860, 190, 330, 190, 20
 KINDS = {1: "better", 0: "alike", -1: "worse"}

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from markupsafe import Markup
 
-from dphpo_bench.leaderboard.values import Estimate
+from dphpo_bench.records.estimates import Estimate
 
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', Arial, sans-serif"
 MOST_LETTERS = 26

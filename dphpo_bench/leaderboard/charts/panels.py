@@ -7,7 +7,7 @@ from markupsafe import Markup
 
 from dphpo_bench.leaderboard.charts import frame
 from dphpo_bench.leaderboard.charts.frame import Axis, interval, tick, ticks, upright
-from dphpo_bench.leaderboard.values import Estimate
+from dphpo_bench.records.estimates import Estimate
 
 NAMES, GAP, ROW, TOP = 190, 24, 20, 108
 
