@@ -16,9 +16,8 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.extras import require_extra
 from dphpo_bench.base.text import MAX_LINE, duration_text, one_line, shown, value_text, varying_names
 from dphpo_bench.records.estimates import NOTHING, Estimate, metric_mean, metric_text
-from dphpo_bench.records.guesses import guesses_line
 from dphpo_bench.records.measure import Measure, compared_value
-from dphpo_bench.records.reading import Result
+from dphpo_bench.records.reading import Result, guesses_line
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.tables import frame
 

@@ -58,11 +58,11 @@ def charts(board: Board) -> list[Chart]:
     """Return the pictures of the answers over several tasks and models, and those of each task and model."""
     first = first_answers(board)
     several = [answer for answer in board.answers if answer in first or len(answer.settings) > 1]
-    made = [replace(_answer(answer), in_file=answer in first) for answer in several]
+    pictures = [replace(_answer(answer), in_file=answer in first) for answer in several]
     for setting, tables in settings_of(board):
-        made += filter(None, (_metric(setting, tables), _paths(setting, tables)))
-    names = file_stems(f"{chart.name} {'' if chart.in_file else chart.subject}" for chart in made)
-    return [replace(chart, name=name) for chart, name in zip(made, names, strict=True)]
+        pictures += filter(None, (_metric(setting, tables), _paths(setting, tables)))
+    names = file_stems(f"{chart.name} {'' if chart.in_file else chart.subject}" for chart in pictures)
+    return [replace(chart, name=name) for chart, name in zip(pictures, names, strict=True)]
 
 
 def settings_of(board: Board) -> list[tuple[str, list[Table]]]:

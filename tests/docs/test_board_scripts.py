@@ -10,7 +10,7 @@ from dphpo_bench.records.store import read_record
 from tests.docs.scripts import script
 from tests.leaderboard.submitted import read, runs_of, submit
 
-croissant, robustness = script("croissant"), script("robustness")
+croissant, robustness = script("docs/croissant"), script("docs/robustness")
 
 
 def test_croissant_describes_the_board_of_today() -> None:
