@@ -110,7 +110,7 @@ CALLS: list[tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = [
             "not_private": NO_FLAG,
             "counted": (3, "main"),
             "checkpoint_every": (*NO_COUNT, 0),
-            "plans": (3, "plans"),
+            "cache": (3, "plans"),
         },
     ),
     (

@@ -7,7 +7,7 @@ import typer
 
 from dphpo_bench.cli.options import JsonOption
 from dphpo_bench.cli.output import say, show_json
-from dphpo_bench.cli.statement import account_of
+from dphpo_bench.cli.records import account_of
 
 app = typer.Typer(help="Write a run in the form of another project.", no_args_is_help=True)
 
@@ -30,8 +30,8 @@ def registry_command(
 
     Exit code: 0 done, 2 a mistake in the call, or a run that failed or is not private.
     """
-    from dphpo_bench.cli.risk_text import record_risk
     from dphpo_bench.records.registry import registry_entry, to_yaml
+    from dphpo_bench.records.risks import record_risk
     from dphpo_bench.records.store import read_record
 
     runs = [(read_record(path), path) for path in records]
