@@ -20,7 +20,6 @@ from dphpo_bench.base.errors import DphpoBenchError
 from dphpo_bench.base.text import plainly
 from dphpo_bench.cli.advise import advise_command
 from dphpo_bench.cli.explain import explain_command
-from dphpo_bench.cli.export import app as export_app
 from dphpo_bench.cli.leaderboard import app as leaderboard_app
 from dphpo_bench.cli.output import complain, say
 from dphpo_bench.cli.plugins import check_command, data_command, describe_command, list_command, new_app
@@ -61,7 +60,6 @@ def options_of_all(
 
 app.add_typer(leaderboard_app, name="leaderboard")
 app.add_typer(new_app, name="new")
-app.add_typer(export_app, name="export")
 
 
 for command in (

@@ -63,7 +63,7 @@ def explain_command(
     from dphpo_bench.contract.task_files import TaskFiles
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.account import DEFAULT
-    from dphpo_bench.harness.entry import check_may_spend
+    from dphpo_bench.harness.counting import check_may_spend
     from dphpo_bench.leaderboard.questions import Workshop, questions
     from dphpo_bench.records import reading
     from dphpo_bench.records.store import RecordStore
@@ -200,7 +200,7 @@ def _difference(value: float, measure: "Measure") -> str:
 
 
 def _setting(split: "tuple[Question, Split]") -> tuple[str, float, str]:
-    from dphpo_bench.harness.repeating import changed_parameters
+    from dphpo_bench.harness.recording import changed_parameters
 
     identity = split[0].record.identity
     changed = [f"{name}={value_text(value)}" for name, value in changed_parameters(identity).items()]

@@ -35,7 +35,7 @@ def show_command(
     The oracle's run is looked for in the same folder of results. No run is repeated. --task-file says where a
     task of your own lies, which the command needs that repeats the run.
     """
-    from dphpo_bench.harness.repeating import Call
+    from dphpo_bench.harness.recording import Call
     from dphpo_bench.leaderboard.standard import Standard
     from dphpo_bench.records.store import read_record
 

@@ -805,9 +805,9 @@ def test_train_returns_a_pair(outcome: Any) -> None:
 
 def test_a_trial_that_is_asked_for_what_it_lacks_ends_the_search() -> None:
     """An error in training is a trial that has lost, and nobody would see this one until the budget is spent."""
-    with pytest.raises(InvalidValueError, match=r"no suggest_float\..*trial\.params\[name\]"):
+    with pytest.raises(InvalidValueError, match=r"no learning_rate\..*trial\.params\[name\]"):
         bench.select(
-            lambda trial: (trial.suggest_float("rate", 0, 1), 0.5),
+            lambda trial: (trial.learning_rate, 0.5),
             SPACE, budget=BUDGET, event=event, n_scored=10, results_dir=None, seed=LONG,
         )  # fmt: skip
 
