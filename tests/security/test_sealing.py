@@ -25,6 +25,7 @@ from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.session.batch import gradients_together
 from dphpo_bench.session.session import Session
 from tests.conftest import TinyTask
+from tests.own_task import array_task
 
 TRIAL = bench.events.gaussian(8.0)
 RUNS = bench.search.UniformCount(3, 6)
@@ -123,7 +124,7 @@ def test_raw_records_are_taken_back(tiny_task) -> None:
             return finish(session)
 
     data = tiny_task.load_train(DataSource.resolve())
-    task = bench.ArrayTask("own", (data.inputs, data.targets), nn.Linear(5, 3))
+    task = array_task("own", (data.inputs, data.targets), nn.Linear(5, 3))
     run = bench.run(Raw(), task, bench.PrivacyBudget(8.0, 1e-4), seed=0, not_private=True)
     assert run.record.status == "ok"
     assert [split.inputs.numel() + split.targets.numel() for split in kept] == [0, 0]
