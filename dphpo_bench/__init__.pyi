@@ -40,6 +40,8 @@ from .external.select import select as select
 from .harness.account_report import AccountReport as AccountReport
 from .harness.account_report import account as account
 from .harness.plan import plan as plan
+from .harness.run import AccountOptions as AccountOptions
+from .harness.run import ExecutionOptions as ExecutionOptions
 from .harness.run import RunResult as RunResult
 from .harness.run import run as run
 from .harness.saving import load_model as load_model

@@ -101,18 +101,18 @@ CALLS: list[tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = [
             "task": (None, *NO_MODEL),
             "budget": (None, 3, (3, 1e-3), bench.PrivacyBudget),
             "seed": (*NO_COUNT, -1),
-            "source": (3, "data", Path()),
             "results_dir": (*NO_PATH, "a\0", "\ud800"),
-            "device": (*NO_TEXT, 7, "gpu", np.ones(2)),
             "progress": (3, print, QUIET.__class__.__name__),
-            "secure_noise": NO_FLAG,
             "check": NO_FLAG,
             "account": (*NO_TEXT, *FILE_NAMES),
-            "not_private": NO_FLAG,
-            "counted": (3, "main"),
-            "checkpoint_every": (*NO_COUNT, 0),
-            "plans": (3, "plans"),
+            "execution": (3, {"device": "cpu"}, bench.ExecutionOptions(device="gpu")),
         },
+    ),
+    (bench.AccountOptions, {}, {"name": NO_TEXT, "not_private": NO_FLAG, "again": NO_TEXT}),
+    (
+        bench.ExecutionOptions,
+        {},
+        {"source": (3, "data", Path()), "secure_noise": NO_FLAG, "checkpoint_every": NO_COUNT, "cache": (3, "costs")},
     ),
     (
         bench.plan,
@@ -323,7 +323,13 @@ def test_names_that_no_record_holds_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["dp_sgd", "noiseless", "nonprivate", "replay"])
 def test_an_optimiser_that_does_not_take_the_model_is_refused(method: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match="Muon only supports 2D parameters") as refusal:
-        bench.run(method, task(optimizer="Muon"), BUDGET, results_dir=tmp_path / "results", not_private=True)
+        bench.run(
+            method,
+            task(optimizer="Muon"),
+            BUDGET,
+            results_dir=tmp_path / "results",
+            account=bench.AccountOptions(not_private=True),
+        )
     check_refusal(refusal.value, tmp_path)
 
 
@@ -407,7 +413,13 @@ def test_numbers_of_numpy_and_paths_as_texts_are_taken(tmp_path: Path) -> None:
     }
     assert len(keys) == 1
     result = bench.run(
-        "dp_sgd", PUBLIC, budget, seed=0, progress=QUIET, results_dir=str(tmp_path), secure_noise=np.False_
+        "dp_sgd",
+        PUBLIC,
+        budget,
+        seed=0,
+        progress=QUIET,
+        results_dir=str(tmp_path),
+        execution=bench.ExecutionOptions(secure_noise=np.False_),
     )
     assert result.path is not None
     assert bench.read_record(str(result.path)) == bench.read_record(result.path)

@@ -53,7 +53,7 @@ def explain_command(
     from dphpo_bench.contract.task_files import TaskFiles
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.account import DEFAULT
-    from dphpo_bench.harness.entry import check_may_spend
+    from dphpo_bench.harness.counting import check_may_spend
     from dphpo_bench.leaderboard.questions import Workshop, questions
     from dphpo_bench.records import reading
     from dphpo_bench.records.store import RecordStore

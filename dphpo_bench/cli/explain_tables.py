@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.text import one_line, value_text
 from dphpo_bench.cli.output import Columns, table
-from dphpo_bench.harness.repeating import changed_parameters
+from dphpo_bench.harness.recording import changed_parameters
 from dphpo_bench.leaderboard.questions import Question
 from dphpo_bench.leaderboard.values import Split
 from dphpo_bench.records.choices import chosen

@@ -25,7 +25,7 @@ def show_command(
     task of your own lies, which the command needs that repeats the run.
     """
     from dphpo_bench.cli.show_tables import record_json, record_lines
-    from dphpo_bench.harness.repeating import Call
+    from dphpo_bench.harness.recording import Call
     from dphpo_bench.leaderboard.standard import Standard
     from dphpo_bench.records.store import read_record
 

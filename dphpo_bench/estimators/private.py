@@ -30,7 +30,7 @@ from dphpo_bench.contract.metrics import Metric, ModelMetric
 from dphpo_bench.data.columns import Column
 from dphpo_bench.data.encoding import Columns
 from dphpo_bench.data.labels import Class, declared_classes, implied_classes
-from dphpo_bench.harness.run import run
+from dphpo_bench.harness.run import ExecutionOptions, run
 from dphpo_bench.harness.saving import write_model
 from dphpo_bench.harness.trained import TrainedModel
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -110,7 +110,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             seed=self.seed,
             results_dir=self.results_dir,
             account=self.account,
-            device=self.device,
+            execution=ExecutionOptions(self.device),
             progress=None if self.verbose else NullProgress(),
         )
         assert result.trained is not None, "run raises an error if there is no model"

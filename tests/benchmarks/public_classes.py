@@ -67,7 +67,10 @@ def main() -> None:
         for epsilon in (1, 3, 8):
             budget = bench.PrivacyBudget(epsilon, task.facts.default_delta)
             method = make_method(name, parameters)
-            runs = [bench.run(method, task, budget, seed=seed, source=source) for seed in range(asked.seeds)]
+            runs = [
+                bench.run(method, task, budget, seed=seed, execution=bench.ExecutionOptions(source=source))
+                for seed in range(asked.seeds)
+            ]
             accuracy = statistics.mean(run.record.metrics["accuracy"] for run in runs)
             rates = ", ".join(f"{run.record.released.get('learning_rate', 0):.3g}" for run in runs)
             label = f"{name} {parameters.get('optimizer', '')}".strip()

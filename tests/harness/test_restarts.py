@@ -109,15 +109,15 @@ def test_public_records_may_be_asked_anything(tmp_path: Path) -> None:
 
 def test_a_trial_that_asks_something_else_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     method = "liu_talwar"
-    build_model, score = Session.build_model, Session.score
+    build_model, score = Session.build_model, Session.release
     with monkeypatch.context() as patched:
 
-        def deadly(*arguments: Any) -> float:
-            score(*arguments)
+        def deadly(*arguments: Any, **named: Any) -> float:
+            score(*arguments, **named)
             os.kill(os.getpid(), signal.SIGKILL)
             raise AssertionError
 
-        patched.setattr(Session, "score", deadly)
+        patched.setattr(Session, "release", deadly)
         assert ended(start(lambda: bench.run(method, private_rows(), BUDGET, results_dir=tmp_path))) == -signal.SIGKILL
 
     def moved(self: Session) -> nn.Module:

@@ -262,7 +262,7 @@ class AsksTheSibling:
 
     def __call__(self, session: bench.Session) -> bench.search.TrialResult:
         public = self.outer or session.sibling
-        score = public.score(public.build_model(), 1.0)
+        score = bench.recipes.mean_score(public, public.build_model(), 1.0)
         return bench.search.TrialResult("asked", score)
 
 

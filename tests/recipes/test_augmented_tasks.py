@@ -43,7 +43,8 @@ def make(augment: Any = BOTH, **changes: Any) -> ArrayTask:
 
 
 def run(task: bench.Task, method: str | bench.Method = "dp_sgd", seed: int | None = 0, **options: Any) -> Any:
-    return bench.run(method, task, BUDGET, seed=seed, progress=NullProgress(), device="cpu", **options)
+    execution = bench.ExecutionOptions(device="cpu", **options)
+    return bench.run(method, task, BUDGET, seed=seed, progress=NullProgress(), execution=execution)
 
 
 def weights(result: Any) -> Tensor:
@@ -99,9 +100,13 @@ def test_losses_and_scores_are_of_the_records_themselves() -> None:
         model = session.build_model()
         direction = [torch.ones_like(parameter) for parameter in model.parameters()]
         batch = session.sample(asking(0.5, repeat(gaussian(NO_NOISE), 3)))
-        rising = batch.rising_share(model, direction, (0.1,), 1.01, NO_NOISE)
+        rising = bench.recipes.rising_share(batch, model, direction, (0.1,), 1.01, NO_NOISE)
         found.append(
-            [batch.losses(model, direction, (0.0, 0.1), 2.0, NO_NOISE), rising, session.score(model, NO_NOISE)]
+            [
+                bench.recipes.mean_losses(batch, model, direction, (0.0, 0.1), 2.0, NO_NOISE),
+                rising,
+                bench.recipes.mean_score(session, model, NO_NOISE),
+            ]
         )
     assert found[0] == found[1]
 

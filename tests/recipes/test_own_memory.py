@@ -115,7 +115,9 @@ def test_runs_with_code_that_writes_in_place_repeat(method: str, batch_size: int
     before = [copy.deepcopy(records) for records in (task.load_train(SOURCE), task.load_test(SOURCE))]
 
     def measured(some: ArrayTask) -> dict[str, float]:
-        return bench.run(method, some, BUDGET, seed=3, source=SOURCE, device="cpu").record.metrics
+        return bench.run(
+            method, some, BUDGET, seed=3, execution=bench.ExecutionOptions(device="cpu", source=SOURCE)
+        ).record.metrics
 
     first, second, expected = measured(task), measured(task), measured(polite)
     assert first == second

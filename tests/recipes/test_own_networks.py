@@ -435,7 +435,12 @@ def test_weights_that_a_hook_makes_do_not_follow_a_seed(make: Callable[[], nn.Mo
 def test_a_run_trains_them(name: str) -> None:
     kind, make = RIGHT[name]
     result = bench.run(
-        "dp_sgd", task_of(kind, make), bench.PrivacyBudget(3.0, 1e-3), seed=0, progress=NullProgress(), device="cpu"
+        "dp_sgd",
+        task_of(kind, make),
+        bench.PrivacyBudget(3.0, 1e-3),
+        seed=0,
+        progress=NullProgress(),
+        execution=bench.ExecutionOptions(device="cpu"),
     )
     assert result.record.status == "ok"
     assert result.model is not None
@@ -447,7 +452,14 @@ def test_what_is_pruned_stays_pruned() -> None:
     layer = nn.Linear(12, 10)
     prune.random_unstructured(layer, "weight", amount=0.4)
     task = task_of("numbers", net(layer), pretrained=True)
-    result = bench.run("dp_sgd", task, bench.PrivacyBudget(3.0, 1e-3), seed=0, progress=NullProgress(), device="cpu")
+    result = bench.run(
+        "dp_sgd",
+        task,
+        bench.PrivacyBudget(3.0, 1e-3),
+        seed=0,
+        progress=NullProgress(),
+        execution=bench.ExecutionOptions(device="cpu"),
+    )
     assert result.model is not None
     trained = result.model[0]
     assert torch.equal(trained.weight_mask, layer.weight_mask)

@@ -16,11 +16,12 @@ import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.training.alone import Alone
 from dphpo_bench.training.clipping import Abadi
-from dphpo_bench.training.evaluation import all_outputs, total_score
+from dphpo_bench.training.evaluation import all_outputs
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.loop import LoopEngine
 from dphpo_bench.training.losses import Objective
 from dphpo_bench.training.own_model import OwnModel
+from dphpo_bench.training.values import total_score
 from tests.own_task import array_task
 from tests.training.models import flat
 
@@ -293,12 +294,12 @@ def test_one_more_record_changes_no_others_result(name: str) -> None:
     engine = model.engine(model.model)
     assert type(engine) is (LayerwiseEngine if any(part in name for part in BY_VMAP) else LoopEngine)
     ids, targets = records()
-    scored = model.scored(model.model)
+    scored = model.like(model.model)
 
     def results(rows: list[int]) -> Tensor:
         """Return losses, a clipped sum and a sum of scores."""
         some = bench.Records(ids[rows], targets[rows])
-        score = torch.tensor([total_score(scored, model.scores, some)])
+        score = torch.tensor([total_score(scored, model._objective.scores, some)])
         losses = engine.losses(some.inputs, some.targets)
         sums = flat(engine.clipped_sum(some.inputs, some.targets, Abadi(BOUND)))
         return torch.cat([losses.sum().view(1).double(), sums.double(), score.double()])
@@ -356,14 +357,14 @@ def test_losses_and_scores_are_of_one_record_each(name: str) -> None:
 
     torch.manual_seed(0)
     model = own(lambda: Network(PLAIN), Objective(losses, scores))
-    engine, scored, (ids, targets) = model.engine(model.model), model.scored(model.model), records()
+    engine, scored, (ids, targets) = model.engine(model.model), model.like(model.model), records()
     single = [engine.losses(ids[[row]], targets[[row]]) for row in range(N)]
     torch.testing.assert_close(engine.losses(ids, targets), torch.cat(single))
     sums = [flat(engine.clipped_sum(ids[[row]], targets[[row]], Abadi(BOUND))) for row in range(N)]
     torch.testing.assert_close(flat(engine.clipped_sum(ids, targets, Abadi(BOUND))), sum(sums), rtol=1e-5, atol=1e-7)
     some = bench.Records(ids, targets)
-    alone = [total_score(scored, model.scores, some, torch.tensor([row])) for row in range(N)]
-    assert total_score(scored, model.scores, some) == pytest.approx(sum(alone), abs=1e-5)
+    alone = [total_score(scored, model._objective.scores, some, torch.tensor([row])) for row in range(N)]
+    assert total_score(scored, model._objective.scores, some) == pytest.approx(sum(alone), abs=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -381,13 +382,13 @@ def test_objects_that_compute_losses_and_scores_keep_nothing() -> None:
 
     torch.manual_seed(0)
     model = own(lambda: Network(PLAIN), Objective(Scaled(bench.losses.cross_entropy), Scaled(confidence)))
-    engine, scored, (ids, targets) = model.engine(model.model), model.scored(model.model), records()
+    engine, scored, (ids, targets) = model.engine(model.model), model.like(model.model), records()
     some = bench.Records(ids, targets)
     for _ in range(2):
         single = torch.cat([engine.losses(ids[[row]], targets[[row]]) for row in range(N)])
         torch.testing.assert_close(engine.losses(ids, targets), single)
-        alone = [total_score(scored, model.scores, some, torch.tensor([row])) for row in range(N)]
-        assert total_score(scored, model.scores, some) == pytest.approx(sum(alone), abs=1e-5)
+        alone = [total_score(scored, model._objective.scores, some, torch.tensor([row])) for row in range(N)]
+        assert total_score(scored, model._objective.scores, some) == pytest.approx(sum(alone), abs=1e-5)
 
 
 @pytest.mark.parametrize("reads", [False, True])
