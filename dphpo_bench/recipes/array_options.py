@@ -20,14 +20,14 @@ Group = TypeVar("Group", bound=type)
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def _group(cls: Group) -> Group:
     """Make a frozen dataclass whose arguments are named, and checked by their types."""
-    made: Any = dataclass(frozen=True, kw_only=True)(cls)
-    made.__init__ = typed(made.__init__)
-    return made  # type: ignore[no-any-return]
+    group: Any = dataclass(frozen=True, kw_only=True)(cls)
+    group.__init__ = typed(group.__init__)
+    return group  # type: ignore[no-any-return]
 
 
 @_group
 class Labels:
-    """What the labels of an `ArrayTask` mean.
+    """Name and meaning of the labels of an `ArrayTask`.
 
     Attributes:
         target: the labels' name, where the records are a dictionary or a frame.
@@ -55,7 +55,7 @@ class Labels:
 
 @_group
 class Measures:
-    """What an `ArrayTask` minimises, what searches compare, and what is measured at the end.
+    """Losses that an `ArrayTask` minimises, scores that searches compare, and metrics of its test records.
 
     Attributes:
         losses: (outputs, targets) → a record's loss, shape (1,), of a batch of one; default: by kind.
@@ -71,7 +71,7 @@ class Measures:
 
 @_group
 class TrainingOptions:
-    """How an `ArrayTask` is trained, unless a method tunes it.
+    """Options for the training of an `ArrayTask`, unless a method tunes them.
 
     Attributes:
         batch_size: expected batch size; default: `default_batch_size`.

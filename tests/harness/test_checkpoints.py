@@ -97,7 +97,7 @@ def test_a_rate_that_grows_goes_on_where_it_was(tmp_path: Path, monkeypatch: pyt
     task = array_task("far", records, nn.Linear(5, 1), test, **options)
     unbroken = run(tmp_path / "whole", "hyfreedp", task, checkpoint_every=None)
 =======
-    task = bench.ArrayTask("far", records, nn.Linear(5, 1), test, **options)
+    task = array_task("far", records, nn.Linear(5, 1), test, **options)
     unbroken = run(tmp_path / "whole", "hyfreedp", task, execution=every(None))
 >>>>>>> main
     rates = {step["learning_rate"] for step in unbroken.record.released["path"]}
