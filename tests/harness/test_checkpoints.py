@@ -93,13 +93,8 @@ def test_a_rate_that_grows_goes_on_where_it_was(tmp_path: Path, monkeypatch: pyt
     numbers = inputs @ torch.tensor([100.0, 3.0, 1.0, 0.3, 0.1])  # far away: the rate grows all the way
     records, test = (inputs[:192], numbers[:192]), (inputs[192:], numbers[192:])
     options: dict[str, Any] = {"kind": "regression", "public": True, "batch_size": 32, "epochs": 4}
-<<<<<<< HEAD
-    task = array_task("far", records, nn.Linear(5, 1), test, **options)
-    unbroken = run(tmp_path / "whole", "hyfreedp", task, checkpoint_every=None)
-=======
     task = array_task("far", records, nn.Linear(5, 1), test, **options)
     unbroken = run(tmp_path / "whole", "hyfreedp", task, execution=every(None))
->>>>>>> main
     rates = {step["learning_rate"] for step in unbroken.record.released["path"]}
     assert len(rates) > 1
     for step in (7, 20):

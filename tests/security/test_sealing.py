@@ -25,7 +25,6 @@ from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.session.batch import gradients_together
 from dphpo_bench.session.session import Session
 from tests.conftest import TinyTask
-from tests.own_task import array_task
 
 TRIAL = bench.events.gaussian(8.0)
 RUNS = bench.search.UniformCount(3, 6)
@@ -124,13 +123,8 @@ def test_raw_records_are_taken_back(tiny_task) -> None:
             return finish(session)
 
     data = tiny_task.load_train(DataSource.resolve())
-<<<<<<< HEAD
-    task = array_task("own", (data.inputs, data.targets), nn.Linear(5, 3))
-    run = bench.run(Raw(), task, bench.PrivacyBudget(8.0, 1e-4), seed=0, not_private=True)
-=======
     task = bench.ArrayTask("own", (data.inputs, data.targets), nn.Linear(5, 3))
     run = bench.run(Raw(), task, bench.PrivacyBudget(8.0, 1e-4), seed=0, account=bench.AccountOptions(not_private=True))
->>>>>>> main
     assert run.record.status == "ok"
     assert [split.inputs.numel() + split.targets.numel() for split in kept] == [0, 0]
     assert torch.equal(task.load_train(DataSource.resolve()).inputs, data.inputs)  # the curator still has them
