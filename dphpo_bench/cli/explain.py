@@ -20,12 +20,11 @@ from dphpo_bench.cli.sweep import interrupted_by_sigterm
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dphpo_bench.leaderboard.questions import Question
-    from dphpo_bench.leaderboard.values import Split
     from dphpo_bench.records.measure import Measure
     from dphpo_bench.records.reading import Result
     from dphpo_bench.records.record import RunRecord
     from dphpo_bench.records.store import RecordStore
+    from dphpo_bench.sweep.extra_runs import Question, Split
 
 MAX_TEXT = 70
 
@@ -64,9 +63,9 @@ def explain_command(
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.account import DEFAULT
     from dphpo_bench.harness.counting import check_may_spend
-    from dphpo_bench.leaderboard.questions import Workshop, questions
     from dphpo_bench.records import reading
     from dphpo_bench.records.store import RecordStore
+    from dphpo_bench.sweep.extra_runs import Workshop, questions
     from dphpo_bench.sweep.private_cells import PrivateCells
     from dphpo_bench.sweep.resources import Resources
     from dphpo_bench.sweep.running import executor_for, run_cells
@@ -135,7 +134,7 @@ def _read(paths: list[Path]) -> "tuple[Path, list[Result]]":
 
 def _explainable(records: "list[RunRecord]") -> "list[RunRecord]":
     """Return the record, or of several the private ones."""
-    from dphpo_bench.leaderboard.values import REPLAY
+    from dphpo_bench.sweep.extra_runs import REPLAY
 
     return records if len(records) == 1 else [
         record for record in records

@@ -20,6 +20,7 @@ from dphpo_bench.recipes.array_task import ArrayTask
 from dphpo_bench.testing.small_tasks import Excerpt
 from dphpo_bench.training.randomness import Streams
 from tests.conftest import TinyTask
+from tests.own_task import array_task
 
 N, PATIENTS = 400, 100
 RANDOM = np.random.default_rng(0)
@@ -34,7 +35,7 @@ BUDGET = bench.PrivacyBudget(3, 1e-3)
 
 def make(unit: Any = NAMES, **changes: Any) -> ArrayTask:
     arguments: dict[str, Any] = {"name": "visits", "train": (X, Y), "model": nn.Linear(4, 2), "unit": unit, **changes}
-    return ArrayTask(**arguments)
+    return array_task(**arguments)
 
 
 def groups(units: Any) -> set[frozenset[int]]:
