@@ -16,7 +16,7 @@ from dphpo_bench.base.errors import DataError
 from dphpo_bench.data.columns import Category, Date, Number
 from dphpo_bench.data.encoding import Columns, encode
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.recipes.array_task import ArrayTask
+from tests.own_task import array_task
 
 COLUMNS = {
     "age": Number(typical=40, spread=20),
@@ -97,13 +97,15 @@ def test_an_array_task_encodes_its_tables() -> None:
     )
     columns = {"age": Number(0, 1), "sex": Category(("f", "m"))}
     train, test = frame, frame.drop(columns="who")[["age", "sex", "labels"]]
-    task = ArrayTask("t", train, nn.Linear(3, 2), test, columns=columns, unit="who", batch_size=2)
+    task = array_task("t", train, nn.Linear(3, 2), test, columns=columns, unit="who", batch_size=2)
     assert task.columns == Columns(columns)
     assert task.facts.unit == "who"
     source = DataSource.resolve()
     assert task.load_train(source).inputs.tolist() == task.load_test(source).inputs.tolist()
     assert task.load_train(source).inputs[1].tolist() == [2, 1, 0]
-    assert ArrayTask("t", (test[["sex", "age"]], test["labels"]), nn.Linear(3, 2), columns=columns).facts.n_records == 4
+    assert (
+        array_task("t", (test[["sex", "age"]], test["labels"]), nn.Linear(3, 2), columns=columns).facts.n_records == 4
+    )
 
 
 NEAR = {
@@ -124,7 +126,7 @@ def test_other_values_that_look_like_declared_ones_are_named_once_a_column(value
     frame = pd.DataFrame({"job": [value, "secret", "", "Zürich"], "y": [0, 1, 0, 1]})
     column = Category(("State-gov", "Zürich", 1), other=True)
     with pytest.warns(UserWarning, match="Values of job count as others") as seen:
-        task = ArrayTask("t", frame, nn.Linear(4, 2), frame, columns={"job": column}, target="y", batch_size=2)
+        task = array_task("t", frame, nn.Linear(4, 2), frame, columns={"job": column}, target="y", batch_size=2)
     (warning,) = map(str, (each.message for each in seen))
     assert f"look like {known!r} ({kind}). Mend them" in warning
     assert "secret" not in warning

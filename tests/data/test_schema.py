@@ -15,6 +15,7 @@ from torch import nn
 import dphpo_bench as bench
 from dphpo_bench import Category, Columns, Date, Number, schema
 from dphpo_bench.base.errors import DataError, InvalidValueError
+from tests.own_task import array_task
 
 
 def public_table() -> pd.DataFrame:
@@ -74,7 +75,7 @@ def test_names_of_persons_are_no_categories() -> None:
 
 
 def private_task(train: object) -> bench.ArrayTask:
-    return bench.ArrayTask("t", train, nn.Linear(1, 2), columns={"age": Number(50, 20)})
+    return array_task("t", train, nn.Linear(1, 2), columns={"age": Number(50, 20)})
 
 
 def test_private_records_are_refused() -> None:
@@ -94,7 +95,7 @@ def test_records_that_were_learned_from_are_refused_as_private(part: slice) -> N
         private_task(frame[part])
     with pytest.raises(InvalidValueError, match=r"that bench\.schema has not seen"):
         private_task((frame[part], frame["labels"][part]))
-    assert bench.ArrayTask("t", frame, nn.Linear(1, 2), columns=proposal, public=True).columns is proposal
+    assert array_task("t", frame, nn.Linear(1, 2), columns=proposal, public=True).columns is proposal
 
 
 @pytest.mark.parametrize(
@@ -129,8 +130,8 @@ def test_a_file_with_another_delimiter_is_named(text: str, mark: str, door: str)
         "schema": lambda: schema(frame),
         "leave_out": lambda: schema(frame, leave_out="y"),
         "encode": lambda: columns.encode(frame),
-        "task": lambda: bench.ArrayTask("t", frame, nn.Linear(1, 2), target="y"),
-        "task with columns": lambda: bench.ArrayTask("t", frame, nn.Linear(1, 2), target="y", columns=columns),
+        "task": lambda: array_task("t", frame, nn.Linear(1, 2), target="y"),
+        "task with columns": lambda: array_task("t", frame, nn.Linear(1, 2), target="y", columns=columns),
     }
     with pytest.raises(DataError, match=re.escape(f"pandas.read_csv(…, sep='{mark}')")):
         doors[door]()
