@@ -1,19 +1,29 @@
-"""Kinds of columns of a table, each encoded by constants that are known without looking at private records."""
+"""Columns of a table as numbers, by public constants: anything learned from private records would be a release.
 
-import math
+>>> columns = Columns({"age": Number(typical=40, spread=15), "employer": Category(("Private", "State-gov"))})
+>>> columns.encode({"employer": ["State-gov"], "age": [39]})
+tensor([[-0.0667,  0.0000,  1.0000]])
+"""
+
+import json
+import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import date, datetime, tzinfo
 from decimal import Decimal
 from numbers import Real
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 from zoneinfo import ZoneInfo
 
 from dphpo_bench.base.checks import exact_int, quoted
-from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.errors import DataError, InvalidValueError
+from dphpo_bench.base.files import read_whole, write_whole
+from dphpo_bench.base.text import compact_json, shown
 
-Standin = float | Literal["typical"] | None
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CYCLES = {"day": 1.0, "week": 7.0, "year": 365.2425}
 """Cycles of a calendar, in days."""
@@ -23,6 +33,8 @@ _EXACT = {2: 2**11, 4: 2**24}
 """Floats of so many bytes may stand for several whole numbers from here on; those of Python from 2^53."""
 
 ZONE_WAY_OUT = 'declare Date(…, zone="UTC"), or another zone whose clock counts'
+
+_MAX_BYTES = 2**26
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,17 +56,16 @@ class Number:
     typical: float
     spread: float
     logarithmic: bool = False
-    missing: Standin = None
+    missing: float | Literal["typical"] | None = None
     indicator: bool = False
 
     def __post_init__(self) -> None:
-        _set(self, typical=_constant(self, "typical"), spread=_spread(self))
-        _flags(self, "logarithmic", "indicator")
+        _set(self, typical=_constant(self, "typical"), spread=_constant(self, "spread", positive=True))
         if self.missing not in (None, "typical"):
             _set(self, missing=_constant(self, "missing"))
             if self.logarithmic and float(self.missing or 0) <= -1:
                 raise InvalidValueError(f"Expected missing above -1 of a logarithmic Number, got {self.missing}.")
-        _check_indicator(self)
+        _check_flags(self, "logarithmic", "indicator")
 
     def __repr__(self) -> str:
         return _code(self, "typical", "spread", "logarithmic")  # of which the fingerprint of `adult` is a hash
@@ -85,23 +96,19 @@ class Category:
 
     def __post_init__(self) -> None:
         values = self.values
-        if isinstance(values, str):
+        if isinstance(values, str | bytes) or not (isinstance(values, Sequence) or hasattr(values, "__array__")):
             raise InvalidValueError(
-                f"Expected values to be a tuple of categories, got the text {quoted(values)}; write "
-                f"({quoted(values)},): parentheses without a comma make no tuple."
-            )
-        if isinstance(values, bytes) or not (isinstance(values, Sequence) or hasattr(values, "__array__")):
-            raise InvalidValueError(
-                f"Expected values to be a tuple of categories, in an order that stays, got a {type(values).__name__}."
+                f"Expected values to be a tuple of categories, in an order that stays, such as ('a',), got a "
+                f"{type(values).__name__} {quoted(values)}."
             )
         values = tuple(map(_category, values))
-        for (_, value), times in Counter((type(value), value) for value in values).items():
-            if times > 1:
-                raise InvalidValueError(f"Expected different categories, got {quoted(value)} twice; remove one.")
-        if not values:
-            raise InvalidValueError("Expected at least one category in values, got none.")
+        counts = Counter((type(value), value) for value in values)
+        twice = [value for (_, value), times in counts.items() if times > 1]
+        if twice or not values:
+            got = f"{quoted(twice[0])} twice" if twice else "none"
+            raise InvalidValueError(f"Expected at least one category in values, each once, got {got}.")
         _set(self, values=values)
-        _flags(self, "other")
+        _check_flags(self, "other")
 
     def __repr__(self) -> str:
         return _code(self, "values")
@@ -141,16 +148,14 @@ class Date:
     indicator: bool = False
 
     def __post_init__(self) -> None:
-        _set(self, spread=_spread(self))
-        _flags(self, "indicator")
+        _set(self, spread=_constant(self, "spread", positive=True))
         cycles = self.cycles
-        if not isinstance(cycles, list | tuple) or any(cycle not in list(CYCLES) for cycle in cycles):
+        is_list = isinstance(cycles, list | tuple)
+        if not is_list or any(name not in list(CYCLES) for name in cycles) or len({*cycles}) < len(cycles):
             raise InvalidValueError(
-                f"Expected cycles to be a tuple of {', '.join(map(repr, CYCLES))}, such as ('week',), got "
+                f"Expected cycles to be a tuple of {', '.join(map(repr, CYCLES))}, each once, such as ('week',), got "
                 f"{quoted(cycles)}."
             )
-        if len(set(cycles)) < len(cycles):
-            raise InvalidValueError(f"Expected different cycles, got {quoted(cycles)}.")
         _set(self, cycles=tuple(cycles))
         zone = self.clock()
         for name in ("typical", "missing"):
@@ -165,7 +170,7 @@ class Date:
                 ) from None
             text = moment.isoformat()
             _set(self, **{name: text.removesuffix("T00:00:00")})
-        _check_indicator(self)
+        _check_flags(self, "indicator")
 
     def __repr__(self) -> str:
         return _code(self, "typical", "spread")
@@ -255,43 +260,26 @@ def _set(column: Any, **values: Any) -> None:
         object.__setattr__(column, name, value)
 
 
-def _constant(column: Any, name: str) -> float:
+def _constant(column: Any, name: str, *, positive: bool = False) -> float:
     """Return a constant as Python's int or float."""
     value = getattr(column, name)
-    if isinstance(value, bool) or not isinstance(value, Real | Decimal) or not _is_finite(value):
-        or_else = ' or "typical"' if name == "missing" else ""
+    is_number = isinstance(value, Real | Decimal) and not isinstance(value, bool)
+    if not is_number or not abs(value) <= sys.float_info.max or (positive and value <= 0):  # NaN is not, either
+        rule = "a finite number above 0" if positive else "a finite number"
+        rule += ' or "typical"' if name == "missing" else ""
         raise InvalidValueError(
-            f"Expected {name} of {type(column).__name__} to be a finite number{or_else}, known without looking at the "
-            f"private records, got {quoted(value)}."
+            f"Expected {name} of {type(column).__name__} to be {rule}, known without looking at the private "
+            f"records, got {quoted(value)}."
         )
     whole = exact_int(value)
     return float(value) if whole is None else whole
 
 
-def _is_finite(value: Any) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number beyond the largest float
-        return False
-
-
-def _spread(column: Any) -> float:
-    spread = _constant(column, "spread")
-    if spread <= 0:
-        raise InvalidValueError(
-            f"Expected spread > 0 of {type(column).__name__}, got {spread}; it is how far typical values lie apart."
-        )
-    return spread
-
-
-def _flags(column: Any, *names: str) -> None:
+def _check_flags(column: Any, *names: str) -> None:
     for name in names:
         if not isinstance(getattr(column, name), bool):
             raise InvalidValueError(f"Expected {name} to be True or False, got {quoted(getattr(column, name))}.")
-
-
-def _check_indicator(column: Any) -> None:
-    if column.indicator and column.missing is None:
+    if "indicator" in names and column.indicator and column.missing is None:
         raise InvalidValueError(
             'Expected missing= with indicator=True: the value that stands for missing ones, such as missing="typical".'
         )
@@ -305,3 +293,162 @@ def _code(column: Any, *always: str) -> str:
         if field.name in always or getattr(column, field.name) != field.default
     ]
     return f"{type(column).__name__}({', '.join(shown_fields)})"
+
+
+class Columns(Mapping[str, Column | None]):
+    """The declared columns of a table, in their order; it does not change.
+
+    Declare each from documents or general knowledge: constants learned from private records would be a release that no
+    budget pays for.
+
+    Args:
+        columns: by name, how each is encoded; None leaves a column out of the inputs.
+
+    Raises:
+        InvalidValueError: if it is no mapping of names to columns, or leaves all out.
+    """
+
+    def __init__(self, columns: Mapping[str, Column | None]) -> None:
+        if not isinstance(columns, Mapping):
+            raise InvalidValueError(
+                f'Expected columns by name, such as {{"age": Number(40, 15)}}, got {type(columns).__name__} '
+                f"{shown(columns)}."
+            )
+        for name, column in columns.items():
+            if not isinstance(name, str):
+                raise InvalidValueError(f"Expected names of columns to be texts, got {quoted(name)}.")
+            if not isinstance(column, Number | Category | Date | None):
+                raise InvalidValueError(
+                    f"Expected column {shown(name)} to be a Number, a Category, a Date or None, got {quoted(column)}."
+                )
+        if all(column is None for column in columns.values()):
+            raise InvalidValueError("Expected at least one column that is not None; the inputs would be empty.")
+        self._columns = dict(columns)
+
+    def __getitem__(self, name: str) -> Column | None:
+        return self._columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def __eq__(self, other: object) -> bool:
+        """Compare names, constants and order: another order is another encoding."""
+        return isinstance(other, Columns) and list(self.items()) == list(other.items())
+
+    def __hash__(self) -> int:
+        return hash(compact_json(self.to_json()))
+
+    def __repr__(self) -> str:
+        """Return Python code."""
+        return "\n".join(["Columns({", *(f"    {name!r}: {column!r}," for name, column in self.items()), "})"])
+
+    @property
+    def size(self) -> int:
+        """Number of inputs."""
+        return sum(column.size for column in self.values() if column is not None)
+
+    def encode(self, data: Any) -> "Tensor":
+        """Encode a table as inputs, float32, shape (n, size).
+
+        Args:
+            data: a frame of pandas, polars or Arrow, a dictionary of columns, or a sequence of dictionaries, whose
+                columns are found by name. Or an array or a sequence of rows, with a value for each column in their
+                order.
+
+        Raises:
+            DataError: if the table has other columns, or a value is not as declared; with its row and column.
+        """
+        from dphpo_bench.data.tables import encoded_table, frame_of
+
+        return encoded_table(frame_of(data, self), self)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return JSON values, a dictionary for each column in their order; constants that are defaults are left out."""
+        return [{"name": name, **_column_json(column)} for name, column in self.items()]
+
+    @classmethod
+    def from_json(cls, value: Any) -> "Columns":
+        """Return the columns that `to_json` described.
+
+        Raises:
+            DataError: if it is something else.
+        """
+        try:
+            columns = dict(map(_column_of, value if isinstance(value, list) else [value]))
+            if isinstance(value, list) and len(columns) < len(value):
+                raise ValueError("a name stands twice")
+            return cls(columns)
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"Expected columns as Columns.to_json returns them, got {shown(value)}: "
+                f"{shown(error, 200).rstrip('.')}."
+            ) from None
+
+    def write(self, path: str | Path) -> Path:
+        """Write a JSON file, whole or not at all; it replaces an older one. Returns its path.
+
+        Raises:
+            DataError: if it cannot be written.
+        """
+        text = json.dumps(self.to_json(), indent=2, ensure_ascii=False) + "\n"
+        try:
+            return write_whole(Path(path), text)
+        except (OSError, TypeError, ValueError) as error:  # the last two: no path
+            reason = getattr(error, "strerror", None) or error
+            raise DataError(f"Cannot write the columns {shown(path, 300)}: {shown(reason)}.") from None
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Columns":
+        """Read a file that `write` wrote.
+
+        Raises:
+            DataError: if there is none, or it holds something else.
+        """
+        try:
+            return cls.from_json(json.loads(read_whole(Path(path), _MAX_BYTES).decode("utf-8-sig")))
+        except (OSError, TypeError, ValueError, RecursionError, DataError) as error:  # no path, no JSON, no columns
+            reason = shown(getattr(error, "strerror", None) or error, 300).rstrip(".")
+            raise DataError(f"Cannot read the columns {shown(path, 300)}: {reason}.") from None
+
+
+def encode(data: Any, columns: Mapping[str, Column | None]) -> "Tensor":
+    """Encode a table as inputs, float32, shape (n, sum of the columns' sizes).
+
+    Args:
+        data: a table; see `Columns.encode`.
+        columns: how each is encoded; None leaves a column out.
+
+    Raises:
+        DataError: if the table has other columns, or a value is not as declared; with its row and column.
+        InvalidValueError: if `columns` are none.
+    """
+    return (columns if isinstance(columns, Columns) else Columns(columns)).encode(data)
+
+
+_KINDS: dict[str, type[Column]] = {"number": Number, "category": Category, "date": Date}
+
+
+def _column_json(column: Column | None) -> dict[str, Any]:
+    """Return a column's kind and constants but those that are defaults."""
+    if column is None:
+        return {"kind": "left out"}
+    kind = next(kind for kind, cls in _KINDS.items() if isinstance(column, cls))
+    values = {field.name: getattr(column, field.name) for field in fields(column)}
+    changed = {field.name: values[field.name] for field in fields(column) if values[field.name] != field.default}
+    return {"kind": kind} | {
+        name: list(value) if isinstance(value, tuple) else value for name, value in changed.items()
+    }
+
+
+def _column_of(value: Any) -> tuple[str, Column | None]:
+    """Return the name and the column of JSON values; raise TypeError or ValueError if they are none."""
+    constants = dict(value) if isinstance(value, dict) else {}
+    name, kind = constants.pop("name", None), constants.pop("kind", None)
+    if kind == "left out" and not constants:
+        return name, None
+    if kind not in _KINDS:
+        raise ValueError(f"expected a kind of column among {', '.join([*_KINDS, 'left out'])}")
+    return name, _KINDS[kind](**constants)

@@ -9,7 +9,7 @@ from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.tensors import Records, Tensors, each, length
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.task import Input, Kind, Task
-from dphpo_bench.data.encoding import Columns
+from dphpo_bench.data.columns import Columns
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.training.target_scale import TargetScale
 
@@ -220,7 +220,7 @@ class TrainedModel(Displayed):
         declared = self.inputs if self.columns is None else self.columns
         if isinstance(declared, Input) or (self.columns is None and not isinstance(data, Mapping)):
             return data  # of a frame, the inputs are selected
-        from dphpo_bench.data.encoded_tables import without_columns
+        from dphpo_bench.data.tables import without_columns
 
         return without_columns(data, {*self.consumed} - {*declared})
 
