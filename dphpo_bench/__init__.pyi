@@ -8,7 +8,6 @@ from . import hyfreedp as hyfreedp
 from . import lightning as lightning
 from . import losses as losses
 from . import metrics as metrics
-from . import mlflow as mlflow
 from . import optuna as optuna
 from . import parameters as parameters
 from . import recipes as recipes

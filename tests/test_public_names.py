@@ -18,14 +18,13 @@ NAMESPACES = (
     "lightning",
     "losses",
     "metrics",
-    "mlflow",
     "optuna",
     "parameters",
     "recipes",
     "search",
     "transformers",
 )
-HEAVY = ("torch", "pandas", "optuna", "sklearn", "lightning", "mlflow", "transformers")
+HEAVY = ("torch", "pandas", "optuna", "sklearn", "lightning", "transformers")
 PER_LIBRARY = {"BudgetCallback"}  # one name for one thing, of several libraries
 
 

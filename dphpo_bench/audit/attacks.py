@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
     from dphpo_bench.contract.method import Method
     from dphpo_bench.data.source import DataSource
+    from dphpo_bench.harness.cache import Cache
     from dphpo_bench.harness.plan import CheckedPlan
-    from dphpo_bench.harness.plan_cache import PlanCache
     from dphpo_bench.privacy.budget import PrivacyBudget
     from dphpo_bench.records.record import Audit as AuditRecord
     from dphpo_bench.records.record import RunRecord
@@ -110,7 +110,7 @@ def recorded(
     source: "DataSource",
     device: str = "auto",
     progress: Progress | None = None,
-    plans: "PlanCache | None" = None,
+    cache: "Cache | None" = None,
     account: str | None = None,
 ) -> "RunRecord":
     """Return the record of the run without canaries; run it if there is no record yet, or no seed."""
@@ -129,7 +129,7 @@ def recorded(
             results_dir=store.root,
             device=device,
             progress=progress,
-            plans=plans,
+            cache=cache,
             check=False,
             account=account,
         ).record
@@ -283,11 +283,11 @@ def size_of(
     runs: int | None,
     attacks: Sequence[AttackName],
     confidence: float,
-    plans: "PlanCache | None" = None,
+    cache: "Cache | None" = None,
 ) -> Size:
     error, most = _largest_error(attacks, confidence), most_canaries(task)
     if canaries is None and runs is None:
-        curve = _curve(plan(method, task, budget, plans=plans), error)
+        curve = _curve(plan(method, task, budget, cache=cache), error)
         return default_size(curve, budget.delta, error, most)
     return Size(canaries or min(FEWEST, most), runs or 1)
 

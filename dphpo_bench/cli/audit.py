@@ -81,14 +81,14 @@ def audit_command(
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.account import Entry
     from dphpo_bench.harness.account_report import report_of
+    from dphpo_bench.harness.cache import Cache
     from dphpo_bench.harness.entry import account_of, default_seed
     from dphpo_bench.harness.plan import plan
-    from dphpo_bench.harness.plan_cache import PlanCache
     from dphpo_bench.records.store import RecordStore
 
     progress = make_progress(quiet)
     source = DataSource.resolve(data_dir, progress=progress)
-    plans = PlanCache.of(source)  # the record's run is planned once, not twice
+    cache = Cache.of(source)  # the record's run is planned once, not twice
     store = RecordStore(results_dir)
     where: dict[str, Any] = {
         "seed": options.parse_seed(seed, default_seed(on)),
@@ -97,15 +97,15 @@ def audit_command(
         "progress": progress,
     }
     with progress.track(f"Planning {audited.name} on {on.name}", 0):
-        checked = plan(audited, on, budget, plans=plans)
+        checked = plan(audited, on, budget, cache=cache)
         work = checked.plan.cost.examples
-        size = size_of(audited, on, budget, plans=plans, **sizes)
+        size = size_of(audited, on, budget, cache=cache, **sizes)
     releases = len(sizes["attacks"]) * size.runs
     book = account_of(on, store, account)
     if book:
         book.check([Entry.of(checked, 0)] * (1 + releases))
     with progress.whole(Meter((1 + releases) * work, "the bound")) as meter:
-        record = recorded(audited, on, budget, store, plans=plans, account=account, **where)
+        record = recorded(audited, on, budget, store, cache=cache, account=account, **where)
         meter.total = meter.done + releases * work  # there may have been a record
         sizes |= {"canaries": size.canaries, "runs": size.runs}
         outcome = audit(audited, on, budget, private_records=private_records, account=book, **sizes, **where)

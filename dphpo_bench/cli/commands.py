@@ -26,7 +26,6 @@ from dphpo_bench.cli.audit import audit_command
 from dphpo_bench.cli.check import check_command
 from dphpo_bench.cli.describe import describe_command
 from dphpo_bench.cli.explain import explain_command
-from dphpo_bench.cli.export import app as export_app
 from dphpo_bench.cli.leaderboard import app as leaderboard_app
 from dphpo_bench.cli.listing import data_command, list_command
 from dphpo_bench.cli.new import app as new_app
@@ -69,7 +68,6 @@ def options_of_all(
 
 app.add_typer(leaderboard_app, name="leaderboard")
 app.add_typer(new_app, name="new")
-app.add_typer(export_app, name="export")
 
 
 @app.command("run")
@@ -118,9 +116,8 @@ def run_command(
     from dphpo_bench.base.terminal import make_progress
     from dphpo_bench.cli.run_tables import run_table
     from dphpo_bench.data.source import DataSource
-    from dphpo_bench.harness.cost_cache import CostCache
+    from dphpo_bench.harness.cache import Cache
     from dphpo_bench.harness.entry import default_seed
-    from dphpo_bench.harness.plan_cache import PlanCache
     from dphpo_bench.harness.run import run
     from dphpo_bench.harness.saving import check_model_path, loading_code
 
@@ -138,8 +135,7 @@ def run_command(
         results_dir=results_dir,
         device=device,
         progress=progress,
-        plans=PlanCache.of(source),
-        costs=CostCache.of(source),
+        cache=Cache.of(source),
         secure_noise=secure_noise,
         check=False,
         account=account,

@@ -99,7 +99,7 @@ def run_table(result: "RunResult", saved: Path | None = None) -> "Table":
     rows = list(record.metric_texts().items())
     if guess := record.constant_guess:
         measure = shown_measure(identity.facts, record.metrics)
-        rows.append(("best constant guess", f"{measure.text(guess.value)}: this run is not clearly better"))
+        rows.append(("best constant guess", f"{measure.text(guess.value)}: this run is no better"))
     if record.released.get("winner", record) is None:
         rows.append(("trials", "none finished, so that nothing was trained: these are the initial weights"))
     rows += _unit_rows(identity.unit, identity.facts.get("n_records"))

@@ -12,7 +12,6 @@ from dphpo_bench.base.text import count, one_line, rounded_down, value_text
 from dphpo_bench.cli.plots import bar, step_plot
 from dphpo_bench.cli.risk_text import record_risk, risk_rows
 from dphpo_bench.records.choices import chosen, is_number, series, tried
-from dphpo_bench.records.guesses import guess_line
 from dphpo_bench.records.record import Privacy, RunRecord
 from dphpo_bench.records.statement import releases
 
@@ -69,7 +68,7 @@ def record_lines(record: RunRecord, oracle: RunRecord | None, again: str | None)
         yield one_line(record.error)
     yield ""
     yield from _side_by_side(record, oracle)
-    if line := guess_line(record):
+    if line := record.guess_line():
         yield from wrap(one_line(line, len(line)), width)
     yield from _drawn(record, width)
     if record.privacy:

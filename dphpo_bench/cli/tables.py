@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.text import MAX_LINE, compact_json, count, one_line, value_text, varying_names
 from dphpo_bench.cli.output import UNLIMITED_WIDTH, Columns, table
-from dphpo_bench.records.guesses import guesses_line
 from dphpo_bench.records.measure import ACCURACY, Measure, measure_named
-from dphpo_bench.records.reading import Result
+from dphpo_bench.records.reading import Result, guesses_line
 from dphpo_bench.records.record import Identity
 from dphpo_bench.records.tables import summary_rows
 

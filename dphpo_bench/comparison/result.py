@@ -20,9 +20,8 @@ from dphpo_bench.data.source import DataSource
 from dphpo_bench.leaderboard.means import metric_mean
 from dphpo_bench.leaderboard.texts import NOTHING, metric_text
 from dphpo_bench.leaderboard.values import Estimate
-from dphpo_bench.records.guesses import guesses_line
 from dphpo_bench.records.measure import Measure, compared_value
-from dphpo_bench.records.reading import Result
+from dphpo_bench.records.reading import Result, guesses_line
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.records.tables import frame

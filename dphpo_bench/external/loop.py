@@ -18,7 +18,7 @@ from dphpo_bench.external.procedure import Procedure
 from dphpo_bench.external.results import StudyResult, ended, written
 from dphpo_bench.external.scores import ScoreRule
 from dphpo_bench.external.standing import FINAL, Best, Standing
-from dphpo_bench.external.trials import StudyTrial, networks
+from dphpo_bench.external.trials import StudyTrial
 from dphpo_bench.harness.account import accounts_closed
 from dphpo_bench.session.access import draw_uniform
 from dphpo_bench.training.randomness import Streams
@@ -54,7 +54,7 @@ class Loop:
     _open: StudyTrial | None = None
     _outcome: Best | bytes | None = None
     _refusals: Sequence[DphpoBenchError] = ()  # of the trial under way
-    _older: list[ref[nn.Module]] | None = None  # networks from before the first trial, and those of trials
+    _older: list[ref[nn.Module]] = field(default_factory=list)  # networks of trials that are over
 
     def trials(self, run: DeclaredRun) -> Iterator[StudyTrial]:
         """Yield the trials; the result is there when they are over."""
@@ -144,7 +144,6 @@ class Loop:
     def _shown(self, trial: StudyTrial, streams: Streams) -> Iterator[StudyTrial]:
         """Yield a trial, hidden from everybody but the caller's code."""
         self._outcome, self._open, self._streams = None, trial, streams
-        self._older = networks() if self._older is None else self._older  # once, since it takes long
         with hidden(streams, self.show), accounts_closed() as self._refusals:
             trial.begin(self._older)
             yield trial

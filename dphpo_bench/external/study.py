@@ -16,13 +16,12 @@ from dphpo_bench.contract import registry
 from dphpo_bench.contract.method import Method
 from dphpo_bench.external.declaration import Declaration
 from dphpo_bench.external.declared import DeclaredRun
-from dphpo_bench.external.hiding import refuse_progress_bars
 from dphpo_bench.external.loop import Loop
 from dphpo_bench.external.procedure import EventOf, Procedure
 from dphpo_bench.external.results import StudyResult, read_back, warn_of, warn_of_training, written
 from dphpo_bench.external.scores import ScoreRule
 from dphpo_bench.external.spaces import checked_space, space_json
-from dphpo_bench.external.trials import OneOfAKind, StudyTrial, networks
+from dphpo_bench.external.trials import OneOfAKind, StudyTrial
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.training.randomness import Streams
 
@@ -53,8 +52,9 @@ class Study(OneOfAKind):
     before the first trial; a shuffled split of fixed sizes (`train_test_split`) is not quite that. Nothing but what the
     study returns is published.
 
-    Hidden while a trial runs: what it prints and logs, progress bars and warnings. Not hidden: how long the whole
-    takes, the files that training writes, generators and other objects that it changes, and what it sends elsewhere.
+    Hidden while a trial runs: what it prints and logs, warnings on standard error among it. Not hidden: how long the
+    whole takes, files that training writes, objects that it changes, and what it sends elsewhere; a progress bar around
+    the loop, displays of a notebook, and a list of warnings (docs/pitfalls.md).
 
     Args:
         space: hyperparameter → Optuna distribution, or a list of choices; None: trials draw their own by `draw`.
@@ -159,7 +159,7 @@ class Study(OneOfAKind):
         """
         streams = Streams(secrets.randbits(128)).within("rehearsal")
         trial = self._new_loop().trial(streams, streams)
-        trial.begin(networks())
+        trial.begin()
         self._rehearsals.append(trial)
         return trial
 
@@ -227,8 +227,6 @@ class Study(OneOfAKind):
         return Loop(self._plan, self._space, self._rule, self._repeatable, self._show)
 
     def _trials(self, loop: Loop) -> Iterator[StudyTrial]:
-        if not self._show:
-            refuse_progress_bars()
         if not _under_way.acquire(blocking=False):
             raise InvalidValueError(
                 "Another study is under way in this process, and a trial asks no other account. End its loop first; or "

@@ -1,11 +1,11 @@
 """A trial of a study, as the caller's training code sees it."""
 
-import gc
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import torch
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from torch import nn
 
 from dphpo_bench.base.checks import whole
@@ -17,9 +17,6 @@ from dphpo_bench.external.hiding import global_seeds, global_states, has_drawn_m
 from dphpo_bench.external.spaces import checked_space
 from dphpo_bench.training.randomness import Streams
 from dphpo_bench.training.sampling import poisson_sample
-
-if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
 
 MAX_RECORDS = 10**12
 
@@ -36,13 +33,6 @@ class OneOfAKind:
 
 class RefusedNameError(InvalidValueError, AttributeError):
     """A name that a trial or a study does not have."""
-
-
-def networks() -> "list[weakref.ref[nn.Module]]":
-    """Return all networks that there are in this process."""
-    everything = gc.get_objects()
-    kinds = {kind for kind in {type(each) for each in everything} if issubclass(kind, nn.Module)}
-    return [weakref.ref(each) for each in everything if type(each) in kinds]
 
 
 def networks_in(model: Any) -> "list[nn.Module]":
@@ -94,7 +84,7 @@ class StudyTrial(OneOfAKind):
     def __getattr__(self, name: str) -> NoReturn:
         error = RefusedNameError(
             f"A trial of a study has no {shown(name)}. It has params, noise_multiplier, generator, seed, is_final, "
-            "draw and sample; a hyperparameter is trial.params[name]."
+            "draw, suggest_float and its kin, and sample; a hyperparameter is trial.params[name]."
         )
         if not name.startswith("_"):
             self._mistake = error  # must not pass for a failed training
@@ -118,7 +108,7 @@ class StudyTrial(OneOfAKind):
         return dict(self._params)
 
     @property
-    def distributions(self) -> "dict[str, BaseDistribution]":
+    def distributions(self) -> dict[str, BaseDistribution]:
         """Distributions of what `draw` has drawn; a copy."""
         return dict(self._distributions)
 
@@ -136,16 +126,35 @@ class StudyTrial(OneOfAKind):
             InvalidValueError: if it is neither, was another one at an earlier draw of this name, or is of what changes
                 the event of a training.
         """
-        distribution = checked_space({name: values})[name]
+        try:
+            distribution = checked_space({name: values})[name]
+        except InvalidValueError as error:
+            self._mistake = error  # must not pass for a failed training
+            raise
         if self._distributions.setdefault(name, distribution) != distribution:
-            raise InvalidValueError(
+            self._mistake = InvalidValueError(
                 f"Expected {shown(name, form=repr)} to be drawn from one distribution in a trial, "
                 f"{shown(self._distributions[name])}, got {shown(distribution)}. Use another name."
             )
+            raise self._mistake
         if name not in self._params:
             seed = self._streams.derive("candidate", name)
             self._params[name] = search.draw({"value": distribution}, seed)["value"]
         return self._params[name]
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float:
+        """Draw a number from [low, high], as `draw` does and Optuna's trials are asked."""
+        return float(self.draw(name, FloatDistribution(low, high, log=log, step=step)))
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+        """Draw a whole number from [low, high]; see `suggest_float`."""
+        return int(self.draw(name, IntDistribution(low, high, log=log, step=step)))
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        """Draw one of the choices, all equally likely; see `suggest_float`."""
+        return self.draw(name, CategoricalDistribution(choices))
 
     def sample(self, n_records: int) -> "torch.Tensor":
         """Return the records that this trial may see.
@@ -173,11 +182,11 @@ class StudyTrial(OneOfAKind):
         self._lacks_sample, self._n_sampled = False, n_records
         return poisson_sample(n_records, rate, streams.generator("sample"))
 
-    def begin(self, older: "Sequence[weakref.ref[nn.Module]]") -> None:
+    def begin(self, older: "Sequence[weakref.ref[nn.Module]]" = ()) -> None:
         """Note the seeds and states of its generator and of the global ones, before training.
 
         Args:
-            older: networks that were there before this trial.
+            older: networks that earlier trials of the study trained.
         """
         self._seeds, self._older = self._present_seeds(), older
         self._states, self._global_state = self._present_states(), torch.get_rng_state()
@@ -201,8 +210,8 @@ class StudyTrial(OneOfAKind):
             for part in model.modules()
         ):
             raise InvalidValueError(
-                "Expected a model that was made in its trial, got one from before: the next trial would go on from "
-                "weights that this one trained, and ε covers independent trials. Build it in the trial, or train "
+                "Expected a model that was made in its trial, got one that an earlier trial trained: this one went on "
+                "from its weights, and ε covers independent trials. Build it in the trial, or train "
                 "copy.deepcopy(model)."
             )
         if isinstance(model, nn.Module):

@@ -12,7 +12,6 @@ from dphpo_bench.contract.seals import sealed
 from dphpo_bench.contract.task import Task, TaskFacts
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.attempt import Attempt
-from dphpo_bench.harness.plan import CheckedPlan
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.setup import Setup
 from dphpo_bench.harness.unlearned import DIVERGED, constant_guess, diverged
@@ -38,7 +37,7 @@ class Measured:
 
 
 def measure(
-    attempt: Attempt, model: "nn.Module", task: Task, source: DataSource, setup: Setup, checked: CheckedPlan
+    attempt: Attempt, model: "nn.Module", task: Task, source: DataSource, setup: Setup
 ) -> "tuple[Attempt, Measured, nn.Module | None]":
     """Return the attempt, which failed if a metric cannot be computed, the measurements, and the model.
 
@@ -55,7 +54,7 @@ def measure(
             if len(test):
                 outputs = _outputs(model, test, task, task.metrics)
                 metrics = _values(model, test, outputs, task.metrics)
-                guess = constant_guess(task, test, outputs, metrics, model, checked)
+                guess = constant_guess(task, test, outputs, metrics)
         if not complaints and metrics:
             further, complaints = _further(model, task, source, setup)
         if complaints:
@@ -64,7 +63,7 @@ def measure(
         reason = reason_of(failure, hide=setup.unseeded)
         if complaints:
             return attempt.failed(reason), Measured(), None
-        reason += f" {DIVERGED[0].upper()}{DIVERGED[1:]}." if diverged(outputs) else ""
+        reason += f" {DIVERGED}" if diverged(outputs) else ""
         return replace(attempt, status="failed", error=reason), Measured(), model
     return attempt, Measured(metrics, guess, further), model
 

@@ -206,7 +206,7 @@ def _risk_of(checked: CheckedPlan, attempt: Attempt) -> Risk:
     """Return the worse risk of plan and ledger: a run that stops early is as private as its plan."""
     if attempt.recomputed is None or not checked.end_to_end_private:
         return CERTAIN
-    return worst([checked.risk, checked.costs.risk(attempt.ledger.event, checked.plan.budget.delta)])
+    return worst([checked.risk, checked.cache.risk(attempt.ledger.event, checked.plan.budget.delta)])
 
 
 def epsilon_record(report: EpsilonReport) -> Epsilon:

@@ -33,6 +33,7 @@ from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import VOID, Account, Entry
 from dphpo_bench.harness.account_report import AccountReport, report_of
 from dphpo_bench.harness.attempt import Attempt, execute
+from dphpo_bench.harness.cache import Cache, code_of
 from dphpo_bench.harness.continuing import check_continuable, must_not_change, releases_of, with_checkpoints
 from dphpo_bench.harness.entry import (
     Counted,
@@ -47,7 +48,6 @@ from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.measuring import Measured, measure
 from dphpo_bench.harness.own_data import check_declared, check_same_data, data_digest, keeps_digest
 from dphpo_bench.harness.plan import CheckedPlan, plan
-from dphpo_bench.harness.plan_cache import code_of
 from dphpo_bench.harness.recording import RunFailedError, identity_of, record_of, task_identity, timed
 from dphpo_bench.harness.saving import write_model
 from dphpo_bench.harness.setup import CONDITIONS, SECURE_NOISE, Setup
@@ -56,7 +56,6 @@ from dphpo_bench.harness.trained import TrainedModel
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.event_kinds import needs_density
 from dphpo_bench.privacy.objective import NO_GRID
-from dphpo_bench.records.guesses import guess_line
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.session import checkpoints
@@ -65,9 +64,6 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
     from torch import nn
-
-    from dphpo_bench.harness.cost_cache import CostCache
-    from dphpo_bench.harness.plan_cache import PlanCache
 
 
 @dataclass(frozen=True, repr=False)
@@ -131,8 +127,7 @@ def run(
     results_dir: Path | str | None = None,
     device: "str | torch.device" = "auto",
     progress: Progress | None = None,
-    plans: "PlanCache | None" = None,
-    costs: "CostCache | None" = None,
+    cache: Cache | None = None,
     secure_noise: bool = False,
     check: bool = True,
     account: str | None = None,
@@ -155,8 +150,7 @@ def run(
         results_dir: where the record is written; None writes none.
         device: "auto", "cpu", "cuda" or a CUDA device by its number.
         progress: where long work reports to; default: standard error. `NullProgress()` for nothing.
-        plans: where plans are kept; None: the plan is made anew and not kept.
-        costs: where ε and risk are cached; None: they are computed anew.
+        cache: of plans, ε and risk; None: they are computed anew.
         secure_noise: draw exact noise on a grid, and everything else that privacy rests on from cryptographic
             generators (docs/accounting.md, secure noise). Needs OpenDP, no seed, and some 10 µs a coordinate.
         check: raise an error if the status of the run is not "ok". False: return the result all the same.
@@ -193,7 +187,7 @@ def run(
     setup = replace(setup, device=resolve_device(device), code=code_of(method, task))
     seconds: dict[str, float] = {}
     with timed(seconds, "plan"), setup.progress.track(f"Planning {method.name} on {task.name}", 0):
-        checked = plan(method, task, budget, plans=plans, costs=costs)
+        checked = plan(method, task, budget, cache=cache)
     if secure_noise and needs_density(checked.plan.event):
         raise InvalidValueError(NO_GRID)
     if counted:
@@ -254,7 +248,7 @@ def run(
         measured, model = Measured(), None
         if attempt.outcome:
             with timed(seconds, "test"), setup.progress.track("Testing", 0):
-                attempt, measured, model = measure(attempt, attempt.outcome.model, task, source, setup, checked)
+                attempt, measured, model = measure(attempt, attempt.outcome.model, task, source, setup)
         record = record_of(checked, identity, attempt, measured, seconds, setup)
         if entry:
             entry.end(attempt, record.status)
@@ -265,7 +259,7 @@ def run(
             checkpoints.discard(checkpoint)
         journal.discard()
     report = _reported(book, setup.progress) if book else None
-    if line := guess_line(record):
+    if line := record.guess_line():
         warnings.warn(line, stacklevel=3)
     if check and record.status != "ok":
         raise RunFailedError(record, path, model)

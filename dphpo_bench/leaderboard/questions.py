@@ -15,8 +15,8 @@ from dphpo_bench.contract.registry import make_method, make_task
 from dphpo_bench.contract.search_space import SCHEDULE
 from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
+from dphpo_bench.harness.cache import Cache
 from dphpo_bench.harness.plan import plan
-from dphpo_bench.harness.plan_cache import PlanCache
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.values import REPLAY, Split, counterpart
@@ -123,7 +123,7 @@ class Workshop:
         self._source = source
         self._resources = resources
         self._make_task = make_task
-        self._plan_cache = PlanCache.of(source)
+        self._cache = Cache.of(source)
         self._tasks: dict[tuple[str, str], tuple[Task, Mapping[str, Any]]] = {}
         self._plans: dict[tuple[object, ...], Plan[Any]] = {}
 
@@ -131,7 +131,7 @@ class Workshop:
         same = self.again(identity)
         key = (identity.method, compact_json(identity.parameters), identity.task, identity.model, same.budget)
         if key not in self._plans:
-            self._plans[key] = plan(same.method, same.task, same.budget, plans=self._plan_cache).plan
+            self._plans[key] = plan(same.method, same.task, same.budget, cache=self._cache).plan
         return self._plans[key]
 
     def again(self, identity: Identity) -> Cell:

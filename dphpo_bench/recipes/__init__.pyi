@@ -1,20 +1,15 @@
 from .banded_sgd import BandedSgd as BandedSgd
 from .continued import Training as Training
-from .dataset_task import Schedule as Schedule
 from .dp_sgd import HYPERPARAMETERS as HYPERPARAMETERS
 from .dp_sgd import DpSgd as DpSgd
 from .dp_sgd import dp_sgd_event as dp_sgd_event
 from .dp_sgd import trainable as trainable
 from .dp_sgd import training_steps as training_steps
-from .image_task import ImageTask as ImageTask
 from .optimizer_run import OptimizerRun as OptimizerRun
 from .optimizing import UpdateRule as UpdateRule
 from .optimizing import WeightAverage as WeightAverage
 from .parts import Augmentation as Augmentation
-from .parts import Images as Images
 from .parts import Input as Input
-from .parts import Split as Split
-from .parts import Table as Table
 from .picture_transforms import RandomFlip as RandomFlip
 from .picture_transforms import RandomShift as RandomShift
 from .probed_training import LEARNING_RATES as LEARNING_RATES
@@ -25,4 +20,3 @@ from .probed_training import parabola as parabola
 from .single_run import SingleRun as SingleRun
 from .single_run import TrainingMethod as TrainingMethod
 from .synthetic import SyntheticDraw as SyntheticDraw
-from .text_task import TextTask as TextTask

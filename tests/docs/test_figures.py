@@ -9,7 +9,7 @@ from tests.docs.scripts import script
 
 DOCS = Path(__file__).parents[2] / "docs"
 pytest.importorskip("jinja2")
-draw = script("figures/draw")
+draw = script("docs/figures/draw")
 
 
 @pytest.mark.parametrize("name", draw.FIGURES)
@@ -19,6 +19,7 @@ def test_figures_show_the_board_of_today(name: str) -> None:
 
 
 def test_every_figure_of_the_pages_is_drawn_by_the_script() -> None:
-    texts = [path.read_text() for path in (*DOCS.glob("*.md"), DOCS.parent / "README.md")]
-    shown = {name for text in texts for name in re.findall(r"!\[[^]]*\]\((?:docs/)?figures/([\w.]+)\)", text)}
+    pages = (DOCS.parent / "README.md", *DOCS.glob("*.md"), *DOCS.parent.glob("research/*.md"))
+    texts = [path.read_text() for path in pages]
+    shown = {name for text in texts for name in re.findall(r"!\[[^]]*\]\((?:\.\./)?(?:docs/)?figures/([\w.]+)\)", text)}
     assert shown == {f"{name}.svg" for name in draw.FIGURES} == {path.name for path in DOCS.glob("figures/*.svg")}

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import dphpo_bench as bench
-from dphpo_bench.harness import plan_cache
+from dphpo_bench.harness import cache
 from dphpo_bench.session import checkpoints
 from dphpo_bench.session.session import Session
 from tests.harness.children import ended, start
@@ -264,7 +264,7 @@ class TestPrivateRecords:
         private: dict[str, Any] = {"task": toy(public=False), "seed": None, "checkpoint_every": None}
         killed_at(7, monkeypatch, tmp_path, "dp_sgd", **private)
         with monkeypatch.context() as patched:
-            patched.setattr(plan_cache, "code_hash", lambda _: "edited")
+            patched.setattr(cache, "code_hash", lambda _: "edited")
             with pytest.raises(bench.errors.DphpoBenchError, match=r"by other code.* is a second release"):
                 run(tmp_path, "dp_sgd", **private)
         assert run(tmp_path, "dp_sgd", **private).record.status == "ok"

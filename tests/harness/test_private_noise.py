@@ -158,7 +158,7 @@ class TestAgain:
     ) -> None:
         number, _ = self.first(fixed_noise(), tmp_path)
         if change == "code":
-            monkeypatch.setattr("dphpo_bench.harness.plan_cache.code_hash", lambda _: "edited")
+            monkeypatch.setattr("dphpo_bench.harness.cache.code_hash", lambda _: "edited")
         task = own(version="2") if change == "task" else own()
         monkeypatch.setattr(bench.ArrayTask, "load_train", lambda *_: pytest.fail("the records were read"))
         method = fixed_noise(**{"method": {"extra_steps": 1}, "plan": {"steps": 7}}.get(change, {}))

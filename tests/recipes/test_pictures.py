@@ -13,11 +13,10 @@ import dphpo_bench as bench
 from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.data.images import content_hash, load_records, record_type
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.recipes import scattering
-from dphpo_bench.recipes.corruptions import Corruptions
-from dphpo_bench.recipes.dataset_task import Schedule
-from dphpo_bench.recipes.image_task import ImageTask
-from dphpo_bench.recipes.picture_features import EFFICIENTNET_LITE0, PictureFeatures
+from dphpo_bench.zoo import scattering
+from dphpo_bench.zoo.dataset_task import Schedule
+from dphpo_bench.zoo.image_task import Corruptions, ImageTask
+from dphpo_bench.zoo.vision import EFFICIENTNET_LITE0, PictureFeatures
 from tests.data.conftest import write_records
 
 FILE = "network.pth"
