@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from dphpo_bench.contract.further import FurtherTest
     from dphpo_bench.contract.search_space import Candidate
-    from dphpo_bench.data.columns import Columns
     from dphpo_bench.data.datasets import Dataset
+    from dphpo_bench.data.encoding import Columns
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.data.weights import Weights
     from dphpo_bench.training.augmentation import Augmentation

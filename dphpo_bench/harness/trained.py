@@ -9,7 +9,7 @@ from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.tensors import Records, Tensors, each, length
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.task import Input, Kind, Task
-from dphpo_bench.data.columns import Columns
+from dphpo_bench.data.encoding import Columns
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.training.target_scale import TargetScale
 

@@ -26,9 +26,11 @@ from dphpo_bench.contract.registry import task_of
 from dphpo_bench.contract.search_space import default_search_space
 from dphpo_bench.contract.task import Kind, Task, TaskFacts
 from dphpo_bench.data.arrays import as_inputs, as_records, column_names, parted, parted_units, without_column
-from dphpo_bench.data.columns import Column, Columns
+from dphpo_bench.data.columns import Column
+from dphpo_bench.data.encoding import Columns
 from dphpo_bench.data.labels import Class, declared_classes, implied_classes
-from dphpo_bench.data.tables import consumed_names, declare, encoded_tables
+from dphpo_bench.data.schema import declare
+from dphpo_bench.data.tables import consumed_names, encoded_tables
 from dphpo_bench.recipes.array_checks import (
     accepted,
     as_real,
