@@ -82,7 +82,7 @@ def audit_command(
     from dphpo_bench.harness.account import Entry
     from dphpo_bench.harness.account_report import report_of
     from dphpo_bench.harness.cache import Cache
-    from dphpo_bench.harness.entry import account_of, default_seed
+    from dphpo_bench.harness.counting import account_of, default_seed
     from dphpo_bench.harness.plan import plan
     from dphpo_bench.records.store import RecordStore
 

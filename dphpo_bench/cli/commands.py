@@ -117,8 +117,8 @@ def run_command(
     from dphpo_bench.cli.run_tables import run_table
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.cache import Cache
-    from dphpo_bench.harness.entry import default_seed
-    from dphpo_bench.harness.run import run
+    from dphpo_bench.harness.counting import default_seed
+    from dphpo_bench.harness.run import AccountOptions, ExecutionOptions, run
     from dphpo_bench.harness.saving import check_model_path, loading_code
 
     made_method, made_task, budget = options.resolve(method, task, model, epsilon, delta, settings, task_file)
@@ -131,17 +131,11 @@ def run_command(
         made_task,
         budget,
         seed=options.parse_seed(seed, None if secure_noise else default_seed(made_task)),
-        source=source,
         results_dir=results_dir,
-        device=device,
+        account=AccountOptions(account, not_private, again),
+        execution=ExecutionOptions(device, source, Cache.of(source), secure_noise, checkpoint_every),
         progress=progress,
-        cache=Cache.of(source),
-        secure_noise=secure_noise,
         check=False,
-        account=account,
-        not_private=not_private,
-        checkpoint_every=checkpoint_every,
-        again=again,
     )
     saved = result.save(save_model) if save_model and result.model is not None else None
     if as_json:

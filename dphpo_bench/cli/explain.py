@@ -53,10 +53,10 @@ def explain_command(
     from dphpo_bench.contract.task_files import TaskFiles
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.account import DEFAULT
-    from dphpo_bench.harness.entry import check_may_spend
-    from dphpo_bench.leaderboard.questions import Workshop, questions
+    from dphpo_bench.harness.counting import check_may_spend
     from dphpo_bench.records import reading
     from dphpo_bench.records.store import RecordStore
+    from dphpo_bench.sweep.extra_runs import Workshop, questions
     from dphpo_bench.sweep.private_cells import PrivateCells
     from dphpo_bench.sweep.resources import Resources
     from dphpo_bench.sweep.running import executor_for, run_cells
@@ -125,7 +125,7 @@ def _read(paths: list[Path]) -> "tuple[Path, list[Result]]":
 
 def _explainable(records: "list[RunRecord]") -> "list[RunRecord]":
     """Return the record, or of several the private ones."""
-    from dphpo_bench.leaderboard.values import REPLAY
+    from dphpo_bench.sweep.extra_runs import REPLAY
 
     return records if len(records) == 1 else [
         record for record in records

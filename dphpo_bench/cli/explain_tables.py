@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.text import one_line, value_text
 from dphpo_bench.cli.output import Columns, table
-from dphpo_bench.harness.repeating import changed_parameters
-from dphpo_bench.leaderboard.questions import Question
-from dphpo_bench.leaderboard.values import Split
+from dphpo_bench.harness.recording import changed_parameters
 from dphpo_bench.records.choices import chosen
 from dphpo_bench.records.measure import Measure, shown_measure
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
+from dphpo_bench.sweep.extra_runs import Question, Split
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -36,10 +36,10 @@ def results_command(
     In CSV, a text that a spreadsheet would take for a formula has an apostrophe in front.
     """
     from dphpo_bench.cli import tables
-    from dphpo_bench.leaderboard.values import REPLAY
     from dphpo_bench.records import export, reading
     from dphpo_bench.records.tables import frame
     from dphpo_bench.records.tables import summary as summarised
+    from dphpo_bench.sweep.extra_runs import REPLAY
 
     chosen_form = _result_format(form, as_json, output)
     results, skipped = reading.read_results(results_dir)

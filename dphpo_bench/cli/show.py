@@ -11,7 +11,7 @@ from dphpo_bench.cli import options
 from dphpo_bench.cli.output import complain, say, show_json
 
 if TYPE_CHECKING:
-    from dphpo_bench.leaderboard.questions import Oracles
+    from dphpo_bench.sweep.extra_runs import Oracles
 
 
 def show_command(
@@ -25,13 +25,13 @@ def show_command(
     task of your own lies, which the command needs that repeats the run.
     """
     from dphpo_bench.cli.show_tables import record_json, record_lines
-    from dphpo_bench.harness.repeating import Call
-    from dphpo_bench.leaderboard.standard import Standard
+    from dphpo_bench.harness.recording import Call
     from dphpo_bench.records.store import read_record
+    from dphpo_bench.sweep.extra_runs import ORACLE
 
     run = read_record(record)
     declared = run.accounting is not None
-    is_oracle = run.identity.method == Standard.builtin().oracle[0]
+    is_oracle = run.identity.method == ORACLE
     oracle = None if is_oracle or declared else read_oracles([record.absolute().parents[1]]).beside(run.identity)
     again = None if declared else str(Call.of_record(run, _place(run.identity.task, task_file)))
     if as_json:
@@ -54,12 +54,11 @@ def _place(task: str, task_file: str | None) -> str | None:
 
 def read_oracles(tasks: "Iterable[Path]") -> "Oracles":
     from dphpo_bench.base.errors import RecordError
-    from dphpo_bench.leaderboard.questions import Oracles
-    from dphpo_bench.leaderboard.standard import Standard
     from dphpo_bench.records.store import read_record
+    from dphpo_bench.sweep.extra_runs import ORACLE, Oracles
 
-    runs, oracle = [], Standard.builtin().oracle[0]
-    for file in sorted(file for folder in tasks for file in (folder / oracle).glob("*.json")):
+    runs = []
+    for file in sorted(file for folder in tasks for file in (folder / ORACLE).glob("*.json")):
         try:
             runs.append(read_record(file))
         except RecordError as error:

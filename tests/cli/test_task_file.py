@@ -23,8 +23,9 @@ class Net(nn.Module):
 
 labels = torch.arange(160) % 2
 rows = torch.randn(160, 2, generator=torch.Generator().manual_seed(0)) + 2 * labels[:, None]
+training = bench.TrainingOptions(epochs=2, learning_rate=0.1)
 task = bench.ArrayTask(
-    "file_rows", (rows[:120], labels[:120]), Net, (rows[120:], labels[120:]), public=True, epochs=2, learning_rate=0.1
+    "file_rows", (rows[:120], labels[:120]), Net, (rows[120:], labels[120:]), public=True, training=training
 )
 """
 

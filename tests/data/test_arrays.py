@@ -18,6 +18,7 @@ from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.tensors import leaves
 from dphpo_bench.data.arrays import as_inputs, as_records
 from dphpo_bench.data.numeric import as_tensor
+from tests.own_task import array_task
 
 N = 12
 X = np.arange(N * 3, dtype=np.float64).reshape(N, 3) / 4 - 2  # exact in float16
@@ -216,7 +217,7 @@ def test_units_and_categories_that_floats_may_have_merged_are_refused(floats: to
     with pytest.raises(DataError, match="is a number that its float type rounds"):
         bench.Columns(columns).encode({"id": ids})
     with pytest.raises(InvalidValueError, match="floats that may stand for several ids"):
-        bench.ArrayTask("t", (X[:4], Y[:4]), nn.Linear(3, 2), unit=ids)
+        array_task("t", (X[:4], Y[:4]), nn.Linear(3, 2), unit=ids)
     exact = torch.tensor([1, 2, 2**24 + 1], dtype=torch.float64)
     assert bench.Columns({"id": bench.Category((1, 2, 2**24, 2**24 + 1))}).encode({"id": exact})[2].tolist() == [
         0,
@@ -232,14 +233,14 @@ def test_columns_that_come_twice_are_named(declared: bool) -> None:
     frame = pd.concat([frame, frame[["labels"]]], axis=1)
     columns = {name: bench.Number(0, 1) for name in "abc"} if declared else None
     with pytest.raises(DataError, match=r"labels.*rename"):
-        bench.ArrayTask("t", frame, nn.Linear(3, 2), frame, columns=columns)
+        array_task("t", frame, nn.Linear(3, 2), frame, columns=columns)
 
 
 @pytest.mark.parametrize("unit", [None, "person"])
 def test_a_table_of_arrow(unit: str | None) -> None:
     table = pa.table({**{name: X[:, i] for i, name in enumerate("abc")}, "labels": Y, "person": np.arange(N) // 2})
     table = table if unit else table.drop_columns(["person"])
-    task = bench.ArrayTask("mine", table, nn.Linear(3, 2), table, unit=unit, batch_size=2)
+    task = array_task("mine", table, nn.Linear(3, 2), table, unit=unit, batch_size=2)
     train = task.load_train(SOURCE)
     assert torch.equal(leaves(train.inputs)[0].double(), torch.tensor(X))
     assert (train.units is None) == (unit is None)
@@ -265,7 +266,7 @@ def holders() -> dict[str, Any]:
 def test_what_the_caller_does_later_changes_nothing(form: str) -> None:
     data, held = holders()[form]
     weights = nn.Linear(3, 2)
-    task = bench.ArrayTask("mine", data, weights, data, unit=held[-1], pretrained=True, batch_size=2)
+    task = array_task("mine", data, weights, data, unit=held[-1], pretrained=True, batch_size=2)
     before = [
         part.clone() for split in (task.load_train(SOURCE), task.load_test(SOURCE)) for part in split.named().values()
     ]

@@ -15,6 +15,7 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.data.labels import declared_classes, encoded_labels
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.recipes.array_task import ArrayTask
+from tests.own_task import array_task
 
 SOURCE = DataSource.resolve("unused", "unused")
 X = np.random.default_rng(0).normal(size=(6, 4))
@@ -27,7 +28,7 @@ OUTPUTS = {"binary": 1, "regression": 1, "multilabel": 3}
 
 def task(labels: Any, *, kind: str = "classification", **changes: Any) -> ArrayTask:
     arguments: dict[str, Any] = {"train": (X, labels), "model": nn.Linear(4, OUTPUTS.get(kind, 2)), **changes}
-    return ArrayTask("mine", kind=kind, **arguments)  # type: ignore[arg-type]
+    return array_task("mine", kind=kind, **arguments)  # type: ignore[arg-type]
 
 
 def targets(made: ArrayTask) -> Any:

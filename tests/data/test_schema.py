@@ -12,6 +12,7 @@ from torch import nn
 import dphpo_bench as bench
 from dphpo_bench import Category, Columns, Date, Number, schema
 from dphpo_bench.base.errors import DataError, InvalidValueError
+from tests.own_task import array_task
 
 
 def public_table() -> pd.DataFrame:
@@ -71,7 +72,7 @@ def test_names_of_persons_are_no_categories() -> None:
 
 
 def private_task(train: object) -> bench.ArrayTask:
-    return bench.ArrayTask("t", train, nn.Linear(1, 2), columns={"age": Number(50, 20)})
+    return array_task("t", train, nn.Linear(1, 2), columns={"age": Number(50, 20)})
 
 
 def test_private_records_are_refused() -> None:
@@ -91,7 +92,7 @@ def test_records_that_were_learned_from_are_refused_as_private(part: slice) -> N
         private_task(frame[part])
     with pytest.raises(InvalidValueError, match=r"that bench\.schema has not seen"):
         private_task((frame[part], frame["labels"][part]))
-    assert bench.ArrayTask("t", frame, nn.Linear(1, 2), columns=proposal, public=True).columns is proposal
+    assert array_task("t", frame, nn.Linear(1, 2), columns=proposal, public=True).columns is proposal
 
 
 @pytest.mark.parametrize(

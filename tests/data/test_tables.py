@@ -17,11 +17,12 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import nn
 
-from dphpo_bench import ArrayTask, Category, Columns, Date, Number, encode
+from dphpo_bench import Category, Columns, Date, Number, encode
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.testing.small_tasks import Blobs
+from tests.own_task import array_task
 
 FRAME = pd.DataFrame({"age": [1.0, 2.0], "id": ["q", "r"], "sex": ["f", "m"]}, index=["first", "second"])
 COLUMNS = Columns({"age": Number(0, 1), "id": None, "sex": Category(("f", "m"))})
@@ -320,14 +321,14 @@ LABELLED = FRAME.assign(labels=[0, 1])
 )
 def test_a_task_of_a_wrong_table_is_one_line(train: Any, arguments: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message) as raised:
-        ArrayTask("t", **{"train": train, "model": nn.Linear(3, 2), "columns": COLUMNS, **arguments})
+        array_task("t", **{"train": train, "model": nn.Linear(3, 2), "columns": COLUMNS, **arguments})
     assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("form", [lambda frame: frame, lambda frame: frame.to_dict("records"), pa.Table.from_pandas])
 def test_a_task_takes_its_labels_and_ids_out_of_any_table(form: Callable[[Any], Any]) -> None:
     frame = LABELLED.assign(who=[7, 8]).reset_index(drop=True)
-    task = ArrayTask("t", form(frame), nn.Linear(3, 2), columns=COLUMNS, unit="who")
+    task = array_task("t", form(frame), nn.Linear(3, 2), columns=COLUMNS, unit="who")
     assert (task.facts.unit, task.facts.n_records) == ("who", 2)
     records = task.load_train(None)  # type: ignore[arg-type]
     assert (records.inputs.tolist(), records.targets.tolist()) == (ENCODED, [0, 1])
@@ -336,7 +337,7 @@ def test_a_task_takes_its_labels_and_ids_out_of_any_table(form: Callable[[Any], 
 def test_no_record_of_a_private_run_quotes_a_value() -> None:
     for make in (
         lambda: encode(FRAME.assign(sex="secret"), COLUMNS),
-        lambda: ArrayTask("t", LABELLED.assign(sex="secret"), nn.Linear(3, 2), columns=COLUMNS),
+        lambda: array_task("t", LABELLED.assign(sex="secret"), nn.Linear(3, 2), columns=COLUMNS),
     ):
         with pytest.raises(DataError, match="secret") as raised:
             make()
@@ -344,9 +345,9 @@ def test_no_record_of_a_private_run_quotes_a_value() -> None:
 
 
 def test_columns_are_part_of_a_tasks_identity() -> None:
-    plain = ArrayTask("t", (np.ones((2, 3)), [0, 1]), nn.Linear(3, 2))
+    plain = array_task("t", (np.ones((2, 3)), [0, 1]), nn.Linear(3, 2))
     tasks = [
-        ArrayTask("t", LABELLED, nn.Linear(3, 2), columns={**COLUMNS, "age": Number(0, spread)}) for spread in (1, 2)
+        array_task("t", LABELLED, nn.Linear(3, 2), columns={**COLUMNS, "age": Number(0, spread)}) for spread in (1, 2)
     ]
     assert plain.columns is None
     assert len({task.fingerprint(None) for task in (plain, *tasks)}) == 3  # type: ignore[arg-type]
@@ -400,13 +401,15 @@ def test_an_array_task_encodes_its_tables() -> None:
     )
     columns = {"age": Number(0, 1), "sex": Category(("f", "m"))}
     train, test = frame, frame.drop(columns="who")[["age", "sex", "labels"]]
-    task = ArrayTask("t", train, nn.Linear(3, 2), test, columns=columns, unit="who", batch_size=2)
+    task = array_task("t", train, nn.Linear(3, 2), test, columns=columns, unit="who", batch_size=2)
     assert task.columns == Columns(columns)
     assert task.facts.unit == "who"
     source = DataSource.resolve()
     assert task.load_train(source).inputs.tolist() == task.load_test(source).inputs.tolist()
     assert task.load_train(source).inputs[1].tolist() == [2, 1, 0]
-    assert ArrayTask("t", (test[["sex", "age"]], test["labels"]), nn.Linear(3, 2), columns=columns).facts.n_records == 4
+    assert (
+        array_task("t", (test[["sex", "age"]], test["labels"]), nn.Linear(3, 2), columns=columns).facts.n_records == 4
+    )
 
 
 def test_other_values_that_look_like_declared_ones_are_a_warning() -> None:

@@ -26,6 +26,7 @@ from dphpo_bench.harness.run import RunResult
 from dphpo_bench.harness.unlearned import best_guess
 from dphpo_bench.records.reading import read_results
 from dphpo_bench.records.record import RunRecord
+from tests.own_task import array_task
 
 LABELS = torch.tensor([0] * 30 + [1] * 12 + [2] * 8)
 BINARY = (torch.arange(100) < 7).float()
@@ -41,7 +42,7 @@ VALUES = X @ np.array([2.0, -1.0, 1.0, 0.0, 0.0, 0.0]) + GENERATOR.normal(size=6
 
 
 def result_of(inputs: Any, targets: Any, model: nn.Module, method: str = "hyfreedp", **changes: Any) -> RunResult:
-    task = bench.ArrayTask(
+    task = array_task(
         *("mine", (inputs[:400], targets[:400]), model, (inputs[400:], targets[400:])), public=True, **changes
     )
     return bench.run(method, task, BUDGET, seed=0, progress=bench.NullProgress())
@@ -120,7 +121,7 @@ def test_training_that_diverged_says_so() -> None:
     record = unlearned(inputs, CLASSES, model, "dp_sgd", learning_rate=1e15, optimizer="SGD")
     assert record.constant_guess is not None
     assert record.constant_guess.why.startswith("Some outputs are not finite: training diverged")
-    task = bench.ArrayTask(
+    task = array_task(
         *("mine", (inputs[:400], CLASSES[:400]), model, (inputs[400:], CLASSES[400:])),
         *(),
         public=True,
@@ -157,7 +158,7 @@ def test_predictions_of_one_class_are_named_though_the_first_metric_is_better() 
     rare = (inputs @ np.array([2.0, -1.0, 1.0, 0.0, 0.0, 0.0]) > 5).astype(int)
     declared: dict[str, Any] = {"learning_rate": 0.05, "epochs": 10, "optimizer": "SGD"}
     measured = (metrics.ROC_AUC, metrics.BALANCED_ACCURACY)
-    task = bench.ArrayTask(
+    task = array_task(
         "rare", (inputs, rare), nn.Linear(6, 2), (inputs, rare), public=True, metrics=measured, **declared
     )
     with pytest.warns(UserWarning, match="test balanced accuracy 50.00%, any constant guess has 50.00%"):
@@ -177,7 +178,7 @@ def test_no_run_fails_because_of_a_guess(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_record_show_run_and_results_say_it(tmp_path: Path) -> None:
-    task = bench.ArrayTask(
+    task = array_task(
         *("mine", (X[:400], 0 * CLASSES[:400]), nn.Linear(6, 2), (X[400:], CLASSES[400:])),
         public=True,
         learning_rate=0.3,

@@ -25,6 +25,7 @@ import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.recipes.array_task import ArrayTask
 from dphpo_bench.training.functional import copied
+from tests.own_task import array_task
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of torch and Opacus, about themselves
 lightning = pytest.importorskip("lightning")
@@ -39,7 +40,9 @@ PER_RECORD = nn.CrossEntropyLoss(reduction="none")
 
 
 def task(**changes: Any) -> ArrayTask:
-    return ArrayTask(**{"name": "t", "train": (X, Y), "model": nn.Linear(4, 2), "epochs": 1, "public": True, **changes})
+    return array_task(
+        **{"name": "t", "train": (X, Y), "model": nn.Linear(4, 2), "epochs": 1, "public": True, **changes}
+    )
 
 
 def refused(call: Callable[[], Any]) -> str:

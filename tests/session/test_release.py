@@ -1,7 +1,7 @@
-"""The noisy share of records whose loss rises along a line: what it counts, what a record adds, noise and price."""
+"""Sums of bounded values, as the share of records whose loss rises: what counts, what a record adds, noise, charge."""
 
 import math
-from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import hypothesis.strategies as st
@@ -18,6 +18,7 @@ from dphpo_bench.external.rows import Rows
 from dphpo_bench.privacy.event_rules import multiset
 from dphpo_bench.privacy.events import compose, gaussian, poisson_sampled, repeat
 from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.recipes.queries import rising_share
 from dphpo_bench.session.raw import RawRecords
 from dphpo_bench.session.session import Session, open_session
 from dphpo_bench.training.randomness import Streams
@@ -33,7 +34,7 @@ def records_of(n: int = N) -> bench.Records:
     return TinyTask()._split(n, 1)
 
 
-def votes(model: nn.Module, records: bench.Records, factor: float) -> Tensor:
+def rises(model: nn.Module, records: bench.Records, factor: float) -> Tensor:
     """Compute bᵢ − 1/2 of finite records in float64, one forward pass for each step."""
     exact = bench.Records(records.inputs.double(), records.targets)
     direction = [part.double() for part in a_direction(model)]
@@ -57,21 +58,21 @@ def test_it_is_the_share_of_the_expected_batch_size(model_name: str, rate: float
     batch = session.sample(asking(rate, gaussian(NO_NOISE)))
     drawn = torch.arange(N) if rate == 1 else batch._indices
     assert rate == 1 or len(drawn) != rate * N
-    share = batch.rising_share(model, a_direction(model), STEPS, factor, NO_NOISE)
-    expected = votes(model, records.rows(drawn), factor)
+    share = rising_share(batch, model, a_direction(model), STEPS, factor, NO_NOISE)
+    expected = rises(model, records.rows(drawn), factor)
     assert 0 < (expected > 0).sum() < len(drawn)
     assert share == pytest.approx(0.5 + float(expected.sum()) / (rate * N), abs=1e-9)
 
 
 @pytest.mark.parametrize("model_name", ["linear", "mlp"])
-def test_a_unit_votes_by_the_mean_of_its_records(model_name: str) -> None:
+def test_a_unit_counts_as_the_mean_of_its_records(model_name: str) -> None:
     records = visits()
     session = open_on(records, model_name)
     model = session.build_model()
-    share = session.sample(asking(1.0, gaussian(NO_NOISE))).rising_share(
-        model, a_direction(model), STEPS, 1.1, NO_NOISE
+    share = rising_share(
+        session.sample(asking(1.0, gaussian(NO_NOISE))), model, a_direction(model), STEPS, 1.1, NO_NOISE
     )
-    each = votes(model, records, 1.1)
+    each = rises(model, records, 1.1)
     assert records.units is not None
     means = [float(each[records.units == unit].mean()) for unit in torch.unique(records.units)]
     assert len(set(means)) > 2
@@ -101,24 +102,20 @@ def test_a_unit_votes_by_the_mean_of_its_records(model_name: str) -> None:
         (math.nan, (math.nan, math.nan), True),
     ],
 )
-def test_which_records_count(monkeypatch, start: float, along: tuple[float, float], counts: bool) -> None:
+def test_which_records_count(start: float, along: tuple[float, float], counts: bool) -> None:
     """A loss that is not finite, at any of the weights, counts as a rise."""
-    asked = []
 
-    def losses_along(self: RawRecords, *args: Any) -> Tensor:
-        asked.append(args[-1])
-        return torch.tensor([[start], *([loss] for loss in along)])
+    class Asked:
+        def release(self, model: nn.Module, values: Any, *others: Any, **named: Any) -> list[float]:
+            losses = torch.tensor([[start, *along]]).double()
+            return values(SimpleNamespace(losses_along=lambda *_: losses), None, None).tolist()
 
-    session = session_on(TinyTask(), records_of(1))
-    model = session.build_model()
-    monkeypatch.setattr(RawRecords, "losses_along", losses_along)
-    batch = session.sample(asking(1.0, gaussian(NO_NOISE)))
-    share = batch.rising_share(model, a_direction(model), (0.1, -0.1), 2.0, NO_NOISE)
-    assert asked == [(0.0, 0.1, -0.1)]
-    assert (share - 0.5) * N == pytest.approx(0.5 if counts else -0.5, abs=1e-9)
+    model = TinyTask().build_model()
+    share = rising_share(Asked(), model, a_direction(model), (0.1, -0.1), 2.0, NO_NOISE)  # type: ignore[arg-type]
+    assert share == float(counts)
 
 
-def test_callers_records_vote_as_those_of_a_task() -> None:
+def test_callers_records_count_as_those_of_a_task() -> None:
     records = records_of()
     records.inputs[0] = math.nan  # type: ignore[index]
     task = TinyTask("mlp")
@@ -130,7 +127,7 @@ def test_callers_records_vote_as_those_of_a_task() -> None:
     raw = CallersRecords(Rows(list(zip(records.inputs, records.targets, strict=True))), model, losses)
     kind = asking(1.0, gaussian(NO_NOISE))
     shares = [
-        session.sample(kind).rising_share(asked, a_direction(model), STEPS, 1.05, NO_NOISE)
+        rising_share(session.sample(kind), asked, a_direction(model), STEPS, 1.05, NO_NOISE)
         for session, asked in (
             (session_on(task, records), model),
             (open_session(raw, Ledger(), Streams(0)), raw.whole),
@@ -144,7 +141,7 @@ def noisefree_sum(session: Session, factor: float, scale: float) -> float:
     model = session.build_model()
     direction = [scale * part for part in a_direction(model)]
     batch = session.sample(asking(1.0, gaussian(NO_NOISE)))
-    return (batch.rising_share(model, direction, STEPS, factor, NO_NOISE) - 0.5) * session.expected_records
+    return (rising_share(batch, model, direction, STEPS, factor, NO_NOISE) - 0.5) * session.expected_records
 
 
 @pytest.mark.parametrize("model_name", ["linear", "mlp"])
@@ -199,37 +196,59 @@ def test_its_noise_has_the_stated_deviation() -> None:
     model = session.build_model()
     batch = session.sample(asking(rate, repeat(gaussian(sigma), n)))
     assert len(batch._indices) == 0
-    shares = [batch.rising_share(model, a_direction(model), (0.1,), 2.0, sigma) for _ in range(n)]
+    shares = [rising_share(batch, model, a_direction(model), (0.1,), 2.0, sigma) for _ in range(n)]
     noise = (torch.tensor(shares, dtype=torch.float64) - 0.5) * (N * rate)
     assert float(noise.std()) == pytest.approx(sigma / 2, rel=6 / (2 * n) ** 0.5)
     assert abs(float(noise.mean())) < 6 * sigma / 2 / n**0.5
 
 
-def test_it_is_one_gaussian_however_many_steps_and_is_refused_before_it_is_computed(monkeypatch) -> None:
+def test_it_is_charged_once_and_refused_before_it_is_computed(monkeypatch) -> None:
     allowance = poisson_sampled(0.25, compose(gaussian(2.0), gaussian(3.0)))
     meter = Meter(total=1e9)
     session = session_on(TinyTask(), records_of(), Ledger(allowance=allowance), meter=meter)
     model = session.build_model()
     direction = a_direction(model)
-    computed: list[Sequence[float]] = []
-    along = RawRecords.losses_along
-    monkeypatch.setattr(
-        RawRecords,
-        "losses_along",
-        lambda *args: computed.append(args[-1]) or along(*args),
-    )
+    computed: list[object] = []
+    total = RawRecords.total
+    monkeypatch.setattr(RawRecords, "total", lambda *args: computed.append(args) or total(*args))
     batch = session.sample(allowance)
     for noise in (1.0, 0.0):
         with pytest.raises(OverBudgetError):
-            batch.rising_share(model, direction, STEPS, 1.5, noise)
+            rising_share(batch, model, direction, STEPS, 1.5, noise)
     assert computed == []
-    batch.rising_share(model, direction, STEPS, 1.5, 2.0)
-    assert computed == [(0.0, *STEPS)]
+    rising_share(batch, model, direction, STEPS, 1.5, 2.0)
+    assert len(computed) == 1
     assert meter.done == pytest.approx(4 * 0.25 * N)
     with pytest.raises(OverBudgetError):
-        batch.rising_share(model, direction, STEPS, 1.5, 2.0)
-    assert multiset(batch._account.event) == multiset(gaussian(2.0))
+        rising_share(batch, model, direction, STEPS, 1.5, 2.0)
+    assert multiset(batch._account.event) == multiset(gaussian(2.0))  # type: ignore[attr-defined]
     assert multiset(session._access.ledger.event) == multiset(allowance)
+
+
+@pytest.mark.parametrize("by_vmap", [True, False])
+def test_values_of_your_own_are_held_to_the_bound_and_keep_nothing(by_vmap: bool) -> None:
+    """A function that stores what it sees could make values of one record depend on another's."""
+    records = records_of(40)
+    records.inputs[3] = math.nan  # type: ignore[index]
+    seen: list[Tensor] = []
+
+    def values(model: Any, inputs: Tensor, targets: Tensor) -> Tensor:
+        seen.append(inputs)
+        outputs = model(inputs)
+        if not by_vmap and float(outputs.sum()) > 1e9:
+            raise ValueError
+        scale = 10.0 if len(seen) == 1 else 1e6
+        return torch.stack([scale * outputs[:, 0], targets.to(outputs) - len(seen)], dim=1)
+
+    session = session_on(TinyTask(), records)
+    model = session.build_model()
+    means = session.release(model, values, 2.0, NO_NOISE, count=2)
+    with torch.no_grad():
+        outputs = (10 * model(records.inputs)[:, 0]).double().clamp(-2, 2).nan_to_num(nan=2.0)
+    expected = [float(outputs.sum()) / N, float((records.targets - 1).double().clamp(-2, 2).sum()) / N]  # type: ignore[operator]
+    assert means == pytest.approx(expected, abs=1e-6)
+    assert len(seen) <= 7  # of made-up records
+    assert multiset(session._access.ledger.event) == multiset(repeat(gaussian(NO_NOISE), 2))
 
 
 @pytest.mark.parametrize(
@@ -253,6 +272,6 @@ def test_a_wrong_call_is_refused_in_a_line_and_charged_nothing(change: dict[str,
     batch = session.sample(asking(0.5, gaussian(1.0)))
     call = {"direction": a_direction(model), "steps": STEPS, "factor": 1.5, "noise_multiplier": 1.0, **change}
     with pytest.raises(InvalidValueError, match=words) as caught:
-        batch.rising_share(model, **call)
+        rising_share(batch, model, **call)
     assert "\n" not in str(caught.value)
     assert not batch._account.entries
