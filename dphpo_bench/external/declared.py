@@ -23,11 +23,10 @@ from dphpo_bench.base.files import TORN
 from dphpo_bench.external.declaration import Declaration
 from dphpo_bench.harness.account import DEFAULT, VOID, Account, refuse_if_closed
 from dphpo_bench.harness.account_report import AccountReport, report_of
-from dphpo_bench.harness.attempt import EPSILON_ROUNDING
-from dphpo_bench.harness.entry import told_apart
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.plan import warn_of_budget
-from dphpo_bench.harness.recording import environment, epsilon_record
+from dphpo_bench.harness.recording import environment, epsilon_record, numbered
+from dphpo_bench.harness.training import EPSILON_ROUNDING
 from dphpo_bench.privacy.accountants.report import EpsilonReport, epsilon
 from dphpo_bench.privacy.event_kinds import hides_time
 from dphpo_bench.privacy.ledger import Ledger
@@ -97,7 +96,7 @@ class DeclaredRun:
         number = f"run {journal.nonce():016x}"  # so that no two runs share noise, even at one seed
         self.streams = Streams(unseeded if seed is None else seed).within("declared", declaration.name, number)
         identity = declaration.identity.model_copy(update={"seed": seed})
-        self.identity = told_apart(identity, journal)
+        self.identity = numbered(identity, journal)
 
     @classmethod
     def open(

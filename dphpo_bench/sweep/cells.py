@@ -19,13 +19,13 @@ from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import Entry
 from dphpo_bench.harness.cache import Cache
-from dphpo_bench.harness.entry import Counted
+from dphpo_bench.harness.counting import Counted
 from dphpo_bench.harness.journal import Journal
-from dphpo_bench.harness.own_data import check_declared, records_digest
+from dphpo_bench.harness.loading import check_declared, records_digest
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.recording import identity_of, task_identity
-from dphpo_bench.harness.run import run
+from dphpo_bench.harness.run import ExecutionOptions, run
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.records.filters import Only
@@ -187,12 +187,10 @@ def run_cell(job: str) -> str:
             work.task(),
             work.budget,
             seed=work.identity.seed,
-            source=work.source,
+            account=work.counted,
+            execution=ExecutionOptions(work.device, work.source, work.cache),
             progress=NullProgress(),
-            device=work.device,
-            cache=work.cache,
             check=False,
-            counted=work.counted,
         )
     except Exception as error:
         reason = reason_of(error, hide=work.counted is not None and work.identity.seed is None)

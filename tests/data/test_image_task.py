@@ -108,5 +108,11 @@ class TestPrepare:
             task_class(model).prepare(replace(watched, progress=bench.DataSource.resolve().progress))
         (watched.data_dir / "small/test.parquet").unlink()
         with pytest.raises(DataError, match=r"test\.parquet, which does not exist"):
-            bench.run("dp_sgd", task_class(model), bench.PrivacyBudget(8, 1e-3), seed=0, source=watched)
+            bench.run(
+                "dp_sgd",
+                task_class(model),
+                bench.PrivacyBudget(8, 1e-3),
+                seed=0,
+                execution=bench.ExecutionOptions(source=watched),
+            )
         assert display.lines == []

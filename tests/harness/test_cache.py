@@ -25,6 +25,10 @@ EVENT = repeat(poisson_sampled(0.1, gaussian(2.0)), 20)
 DELTA = 1e-5
 
 
+def cached_in(folder: Path) -> bench.ExecutionOptions:
+    return bench.ExecutionOptions(cache=Cache(folder))
+
+
 @pytest.fixture
 def computed(monkeypatch):
     """The events whose ε or risk is computed."""
@@ -130,7 +134,7 @@ def test_a_full_disk_and_an_unwritable_folder_cost_time_only(tmp_path: Path) -> 
 
 def test_a_run_with_cached_costs_has_the_same_record(tmp_path: Path, fixed_noise, tiny_task, budget) -> None:
     def privacy():
-        return bench.run(fixed_noise(), tiny_task, budget, seed=0, cache=Cache(tmp_path)).record.privacy
+        return bench.run(fixed_noise(), tiny_task, budget, seed=0, execution=cached_in(tmp_path)).record.privacy
 
     assert privacy() == privacy() == bench.run(fixed_noise(), tiny_task, budget, seed=0).record.privacy
     assert len(list(tmp_path.iterdir())) >= 2
@@ -138,7 +142,14 @@ def test_a_run_with_cached_costs_has_the_same_record(tmp_path: Path, fixed_noise
 
 def test_the_board_reads_nothing_that_runs_have_cached(tmp_path: Path, fixed_noise, tiny_task, budget) -> None:
     """Even in one folder, where every file of the run is forged."""
-    bench.run(fixed_noise(), tiny_task, budget, seed=0, cache=Cache(tmp_path / "costs"), results_dir=tmp_path / "r")
+    bench.run(
+        fixed_noise(),
+        tiny_task,
+        budget,
+        seed=0,
+        execution=cached_in(tmp_path / "costs"),
+        results_dir=tmp_path / "r",
+    )
     for path in (tmp_path / "costs").iterdir():
         value = json.loads(path.read_text()[64:])
         forged = {**value, "epsilon": 9e9} if isinstance(value, dict) else [1.0, 1.0, 1.0, 9e9, 0.0]
@@ -187,11 +198,11 @@ def test_a_forged_plan_cannot_under_report(counting, tiny_task, budget, tmp_path
     (path,) = tmp_path.iterdir()
     CachedValues(tmp_path).keep(path.stem, forged.to_json())
     if status:
-        record = bench.run(counting(), tiny_task, budget, seed=0, cache=Cache(tmp_path), check=False).record
+        record = bench.run(counting(), tiny_task, budget, seed=0, execution=cached_in(tmp_path), check=False).record
         assert record.status == status
     else:
         with pytest.raises(bench.errors.DphpoBenchError, match="more than the budget"):
-            bench.run(counting(), tiny_task, budget, seed=0, cache=Cache(tmp_path))
+            bench.run(counting(), tiny_task, budget, seed=0, execution=cached_in(tmp_path))
 
 
 def test_a_plan_for_another_budget_is_refused(counting, tiny_task, budget) -> None:

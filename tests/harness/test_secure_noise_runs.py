@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, RecordError
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.privacy.events import gaussian, pure_dp, repeat
@@ -42,27 +43,30 @@ def flat(result: Any) -> torch.Tensor:
 class TestRun:
     def test_a_record_says_which_noise_it_was(self, fixed_noise, plain_run, only_secure) -> None:
         method = fixed_noise(noise_multiplier=8.0, steps=60)  # accuracies of .859 ± .007 over 40 runs
-        result = plain_run(method, seed=None, secure_noise=True)
+        result = plain_run(method, seed=None, execution=bench.ExecutionOptions(secure_noise=True))
         assert result.record.status == "ok"
         assert result.record.identity.seed is None
         assert result.record.environment["noise"] == f"opendp {version('opendp')}, discrete"
         assert result.record.metrics["accuracy"] > 0.6  # three classes: chance is 1/3
-        assert not torch.equal(flat(result), flat(plain_run(method, seed=None, secure_noise=True)))
+        assert not torch.equal(
+            flat(result), flat(plain_run(method, seed=None, execution=bench.ExecutionOptions(secure_noise=True)))
+        )
 
     def test_a_seed_is_refused(self, fixed_noise, plain_run) -> None:
         with pytest.raises(InvalidValueError, match="no seed with secure noise, got 0: whoever knows"):
-            plain_run(fixed_noise(), seed=0, secure_noise=True)
+            plain_run(fixed_noise(), seed=0, execution=bench.ExecutionOptions(secure_noise=True))
 
     def test_without_opendp_no_data_are_read(self, fixed_noise, plain_run, tiny_task, monkeypatch) -> None:
         monkeypatch.setattr(type(tiny_task), "load_train", lambda *_: pytest.fail("private data were read"))
         monkeypatch.setitem(sys.modules, "opendp.measurements", None)
         with pytest.raises(InvalidValueError, match="dphpo-bench\\[secure\\]"):
-            plain_run(fixed_noise(), seed=None, secure_noise=True)
+            plain_run(fixed_noise(), seed=None, execution=bench.ExecutionOptions(secure_noise=True))
 
 
 class TestSecondChances:
-    def run(self, plain_run, method, path, **options) -> Any:
-        return plain_run(method, **{"seed": None, "secure_noise": True, "results_dir": path, **options})
+    def run(self, plain_run, method, path, secure: bool = True) -> Any:
+        execution = bench.ExecutionOptions(secure_noise=secure)
+        return plain_run(method, seed=None, execution=execution, results_dir=path)
 
     @pytest.mark.parametrize("again", [True, False])
     def test_an_interrupted_run_is_not_started_anew(self, fixed_noise, plain_run, tmp_path, again: bool) -> None:
@@ -70,8 +74,8 @@ class TestSecondChances:
         with pytest.raises(KeyboardInterrupt):
             self.run(plain_run, fixed_noise(fault="interrupt"), tmp_path)
         (journal,) = (tmp_path / ".unfinished").iterdir()
-        with pytest.raises(RecordError, match=r"second release: count ε and δ of both runs, and remove .*\.jsonl"):
-            self.run(plain_run, fixed_noise(fault="interrupt"), tmp_path, secure_noise=again)
+        with pytest.raises(RecordError, match=r"remove .*\.jsonl to start anew, which is a second release"):
+            self.run(plain_run, fixed_noise(fault="interrupt"), tmp_path, again)
         journal.unlink()
         with pytest.raises(KeyboardInterrupt):
             self.run(plain_run, fixed_noise(fault="interrupt"), tmp_path)

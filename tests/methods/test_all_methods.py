@@ -87,7 +87,10 @@ class TestContract(MethodContract):
         kept, task, budget = Cache(tmp_path), Blobs(), bench.PrivacyBudget(EPSILON, DELTA)
         kept.plan(method, task, budget)
         assert len(list(tmp_path.glob("*.json"))) == 1
-        one, two = (bench.run(method, task, budget, seed=3, cache=cache).record for cache in (None, kept))
+        one, two = (
+            bench.run(method, task, budget, seed=3, execution=bench.ExecutionOptions(cache=cache)).record
+            for cache in (None, kept)
+        )
         assert one.metrics["accuracy"] > 0.2
         assert (one.metrics, one.released, one.privacy) == (two.metrics, two.released, two.privacy)
 

@@ -90,7 +90,14 @@ def test_a_plug_in_task_of_grey_pictures_in_43_classes(
 
     task = Signs(model)
     assert task.load_train(source).inputs.shape == (60, *task.facts.inputs.shape)  # type: ignore[union-attr]
-    record = bench.run("auto_clipping", task, bench.PrivacyBudget(3, 1e-3), seed=0, source=source, check=False).record
+    record = bench.run(
+        "auto_clipping",
+        task,
+        bench.PrivacyBudget(3, 1e-3),
+        seed=0,
+        execution=bench.ExecutionOptions(source=source),
+        check=False,
+    ).record
     assert record.status == "ok"
     assert record.further["shifted"].about == task.corruptions.about
 

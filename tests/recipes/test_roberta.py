@@ -216,7 +216,9 @@ class TestTask:
         self, roberta: Roberta, mirror: bench.DataSource, model: str
     ) -> None:
         task = task_on(mirror, roberta, model)
-        record = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0, source=mirror).record
+        record = bench.run(
+            "dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0, execution=bench.ExecutionOptions(source=mirror)
+        ).record
         assert record.status == "ok", record.error
         assert set(record.metrics) == {"accuracy", "cross_entropy"}
 

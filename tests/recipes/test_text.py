@@ -235,7 +235,14 @@ class TestTask:
 
         assert mirror.data_dir
         put(mirror.data_dir / "reviews/mismatched.parquet", [("bad film", 0), ("the bore", 1)])
-        run = bench.run("auto_clipping", task, bench.PrivacyBudget(3, 1e-3), seed=0, source=mirror, check=False)
+        run = bench.run(
+            "auto_clipping",
+            task,
+            bench.PrivacyBudget(3, 1e-3),
+            seed=0,
+            execution=bench.ExecutionOptions(source=mirror),
+            check=False,
+        )
         shifted = run.record.further["shifted"]
         assert (
             shifted.about
@@ -289,7 +296,9 @@ class TestTask:
         structure = task.model_fingerprint()  # needs none
         with pytest.raises(DataError, match="Cannot download the weights tiny"):
             task.build_model()
-        record = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0, source=mirror).record
+        record = bench.run(
+            "dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0, execution=bench.ExecutionOptions(source=mirror)
+        ).record
         assert record.status == "ok", record.error
         assert structure == structure_hash(task.build_model())
 
@@ -346,7 +355,9 @@ class TestGru:
         contract.test_initial_weights_follow_the_seed(task)
         contract.test_losses_and_scores_are_of_one_record_each(task)
         contract.test_model_treats_each_record_alone(task)
-        record = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0, source=mirror).record
+        record = bench.run(
+            "dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0, execution=bench.ExecutionOptions(source=mirror)
+        ).record
         assert record.status == "ok", record.error
         assert task.model_fingerprint() == structure_hash(task.build_model())
 

@@ -124,7 +124,7 @@ def test_raw_records_are_taken_back(tiny_task) -> None:
 
     data = tiny_task.load_train(DataSource.resolve())
     task = bench.ArrayTask("own", (data.inputs, data.targets), nn.Linear(5, 3))
-    run = bench.run(Raw(), task, bench.PrivacyBudget(8.0, 1e-4), seed=0, not_private=True)
+    run = bench.run(Raw(), task, bench.PrivacyBudget(8.0, 1e-4), seed=0, account=bench.AccountOptions(not_private=True))
     assert run.record.status == "ok"
     assert [split.inputs.numel() + split.targets.numel() for split in kept] == [0, 0]
     assert torch.equal(task.load_train(DataSource.resolve()).inputs, data.inputs)  # the curator still has them

@@ -128,7 +128,9 @@ def test_odd_meaning_representations() -> None:
 
 def test_the_whole_task_on_a_small_mirror(source: bench.DataSource) -> None:
     task = Small()
-    record = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-2), seed=0, source=source).record
+    record = bench.run(
+        "dp_sgd", task, bench.PrivacyBudget(8, 1e-2), seed=0, execution=bench.ExecutionOptions(source=source)
+    ).record
     assert list(record.metrics) == ["perplexity", "accuracy", "bleu"]
     assert 0 <= record.metrics["bleu"] < 50 < record.metrics["perplexity"]
     if has_text_metrics():
@@ -215,7 +217,9 @@ def test_the_published_gpt2_on_a_small_mirror(
     monkeypatch.setattr("dphpo_bench.training.evaluation.all_outputs", None)  # of the real one they are 94 GB
     task, contract = SmallWithGpt2(model), TaskContract()
     structure, identity = task.model_fingerprint(), task.fingerprint(gpt2_source)
-    record = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-2), seed=0, source=gpt2_source).record
+    record = bench.run(
+        "dp_sgd", task, bench.PrivacyBudget(8, 1e-2), seed=0, execution=bench.ExecutionOptions(source=gpt2_source)
+    ).record
     assert list(record.metrics) == ["perplexity", "bleu"]
     assert 0 <= record.metrics["bleu"] < 50 < record.metrics["perplexity"]
     assert [*record.further] == (["texts"] if has_text_metrics() else [])
@@ -248,4 +252,6 @@ def test_prompts_have_the_form_of_the_literature(gpt2_source: bench.DataSource) 
 def test_without_sacrebleu_nothing_is_trained(source: bench.DataSource, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     with pytest.raises(bench.errors.DataError, match=r"need sacrebleu: pip install"):
-        bench.run("dp_sgd", Small(), bench.PrivacyBudget(8, 1e-2), seed=0, source=source)
+        bench.run(
+            "dp_sgd", Small(), bench.PrivacyBudget(8, 1e-2), seed=0, execution=bench.ExecutionOptions(source=source)
+        )
