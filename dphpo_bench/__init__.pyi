@@ -48,6 +48,9 @@ from .harness.saving import load_model as load_model
 from .harness.trained import TrainedModel as TrainedModel
 from .privacy.budget import PrivacyBudget as PrivacyBudget
 from .privacy.risk import risk as risk
+from .recipes.array_options import Labels as Labels
+from .recipes.array_options import Measures as Measures
+from .recipes.array_options import TrainingOptions as TrainingOptions
 from .recipes.array_task import ArrayTask as ArrayTask
 from .records.record import RunRecord as RunRecord
 from .records.store import read_record as read_record

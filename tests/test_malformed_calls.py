@@ -20,6 +20,7 @@ import dphpo_bench as bench
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.harness.account import accounts_in
 from tests.fuzz.hostile import examples
+from tests.own_task import array_task
 
 X = np.random.default_rng(0).normal(size=(40, 3))
 Y = np.arange(40) % 2
@@ -30,7 +31,7 @@ QUIET = bench.NullProgress()
 
 def task(**changes: Any) -> bench.ArrayTask:
     arguments: dict[str, Any] = {"name": "t", "train": (X, Y), "model": nn.Linear(3, 2), **changes}
-    return bench.ArrayTask(**{"epochs": 1, **arguments})
+    return array_task(**{"epochs": 1, **arguments})
 
 
 def selected(**changes: Any) -> None:

@@ -18,7 +18,7 @@ ONE_OF_EACH = {"dp_sgd", "hyfreedp", "hyfreedp_paper", "linear_scaling", "object
 ONE_OF_EACH |= {"papernot_steinke", "prodigy", "propose_test", "random_search"}
 # Settings under which a method accounts differently from its default.
 VARIANTS = {
-    "liu_talwar": [{"accounting": "theorem"}, {"accounting": "rdp"}, {"threshold": "0.9"}],
+    "liu_talwar": [{"accounting": "rdp"}, {"threshold": "0.9"}],
     "papernot_steinke": [
         {"accounting": "rdp"},
         {"accounting": "layer_cake"},
