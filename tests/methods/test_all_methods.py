@@ -19,7 +19,7 @@ SLOW |= {"schedule_free", "subsampled_tuning", "successive_halving"}
 SLOW |= {"disk", "doppler", "dp_adam_bc", "muon", "tail_average"}
 # Settings under which a method accounts differently from its default.
 VARIANTS = {
-    "liu_talwar": [{"accounting": "theorem"}, {"accounting": "rdp"}, {"threshold": "0.9"}],
+    "liu_talwar": [{"accounting": "rdp"}, {"threshold": "0.9"}],
     "papernot_steinke": [
         {"accounting": "rdp"},
         {"accounting": "layer_cake"},
