@@ -21,8 +21,7 @@ from typing import Any
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.extras import require_extra
-from dphpo_bench.sweep.processes import COMPILER, Answer, Function, NotStartedError, Processes, environment
-from dphpo_bench.sweep.resources import Resources
+from dphpo_bench.sweep.executors import COMPILER, Answer, Function, NotStartedError, Processes, Resources, environment
 
 JOIN_SECONDS = 20.0
 TOKEN = secrets.token_hex(32)  # the same throughout this process, since Ray reads it once

@@ -3,8 +3,8 @@
 import pytest
 
 from dphpo_bench.sweep import display
-from dphpo_bench.sweep.display import SweepDisplay
 from dphpo_bench.sweep.driver import Stock
+from dphpo_bench.sweep.running import SweepDisplay
 from tests.records.test_tables import make_record
 
 

@@ -24,10 +24,8 @@ from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep import ray_executor
 from dphpo_bench.sweep.cells import Cell, cells_of, run_cell
 from dphpo_bench.sweep.driver import sweep
-from dphpo_bench.sweep.executors import SerialExecutor
-from dphpo_bench.sweep.processes import Answer, Function, Processes
+from dphpo_bench.sweep.executors import Answer, Function, Processes, Resources, SerialExecutor
 from dphpo_bench.sweep.ray_executor import RayExecutor
-from dphpo_bench.sweep.resources import Resources
 from dphpo_bench.sweep.suite import load_suite
 from tests.sweep.conftest import Silent
 
@@ -271,7 +269,7 @@ OWN_RAY = """
 import json, sys, time
 from pathlib import Path
 from dphpo_bench.sweep.ray_executor import RayExecutor
-from dphpo_bench.sweep.resources import Resources
+from dphpo_bench.sweep.executors import Resources
 from tests.sweep.test_ray import echo, sleep_long, wait_until
 
 if __name__ == "__main__":
