@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import as_completed
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from shutil import get_terminal_size
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.progress import Progress
@@ -29,10 +29,6 @@ from dphpo_bench.sweep.executors import (
     visible_gpus,
 )
 from dphpo_bench.sweep.private_cells import PrivateCells
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.live import Live
 
 
 @dataclass
@@ -84,44 +80,34 @@ LINE_SECONDS = 10.0
 PHASE_LINE_SECONDS = 60.0
 REFRESH_SECONDS = 0.5
 SHOWN_FAILURES = 20
-SHOWN_RUNNING = 20
+CLEARED = "\r\x1b[K"  # to the start of the line, and erase it
 
 
 class SweepDisplay:
-    """A `Watcher` for people, as a context that restores the terminal. With `quiet`, it shows failures only."""
+    """A `Watcher` for people: one line that changes on a terminal, else lines. With `quiet`, it shows failures only."""
 
     def __init__(self, workers: int, *, quiet: bool = False) -> None:
         self._workers = workers
         self._quiet = quiet
-        self._live: Live | None = None
+        self._is_terminal, self._has_status = sys.stderr.isatty(), False
         self._estimates = Estimates()
         self._todo: Counter[Kind] = Counter()
         self._running: dict[str, tuple[Cell, float]] = {}
-        self._totals: Counter[str] = Counter()
-        self._done: Counter[str] = Counter()
-        self._failed: Counter[str] = Counter()
+        self._total = self._done = self._failed = 0
         self._phase, self._phase_start = "", 0.0
         self._start = self._last = time.monotonic()
 
     def __enter__(self) -> "SweepDisplay":
-        if sys.stderr.isatty() and not self._quiet:
-            from rich.console import Console
-            from rich.live import Live
-
-            console = Console(stderr=True, markup=False, highlight=False)
-            self._live = Live(console=console, auto_refresh=False, transient=True)
-            self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        if self._has_status:
+            self._line(self._status())
 
     def stock(self, stock: Stock) -> None:
         self._estimates = stock.times
         self._todo = Counter(kind_of(cell.identity) for cell in stock.todo)
-        self._totals = Counter(cell.identity.method for cell in stock.todo)
+        self._total = len(stock.todo)
         for reason in stock.damaged[:SHOWN_FAILURES]:
             self.note(f"{reason} The cell runs again.")
         if more := len(stock.damaged[SHOWN_FAILURES:]):
@@ -144,10 +130,10 @@ class SweepDisplay:
     def finished(self, cell: Cell, record: RunRecord, elsewhere: bool) -> None:
         self._todo[kind_of(cell.identity)] -= 1
         self._running.pop(cell.key, None)
-        self._done[cell.identity.method] += 1
+        self._done += 1
         self._estimates.add(record)
         if record.status != "ok":
-            self._failed[cell.identity.method] += 1
+            self._failed += 1
             where = " (by another sweep)" if elsewhere else ""
             self._line(f"{cell}: {record.status}{where}: {one_line(record.error or '')}")
 
@@ -156,33 +142,29 @@ class SweepDisplay:
 
     def tick(self) -> None:
         now = time.monotonic()
-        if self._live is not None:
-            if now - self._last >= REFRESH_SECONDS:
-                self._last = now
-                self._live.update(self._table(), refresh=True)
-        elif not self._quiet and now - self._last >= (PHASE_LINE_SECONDS if self._phase else LINE_SECONDS):
+        seconds = REFRESH_SECONDS if self._is_terminal else PHASE_LINE_SECONDS if self._phase else LINE_SECONDS
+        if not self._quiet and now - self._last >= seconds:
             self._last = now
-            self._line(self._status())
+            self._line(self._status(), stays=not self._is_terminal)
 
-    def _line(self, text: str) -> None:
-        if self._live is not None:
-            self._live.console.print(text)
-        else:
-            sys.stderr.write(text + "\n")
-            sys.stderr.flush()
+    def _line(self, text: str, *, stays: bool = True) -> None:
+        """Write a line; on a terminal, one that does not stay is written over by the next."""
+        start = CLEARED if self._has_status else ""
+        self._has_status = not stays
+        sys.stderr.write(f"{start}{text}\n" if stays else f"{start}{text[: get_terminal_size().columns - 1]}")
+        sys.stderr.flush()
 
     def _status(self) -> str:
         if self._phase:
             left = self._time_left()
             so_far = f"{self._phase} {duration_text(time.monotonic() - self._phase_start)} so far"
             return f"{so_far}; the runs after it: {left}." if left else f"{so_far}."
-        done, total = self._done.total(), self._totals.total()
         elapsed = max(time.monotonic() - self._start, 1e-9)
         parts = [
-            f"{done:,} of {total:,} done",
+            f"{self._done:,} of {self._total:,} done",
             f"{len(self._running)} running",
-            f"{self._failed.total()} failed",
-            f"{60 * done / elapsed:.3g} a minute",
+            f"{self._failed} failed",
+            f"{60 * self._done / elapsed:.3g} a minute",
             f"{left} left" if (left := self._time_left()) else "",
         ]
         return ", ".join(part for part in parts if part)
@@ -205,23 +187,6 @@ class SweepDisplay:
         total = sum(rests) + sum(waiting[kind] * seconds for kind, seconds in waits.items())
         left = max(total / self._workers, *rests, *waits.values(), 0.0)
         return f"{'about' if is_known else 'more than'} {duration_text(left)}" if left else ""
-
-    def _table(self) -> "RenderableType":
-        from rich.console import Group
-        from rich.table import Table
-        from rich.text import Text
-
-        if self._phase:
-            return Text(self._status())
-        now = time.monotonic()
-        table = Table("method", "done", "failed", "running")
-        running = Counter(cell.identity.method for cell, _ in self._running.values())
-        for method, total in self._totals.items():
-            table.add_row(
-                Text(method), f"{self._done[method]:,} of {total:,}", str(self._failed[method]), str(running[method])
-            )
-        lines = [Text(f"{duration_text(now - start):>8}  {cell}") for cell, start in self._running.values()]
-        return Group(Text(self._status()), table, *lines[:SHOWN_RUNNING])
 
 
 def stock_text(stock: Stock) -> str:
