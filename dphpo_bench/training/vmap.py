@@ -3,27 +3,17 @@
 Each record is a batch of its own, so nothing in the model can mix records.
 """
 
-import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from dphpo_bench.base.tensors import Tensors, each, length
 from dphpo_bench.training.alone import only_torch
 from dphpo_bench.training.clipping import Clipping
-from dphpo_bench.training.engine import GradientEngine, add_clipped
+from dphpo_bench.training.engine import GradientEngine, add_clipped, per_sample_rows
 from dphpo_bench.training.functional import call_with
 from dphpo_bench.training.losses import PerRecord, of_one
 from dphpo_bench.training.norms import add_by_unit
 from dphpo_bench.training.recurrent import by_steps
-
-MEMORY_BYTES = 2**30
-"""Limit of a micro-batch's memory on a CPU, unless one record needs more: per-sample gradients, and layer by layer
-also tensors that wait for the backward pass."""
-
-_CACHE_BYTES = 2**24
-_GPU_MEMORY_BYTES = 2**32
-_GPU_MEMORY_SHARE = 1 / 16
-EFFICIENT_ROWS = 32
 
 
 class VmapEngine(GradientEngine):
@@ -62,16 +52,3 @@ class VmapEngine(GradientEngine):
         inputs, targets = (each(lambda tensor: tensor[None], tensors) for tensors in (record, target))
         outputs = call_with(self.model, {**weights, **constants}, inputs)
         return of_one(self.loss, "loss")(outputs, targets).squeeze(0)
-
-
-def per_sample_rows(size: float, device: torch.device, efficient: int = EFFICIENT_ROWS) -> int:
-    """Return the number of records of `size` bytes in a micro-batch.
-
-    On a CPU as many as fit in cache, at least as many as keep the products efficient, if they fit in `MEMORY_BYTES`.
-    On a GPU few large micro-batches are fastest, but several runs may share its memory.
-    """
-    if device.type != "cpu":
-        memory = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
-        return max(1, min(int(max(_GPU_MEMORY_BYTES, memory * _GPU_MEMORY_SHARE) / size), 4096))
-    cached = min(int(_CACHE_BYTES / size), 1024)
-    return max(1, cached, min(efficient, int(MEMORY_BYTES / size)))
