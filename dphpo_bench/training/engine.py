@@ -15,8 +15,7 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, call, converted, each, gathered, length, take
 from dphpo_bench.training.alone import by_vmap
 from dphpo_bench.training.clipping import Clipping, Weighed
-from dphpo_bench.training.evaluation import only_reads, rows_at_once
-from dphpo_bench.training.lengths import by_length, cut, lengths_at, says_lengths
+from dphpo_bench.training.evaluation import by_length, cut, lengths_at, only_reads, rows_at_once, says_lengths
 from dphpo_bench.training.losses import BY_RECORD, PerRecord, check_one_each, of_one, tensors_of
 from dphpo_bench.training.norms import add_product, row_norms
 from dphpo_bench.training.units import Units

@@ -17,12 +17,10 @@ from dphpo_bench.base.tensors import Records, Tensors, plain
 from dphpo_bench.base.text import shown
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.engine import GradientEngine, norm_layers, refuse_statistics
-from dphpo_bench.training.evaluation import rows_at_once
+from dphpo_bench.training.evaluation import refuse_wrong_lengths, rows_at_once
 from dphpo_bench.training.functional import copied
-from dphpo_bench.training.gradients import can_be_closed, gradient_engine
-from dphpo_bench.training.lengths import refuse_wrong_lengths
+from dphpo_bench.training.gradients import LoopEngine, can_be_closed, gradient_engine
 from dphpo_bench.training.linear import linear_layer
-from dphpo_bench.training.loop import LoopEngine
 from dphpo_bench.training.losses import Objective
 from dphpo_bench.training.model_checks import (
     differs_in_batches,

@@ -15,8 +15,8 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.training.clipping import Abadi
+from dphpo_bench.training.gradients import LoopEngine
 from dphpo_bench.training.layerwise import LayerwiseEngine
-from dphpo_bench.training.loop import LoopEngine
 from dphpo_bench.training.losses import Objective, correct_predictions, cross_entropy
 from dphpo_bench.training.own_model import OwnModel
 from tests.training.models import Calls, flat
