@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._C import _functorch
+from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
@@ -36,12 +37,14 @@ ASKS_FOR_EXAMPLE = "If it needs certain values, give inputs of a public record: 
 
 
 def refuse_unfit(model: nn.Module) -> None:
-    """Reject a model without weights, or with an embedding that shortens the rows of a batch, which no noise covers."""
+    """Reject a model without weights, with weights of no shape yet, or with an embedding that a batch changes."""
     if next(model.parameters(), None) is None:
         raise InvalidValueError(
             f"Expected a model with weights to train, got {type(model).__name__} with none. Add a layer with weights; "
             "pass a quantised model as it was before."
         )
+    if any(map(is_lazy, model.parameters())):
+        raise InvalidValueError("Expected a model whose layers know their shapes. Call it once on an example before.")
     for name, layer in model.named_modules():
         if getattr(layer, "max_norm", None) is not None:
             raise InvalidValueError(
