@@ -35,7 +35,8 @@ def list_command(as_json: options.JsonOption = False) -> None:
 
     plug_ins: dict[str, list[dict[str, Any]]] = {
         "methods": [
-            {"name": name, "summary": item.cls.summary, "origin": item.origin} for name, item in methods().items()
+            {"name": name, "summary": item.cls.summary, "origin": item.origin}
+            for name, item in methods().loaded().items()
         ],
         "tasks": [
             {
@@ -45,7 +46,7 @@ def list_command(as_json: options.JsonOption = False) -> None:
                 "models": list(item.cls.models),
                 "pretrained": _pretrained_models(item.cls),
             }
-            for name, item in tasks().items()
+            for name, item in tasks().loaded().items()
         ],
     }
     if as_json:
@@ -74,7 +75,7 @@ def data_command(data_dir: options.DataDirOption = None, as_json: options.JsonOp
     from dphpo_bench.data.source import DataSource
 
     source = DataSource.resolve(data_dir)
-    rows = [row for task in tasks().values() for row in _dataset_status(task.cls(), source)]
+    rows = [row for task in tasks().loaded().values() for row in _dataset_status(task.cls(), source)]
     if as_json:
         show_json(rows)
         return
@@ -111,9 +112,9 @@ def describe_command(
     of_file = {} if task_file is None else TaskFiles.of([task_file]).tasks
     if task_file is not None and (name is None or name in of_file):
         description = _task_json(options.resolve_task(name, model, task_file), task_file, task_file)
-    elif name in known_methods and model is None:
+    elif name and name in known_methods and model is None:
         description = _method_json(name, known_methods[name])
-    elif name in known_tasks:
+    elif name and name in known_tasks:
         description = _task_json(known_tasks[name].cls(model), known_tasks[name].origin)
     else:
         kind, known = "task", {*known_tasks, *of_file}
