@@ -22,11 +22,12 @@ from torch import nn
 
 from dphpo_bench.base.checks import inside, whole
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.handed_over import comes_from, parted_frame, unexpected, way_out
+from dphpo_bench.base.handed_over import comes_from, unexpected, way_out
 from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.metrics import Metric, ModelMetric
+from dphpo_bench.data.arrays import parted_frame
 from dphpo_bench.data.columns import Column
 from dphpo_bench.data.encoding import Columns
 from dphpo_bench.data.labels import Class, declared_classes, implied_classes

@@ -226,7 +226,7 @@ class Call:
     model: str
     epsilon: float
     delta: float
-    seed: int | None
+    seed: int | str | None
     parameters: Mapping[str, Any]  # those that are not the method's defaults
     task_file: str | None = None  # of a task that is not registered
     secure_noise: bool = False
@@ -243,9 +243,10 @@ class Call:
 
     @classmethod
     def of_record(cls, record: RunRecord, task_file: str | None = None) -> "Call":
-        environment = record.environment
+        who, environment = record.identity, record.environment
         return replace(
-            cls.of(record.identity),
+            cls.of(who),
+            seed=who.seed if who.seed is None or who.is_public else "YOUR_SEED",  # whoever sees it subtracts the noise
             task_file=task_file,
             secure_noise=environment.get("noise", "").startswith(DISCRETE),
             device=environment.get("device", "auto"),

@@ -27,10 +27,10 @@ from dphpo_bench.contract.search_space import default_search_space
 from dphpo_bench.contract.task import Kind, Task, TaskFacts
 from dphpo_bench.data.arrays import as_inputs, as_records, column_names, parted, parted_units, without_column
 from dphpo_bench.data.columns import Column
-from dphpo_bench.data.encoded_tables import consumed_names, encoded_tables
 from dphpo_bench.data.encoding import Columns
 from dphpo_bench.data.labels import declared_classes, implied_classes
-from dphpo_bench.data.seen import declare_private
+from dphpo_bench.data.schema import declare
+from dphpo_bench.data.tables import consumed_names, encoded_tables
 from dphpo_bench.recipes.array_checks import (
     accepted,
     as_real,
@@ -134,7 +134,7 @@ class ArrayTask(DisplayedTask, Task):
         if isinstance(model, nn.Module):
             self._model = copied(model)
         if not public:
-            declare_private(train)
+            declare("private", train)
         target = labels.target
         self.consumed = consumed_names(train, target, unit)
         if columns is not None:

@@ -171,8 +171,8 @@ REFUSED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "tensorflow": (lambda: {"train": stranger("tensorflow", "DatasetV2")}, "as_numpy_iterator"),
     "loader of accelerate": (lambda: {"train": stranger("accelerate", "DataLoaderAdapter")}, LOADER),
     "dataset in a pair": (lambda: {"train": (TensorDataset(X), Y)}, "got TensorDataset. .*comes alone: train=dataset"),
-    "three parts": (lambda: {"train": TensorDataset(X, X, Y)}, "got items of 3 parts. Several inputs have names"),
-    "pictures": (lambda: {"train": Pictures()}, r"got a Image\. Turn pictures into numbers, .* / 255\."),
+    "three parts": (lambda: {"train": TensorDataset(X, X, Y)}, "with one shape for all records"),
+    "pictures": (lambda: {"train": Pictures()}, "to be numbers in an array or tensor, got a Image"),
     "swapped": (lambda: {"train": NETWORK, "model": (X, Y)}, r"got tuple\. The data come before it"),
     # Networks
     "LightningModule": (
