@@ -15,8 +15,8 @@ from . import search as search
 from . import transformers as transformers
 from .base.progress import NullProgress as NullProgress
 from .base.tensors import Records as Records
+from .comparison.compare import Comparison as Comparison
 from .comparison.compare import compare as compare
-from .comparison.result import Comparison as Comparison
 from .contract.method import Cost as Cost
 from .contract.method import Method as Method
 from .contract.method import Outcome as Outcome

@@ -126,7 +126,6 @@ METHODS = [
 ]
 SHORT: dict[str, dict[str, Any]] = {
     "linear_scaling": {"runs": 2, "steps": 5},
-    "liu_talwar": {"accounting": "theorem"},
     "nonprivate": {"epochs": 1},
     "propose_test": {"candidates": 4},
     "subsampled_tuning": {"accounting": "profile", "mean": 2},
