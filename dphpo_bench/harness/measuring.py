@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import InvalidValueError, SealedDataError
 from dphpo_bench.base.tensors import Records
-from dphpo_bench.contract.further import AnyMetric
-from dphpo_bench.contract.metrics import Metric, ModelMetric, ModelMetrics
+from dphpo_bench.contract.metrics import AnyMetric, Metric, ModelMetric, ModelMetrics
 from dphpo_bench.contract.seals import sealed
 from dphpo_bench.contract.task import Task, TaskFacts
 from dphpo_bench.harness.reasons import reason_of
