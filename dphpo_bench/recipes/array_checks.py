@@ -16,15 +16,10 @@ from dphpo_bench.base.text import shown
 from dphpo_bench.contract.metrics import OF_CLASSES, OF_NUMBERS, Metric, ModelMetric
 from dphpo_bench.contract.task import Input
 from dphpo_bench.data.labels import Class
-<<<<<<< HEAD
-from dphpo_bench.training.losses import IGNORED, logits, tensors_of
-from dphpo_bench.training.model_checks import ASKS_FOR_EXAMPLE, described
-=======
-from dphpo_bench.training.failures import ASKS_FOR_EXAMPLE, described, is_about_types
 from dphpo_bench.training.losses import IGNORED, PerRecord, logits, tensors_of
+from dphpo_bench.training.model_checks import ASKS_FOR_EXAMPLE, described
 
 _WEIGHTS = ("weight", "pos_weight")
->>>>>>> main
 
 
 def example_of(build: Callable[[], nn.Module], model: Any) -> nn.Module:
