@@ -105,7 +105,7 @@ OFTEN_MEASURED = ("digits (linear)", "adult (linear)", "adult (mlp)", "sst2 (lin
 
 
 def privacy() -> str:
-    """Draw the distance to the oracle by ε, also below 1 and above 8, on the tasks and models of the suite `epsilons`."""
+    """Draw the distance to the oracle by ε, also below 1 and above 8, on what the suite `epsilons` runs on."""
     rows = rows_of_defaults()
     rows = rows[rows.setting.isin(OFTEN_MEASURED)]
     panels = {f"ε = {epsilon:g}": rows[rows.epsilon_target == epsilon] for epsilon in (0.1, 0.3, 1, 16)}
