@@ -25,7 +25,7 @@ def show_command(
     task of your own lies, which the command needs that repeats the run.
     """
     from dphpo_bench.cli.show_tables import record_json, record_lines
-    from dphpo_bench.harness.recording import Call
+    from dphpo_bench.harness.recording import command_of_record
     from dphpo_bench.leaderboard.standard import Standard
     from dphpo_bench.records.store import read_record
 
@@ -33,7 +33,7 @@ def show_command(
     declared = run.accounting is not None
     is_oracle = run.identity.method == Standard.builtin().oracle[0]
     oracle = None if is_oracle or declared else read_oracles([record.absolute().parents[1]]).beside(run.identity)
-    again = None if declared else str(Call.of_record(run, _place(run.identity.task, task_file)))
+    again = None if declared else command_of_record(run, _place(run.identity.task, task_file))
     if as_json:
         show_json(record_json(run, oracle, again))
         return

@@ -5,7 +5,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -202,17 +202,16 @@ def _show_summary(summary: "Summary", store: "RecordStore", seconds: float, task
 
 
 def _command_of(cell: "Cell", task_files: Mapping[str, str]) -> str:
-    from dphpo_bench.harness.recording import Call
+    from dphpo_bench.harness.recording import command_of
     from dphpo_bench.sweep.cells import device_of
 
-    call = replace(
-        Call.of(cell.identity),
+    return command_of(
+        cell.identity,
         task_file=task_files.get(cell.identity.task),
         device=device_of(cell),
         threads=cell.resources.threads,
         results_dir="alone",
     )
-    return str(call)
 
 
 def _changed_parameters(cell: "Cell") -> list[str]:

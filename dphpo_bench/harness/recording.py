@@ -7,7 +7,7 @@ import resource
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -26,7 +26,7 @@ from dphpo_bench.harness.reasons import MAX_REASON, reason_of
 from dphpo_bench.harness.state import Run
 from dphpo_bench.privacy.accountants.report import EpsilonReport
 from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.privacy.risk import CERTAIN, Risk, worst
+from dphpo_bench.privacy.risk import CERTAIN, worst
 from dphpo_bench.records.measure import Measure
 from dphpo_bench.records.record import MAX_RECORD_BYTES, CostRecord, Epsilon, Identity, Privacy, RunRecord, moment
 from dphpo_bench.records.risks import recorded
@@ -54,19 +54,9 @@ def task_identity(task: Task, facts: TaskFacts, source: DataSource) -> dict[str,
         public["augmentation"] = augmentation.to_json()
     if not task.public:  # where it is absent, they are
         public["public"] = False
-    try:
-        data_fingerprint = task.data_fingerprint(source)
-    except DphpoBenchError:
-        raise
-    except Exception as error:
-        raise InvalidValueError(f"Task {facts.task} has no fingerprint: {reason_of(error)}") from None
-    try:
-        with sealed() as complaints:
-            model_fingerprint = task.model_fingerprint()
-    except DphpoBenchError:
-        raise
-    except Exception as error:
-        raise InvalidValueError(f"Task {facts.task} builds no model {facts.model}: {reason_of(error)}") from None
+    data_fingerprint = task.data_fingerprint(source)
+    with sealed() as complaints:
+        model_fingerprint = task.model_fingerprint()
     if complaints:
         raise SealedDataError(complaints[0])
     return {
@@ -156,6 +146,11 @@ def _record(run: Run) -> RunRecord:
 
 def _unchecked_record(run: Run) -> RunRecord:
     checked, recomputed = run.checked, run.recomputed
+    proven = CERTAIN
+    if recomputed and checked.end_to_end_private:  # a run that stops early is as private as its plan
+        proven = worst([checked.risk, checked.cache.risk(run.ledger.event, checked.plan.budget.delta)])
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    noise = f"{DISCRETE} {version('opendp')}, discrete" if run.secure_noise else "torch, not hardened"
     seconds = {stage: value for stage, value in run.seconds.items() if stage != "train" or not run.hides_time}
     return RunRecord(
         identity=run.identity,
@@ -170,31 +165,16 @@ def _unchecked_record(run: Run) -> RunRecord:
             tuning_share=checked.tuning_share,
             end_to_end_private=checked.end_to_end_private,
             ledger=run.ledger.to_json(),
-            risk=recorded(_risk(run)),
+            risk=recorded(proven),
         ),
         cost=CostRecord(**asdict(checked.plan.cost)),
         seconds=seconds,
-        peak_memory_bytes=None if run.hides_time else _peak_memory_bytes(),
+        peak_memory_bytes=None if run.hides_time else memory,
         constant_guess=run.guess,
         further=dict(run.further),
-        environment=environment(
-            run.device, f"opendp {version('opendp')}, discrete" if run.secure_noise else "torch, not hardened"
-        ),
+        environment=environment(run.device, noise),
         created=moment(day_only=run.hides_time),
     )
-
-
-def _risk(run: Run) -> Risk:
-    """Return the worse risk of plan and ledger: a run that stops early is as private as its plan."""
-    checked = run.checked
-    if run.recomputed is None or not checked.end_to_end_private:
-        return CERTAIN
-    return worst([checked.risk, checked.cache.risk(run.ledger.event, checked.plan.budget.delta)])
-
-
-def _peak_memory_bytes() -> int:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def environment(device: str, noise: str) -> dict[str, str]:
@@ -217,56 +197,50 @@ def epsilon_record(report: EpsilonReport) -> Epsilon:
     return Epsilon(epsilon=report.epsilon, accountant=report.quoted, by_accountant=dict(report.by_accountant))
 
 
-@dataclass(frozen=True)
-class Call:
-    """A call of `dphpo-bench run`; its text is the command. A run without a seed is another one each time."""
+def command_of(identity: Identity, **options: Any) -> str:
+    """Return the command that repeats a run; the options are those of `run_command`."""
+    who, again = identity, None if identity.seed is None else identity.run
+    budget, changed = (who.epsilon, who.delta), changed_parameters(who)
+    return run_command(who.method, who.task, who.model, budget, who.seed, changed, again=again, **options)
 
-    method: str
-    task: str
-    model: str
-    epsilon: float
-    delta: float
-    seed: int | None
-    parameters: Mapping[str, Any]  # those that are not the method's defaults
-    task_file: str | None = None  # of a task that is not registered
-    secure_noise: bool = False
-    device: str = "auto"
-    threads: str | int | None = None  # of PyTorch, which the last digits of a result may depend on
-    results_dir: str | None = None
-    again: str | None = None  # number of a seeded run on private records
 
-    @classmethod
-    def of(cls, identity: Identity) -> "Call":
-        who, changed = identity, changed_parameters(identity)
-        again = None if who.seed is None else who.run
-        return cls(who.method, who.task, who.model, who.epsilon, who.delta, who.seed, changed, again=again)
+def command_of_record(record: RunRecord, task_file: str | None = None) -> str:
+    """Return the command that repeats a run as its record's environment says."""
+    noise, device, threads = (record.environment.get(name) for name in ("noise", "device", "threads"))
+    secure_noise = (noise or "").startswith(DISCRETE)
+    return command_of(record.identity, task_file=task_file, secure_noise=secure_noise, device=device, threads=threads)
 
-    @classmethod
-    def of_record(cls, record: RunRecord, task_file: str | None = None) -> "Call":
-        environment = record.environment
-        return replace(
-            cls.of(record.identity),
-            task_file=task_file,
-            secure_noise=environment.get("noise", "").startswith(DISCRETE),
-            device=environment.get("device", "auto"),
-            threads=environment.get("threads"),
-        )
 
-    def __str__(self) -> str:
-        short = f"{self.epsilon:g}"
-        epsilon = short if float(short) == self.epsilon else repr(self.epsilon)
-        words = [] if self.threads is None else ["env", f"OMP_NUM_THREADS={self.threads}"]
-        words += ["dphpo-bench", "run", "-m", self.method, "-t", self.task, "--model", self.model]
-        words += [] if self.task_file is None else ["--task-file", self.task_file]
-        words += ["--epsilon", epsilon, "--delta", repr(self.delta)]
-        seed = "none" if self.seed is None else str(self.seed)
-        words += ["--secure-noise"] if self.secure_noise else ["--seed", seed]
-        for name, value in self.parameters.items():
-            words += ["--set", f"{name}={'none' if value is None else value_text(value)}"]
-        words += [] if self.device == "auto" else ["--device", self.device]
-        words += [] if self.results_dir is None else ["--results-dir", self.results_dir]
-        words += [] if self.again is None else ["--again", self.again]
-        return shlex.join(words)
+def run_command(
+    method: str,
+    task: str,
+    model: str,
+    budget: tuple[float, float],
+    seed: int | None,
+    parameters: Mapping[str, Any],
+    *,
+    task_file: str | None = None,
+    secure_noise: bool = False,
+    device: str | None = None,
+    threads: str | int | None = None,
+    results_dir: str | None = None,
+    again: str | None = None,
+) -> str:
+    """Return a command `dphpo-bench run`; without a seed, each call of it is another run.
+
+    The budget is ε and δ; the parameters are those that are not the method's defaults.
+    """
+    epsilon = next(text for text in (f"{budget[0]:g}", repr(budget[0])) if float(text) == budget[0])
+    words = [] if threads is None else ["env", f"OMP_NUM_THREADS={threads}"]
+    words += ["dphpo-bench", "run", "-m", method, "-t", task, "--model", model]
+    words += [] if task_file is None else ["--task-file", task_file]
+    words += ["--epsilon", epsilon, "--delta", repr(budget[1])]
+    words += ["--secure-noise"] if secure_noise else ["--seed", "none" if seed is None else str(seed)]
+    for name, value in parameters.items():
+        words += ["--set", f"{name}={'none' if value is None else value_text(value)}"]
+    for option, text in (("--device", device), ("--results-dir", results_dir), ("--again", again)):
+        words += [] if text is None else [option, text]
+    return shlex.join(words)
 
 
 def changed_parameters(identity: Identity) -> Mapping[str, Any]:

@@ -31,9 +31,8 @@ from dphpo_bench.harness.loading import check_continuable, load
 from dphpo_bench.harness.measuring import measure
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.recording import record
-from dphpo_bench.harness.saving import write_model
 from dphpo_bench.harness.state import Run, timed
-from dphpo_bench.harness.trained import TrainedModel
+from dphpo_bench.harness.trained import TrainedModel, write_model
 from dphpo_bench.harness.training import train, verify
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.event_kinds import needs_density
