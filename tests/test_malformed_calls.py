@@ -20,6 +20,7 @@ import dphpo_bench as bench
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.harness.account import accounts_in
 from tests.fuzz.hostile import examples
+from tests.own_task import array_task
 
 X = np.random.default_rng(0).normal(size=(40, 3))
 Y = np.arange(40) % 2
@@ -30,7 +31,7 @@ QUIET = bench.NullProgress()
 
 def task(**changes: Any) -> bench.ArrayTask:
     arguments: dict[str, Any] = {"name": "t", "train": (X, Y), "model": nn.Linear(3, 2), **changes}
-    return bench.ArrayTask(**{"epochs": 1, **arguments})
+    return array_task(**{"epochs": 1, **arguments})
 
 
 def selected(**changes: Any) -> None:
@@ -150,8 +151,7 @@ CALLS: list[tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = [
             "count": (None, *NO_COUNT),
             "chosen_by": NO_TEXT,
             "scores": NO_TEXT,
-            "study": ("x", *NO_TEXT),
-            "steps": ("x", 3, *NO_NUMBER),
+            "run": (3, print),
         },
     ),
     (bench.load_model, {"path": "x.safetensors", "task": TASK}, {"path": (None, *NO_PATH), "task": (None, *NO_MODEL)}),

@@ -7,7 +7,7 @@ import resource
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -197,50 +197,57 @@ def epsilon_record(report: EpsilonReport) -> Epsilon:
     return Epsilon(epsilon=report.epsilon, accountant=report.quoted, by_accountant=dict(report.by_accountant))
 
 
-def command_of(identity: Identity, **options: Any) -> str:
-    """Return the command that repeats a run; the options are those of `run_command`."""
-    who, again = identity, None if identity.seed is None else identity.run
-    budget, changed = (who.epsilon, who.delta), changed_parameters(who)
-    return run_command(who.method, who.task, who.model, budget, who.seed, changed, again=again, **options)
+@dataclass(frozen=True)
+class Call:
+    """A call of `dphpo-bench run`; its text is the command. A run without a seed is another one each time."""
 
+    method: str
+    task: str
+    model: str
+    epsilon: float
+    delta: float
+    seed: int | str | None
+    parameters: Mapping[str, Any]  # those that are not the method's defaults
+    task_file: str | None = None  # of a task that is not registered
+    secure_noise: bool = False
+    device: str = "auto"
+    threads: str | int | None = None  # of PyTorch, which the last digits of a result may depend on
+    results_dir: str | None = None
+    again: str | None = None  # number of a seeded run on private records
 
-def command_of_record(record: RunRecord, task_file: str | None = None) -> str:
-    """Return the command that repeats a run as its record's environment says."""
-    noise, device, threads = (record.environment.get(name) for name in ("noise", "device", "threads"))
-    secure_noise = (noise or "").startswith(DISCRETE)
-    return command_of(record.identity, task_file=task_file, secure_noise=secure_noise, device=device, threads=threads)
+    @classmethod
+    def of(cls, identity: Identity) -> "Call":
+        who, changed = identity, changed_parameters(identity)
+        again = None if who.seed is None else who.run
+        return cls(who.method, who.task, who.model, who.epsilon, who.delta, who.seed, changed, again=again)
 
+    @classmethod
+    def of_record(cls, record: RunRecord, task_file: str | None = None) -> "Call":
+        who, environment = record.identity, record.environment
+        return replace(
+            cls.of(who),
+            seed=who.seed if who.seed is None or who.is_public else "YOUR_SEED",  # whoever sees it subtracts the noise
+            task_file=task_file,
+            secure_noise=environment.get("noise", "").startswith(DISCRETE),
+            device=environment.get("device", "auto"),
+            threads=environment.get("threads"),
+        )
 
-def run_command(
-    method: str,
-    task: str,
-    model: str,
-    budget: tuple[float, float],
-    seed: int | None,
-    parameters: Mapping[str, Any],
-    *,
-    task_file: str | None = None,
-    secure_noise: bool = False,
-    device: str | None = None,
-    threads: str | int | None = None,
-    results_dir: str | None = None,
-    again: str | None = None,
-) -> str:
-    """Return a command `dphpo-bench run`; without a seed, each call of it is another run.
-
-    The budget is ε and δ; the parameters are those that are not the method's defaults.
-    """
-    epsilon = next(text for text in (f"{budget[0]:g}", repr(budget[0])) if float(text) == budget[0])
-    words = [] if threads is None else ["env", f"OMP_NUM_THREADS={threads}"]
-    words += ["dphpo-bench", "run", "-m", method, "-t", task, "--model", model]
-    words += [] if task_file is None else ["--task-file", task_file]
-    words += ["--epsilon", epsilon, "--delta", repr(budget[1])]
-    words += ["--secure-noise"] if secure_noise else ["--seed", "none" if seed is None else str(seed)]
-    for name, value in parameters.items():
-        words += ["--set", f"{name}={'none' if value is None else value_text(value)}"]
-    for option, text in (("--device", device), ("--results-dir", results_dir), ("--again", again)):
-        words += [] if text is None else [option, text]
-    return shlex.join(words)
+    def __str__(self) -> str:
+        short = f"{self.epsilon:g}"
+        epsilon = short if float(short) == self.epsilon else repr(self.epsilon)
+        words = [] if self.threads is None else ["env", f"OMP_NUM_THREADS={self.threads}"]
+        words += ["dphpo-bench", "run", "-m", self.method, "-t", self.task, "--model", self.model]
+        words += [] if self.task_file is None else ["--task-file", self.task_file]
+        words += ["--epsilon", epsilon, "--delta", repr(self.delta)]
+        seed = "none" if self.seed is None else str(self.seed)
+        words += ["--secure-noise"] if self.secure_noise else ["--seed", seed]
+        for name, value in self.parameters.items():
+            words += ["--set", f"{name}={'none' if value is None else value_text(value)}"]
+        words += [] if self.device == "auto" else ["--device", self.device]
+        words += [] if self.results_dir is None else ["--results-dir", self.results_dir]
+        words += [] if self.again is None else ["--again", self.again]
+        return shlex.join(words)
 
 
 def changed_parameters(identity: Identity) -> Mapping[str, Any]:

@@ -216,7 +216,7 @@ class TrainedModel(Displayed):
         from torch import Tensor
 
         from dphpo_bench.data.arrays import as_inputs
-        from dphpo_bench.data.encoded_tables import without_columns
+        from dphpo_bench.data.tables import without_columns
 
         data = data.inputs if isinstance(data, Records) else data
         by_name = None if isinstance(self.inputs, Input) else self.inputs

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from dphpo_bench.contract import registry
-from dphpo_bench.harness.recording import different, run_command
+from dphpo_bench.harness.recording import Call, different
 from dphpo_bench.leaderboard.requirements import built_in, defaults_of
 from dphpo_bench.leaderboard.submissions import Run
 
@@ -60,5 +60,5 @@ def command_of(run: Run) -> str:
     """Return the command that repeats the run, without a known method's default parameters."""
     changed = different(json.loads(run.parameters), defaults_of(run.method) or {})
     setting = run.setting
-    text = run_command(run.method, setting.task, setting.model, (run.target, setting.delta), run.seed, changed)
+    text = str(Call(run.method, setting.task, setting.model, run.target, setting.delta, run.seed, changed))
     return text if text.isprintable() else ""

@@ -18,6 +18,7 @@ from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.functional import copied
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.own_model import OwnModel
+from tests.own_task import array_task
 from tests.training.models import flat, relative_error
 
 N, CLASSES = 30, 3
@@ -312,7 +313,7 @@ REFUSED: dict[str, tuple[str, Callable[[], Any], str]] = {
 
 
 def task_of(inputs: str, make: Callable[[], Any], **options: Any) -> bench.ArrayTask:
-    return bench.ArrayTask("own", (INPUTS[inputs], TARGETS), make, batch_size=10, epochs=1, public=True, **options)
+    return array_task("own", (INPUTS[inputs], TARGETS), make, batch_size=10, epochs=1, public=True, **options)
 
 
 def by_loop(model: nn.Module, inputs: Tensor, bound: float) -> list[Tensor]:

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.progress import Progress
@@ -18,23 +18,70 @@ from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.cache import Cache
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.recording import identity_of, task_identity
-from dphpo_bench.leaderboard.standard import Standard
-from dphpo_bench.leaderboard.values import REPLAY, Split, counterpart
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS, DpSgd
 from dphpo_bench.recipes.searched_run import SearchedRun
 from dphpo_bench.recipes.trial import Trial
 from dphpo_bench.records.measure import compared_value, shown_measure
+from dphpo_bench.records.reading import REPLAY as REPLAY
 from dphpo_bench.records.record import Identity, RunRecord
 from dphpo_bench.sweep.cells import Cell
 from dphpo_bench.sweep.resources import Resources
 from dphpo_bench.sweep.suite import TaskMaker
+
+ORACLE = "grid_oracle"
+"""The method, by its default parameters, to which distances are measured."""
+
+T = TypeVar("T")
 
 SAME = ("task", "task_version", "facts", "model", "model_fingerprint", "data_fingerprint", "epsilon", "delta")
 """Fields in which a run and its oracle agree."""
 
 NO_WINNER = "its search found nothing, so it has no values; the noise is that at the oracle's values"
 FREE = "nothing was paid for tuning, so no extra run is needed"
+
+
+@dataclass(frozen=True)
+class Split:
+    """Four runs, by whose values they train with and how much ε their training has; larger results are better.
+
+    Attributes:
+        run: the run's values, what was left of ε: the run itself.
+        oracle: the oracle's values, all of ε: the oracle's last training.
+        at_full: the run's values, all of ε; None if there are none to train with.
+        at_left: the oracle's values, what was left of ε.
+    """
+
+    run: float
+    oracle: float
+    at_full: float | None
+    at_left: float
+
+    @classmethod
+    def of_free_tuning(cls, run: float, oracle: float) -> "Split":
+        return cls(run, oracle, run, oracle)
+
+    @property
+    def loss(self) -> float:
+        """Distance by which the oracle is better; `noise` and `choice` add up to it."""
+        return self.oracle - self.run
+
+    @property
+    def noise(self) -> float:
+        """Cost of paying for the tuning: the mean over both choices of values, or at the oracle's alone."""
+        at_oracles = self.oracle - self.at_left
+        return at_oracles if self.at_full is None else (at_oracles + self.at_full - self.run) / 2
+
+    @property
+    def choice(self) -> float:
+        """Cost of the other values: the mean over both amounts of ε, or at what was left alone."""
+        at_what_was_left = self.at_left - self.run
+        return at_what_was_left if self.at_full is None else (at_what_was_left + self.oracle - self.at_full) / 2
+
+
+def counterpart(by_seed: Mapping[int, T], seed: int | None) -> T | None:
+    """Return the item of this seed, else of the smallest one; None if there is none."""
+    return (None if seed is None else by_seed.get(seed)) or (by_seed[min(by_seed)] if by_seed else None)
 
 
 @dataclass(frozen=True)
@@ -87,7 +134,7 @@ class Oracles:
     """The oracle's finished runs with a seed, found by what they are set beside."""
 
     def __init__(self, records: Iterable[RunRecord]) -> None:
-        who = Standard.builtin().oracle
+        who = ORACLE, compact_json(make_method(ORACLE).parameters)
         self._by_setting: defaultdict[str, dict[int, RunRecord]] = defaultdict(dict)
         for record in records:
             identity = record.identity
@@ -174,8 +221,7 @@ def _oracle_of(record: RunRecord, oracles: Oracles, root: Path) -> RunRecord:
         raise InvalidValueError("The run has no seed, so no run can be set beside it.")
     oracle = oracles.beside(identity)
     if oracle is None:
-        name = Standard.builtin().oracle[0]
-        words = ["dphpo-bench", "run", "-m", name, "-t", identity.task, "--model", identity.model,
+        words = ["dphpo-bench", "run", "-m", ORACLE, "-t", identity.task, "--model", identity.model,
                  "--epsilon", repr(identity.epsilon), "--delta", repr(identity.delta), "--seed", str(identity.seed),
                  "--results-dir", str(root)]  # fmt: skip
         raise InvalidValueError(

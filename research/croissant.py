@@ -1,22 +1,22 @@
-"""The board as a data set: its metadata in Croissant 1.0, the vocabulary of MLCommons, for the table and the records.
+"""Describe the board as a data set in Croissant 1.0, the vocabulary of MLCommons: `python research/croissant.py`.
 
-Written only where `dataset.toml` lies beside the results: who made a board, and its licence, is not ours to guess.
+The script writes leaderboard/croissant.json from leaderboard.csv and dataset.toml, which says whose the board is.
 """
 
+import csv
 import hashlib
+import io
 import json
+import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.columns import CSV
-from dphpo_bench.leaderboard.written import read_toml
 
-FILE = "croissant.json"
-ABOUT = "dataset.toml"
+LEADERBOARD = Path(__file__).parents[1] / "leaderboard"
 
 Text = Annotated[str, Field(min_length=1)]
 CONTEXT = {
@@ -83,20 +83,17 @@ class About(BaseModel):
     date_published: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")] | None = None
 
 
-def read_about(folder: Path) -> About | None:
-    """Return what a board's `dataset.toml` says, None without that file.
-
-    Raises:
-        InvalidValueError: if it is not TOML, or has other fields.
-    """
-    return read_toml(folder / ABOUT, About)
+def of_today(folder: Path) -> str:
+    """Return the metadata of a board's files."""
+    about = About.model_validate(tomllib.loads((folder / "dataset.toml").read_text(encoding="utf-8")))
+    return to_croissant(about, (folder / "leaderboard.csv").read_text(encoding="utf-8"))
 
 
-def to_croissant(about: About, board: Board, table: str) -> str:
+def to_croissant(about: About, table: str) -> str:
     """Return the content of croissant.json; `table` is that of leaderboard.csv."""
     content = table.encode()
     columns = table.partition("\n")[0].split(",")
-    metrics = sorted({each.measure.name for each in board.tables} | {"cross_entropy"})
+    metrics = sorted({row["metric"] for row in csv.DictReader(io.StringIO(table))} | {"cross_entropy"})
     metadata = {
         "@context": CONTEXT,
         "@type": "sc:Dataset",
@@ -131,7 +128,7 @@ def to_croissant(about: About, board: Board, table: str) -> str:
             },
         ],
         "recordSet": [
-            _record_set("rows", "The board, a row for each contestant in each table.", _row_fields(columns)),
+            _record_set("rows", "The board, a row for each method in each table.", _row_fields(columns)),
             _record_set("runs", "The runs, from their records.", _run_fields(metrics)),
         ],
     }
@@ -160,3 +157,7 @@ def _run_fields(metrics: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 def _field(record_set: str, name: str, kind: str, source: dict[str, Any]) -> dict[str, Any]:
     return {"@type": "cr:Field", "@id": f"{record_set}/{name}", "name": name, "dataType": kind, "source": source}
+
+
+if __name__ == "__main__":
+    (LEADERBOARD / "croissant.json").write_text(of_today(LEADERBOARD), encoding="utf-8")

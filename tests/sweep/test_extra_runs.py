@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dphpo_bench.leaderboard.values import Split, counterpart
+from dphpo_bench.sweep.extra_runs import Split, counterpart
 
 VALUES = st.floats(-100, 100)
 

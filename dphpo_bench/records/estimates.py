@@ -1,11 +1,78 @@
-"""Estimates and differences of metrics as texts."""
+"""Means over runs with their 95 % intervals, in the units of a metric, and as texts."""
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from statistics import fmean
 
-from dphpo_bench.leaderboard.values import Estimate
 from dphpo_bench.records.measure import Measure
 
+CONFIDENCE = 0.95
 NOTHING = "–"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds, and the ends of its 95 % interval, which a single seed does not have.
+
+    That of a logarithmic metric is geometric, with an interval that is longer above the mean than below.
+    """
+
+    mean: float
+    low: float | None = None
+    high: float | None = None
+
+    def through(self, form: Callable[[float], float]) -> "Estimate":
+        if self.low is None or self.high is None:
+            return Estimate(form(self.mean))
+        return Estimate(form(self.mean), *sorted((form(self.low), form(self.high))))
+
+    def inside(self, low: float, high: float) -> "Estimate":
+        """Return the estimate with the part of its interval that lies in a range; a mean outside of it stays within."""
+        if self.low is None or self.high is None:
+            return self
+        return Estimate(self.mean, min(max(self.low, low), self.mean), max(min(self.high, high), self.mean))
+
+    @property
+    def sign(self) -> int:
+        """1 if it is above zero with 95 % confidence, −1 if below, else 0."""
+        return 0 if self.low is None or self.high is None else (self.low > 0) - (self.high < 0)
+
+
+@cache
+def quantile(dof: float) -> float:
+    """Return by how many standard errors a 95 % interval of Student's t reaches to either side."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(dof, (1 + CONFIDENCE) / 2))
+
+
+def variance_of_mean(values: Sequence[float]) -> float | None:
+    """Return the variance of the mean of these values; None of a single one."""
+    count = len(values)
+    if count < 2:
+        return None
+    mean = fmean(values)
+    return math.fsum((value - mean) ** 2 for value in values) / (count - 1) / count
+
+
+def mean_interval(values: Sequence[float]) -> Estimate:
+    mean, variance = fmean(values), variance_of_mean(values)
+    if variance is None:
+        return Estimate(mean)
+    half = quantile(len(values) - 1) * math.sqrt(variance)
+    return Estimate(mean, mean - half, mean + half)
+
+
+def metric_mean(values: Sequence[float], measure: Measure) -> Estimate:
+    """Return the mean of a metric over runs, with its interval; by logarithms for a logarithmic metric."""
+    return metric_estimate(mean_interval([measure.score(value) for value in values]), measure)
+
+
+def metric_estimate(scores: Estimate, measure: Measure) -> Estimate:
+    """Return the metric of a mean score, with an interval inside of the metric's range."""
+    return scores.through(measure.value).inside(*measure.range)
 
 
 def measure_text(
