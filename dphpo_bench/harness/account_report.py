@@ -263,7 +263,7 @@ def _is_private(record: "RunRecord") -> bool:
     identity = record.identity
     if "public" in identity.facts:
         return identity.facts.get("public") is False
-    known = tasks().get(identity.task)
+    known = tasks().working(identity.task)
     return known is None or not known.cls.public
 
 

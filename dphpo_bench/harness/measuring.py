@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import InvalidValueError, SealedDataError
 from dphpo_bench.base.tensors import Records, leaves
-from dphpo_bench.contract.further import AnyMetric
-from dphpo_bench.contract.metrics import ACCURACY, CROSS_ENTROPY, F1, PERPLEXITY, Metric, ModelMetric, ModelMetrics
+from dphpo_bench.contract.metrics import (
+    ACCURACY,
+    CROSS_ENTROPY,
+    F1,
+    PERPLEXITY,
+    AnyMetric,
+    Metric,
+    ModelMetric,
+    ModelMetrics,
+)
 from dphpo_bench.contract.seals import sealed
 from dphpo_bench.contract.task import Task
 from dphpo_bench.harness.reasons import reason_of

@@ -19,9 +19,8 @@ from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.files import write_aside, write_whole
 from dphpo_bench.base.tensors import Records, Tensors, each, length
 from dphpo_bench.base.text import compact_json, shown
-from dphpo_bench.contract.inputs import inputs_json, inputs_of_json
 from dphpo_bench.contract.registry import make_task, tasks
-from dphpo_bench.contract.task import Input, Kind, Task
+from dphpo_bench.contract.task import Input, Kind, Task, inputs_json, inputs_of_json
 from dphpo_bench.data.columns import Number
 from dphpo_bench.data.encoding import Columns
 from dphpo_bench.data.labels import declared_classes
