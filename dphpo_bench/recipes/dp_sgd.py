@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Interval
 
+from dphpo_bench.base.checks import check_fields
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.contract.method import Cost, Plan, Release
-from dphpo_bench.contract.parameters import Decay, Name, Positive, check_fields
+from dphpo_bench.contract.parameters import Decay, Name, Positive
 from dphpo_bench.contract.search_space import Candidate
 from dphpo_bench.contract.task import MAX_STEPS, TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
