@@ -141,7 +141,6 @@ REFUSED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "GradSampleModule": (lambda: {"model": GradSampleModule(nn.Linear(4, 2))}, r"model\.to_standard_module\(\)"),
     "GradSampleModule, made": (lambda: {"model": lambda: GradSampleModule(nn.Linear(4, 2))}, r"to_standard_module\(\)"),
     "module with hooks of Opacus": (lambda: {"model": hooked()}, r"to_standard_module\(\), or hooks\.cleanup\(\)"),
-    "DataParallel": (lambda: {"model": nn.DataParallel(nn.Linear(4, 2))}, r"it wraps: model\.module"),
     "half precision": (lambda: {"model": nn.Linear(4, 2).half()}, r"model\.float\(\)"),
     "all frozen": (lambda: {"model": frozen(), "pretrained": True}, r"got all frozen.*requires_grad_\(True\)"),
     "BatchNorm": (
