@@ -69,7 +69,7 @@ def run_command(
     from dphpo_bench.harness.cache import Cache
     from dphpo_bench.harness.counting import default_seed
     from dphpo_bench.harness.run import AccountOptions, ExecutionOptions, run
-    from dphpo_bench.harness.saving import check_model_path, loading_code
+    from dphpo_bench.harness.trained import check_model_path, loading_code
 
     made_method, made_task, budget = options.resolve(method, task, model, epsilon, delta, settings, task_file)
     if save_model:

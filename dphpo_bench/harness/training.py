@@ -56,15 +56,15 @@ def _let_run(run: Run, session: "Session") -> None:
             else:
                 run.fail(outcome)
     except OverBudgetError as error:
-        run.fail(reason_of(error, run.unseeded), status="over_budget")
+        run.fail(error, status="over_budget")
     except DphpoBenchError as error:
         if run.ledger.untouched and not complaints:  # a mistake in the call, found before anything was released
             error.asked_nothing = True
             run.take_back()
             raise
-        run.fail(reason_of(error, run.unseeded))
+        run.fail(error)
     except (Exception, SystemExit) as error:
-        run.fail(reason_of(error, run.unseeded))
+        run.fail(error)
     except BaseException:
         if not run.ledger.untouched:
             run.journal.remember()

@@ -17,13 +17,12 @@ from torch import Tensor, nn
 from dphpo_bench.base.checks import typed, unexpected
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import RECORD, Records, leaves
-from dphpo_bench.contract.declared import advice_on_scores, check_balanced, declared_losses
 from dphpo_bench.contract.descriptions import DisplayedTask
 from dphpo_bench.contract.distributions import checked_space
 from dphpo_bench.contract.metrics import Metric, ModelMetric
 from dphpo_bench.contract.registry import task_of
 from dphpo_bench.contract.search_space import default_search_space
-from dphpo_bench.contract.task import Kind, Task, TaskFacts
+from dphpo_bench.contract.task import Kind, Task, TaskFacts, advice_on_scores, check_balanced, declared_losses
 from dphpo_bench.data.arrays import as_inputs, as_records, column_names, parted, parted_units, without_column
 from dphpo_bench.data.columns import Column
 from dphpo_bench.data.encoding import Columns
