@@ -14,8 +14,7 @@ import torch
 
 from dphpo_bench.base.checks import inside, whole
 from dphpo_bench.base.errors import InvalidValueError, ModelFailedError
-from dphpo_bench.base.meter import Meter
-from dphpo_bench.base.progress import NullProgress, Progress
+from dphpo_bench.base.progress import Meter, NullProgress, Progress
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract import search_space as search
