@@ -37,9 +37,9 @@ def list_command(as_json: options.JsonOption = False) -> None:
 
     of_tasks = [
         row(name, item) | {"models": list(item.cls.models), "pretrained": _pretrained_models(item.cls)}
-        for name, item in tasks().items()
+        for name, item in tasks().loaded().items()
     ]
-    plug_ins = {"methods": [row(name, item) for name, item in methods().items()], "tasks": of_tasks}
+    plug_ins = {"methods": [row(name, item) for name, item in methods().loaded().items()], "tasks": of_tasks}
     if as_json:
         show_json(plug_ins)
         return
@@ -62,7 +62,7 @@ def data_command(data_dir: options.DataDirOption = None, as_json: options.JsonOp
     from dphpo_bench.data.source import DataSource
 
     source = DataSource.resolve(data_dir)
-    rows = [row for task in tasks().values() for row in _dataset_status(task.cls(), source)]
+    rows = [row for task in tasks().loaded().values() for row in _dataset_status(task.cls(), source)]
     if as_json:
         show_json(rows)
         return
@@ -94,9 +94,9 @@ def describe_command(
     of_file = {} if task_file is None else TaskFiles.of([task_file]).tasks
     if task_file is not None and (name is None or name in of_file):
         description = _task_json(options.resolve_task(name, model, task_file), task_file, task_file)
-    elif name in known_methods and model is None:
+    elif name and name in known_methods and model is None:
         description = _method_json(name, known_methods[name])
-    elif name in known_tasks:
+    elif name and name in known_tasks:
         description = _task_json(known_tasks[name].cls(model), known_tasks[name].origin)
     else:
         kind, known = "task", {*known_tasks, *of_file}

@@ -18,8 +18,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.extras import require_extra
+from dphpo_bench.base.errors import InvalidValueError, require_extra
 from dphpo_bench.sweep.executors import COMPILER, Answer, Function, NotStartedError, Processes, Resources, environment
 
 JOIN_SECONDS = 20.0
