@@ -17,8 +17,7 @@ from dphpo_bench.base.text import one_line, shown
 from dphpo_bench.contract.method import Method
 from dphpo_bench.external.optuna_trial import PrivateTrial
 from dphpo_bench.external.procedure import EventOf
-from dphpo_bench.external.results import StudyResult
-from dphpo_bench.external.study import Study
+from dphpo_bench.external.study import Study, StudyResult
 from dphpo_bench.external.trials import OneOfAKind, RefusedNameError, StudyTrial
 from dphpo_bench.privacy.budget import PrivacyBudget
 
@@ -336,7 +335,7 @@ def _outcome(
         score, asked.model = returned
     if score is None and not trial.is_final:
         return None, None
-    trial.check_use(asked.model)
+    trial.check_use()
     return score, KeptTrial(asked.model, asked.params, asked.distributions, asked.user_attrs)
 
 

@@ -10,7 +10,7 @@ from tqdm.auto import tqdm as of_notebooks
 
 import dphpo_bench as bench
 
-pytestmark = pytest.mark.filterwarnings("ignore:seed=", "ignore:No account counts", "ignore:show_trials")
+pytestmark = pytest.mark.filterwarnings("ignore:No account counts")
 
 
 def study(**changes: Any) -> Any:
@@ -21,7 +21,6 @@ def study(**changes: Any) -> Any:
         held_out=0.1,
         n_scored=500,
         results_dir=None,
-        seed=4,
         **changes,
     )
 
