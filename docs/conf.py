@@ -69,11 +69,9 @@ html_theme_options = {
     "footer_end": [],
     "show_prev_next": True,
 }
-html_sidebars = {
-    page: [] for page in ("docs/tutorial", "docs/concepts", "docs/accounting", "docs/pitfalls", "*/README")
-}
+html_sidebars = {"leaderboard/README": []}
 
-BRANCHES = ("README", "docs/howto", "docs/reference")
+BRANCHES = ("README", "docs/tutorial", "docs/howto", "docs/concepts", "docs/reference")
 """Pages whose lists of links are the navigation."""
 
 
@@ -122,7 +120,8 @@ def commands() -> str:
 
 
 def expand(_app: Any, page: str, source: list[str]) -> None:
-    """Add to a page what only the site has; the board's page is a page of it, not a file to download."""
+    """Add to a page what only the site has; the board's page is a page of it, and research is named, not linked."""
+    source[0] = re.sub(r"\[([^]]+)\]\((?:\.\./)?(research/\w+\.md)[^)]*\)", r"\1 (`\2`)", source[0])
     source[0] = re.sub(r"\[([^]]+)\]\(((?:leaderboard/)?index\.html)\)", r'<a href="\2">\1</a>', source[0])
     if page in BRANCHES:
         source[0] = branches(source[0])

@@ -21,7 +21,6 @@ _NAMESPACES = (
     "lightning",
     "losses",
     "metrics",
-    "mlflow",
     "optuna",
     "parameters",
     "recipes",

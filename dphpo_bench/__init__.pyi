@@ -8,7 +8,6 @@ from . import hyfreedp as hyfreedp
 from . import lightning as lightning
 from . import losses as losses
 from . import metrics as metrics
-from . import mlflow as mlflow
 from . import optuna as optuna
 from . import parameters as parameters
 from . import recipes as recipes
@@ -43,12 +42,17 @@ from .external.select import select as select
 from .harness.account_report import AccountReport as AccountReport
 from .harness.account_report import account as account
 from .harness.plan import plan as plan
+from .harness.run import AccountOptions as AccountOptions
+from .harness.run import ExecutionOptions as ExecutionOptions
 from .harness.run import RunResult as RunResult
 from .harness.run import run as run
 from .harness.saving import load_model as load_model
 from .harness.trained import TrainedModel as TrainedModel
 from .privacy.budget import PrivacyBudget as PrivacyBudget
 from .privacy.risk import risk as risk
+from .recipes.array_options import Labels as Labels
+from .recipes.array_options import Measures as Measures
+from .recipes.array_options import TrainingOptions as TrainingOptions
 from .recipes.array_task import ArrayTask as ArrayTask
 from .records.record import RunRecord as RunRecord
 from .records.store import read_record as read_record

@@ -4,4 +4,4 @@ from .base.errors import DataError as DataError
 from .base.errors import DphpoBenchError as DphpoBenchError
 from .base.errors import InvalidValueError as InvalidValueError
 from .base.errors import OverBudgetError as OverBudgetError
-from .harness.recording import RunFailedError as RunFailedError
+from .harness.run import RunFailedError as RunFailedError

@@ -1,3 +1,3 @@
-from .recipes.picture_features import PictureFeatures as PictureFeatures
-from .recipes.scattering import ScatteringFeatures as ScatteringFeatures
-from .recipes.text_features import TextFeatures as TextFeatures
+from .zoo.scattering import ScatteringFeatures as ScatteringFeatures
+from .zoo.texts import TextFeatures as TextFeatures
+from .zoo.vision import PictureFeatures as PictureFeatures

@@ -1,4 +1,3 @@
-from .training.evaluation import total_score as total_score
 from .training.losses import Objective as Objective
 from .training.losses import binary_cross_entropy as binary_cross_entropy
 from .training.losses import correct_labels as correct_labels
@@ -8,3 +7,4 @@ from .training.losses import cross_entropy as cross_entropy
 from .training.losses import one_minus_error as one_minus_error
 from .training.losses import squared_error as squared_error
 from .training.losses import token_cross_entropy as token_cross_entropy
+from .training.values import total_score as total_score

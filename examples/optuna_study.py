@@ -36,7 +36,7 @@ def event(noise_multiplier: float) -> object:
     return bench.recipes.dp_sgd_event(1 / len(train), EPOCHS * len(train), noise_multiplier)
 
 
-def objective(trial: bench.optuna.PrivateTrial) -> tuple[float, nn.Module]:
+def objective(trial: bench.search.StudyTrial) -> tuple[float, nn.Module]:
     """Train with Opacus; return the accuracy on records that only score, and the model."""
     model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 10))
     name = trial.suggest_categorical("optimizer", ["SGD", "Adam"])
@@ -73,5 +73,4 @@ if __name__ == "__main__":
     )
     study.optimize(objective)  # no n_trials: their number is drawn in secret
     print(f"{study.best_params}, noisy accuracy {study.best_value:.1%}, ε = {study.epsilon:.2f}")
-    print(len(study.to_optuna().trials), "trial in a study for Optuna's dashboard")
     torch.save(study.best_model.state_dict(), "optuna_study.pt")

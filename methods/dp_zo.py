@@ -90,7 +90,9 @@ class DpZo(bench.recipes.TrainingMethod[ZerothOrder]):
             with torch.no_grad():
                 torch._foreach_add_(weights, direction, alpha=self.smoothing)
             # From w + λz, a step of 2λ back along z leads to w − λz.
-            (change,) = session.sample(kind).loss_changes(model, direction, (width,), bound, planned.noise_multiplier)
+            (change,) = bench.recipes.mean_loss_changes(
+                session.sample(kind), model, direction, (width,), bound, planned.noise_multiplier
+            )
             derivative = -change / width
             with torch.no_grad():
                 torch._foreach_add_(weights, direction, alpha=-self.smoothing - rate * derivative)

@@ -81,6 +81,6 @@ class GridOracle(bench.search.SearchMethod[bench.search.DpSgdRun]):
     def _rated(self, validation: "bench.Session") -> "Callable[[nn.Module], float]":
         """Return how good a model is on raw validation records; NaN where its metric is undefined."""
         if self.judge == "score":
-            return partial(validation.score, noise_multiplier=0.0)
+            return partial(bench.recipes.mean_score, validation, noise_multiplier=0.0)
         records = validation.nonprivate()
         return partial(validation.objective.quality, records=records)

@@ -179,7 +179,10 @@ class LinearScaling(bench.Method[Planned]):
                 models = bench.recipes.DpSgd.train_together(charged, runs, label)
             else:
                 models = [run.train(inner, label) for run, inner in zip(runs, charged, strict=True)]
-            scores = [part.score(model, planned.score_noise) for part, model in zip(sessions, models, strict=True)]
+            scores = [
+                bench.recipes.mean_score(part, model, planned.score_noise)
+                for part, model in zip(sessions, models, strict=True)
+            ]
             first = max(range(self.runs), key=scores.__getitem__)
             best = runs[first].steps, candidates[first]
             points.append((share * plan.budget.epsilon, best[1]))

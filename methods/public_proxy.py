@@ -67,7 +67,7 @@ class PublicProxy(bench.search.CandidateMethod[bench.recipes.DpSgd]):
         scores = []
         for index, candidate in enumerate(candidates):
             model = repeated.trained(training, candidate, f"Public candidate {index + 1} of {len(candidates)}")
-            scores.append(validation.score(model, noise_multiplier=0.0))
+            scores.append(bench.recipes.mean_score(validation, model, noise_multiplier=0.0))
         best = candidates[scores.index(max(scores))]
         model = plan.parameters.trained(session, best)
         tried = [{**candidate, "score": score} for candidate, score in zip(candidates, scores, strict=True)]

@@ -154,7 +154,8 @@ class SuccessiveHalving(bench.search.SearchMethod[Planned]):
                     trial.advance(rung.steps, rung.noise_multiplier)
                 if not rung.is_last:
                     scores = {
-                        index: validation.score(trial.model(), planned.score_noise) for index, trial in left.items()
+                        index: bench.recipes.mean_score(validation, trial.model(), planned.score_noise)
+                        for index, trial in left.items()
                     }
                     better = sorted(scores, key=lambda index: -scores[index])[: math.ceil(len(scores) / self.keep)]
                     left = {index: left[index] for index in better}

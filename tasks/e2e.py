@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 import dphpo_bench as bench
 from dphpo_bench.data.datasets import Split, Table
 from dphpo_bench.data.words import Vocabulary, plain
-from dphpo_bench.recipes.dataset_task import DatasetTask, Schedule, Setup
-from dphpo_bench.recipes.gpt2 import Gpt2
+from dphpo_bench.zoo.dataset_task import DatasetTask, Schedule, Setup
+from dphpo_bench.zoo.published import Gpt2
 
 from .e2e_words import WORDS
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import torch
 
     from dphpo_bench.data.weights import Weights
-    from dphpo_bench.recipes.fine_tuning import Which
-    from dphpo_bench.recipes.language_models import TestTexts
+    from dphpo_bench.zoo.language_models import TestTexts
+    from dphpo_bench.zoo.networks import Which
 
 DATASET = Table(
     name="e2e",
@@ -118,7 +118,7 @@ class E2e(DatasetTask):
         """Perplexity of the test sentences' tokens, BLEU of what the model writes, and the small one's right tokens."""
         if not self._tuning:
             return bench.metrics.PERPLEXITY, bench.metrics.ACCURACY, bench.metrics.ModelMetric("bleu", True, bleu)
-        from dphpo_bench.recipes.language_models import token_perplexity
+        from dphpo_bench.zoo.language_models import token_perplexity
 
         # All outputs of such a vocabulary together would take 94 GB.
         perplexity = bench.metrics.ModelMetric("perplexity", False, token_perplexity)
@@ -127,7 +127,7 @@ class E2e(DatasetTask):
     @property
     def further_tests(self) -> tuple[bench.metrics.FurtherTest, ...]:
         """NIST, ROUGE-L, CIDEr and METEOR of what the model writes, where their packages, and Java, are installed."""
-        from dphpo_bench.recipes.text_metrics import METEOR, has_text_metrics, text_metric_names, text_metrics
+        from dphpo_bench.zoo.text_metrics import METEOR, has_text_metrics, text_metric_names, text_metrics
 
         if not has_text_metrics():
             return ()
@@ -171,7 +171,7 @@ class E2e(DatasetTask):
             DataError: if published weights are not where the task was prepared from; without that, where the
                 environment says.
         """
-        from dphpo_bench.recipes.language_models import CausalModel
+        from dphpo_bench.zoo.language_models import CausalModel
 
         if self._tuning:
             return self.gpt2.network(self._tuning, self._prepared_from)
@@ -191,7 +191,7 @@ class E2e(DatasetTask):
         import torch
 
         from dphpo_bench.data.rows import load_rows
-        from dphpo_bench.recipes.language_models import TestTexts, require_bleu
+        from dphpo_bench.zoo.language_models import TestTexts, require_bleu
 
         require_bleu()  # before a model is trained for minutes and cannot be judged
         meanings, references = (
@@ -251,7 +251,7 @@ def bleu(model: "torch.nn.Module", test: bench.Records) -> float:
 
 def writes(model: "torch.nn.Module", some: "TestTexts") -> list[str]:
     """Return what the small model writes for each record, with the names in their places."""
-    from dphpo_bench.recipes.language_models import greedy
+    from dphpo_bench.zoo.language_models import greedy
 
     texts, prompts = [], some.named()["inputs"][:, :PROMPT]
     for meaning, written in zip(some.prompts, greedy(model, prompts, SENTENCE, VOCABULARY.ids[END]), strict=True):
@@ -264,7 +264,7 @@ def writes(model: "torch.nn.Module", some: "TestTexts") -> list[str]:
 
 def bleu_of(test: bench.Records, write: "Callable[[TestTexts], list[str]]") -> float:
     """Return BLEU of what is written for each meaning representation, against all of its sentences; see `texts_of`."""
-    from dphpo_bench.recipes.language_models import corpus_bleu
+    from dphpo_bench.zoo.language_models import corpus_bleu
 
     return corpus_bleu(*texts_of(test, write))
 
@@ -281,7 +281,7 @@ def texts_of(test: bench.Records, write: "Callable[[TestTexts], list[str]]") -> 
     """
     import torch
 
-    from dphpo_bench.recipes.language_models import TestTexts
+    from dphpo_bench.zoo.language_models import TestTexts
 
     if not isinstance(test, TestTexts):
         raise ValueError("the test records came without their texts")

@@ -1,8 +1,8 @@
 """Food-101: photographs of a hundred and one dishes."""
 
 from dphpo_bench.data.datasets import Images, Split
-from dphpo_bench.recipes.image_task import VITS, ImageTask
-from dphpo_bench.recipes.picture_features import PictureFeatures
+from dphpo_bench.zoo.image_task import VITS, ImageTask
+from dphpo_bench.zoo.vision import PictureFeatures
 
 DATASET = Images(
     name="food101",

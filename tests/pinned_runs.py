@@ -34,7 +34,13 @@ def result_of(name: str) -> dict[str, Any]:
     """The version of a method, and what its run on `Blobs` comes to."""
     with warnings.catch_warnings(), threads(1):
         warnings.simplefilter("ignore")
-        record = bench.run(name, Blobs(), bench.PrivacyBudget(EPSILON, DELTA), seed=SEED, device="cpu").record
+        record = bench.run(
+            name,
+            Blobs(),
+            bench.PrivacyBudget(EPSILON, DELTA),
+            seed=SEED,
+            execution=bench.ExecutionOptions(device="cpu"),
+        ).record
     assert record.privacy is not None
     rate = record.released.get("learning_rate")
     return {

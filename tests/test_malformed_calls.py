@@ -20,6 +20,7 @@ import dphpo_bench as bench
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.harness.account import accounts_in
 from tests.fuzz.hostile import examples
+from tests.own_task import array_task
 
 X = np.random.default_rng(0).normal(size=(40, 3))
 Y = np.arange(40) % 2
@@ -30,7 +31,7 @@ QUIET = bench.NullProgress()
 
 def task(**changes: Any) -> bench.ArrayTask:
     arguments: dict[str, Any] = {"name": "t", "train": (X, Y), "model": nn.Linear(3, 2), **changes}
-    return bench.ArrayTask(**{"epochs": 1, **arguments})
+    return array_task(**{"epochs": 1, **arguments})
 
 
 def selected(**changes: Any) -> None:
@@ -100,18 +101,18 @@ CALLS: list[tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = [
             "task": (None, *NO_MODEL),
             "budget": (None, 3, (3, 1e-3), bench.PrivacyBudget),
             "seed": (*NO_COUNT, -1),
-            "source": (3, "data", Path()),
             "results_dir": (*NO_PATH, "a\0", "\ud800"),
-            "device": (*NO_TEXT, 7, "gpu", np.ones(2)),
             "progress": (3, print, QUIET.__class__.__name__),
-            "secure_noise": NO_FLAG,
             "check": NO_FLAG,
             "account": (*NO_TEXT, *FILE_NAMES),
-            "not_private": NO_FLAG,
-            "counted": (3, "main"),
-            "checkpoint_every": (*NO_COUNT, 0),
-            "plans": (3, "plans"),
+            "execution": (3, {"device": "cpu"}, bench.ExecutionOptions(device="gpu")),
         },
+    ),
+    (bench.AccountOptions, {}, {"name": NO_TEXT, "not_private": NO_FLAG, "again": NO_TEXT}),
+    (
+        bench.ExecutionOptions,
+        {},
+        {"source": (3, "data", Path()), "secure_noise": NO_FLAG, "checkpoint_every": NO_COUNT, "cache": (3, "costs")},
     ),
     (
         bench.plan,
@@ -150,8 +151,7 @@ CALLS: list[tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = [
             "count": (None, *NO_COUNT),
             "chosen_by": NO_TEXT,
             "scores": NO_TEXT,
-            "study": ("x", *NO_TEXT),
-            "steps": ("x", 3, *NO_NUMBER),
+            "run": (3, print),
         },
     ),
     (bench.load_model, {"path": "x.safetensors", "task": TASK}, {"path": (None, *NO_PATH), "task": (None, *NO_MODEL)}),
@@ -322,7 +322,13 @@ def test_names_that_no_record_holds_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["dp_sgd", "noiseless", "nonprivate", "replay"])
 def test_an_optimiser_that_does_not_take_the_model_is_refused(method: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match="Muon only supports 2D parameters") as refusal:
-        bench.run(method, task(optimizer="Muon"), BUDGET, results_dir=tmp_path / "results", not_private=True)
+        bench.run(
+            method,
+            task(optimizer="Muon"),
+            BUDGET,
+            results_dir=tmp_path / "results",
+            account=bench.AccountOptions(not_private=True),
+        )
     check_refusal(refusal.value, tmp_path)
 
 
@@ -406,7 +412,13 @@ def test_numbers_of_numpy_and_paths_as_texts_are_taken(tmp_path: Path) -> None:
     }
     assert len(keys) == 1
     result = bench.run(
-        "dp_sgd", PUBLIC, budget, seed=0, progress=QUIET, results_dir=str(tmp_path), secure_noise=np.False_
+        "dp_sgd",
+        PUBLIC,
+        budget,
+        seed=0,
+        progress=QUIET,
+        results_dir=str(tmp_path),
+        execution=bench.ExecutionOptions(secure_noise=np.False_),
     )
     assert result.path is not None
     assert bench.read_record(str(result.path)) == bench.read_record(result.path)

@@ -87,6 +87,7 @@ class Repository:
         self.write("leaderboard/README.md", "# Leaderboard\n")
         self.write("leaderboard/plots/old.svg", "<svg/>")
         self.write("docs/figures/old.svg", "<svg/>")
+        self.write("research/paper.md", "# Paper\n")
         self.commit()
         self.git("push", "--quiet", "origin", "main")
 

@@ -1,4 +1,4 @@
-"""Draws every figure of the documents: `python docs/figures/draw.py`.
+"""Draw every chart of the documents: `python docs/figures/draw.py`.
 
 Charts show what leaderboard/leaderboard.csv says, which `dphpo-bench leaderboard build` makes from the records. The
 same table gives the same bytes on every machine; tests/docs/test_figures.py draws them again and compares.
@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from dphpo_bench.leaderboard.charts.frame import estimates_axis, log_axis
-from dphpo_bench.leaderboard.charts.panels import Panel, to_svg
-from dphpo_bench.leaderboard.values import Estimate
+from dphpo_bench.records.charts import forest, log_axis, on_one_axis
+from dphpo_bench.records.estimates import Estimate
 
 HERE = Path(__file__).parent
 TABLE = HERE.parents[1] / "leaderboard/leaderboard.csv"
@@ -22,13 +21,13 @@ EPSILONS = (1, 3, 8)
 
 
 def rows_of_defaults() -> pd.DataFrame:
-    """Return the rows of default contestants, numbers as on the board."""
+    """Return the rows of methods with default parameters, numbers as on the board."""
     rows = pd.read_csv(TABLE)
     return rows[rows.label == rows.method]
 
 
 def table() -> pd.DataFrame:
-    """Return the rows of default contestants in the tables that count."""
+    """Return the rows of methods by their defaults in the tables that count."""
     rows = rows_of_defaults()
     return rows[rows.counted]
 
@@ -39,20 +38,13 @@ def board() -> pd.DataFrame:
     return rows[rows.setting == SETTING]
 
 
-def _panel(title: str, rows: pd.DataFrame, column: str) -> Panel:
-    """Points of a hundred, and their intervals."""
+def _points(rows: pd.DataFrame, column: str) -> dict[str, Estimate]:
+    """Return hundredths of a column with their intervals, by method."""
     names = [column, f"{column}_low", f"{column}_high"]
-    return Panel(
-        title,
-        {
-            method: Estimate(*(None if pd.isna(value) else 100 * value for value in values))
-            for method, *values in rows[["method", *names]].itertuples(index=False)
-        },
-    )
-
-
-def _known(panels: list[Panel]) -> list[Estimate]:
-    return [one for panel in panels for one in panel.estimates.values()]
+    return {
+        method: Estimate(*(None if pd.isna(value) else 100 * value for value in values))
+        for method, *values in rows[["method", *names]].itertuples(index=False)
+    }
 
 
 def distance() -> str:
@@ -75,14 +67,13 @@ def _distances(tables: dict[str, pd.DataFrame], settings: int, title: str, kind:
     seen = 100 * by.agg(["mean", "min", "max"])[by.count() == settings].round(6).unstack().dropna()
     order = seen["mean"].mean(axis=1).round(6).sort_values(kind="stable").index
     several = set(rows[rows.runs > 1].method)
-    panels = [
-        Panel(one, {who: Estimate(*(seen.loc[who, (of, one)] for of in ("mean", "min", "max"))) for who in order})
-        for one in tables
-    ]
-    return to_svg(
-        panels,
+    panels = {
+        name: {who: Estimate(*(seen.loc[who, (of, name)] for of in ("mean", "min", "max"))) for who in order}
+        for name in tables
+    }
+    return forest(
+        on_one_axis(panels),
         {method: "worse" if method in several else "better" for method in order},
-        estimates_axis(_known(panels)),
         title=title,
         note=f"Mean over {settings} {kind}. Lines: the best of them to the worst. Dots: one training run. "
         "Squares: several.",
@@ -101,11 +92,10 @@ def losses() -> str:
     """Draw the parts of the distance that are noise and choice, for methods that spend ε on tuning."""
     rows = board()
     rows = rows[(rows.epsilon_target == 1) & (rows.tuning_share > 0) & rows.lost_to_noise.notna()]
-    panels = [_panel(f"lost to {part}", rows, f"lost_to_{part}") for part in ("noise", "choice")]
-    return to_svg(
-        panels,
+    panels = {f"lost to {part}": _points(rows, f"lost_to_{part}") for part in ("noise", "choice")}
+    return forest(
+        on_one_axis(panels),
         dict.fromkeys(rows.sort_values(["gap_to_oracle", "method"]).method, ""),
-        estimates_axis(_known(panels)),
         title="Why methods that pay for tuning lose: points of accuracy",
         note="Digits, linear model, ε = 1, mean of five seeds, 95 % intervals. Best method first.",
     )
@@ -134,26 +124,23 @@ def utility() -> str:
     rows = board()
     rows = rows[rows.end_to_end_private & ~rows.reference]
     several = set(rows[rows.runs > 1].method)
-    panels, total = [], dict.fromkeys(sorted(set(rows.method)), 0.0)
+    panels, total = {}, dict.fromkeys(sorted(set(rows.method)), 0.0)
     for target in TARGETS:
-        panel = Panel(f"{100 * target:g} %", {})
+        panel = panels.setdefault(f"{100 * target:g} %", {})
         for method, of_method in rows.groupby("method"):
             ends = ("mean", "mean_high", "mean_low")
             least = [of_method.epsilon_target[of_method[end] >= target].min() for end in ends]
             mean, low, high = (NEVER if pd.isna(epsilon) else float(epsilon) for epsilon in least)
             total[method] += mean
             if mean < NEVER:
-                panel.estimates[method] = Estimate(mean, low, high)
-        panels.append(panel)
+                panel[method] = Estimate(mean, low, high)
     order = sorted((method for method in total if total[method] < NEVER * len(TARGETS)), key=total.__getitem__)
-    return to_svg(
-        panels,
+    return forest(
+        on_one_axis(panels, log_axis(EPSILONS, EPSILONS)),
         {method: "worse" if method in several else "better" for method in order},
-        log_axis(EPSILONS),
         title="What an accuracy costs: the least ε of 1, 3 and 8 that reaches it",
         note="Digits, linear model, mean of five seeds; lines: by the ends of its 95 % interval. No dot: not by ε = 8. "
         "Squares: several runs.",
-        values=EPSILONS,
     )
 
 
@@ -161,18 +148,17 @@ def audits() -> str:
     """Draw the ε that attacks have shown, beside the claimed ε."""
     rows = board()
     rows = rows[rows.audited.notna() & rows.end_to_end_private]
-    panels = []
+    panels, claims = {}, {}
     for epsilon in EPSILONS:
         there = rows[rows.epsilon_target == epsilon]
-        shown = {method: Estimate(value) for method, value in zip(there.method, there.audited, strict=True)}
-        panels.append(Panel(f"claimed: ε = {epsilon}", shown, line=epsilon))
-    return to_svg(
-        panels,
+        title = f"claimed: ε = {epsilon}"
+        panels[title] = dict(zip(there.method, map(Estimate, there.audited), strict=True))
+        claims[title] = float(epsilon)
+    return forest(
+        on_one_axis(panels, log_axis([0.2, 10], (0.3, 1, 3, 8)), claims),
         dict.fromkeys(sorted(set(rows.method)), ""),
-        log_axis([0.2, 10]),
         title="What attacks show of the ε that is claimed",
         note="Digits, linear model. Dots: what ten runs show, 0 at the left edge. Dashed: the claim. Logarithmic.",
-        values=(0.3, 1, 3, 8),
     )
 
 
@@ -191,80 +177,17 @@ def law() -> str:
     for task in read():
         at_one = task.rates[sgd][:, 0] / task.nus[sgd][0]  # the rates of ν = 1
         lost[kind_of(task)].append([regret_at(task, sgd, [nu * rate for rate in at_one]) for nu in NUS])
-    panels = []
+    panels = {}
     for kind in sorted(lost):
         values = np.minimum(np.array(lost[kind]).swapaxes(0, 1).reshape(len(NUS), -1), WORST)
         quartiles = np.quantile(values, (0.5, 0.25, 0.75), axis=1).round(2).T
-        panels.append(
-            Panel(kind, {f"ν = {nu:g}": Estimate(*map(float, row)) for nu, row in zip(NUS, quartiles, strict=True)})
-        )
-    return to_svg(
-        panels,
+        panels[kind] = {f"ν = {nu:g}": Estimate(*map(float, row)) for nu, row in zip(NUS, quartiles, strict=True)}
+    return forest(
+        on_one_axis(panels),
         dict.fromkeys((f"ν = {nu:g}" for nu in NUS), ""),
-        estimates_axis(_known(panels)),
         title="What a fixed rate loses to the best rate, by the noise of the run",
         note="Points; medians and quartiles over tasks and ε. SGD. 20 stands for 20 or more.",
     )
-
-
-# x, y, width and the lines of each box; those of one row are 44 high.
-BOXES = (
-    (30, 56, 130, "Task", "public facts"),
-    (30, 116, 130, "budget", "(ε, δ)"),
-    (215, 86, 120, "Method.plan"),
-    (405, 86, 170, "Plan", "event of the whole"),
-    (430, 216, 120, "Method.run"),
-    (330, 216, 70, "model"),
-    (160, 216, 130, "metrics", "on test data"),
-    (655, 216, 120, "Session", "clips, adds noise"),
-    (815, 216, 75, "private", "records"),
-    (655, 316, 120, "Ledger", "what was released"),
-    (405, 316, 170, "ε, computed again", "by the harness"),
-    (160, 316, 130, "RunRecord"),
-    (30, 316, 90, "leaderboard"),
-)
-# From x, y to x, y.
-ARROWS = (
-    (160, 78, 215, 100), (160, 138, 215, 116), (335, 108, 405, 108), (490, 130, 490, 216), (550, 231, 655, 231),
-    (655, 247, 550, 247), (430, 238, 400, 238), (330, 238, 290, 238), (815, 238, 775, 238), (715, 260, 715, 316),
-    (655, 338, 575, 338), (405, 338, 290, 338), (225, 260, 225, 316), (160, 338, 120, 338),
-)  # fmt: skip
-FRAMES = (
-    (14, 24, 577, 150, "looks at no data", "#0072B2"),
-    (640, 184, 266, 90, "the only door to private data", "#D55E00"),
-)
-WORDS = (
-    (500, 191, "start", "ε ≤ budget,"), (500, 207, "start", "or nothing is read"),
-    (595, 225, "middle", "asks"), (595, 264, "middle", "noisy answers"),
-)  # fmt: skip
-
-
-def flow() -> str:
-    """Draw a run, from public facts to the leaderboard."""
-    parts = [
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 920 380" font-family="Liberation Sans, Arial, Helvetica, '
-        'sans-serif" font-size="14">',
-        '<defs><marker id="head" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
-        '<path d="M0 0L8 4L0 8z" fill="#59636e"/></marker></defs>',
-        '<rect width="920" height="380" fill="#fff"/>',
-    ]
-    for x, y, width, height, title, color in FRAMES:
-        parts += [
-            f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="8" fill="{color}" fill-opacity=".07" '
-            f'stroke="{color}" stroke-dasharray="5 4"/>',
-            f'<text x="{x + 10}" y="{y + 20}" font-size="12" fill="{color}">{title}</text>',
-        ]
-    for x, y, to_x, to_y in ARROWS:
-        parts.append(f'<path d="M{x} {y}L{to_x} {to_y}" stroke="#59636e" stroke-width="1.5" marker-end="url(#head)"/>')
-    for x, y, width, title, *more in BOXES:
-        parts.append(f'<rect x="{x}" y="{y}" width="{width}" height="44" rx="5" fill="#fff" stroke="#59636e"/>')
-        for number, line in enumerate((title, *more)):
-            middle = y + (27 if not more else 19 + 17 * number)
-            looks = 'font-weight="600" fill="#1b1f24"' if not number else 'font-size="12" fill="#59636e"'
-            parts.append(f'<text x="{x + width / 2:g}" y="{middle}" text-anchor="middle" {looks}>{line}</text>')
-    for x, y, anchor, text in WORDS:
-        parts.append(f'<text x="{x}" y="{y}" text-anchor="{anchor}" font-size="12" fill="#59636e">{text}</text>')
-    return "\n".join([*parts, "</svg>"])
 
 
 WAYS = {
@@ -280,19 +203,17 @@ WAYS = {
 def public() -> str:
     """Draw tuning on public data beside no tuning and beside tuning that is paid for, on three linear tasks."""
     rows = table()
-    panels = [
-        _panel(
-            f"{name}, ε = {epsilon}",
+    panels = {
+        f"{name}, ε = {epsilon}": _points(
             rows[(rows.setting == f"{name} (linear)") & (rows.epsilon_target == epsilon) & rows.method.isin(WAYS)],
             "gap_to_oracle",
         )
         for name in ("digits", "adult", "sst2")
         for epsilon in (1, 8)
-    ]
-    return to_svg(
-        panels,
+    }
+    return forest(
+        on_one_axis(panels),
         WAYS,
-        estimates_axis(_known(panels)),
         title="Why pay? Points below the oracle by where rates come from",
         note="Black: from public records, made up but for sst2. Green: from the literature. Orange: paid for out of ε. "
         "Linear models, 95 % intervals of five seeds.",
@@ -312,26 +233,22 @@ def worst() -> str:
     seen = by.agg(["median", "min", "max"]).unstack()
     order = seen["max"].max(axis=1).sort_values(kind="stable").index
     several = set(rows[rows.runs > 1].method)
-    panels = [
-        Panel(
-            f"ε = {epsilon}",
-            {who: Estimate(*(seen.loc[who, (of, epsilon)] for of in ("median", "min", "max"))) for who in order},
-        )
+    panels = {
+        f"ε = {epsilon}": {
+            who: Estimate(*(seen.loc[who, (of, epsilon)] for of in ("median", "min", "max"))) for who in order
+        }
         for epsilon in EPSILONS
-    ]
-    return to_svg(
-        panels,
+    }
+    return forest(
+        on_one_axis(panels, log_axis([LEAST_FALL, 50], (0.1, 1, 10))),
         {method: "worse" if method in several else "better" for method in order},
-        log_axis([LEAST_FALL, 50]),
         title="What an unlucky run loses: points of the worst run below the mean of its method",
         note=f"Median over {rows.setting.nunique()} tasks and models. Lines: the mildest to the worst. Dots: one "
         "training run. Squares: several. Logarithmic; 0.1 stands for 0.1 or less.",
-        values=(0.1, 1, 10),
     )
 
 
 FIGURES = {
-    "flow": flow,
     "distance": distance,
     "sizes": sizes,
     "privacy": privacy,
@@ -345,4 +262,4 @@ FIGURES = {
 
 if __name__ == "__main__":
     for name, draw in FIGURES.items():
-        (HERE / f"{name}.svg").write_text(draw() + "\n", encoding="utf-8")
+        (HERE / f"{name}.svg").write_text(draw(), encoding="utf-8")

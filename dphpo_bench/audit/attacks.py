@@ -28,14 +28,14 @@ from dphpo_bench.base.progress import Progress
 from dphpo_bench.base.terminal import TerminalProgress
 from dphpo_bench.contract.task import Task
 from dphpo_bench.harness.account import VOID, Account, Entry
-from dphpo_bench.harness.attempt import execute
-from dphpo_bench.harness.entry import account_of, default_seed, refuse_no_privacy, warn_of_seeds
+from dphpo_bench.harness.counting import account_of, default_seed, refuse_no_privacy, warn_of_seeds
 from dphpo_bench.harness.journal import NONCE, Journal
+from dphpo_bench.harness.loading import prepare
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.recording import identity_of, task_identity
-from dphpo_bench.harness.run import resolve_device, run
-from dphpo_bench.harness.setup import Setup
-from dphpo_bench.harness.siblings import prepare_sibling
+from dphpo_bench.harness.run import ExecutionOptions, resolve_device, run
+from dphpo_bench.harness.state import Run
+from dphpo_bench.harness.training import execute
 from dphpo_bench.privacy.accountants.report import epsilon
 from dphpo_bench.training.randomness import Streams
 
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
     from dphpo_bench.contract.method import Method
     from dphpo_bench.data.source import DataSource
+    from dphpo_bench.harness.cache import Cache
     from dphpo_bench.harness.plan import CheckedPlan
-    from dphpo_bench.harness.plan_cache import PlanCache
     from dphpo_bench.privacy.budget import PrivacyBudget
     from dphpo_bench.records.record import Audit as AuditRecord
     from dphpo_bench.records.record import RunRecord
@@ -110,7 +110,7 @@ def recorded(
     source: "DataSource",
     device: str = "auto",
     progress: Progress | None = None,
-    plans: "PlanCache | None" = None,
+    cache: "Cache | None" = None,
     account: str | None = None,
 ) -> "RunRecord":
     """Return the record of the run without canaries; run it if there is no record yet, or no seed."""
@@ -125,13 +125,11 @@ def recorded(
             task,
             budget,
             seed=seed,
-            source=source,
             results_dir=store.root,
-            device=device,
-            progress=progress,
-            plans=plans,
-            check=False,
             account=account,
+            execution=ExecutionOptions(device, source, cache),
+            progress=progress,
+            check=False,
         ).record
     if record.status != "ok":
         raise AuditError(f"Nothing to audit, the run of {method.name} is {record.status}: {record.error}")
@@ -192,8 +190,7 @@ def audit(
             account.check([entry] * (len(attacks) * runs))
             numbers.append(_counted(entry, account))  # the first, before the data are read
     try:
-        task.prepare(source)
-        prepare_sibling(method, task, source)
+        prepare(method, task, source)
         train = task.load_train(source)
     except BaseException:  # nothing has been asked of the records
         if account:
@@ -217,8 +214,11 @@ def audit(
                 if account and (index or name != attacks[0] or Entry.of(checked, 0).event != entry.event):
                     numbers.append(_counted(Entry.of(checked, 0, "audit"), account))
                 nonce = {NONCE: int(numbers[-1], 16)} if numbers else {}
-                setup = Setup(
-                    run_seed if is_seeded else None,  # without a seed, errors and numbers of trials stay hidden
+                this_run = Run(
+                    checked=checked,
+                    task=experiment.task,
+                    train=experiment.records,
+                    seed=run_seed if is_seeded else None,  # without one, errors and numbers of trials stay hidden
                     journal=Journal.holding({"seed": run_seed, **nonce}),
                     device=device,
                     progress=progress,
@@ -226,12 +226,12 @@ def audit(
                     observer=experiment.transcript,
                     source=source,
                 )
-                attempt = execute(checked, experiment.task, experiment.records, setup)
-                if attempt.outcome is None:
+                execute(this_run)
+                if this_run.model is None:
                     raise AuditError(
-                        f"Nothing to attack, the run of {method.name} is {attempt.status}: {attempt.error}"
+                        f"Nothing to attack, the run of {method.name} is {this_run.status}: {this_run.error}"
                     )
-                for what, scores in experiment.scores(attempt.outcome.model).items():
+                for what, scores in experiment.scores(this_run.model).items():
                     shown.setdefault(what, []).append((scores, experiment.members))
                     curves[what] = curve
                 advance()
@@ -283,11 +283,11 @@ def size_of(
     runs: int | None,
     attacks: Sequence[AttackName],
     confidence: float,
-    plans: "PlanCache | None" = None,
+    cache: "Cache | None" = None,
 ) -> Size:
     error, most = _largest_error(attacks, confidence), most_canaries(task)
     if canaries is None and runs is None:
-        curve = _curve(plan(method, task, budget, plans=plans), error)
+        curve = _curve(plan(method, task, budget, cache=cache), error)
         return default_size(curve, budget.delta, error, most)
     return Size(canaries or min(FEWEST, most), runs or 1)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from dphpo_bench.base.errors import DataError, InvalidValueError
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
 
 PAIRS = "tuple(zip(*records)) makes (inputs, labels) of pairs (input, label)."
@@ -125,29 +125,3 @@ _WAYS: Mapping[tuple[str, str], str | Callable[[Any], str]] = MappingProxyType(
         ),
     }
 )
-
-
-def check_delimiter(frame: Any) -> None:
-    """Reject a frame of one column that holds all columns of a file: its name and its first row have a delimiter.
-
-    Decimal commas of such a file part it, too; what is before them is the index.
-    """
-    name = frame.columns[0] if frame.shape[1] == 1 else None
-    first = " ".join(map(str, [*frame.index[:1], *frame.iloc[:1, 0]])) if isinstance(name, str) else ""
-    for mark in (";", "\t", "|", ","):
-        if mark in first and mark in str(name):
-            raise DataError(
-                f"Expected the columns of a table, got the single one {shown(name, form=repr)}: the file has another "
-                f"delimiter. Read it by pandas.read_csv(…, sep={mark!r}), and numbers such as 68,4 by decimal=','."
-            )
-
-
-def parted_frame(frame: Any, name: str) -> tuple[Any, Any]:
-    """Return a frame without a column that it has, and the column; reject several of this name."""
-    column = frame[name]
-    if column.ndim > 1:
-        raise DataError(
-            f"Expected a single column {shown(name, form=repr)}, got {column.shape[1]} of this name; drop or rename "
-            "all but one."
-        )
-    return frame.drop(columns=name), column

@@ -1,22 +1,32 @@
 """The command `explain`."""
 
 from collections import defaultdict
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.terminal import make_progress
-from dphpo_bench.base.text import count, one_line
+from dphpo_bench.base.text import count, one_line, value_text
 from dphpo_bench.cli import options
-from dphpo_bench.cli.output import complain, show, show_json
-from dphpo_bench.cli.show import read_oracles
+from dphpo_bench.cli.output import columns_of, complain, say, show, show_json, table
+from dphpo_bench.cli.records import read_oracles
 from dphpo_bench.cli.sweep import interrupted_by_sigterm
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dphpo_bench.records.measure import Measure
     from dphpo_bench.records.reading import Result
     from dphpo_bench.records.record import RunRecord
+    from dphpo_bench.records.store import RecordStore
+    from dphpo_bench.sweep.extra_runs import Question, Split
+
+MAX_TEXT = 70
 
 
 def explain_command(
@@ -49,14 +59,13 @@ def explain_command(
 
     Exit code: 0 done, 1 an extra run failed, 2 a mistake in the call, 130 interrupted.
     """
-    from dphpo_bench.cli.explain_tables import json_row, one_table, summary_table
     from dphpo_bench.contract.task_files import TaskFiles
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.account import DEFAULT
-    from dphpo_bench.harness.entry import check_may_spend
-    from dphpo_bench.leaderboard.questions import Workshop, questions
+    from dphpo_bench.harness.counting import check_may_spend
     from dphpo_bench.records import reading
     from dphpo_bench.records.store import RecordStore
+    from dphpo_bench.sweep.extra_runs import Workshop, questions
     from dphpo_bench.sweep.private_cells import PrivateCells
     from dphpo_bench.sweep.resources import Resources
     from dphpo_bench.sweep.running import executor_for, run_cells
@@ -83,11 +92,11 @@ def explain_command(
         except DphpoBenchError as error:
             complain(f"{question.record.identity.method}, {question.record.identity.key}: {error}")
     if as_json:
-        show_json([json_row(question, split, store) for question, split in splits])
-    elif len(splits) == 1:
-        show(one_table(*splits[0]))
+        show_json([_json_row(question, split, store) for question, split in splits])
     elif splits:
-        show(summary_table(splits))
+        show(_table(splits))
+        for note in dict.fromkeys(question.note for question, _ in splits if question.note):
+            say(f"{note[0].upper()}{note[1:]}.")
     raise typer.Exit(0 if len(splits) == len(asked) else 1)
 
 
@@ -125,7 +134,7 @@ def _read(paths: list[Path]) -> "tuple[Path, list[Result]]":
 
 def _explainable(records: "list[RunRecord]") -> "list[RunRecord]":
     """Return the record, or of several the private ones."""
-    from dphpo_bench.leaderboard.values import REPLAY
+    from dphpo_bench.sweep.extra_runs import REPLAY
 
     return records if len(records) == 1 else [
         record for record in records
@@ -144,3 +153,61 @@ def _tell(refused: "list[tuple[RunRecord, str]]", *, none: bool) -> None:
     for reason, methods in reasons.items():
         which = f"{len(methods)} records of {', '.join(sorted(set(methods)))}"
         complain(f"Not explained: {one_line(which)}: {reason}")
+
+
+def _json_row(question: "Question", split: "Split", store: "RecordStore") -> dict[str, Any]:
+    identity = question.record.identity
+    paths = {
+        name: cell and str(store.path_of(cell.identity))
+        for name, cell in (("at_full", question.at_full), ("at_left", question.at_left))
+    }
+    return {
+        "key": identity.key,
+        **{name: getattr(identity, name) for name in ("method", "parameters", "task", "model", "epsilon", "seed")},
+        "oracle": question.oracle.identity.key,
+        "metric": _measure(question).name,
+        "results": {"own": split.run, "oracle": split.oracle, "at_full": split.at_full, "at_left": split.at_left},
+        "extra_runs": paths,
+        "loss": split.loss,
+        "noise": split.noise,
+        "choice": split.choice,
+        "note": question.note or None,
+    }
+
+
+def _table(splits: "Sequence[tuple[Question, Split]]") -> "Table":
+    rows = []
+    for (task, epsilon, label), same in groupby(sorted(splits, key=_setting), key=_setting):
+        group = list(same)
+        measure = _measure(group[0][0])
+        oracle, run = (measure.text(measure.value(_mean(group, name))) for name in ("oracle", "run"))
+        parts = [_difference(_mean(group, name), measure) for name in ("loss", "noise", "choice")]
+        rows.append((task, f"{epsilon:g}", label, str(len(group)), oracle, run, *parts))
+    headers = "task", "ε", "method", ">seeds", ">oracle", ">own", ">lost", ">to noise", ">to a worse choice"
+    caption = "Differences of shares are in points, of perplexities in nats. A negative loss is a gain."
+    title = "Why they lost against the oracle, means over seeds"
+    return table(columns_of(headers), rows, title=title, caption=caption)
+
+
+def _mean(group: "Sequence[tuple[Question, Split]]", name: str) -> float:
+    return fmean(getattr(split, name) for _, split in group)
+
+
+def _difference(value: float, measure: "Measure") -> str:
+    text = f"{100 * value + 0.0:.2f}" if measure.share else f"{value + 0.0:.3g}"
+    return text.replace("-", "−")
+
+
+def _setting(split: "tuple[Question, Split]") -> tuple[str, float, str]:
+    from dphpo_bench.harness.recording import changed_parameters
+
+    identity = split[0].record.identity
+    changed = [f"{name}={value_text(value)}" for name, value in changed_parameters(identity).items()]
+    label = one_line(" ".join([identity.method, *changed]), MAX_TEXT)
+    return one_line(f"{identity.task} ({identity.model})"), identity.epsilon, label
+
+
+def _measure(question: "Question") -> "Measure":
+    from dphpo_bench.records.measure import shown_measure
+
+    return shown_measure(question.record.identity.facts, question.record.metrics)

@@ -44,12 +44,11 @@ def build_command(
     ε and risk are computed again from the ledgers; risks.csv keeps the latter, which differ a little between machines.
 
     The same records give the same files, byte by byte. Records that do not pass are listed with the reason. Findings in
-    findings.toml whose figures are not those of the board are named, and left out. With a dataset.toml, which says
-    whose the board is, croissant.json describes it as a data set.
+    findings.toml whose figures are not those of the board are named, and left out.
 
     Exit code: 0 done, 1 stale or a wrong finding (--check), 2 a mistake in the call.
     """
-    require_extra("leaderboard", "Drawing the leaderboard needs", "jinja2")
+    require_extra("leaderboard", "Drawing the leaderboard needs", "jinja2", "vl_convert")
     from dphpo_bench.leaderboard.build import render, stale, with_written, write
     from dphpo_bench.leaderboard.replays import read_checked
     from dphpo_bench.leaderboard.risks import FILE as RISKS
@@ -126,9 +125,9 @@ def _rerun(
     runs: "Sequence[Run]", paths: list[Path], number: int, data_dir: Path | None, quiet: bool
 ) -> list[dict[str, Any]]:
     from dphpo_bench.data.source import DataSource
-    from dphpo_bench.leaderboard.questions import Workshop
     from dphpo_bench.leaderboard.rerun import choose, compared, repeats
     from dphpo_bench.records.store import RecordStore
+    from dphpo_bench.sweep.extra_runs import Workshop
     from dphpo_bench.sweep.resources import Resources
     from dphpo_bench.sweep.running import executor_for, run_cells
 

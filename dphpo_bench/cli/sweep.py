@@ -71,7 +71,7 @@ def sweep_command(
     from dphpo_bench.contract.task_files import TaskFiles
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.account import DEFAULT
-    from dphpo_bench.harness.own_data import check_declared_data
+    from dphpo_bench.harness.loading import check_declared_data
     from dphpo_bench.harness.plan import warn_of_budget
     from dphpo_bench.records.store import RecordStore
     from dphpo_bench.sweep.cells import cells_of
@@ -202,7 +202,7 @@ def _show_summary(summary: "Summary", store: "RecordStore", seconds: float, task
 
 
 def _command_of(cell: "Cell", task_files: Mapping[str, str]) -> str:
-    from dphpo_bench.harness.repeating import Call
+    from dphpo_bench.harness.recording import Call
     from dphpo_bench.sweep.cells import device_of
 
     call = replace(
@@ -216,7 +216,7 @@ def _command_of(cell: "Cell", task_files: Mapping[str, str]) -> str:
 
 
 def _changed_parameters(cell: "Cell") -> list[str]:
-    from dphpo_bench.harness.repeating import different
+    from dphpo_bench.harness.recording import different
 
     changed = different(cell.identity.parameters, type(cell.method)().parameters)
     return [f"{name}={value_text(value)}" for name, value in changed.items()]

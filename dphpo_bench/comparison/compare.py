@@ -17,8 +17,8 @@ from dphpo_bench.contract.registry import method_of, task_of
 from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import DEFAULT
-from dphpo_bench.harness.entry import warn_of_seeds
-from dphpo_bench.harness.own_data import check_declared_data
+from dphpo_bench.harness.counting import warn_of_seeds
+from dphpo_bench.harness.loading import check_declared_data
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.records.reading import Result

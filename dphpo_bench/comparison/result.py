@@ -14,17 +14,11 @@ from typing import TYPE_CHECKING
 from dphpo_bench.base.displays import html_table
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.extras import require_extra
-from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.base.text import MAX_LINE, duration_text, one_line, shown, value_text, varying_names
-from dphpo_bench.data.source import DataSource
-from dphpo_bench.leaderboard.means import metric_mean
-from dphpo_bench.leaderboard.texts import NOTHING, metric_text
-from dphpo_bench.leaderboard.values import Estimate
-from dphpo_bench.records.guesses import guesses_line
+from dphpo_bench.records.estimates import NOTHING, Estimate, metric_mean, metric_text
 from dphpo_bench.records.measure import Measure, compared_value
-from dphpo_bench.records.reading import Result
+from dphpo_bench.records.reading import Result, guesses_line
 from dphpo_bench.records.record import RunRecord
-from dphpo_bench.records.store import RecordStore
 from dphpo_bench.records.tables import frame
 
 if TYPE_CHECKING:
@@ -229,56 +223,32 @@ class Comparison:
         Raises:
             InvalidValueError: if the extra `leaderboard` is not installed, or nothing was measured.
         """
-        require_extra("leaderboard", "Drawing needs", "jinja2")
-        from dphpo_bench.leaderboard.charts import panels
-        from dphpo_bench.leaderboard.charts.frame import estimates_axis
+        require_extra("leaderboard", "Drawing needs", "vl_convert")
+        from dphpo_bench.records.charts import estimates_axis, forest, on_one_axis
 
         lines, identity, measure = self.lines, self.records[0].identity, self.measure
-        drawn = [
-            panels.Panel(f"ε = {at:g}", {line.label: estimate for line in lines if (estimate := line.by_epsilon[at])})
+        unit = 100 if measure.share else 1
+        panels = {
+            f"ε = {at:g}": {
+                line.label: estimate.through(lambda value: unit * value)
+                for line in lines
+                if (estimate := line.by_epsilon[at])
+            }
             for at in self.epsilons
-        ]
-        known = [estimate for panel in drawn for estimate in panel.estimates.values()]
+        }
+        known = [estimate for panel in panels.values() for estimate in panel.values()]
         if not known:
             raise InvalidValueError(
                 "Expected a run with a result, got none: all failed, or the task has no test records."
             )
         return Plot(
-            panels.to_svg(
-                drawn,
+            forest(
+                on_one_axis(panels, estimates_axis(known, suffix=" %" if measure.share else "")),
                 {line.label: "" if line.private else "reference" for line in lines},
-                estimates_axis(known),
                 title=one_line(f"{identity.task} ({identity.model})", WIDTH // 2),
                 note=f"{measure.header} on test data; line: 95 % interval; grey: not private, to compare with.",
-                form=lambda value: f"{100 * value:g} %" if measure.share else f"{value:g}",
             )
         )
-
-    def write_board(self, folder: Path | str) -> list[str]:
-        """Copy the records to a board's folder `results` and write the board of all that lie there.
-
-        `dphpo-bench leaderboard build FOLDER` writes the same again.
-
-        Returns:
-            For each record that does not pass the board's checks, its path and the reason.
-
-        Raises:
-            InvalidValueError: if the extra `leaderboard` is not installed, or a file cannot be written.
-            RecordError: if a record cannot be written.
-        """
-        require_extra("leaderboard", "Drawing needs", "jinja2")
-        from dphpo_bench.leaderboard.build import render, write
-        from dphpo_bench.leaderboard.replays import read_checked
-        from dphpo_bench.leaderboard.scoring import score
-
-        folder = Path(folder)
-        store = RecordStore(folder / "results")
-        store.check_writable()
-        for record in self.records:
-            store.write(record)
-        submissions = read_checked([store.root], DataSource.resolve().cache_dir / "epsilons", NullProgress())
-        write(folder, render(score(submissions), folder))
-        return [f"{refused.path}: {refused.reason}" for refused in submissions.rejected]
 
 
 def _texts(record: RunRecord) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Seals on data: while a method plans or runs, no task gives out its records."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -14,20 +15,26 @@ T = TypeVar("T")
 
 _seals: list[list[str]] = []  # of this process: another thread or context opens no records either
 
+run_lock = threading.RLock()
+"""A lock that a run holds from its start to its end, and a thread while it seals data: other threads wait."""
+
 
 @contextmanager
 def sealed() -> Iterator[list[str]]:
     """Seal the data: while this lasts, no task of this process gives out its training or its test records.
 
+    Another thread that runs, plans or makes a method waits meanwhile: its loading would end this thread's run.
+
     Yields:
         The complaints: a message for each attempt, also if the method swallowed the error.
     """
     complaints: list[str] = []
-    _seals.append(complaints)
-    try:
-        yield complaints
-    finally:
-        _seals[:] = [seal for seal in _seals if seal is not complaints]
+    with run_lock:
+        _seals.append(complaints)
+        try:
+            yield complaints
+        finally:
+            _seals[:] = [seal for seal in _seals if seal is not complaints]
 
 
 def refuse_sealed(load: str, task: str) -> None:

@@ -5,7 +5,7 @@ common, compute their share of it, and add up: each release is the same in all o
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,6 +27,7 @@ from dphpo_bench.training.losses import Objective
 from dphpo_bench.training.randomness import global_randomness
 from dphpo_bench.training.structure import content, weights_hash
 from dphpo_bench.training.unfit import refuse_unfit
+from dphpo_bench.training.values import Query
 
 Losses = Callable[[nn.Module, Any], Tensor]
 """(model, batch) → each record's loss, shape (n,)."""
@@ -161,27 +162,24 @@ class CallersRecords(RawRecords):
         """Return the sum of clipped gradients of these records, over all processes."""
         del generator  # of augmentations, which are the caller's
         total = [torch.zeros(p.shape, dtype=torch.float64, device=p.device) for p in engine.parameters]
-        for _, some in self._pieces(numbers):
+        for some in self._pieces(numbers):
             torch._foreach_add_(total, engine.clipped_sum(some.inputs, some.targets, clipping))
         return added(total)
 
-    def losses_along(
-        self, engine: GradientEngine, numbers: Tensor | None, direction: Sequence[Tensor], steps: Sequence[float]
-    ) -> Tensor:
-        """Return the losses of these records along a line, in all processes."""
-        like_loss = engine.parameters[0]
-        losses = like_loss.new_zeros(len(steps), self.n_units if numbers is None else len(numbers))
-        for places, some in self._pieces(numbers):
-            losses[:, places] = engine.losses_along(some.inputs, some.targets, direction, steps).to(losses)
-        return added([losses.detach()])[0]  # each process has zeros in the places of others
+    def total(self, model: nn.Module, query: Query, numbers: Tensor | None) -> Tensor:
+        """Return the sum of these records' values, over all processes."""
+        total = torch.zeros(query.count, dtype=torch.float64, device=self.device)
+        for some in self._pieces(numbers):
+            total += query.total(model, self.objective, some)
+        return added([total])[0]
 
-    def _pieces(self, numbers: Tensor | None) -> Iterator[tuple[Tensor, Records]]:
-        """Yield this process's share of these records, a few at a time, with their places among all of them."""
+    def _pieces(self, numbers: Tensor | None) -> Iterator[Records]:
+        """Yield this process's share of these records, a few at a time."""
         numbers = torch.arange(self.n_units) if numbers is None else numbers.cpu()
         rank, size = place_in_group()
         for start in range(rank, len(numbers), size * _AT_ONCE):
             places = torch.arange(start, min(start + size * _AT_ONCE, len(numbers)), size)
-            yield places, _records(self._rows.batch(numbers[places]))
+            yield _records(self._rows.batch(numbers[places]))
 
 
 def _records(batch: Any) -> Records:

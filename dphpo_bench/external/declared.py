@@ -40,10 +40,9 @@ from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.contract import registry
 from dphpo_bench.harness.account import DEFAULT, OPEN, Account, Entry, refuse_if_closed
 from dphpo_bench.harness.account_report import AccountReport, report_of
-from dphpo_bench.harness.entry import told_apart
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.plan import warn_of_budget
-from dphpo_bench.harness.recording import environment, epsilon_record
+from dphpo_bench.harness.recording import environment, epsilon_record, numbered
 from dphpo_bench.privacy import event_texts
 from dphpo_bench.privacy.accountants.report import epsilon
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -270,7 +269,7 @@ class DeclaredRun:
             delta=float(self.budget.delta),
             event=self._event_text,
             date=datetime.now(UTC).date().isoformat(),
-            record=told_apart(self.identity, self.journal).key,
+            record=numbered(self.identity, self.journal).key,
             status=OPEN,
         )
         try:
@@ -382,7 +381,7 @@ class DeclaredRun:
         if training is not None and training != self.event and 0 < total < math.inf:
             share = min(1.0, max(0.0, 1 - epsilon(training, delta).epsilon / total))
         return RunRecord(
-            identity=told_apart(self.identity, self.journal),
+            identity=numbered(self.identity, self.journal),
             status=status,
             error=error,
             metrics=metrics,

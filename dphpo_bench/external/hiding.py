@@ -1,65 +1,40 @@
 """Hide what a trial shows, and give it random numbers of its own: both would tell how many trials there are."""
 
-import ctypes
-import inspect
 import logging
 import os
 import pickle
 import random
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import cache
-from importlib import import_module
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import numpy
 import torch
 
-from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.session.process_state import process_state
 from dphpo_bench.training.randomness import Streams
 
 _WINDOW, _MOST_WORDS = 4, 10**7
-_BARS = frozenset({"alive_progress", "enlighten", "progressbar", "tqdm"})
 
 
 @contextmanager
-def hidden(streams: Streams, show: bool = False) -> Iterator[None]:
+def hidden(streams: Streams) -> Iterator[None]:
     """Hide outputs, start global generators from a trial's streams, and put back the state of the process at the end.
 
-    Standard output and error are dropped, those of C code and of child processes too, what a notebook displays, and
-    warnings, also where the caller records them. So is all that is logged, in files as well.
+    Standard output and error are dropped, those of child processes too, and all that is logged, in files as well.
+    Visible stay progress bars around the loop, displays of a notebook, and warnings that the caller records.
 
     Args:
         streams: of the trial.
-        show: whether outputs stay as they are.
     """
     with ExitStack() as stack:
         stack.enter_context(process_state())
         stack.enter_context(_fresh_randomness(streams.within("global randomness")))
-        if not show:
-            stack.enter_context(_silence())
+        stack.enter_context(_silence())
         yield
-
-
-def refuse_progress_bars() -> None:
-    """Reject a loop that a progress bar drives: at its end, outside of all trials, it would show their number.
-
-    Raises:
-        InvalidValueError: if one is among the callers.
-    """
-    frame = inspect.currentframe()
-    while frame is not None:
-        name = str(frame.f_globals.get("__name__"))
-        if name.partition(".")[0] in _BARS or name.startswith("rich.progress"):
-            raise InvalidValueError(
-                f"Expected a loop over the study itself, got one through {name}, which shows the number of trials: it "
-                "is secret. Write for trial in study."
-            )
-        frame = frame.f_back
 
 
 def global_seeds() -> set[int]:
@@ -108,10 +83,6 @@ def _silence() -> Iterator[None]:
             for descriptor in (1, 2):
                 stack.callback(_redirected(nowhere.fileno(), descriptor))
             stack.callback(_flush)  # what a trial left in a buffer would come out later
-            stack.callback(_warnings_dropped())
-            if "IPython" in sys.modules:
-                notebook = import_module("IPython.utils.capture")
-                stack.enter_context(notebook.capture_output(stdout=False, stderr=False, display=True))
             stack.enter_context(redirect_stdout(nowhere))
             stack.enter_context(redirect_stderr(nowhere))
             yield
@@ -119,31 +90,10 @@ def _silence() -> Iterator[None]:
         logging.disable(level)
 
 
-def _warnings_dropped() -> Callable[[], None]:
-    """Drop warnings, also where somebody records them, and return a function that ends it."""
-    before, is_hidden = warnings.showwarning, True
-
-    def show(*arguments: Any, **options: Any) -> None:
-        if not is_hidden:  # somebody who recorded warnings across trials has put it back
-            before(*arguments, **options)
-
-    def restore() -> None:
-        nonlocal is_hidden
-        is_hidden = False
-        if warnings.showwarning is show:
-            warnings.showwarning = before
-
-    warnings.showwarning = show
-    return restore
-
-
 def _flush() -> None:
-    """Empty the buffers of Python's streams and of C's."""
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
         with suppress(Exception):  # some notebooks have none
             stream.flush()  # type: ignore[union-attr]
-    with suppress(Exception):  # not everywhere is C's library so near
-        ctypes.CDLL(None).fflush(None)
 
 
 @cache

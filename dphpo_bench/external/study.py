@@ -26,7 +26,6 @@ from dphpo_bench.contract import registry
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.search_space import Candidate
 from dphpo_bench.external.declared import DeclaredRun
-from dphpo_bench.external.hiding import refuse_progress_bars
 from dphpo_bench.external.loop import Loop, read_back, written
 from dphpo_bench.external.procedure import EventOf, Procedure
 from dphpo_bench.external.scores import ScoreRule
@@ -93,8 +92,9 @@ class Study(OneOfAKind):
     before the first trial; a shuffled split of fixed sizes (`train_test_split`) is not quite that. Nothing but what the
     study returns is published.
 
-    Hidden while a trial runs: what it prints and logs, progress bars and warnings. Not hidden: how long the whole
-    takes, the files that training writes, generators and other objects that it changes, and what it sends elsewhere.
+    Hidden while a trial runs: what it prints and logs, warnings on standard error among it. Not hidden: how long the
+    whole takes, files that training writes, objects that it changes, and what it sends elsewhere; a progress bar around
+    the loop, displays of a notebook, and a list of warnings (docs/pitfalls.md).
 
     Args:
         space: hyperparameter → Optuna distribution, or a list of choices; None: trials draw their own by `draw`.
@@ -254,7 +254,6 @@ class Study(OneOfAKind):
         return self._result
 
     def _trials(self) -> Iterator[StudyTrial]:
-        refuse_progress_bars()
         if not _under_way.acquire(blocking=False):
             raise InvalidValueError(
                 "Another study is under way in this process, and a trial asks no other account. End its loop first; or "

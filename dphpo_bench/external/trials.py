@@ -1,10 +1,10 @@
 """A trial of a study, as the caller's training code sees it, and the space that it draws from."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
-from optuna.distributions import BaseDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from torch import nn
 
 from dphpo_bench.base.checks import whole
@@ -108,6 +108,15 @@ class StudyTrial(OneOfAKind):
         self._n_sampled: int | None = None
         self._mistake: InvalidValueError | None = None
 
+    def __getattr__(self, name: str) -> NoReturn:
+        error = RefusedNameError(
+            f"A trial of a study has no {shown(name)}. It has params, noise_multiplier, generator, seed, is_final, "
+            "draw, suggest_float and its kin, and sample; a hyperparameter is trial.params[name]."
+        )
+        if not name.startswith("_"):
+            self._mistake = error  # must not pass for a failed training
+        raise error
+
     @property
     def seed(self) -> int:
         """See above."""
@@ -144,16 +153,35 @@ class StudyTrial(OneOfAKind):
             InvalidValueError: if it is neither, was another one at an earlier draw of this name, or is of what changes
                 the event of a training.
         """
-        distribution = checked_space({name: values})[name]
+        try:
+            distribution = checked_space({name: values})[name]
+        except InvalidValueError as error:
+            self._mistake = error  # must not pass for a failed training
+            raise
         if self._distributions.setdefault(name, distribution) != distribution:
-            raise InvalidValueError(
+            self._mistake = InvalidValueError(
                 f"Expected {shown(name, form=repr)} to be drawn from one distribution in a trial, "
                 f"{shown(self._distributions[name])}, got {shown(distribution)}. Use another name."
             )
+            raise self._mistake
         if name not in self._params:
             seed = self._streams.derive("candidate", name)
             self._params[name] = search.draw({"value": distribution}, seed)["value"]
         return self._params[name]
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float:
+        """Draw a number from [low, high], as `draw` does and Optuna's trials are asked."""
+        return float(self.draw(name, FloatDistribution(low, high, log=log, step=step)))
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+        """Draw a whole number from [low, high]; see `suggest_float`."""
+        return int(self.draw(name, IntDistribution(low, high, log=log, step=step)))
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        """Draw one of the choices, all equally likely; see `suggest_float`."""
+        return self.draw(name, CategoricalDistribution(choices))
 
     def sample(self, n_records: int) -> "torch.Tensor":
         """Return the records that this trial may see.

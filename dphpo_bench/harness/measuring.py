@@ -1,7 +1,6 @@
-"""Measurement of a trained model: the task's metrics on its test records, then its further tests."""
+"""The stage `measure`: the task's metrics on its test records, then its further tests."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import InvalidValueError, SealedDataError
@@ -10,84 +9,60 @@ from dphpo_bench.contract.further import AnyMetric
 from dphpo_bench.contract.metrics import Metric, ModelMetric, ModelMetrics
 from dphpo_bench.contract.seals import sealed
 from dphpo_bench.contract.task import Task, TaskFacts
-from dphpo_bench.data.source import DataSource
-from dphpo_bench.harness.attempt import Attempt
-from dphpo_bench.harness.plan import CheckedPlan
 from dphpo_bench.harness.reasons import reason_of
-from dphpo_bench.harness.setup import Setup
+from dphpo_bench.harness.state import Run, timed
 from dphpo_bench.harness.unlearned import DIVERGED, constant_guess, diverged
-from dphpo_bench.records.record import ConstantGuess, FurtherMetrics
+from dphpo_bench.records.record import FurtherMetrics
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-@dataclass(frozen=True)
-class Measured:
-    """The measurements of a model.
+def measure(run: Run) -> None:
+    """Measure the model on the test records, which are opened here for the first time.
 
-    Attributes:
-        metrics: of the task, on its test records; none of a run that failed.
-        guess: the best constant guess, if the model is no better.
-        further: by name of the further test.
+    The run fails if a metric cannot be computed. Its model stays, unless the model's code reached for sealed data.
     """
-
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    guess: ConstantGuess | None = None
-    further: Mapping[str, FurtherMetrics] = field(default_factory=dict)
-
-
-def measure(
-    attempt: Attempt, model: "nn.Module", task: Task, source: DataSource, setup: Setup, checked: CheckedPlan
-) -> "tuple[Attempt, Measured, nn.Module | None]":
-    """Return the attempt, which failed if a metric cannot be computed, the measurements, and the model.
-
-    The model stays with a failed attempt, unless its code reached for sealed data.
-    """
+    if run.outcome is None:
+        return
     complaints: list[str] = []
     outputs: Any = None
-    metrics: dict[str, float] = {}
-    guess: ConstantGuess | None = None
-    further: dict[str, FurtherMetrics] = {}
-    try:
-        test = task.load_test(source)
-        with sealed() as complaints:  # the model runs, and its code is the method's
-            if len(test):
-                outputs = _outputs(model, test, task, task.metrics)
-                metrics = _values(model, test, outputs, task.metrics)
-                guess = constant_guess(task, test, outputs, metrics, model, checked)
-        if not complaints and metrics:
-            further, complaints = _further(model, task, source, setup)
-        if complaints:
-            raise SealedDataError(complaints[0])
-    except (Exception, SystemExit) as failure:
-        reason = reason_of(failure, hide=setup.unseeded)
-        if complaints:
-            return attempt.failed(reason), Measured(), None
-        reason += f" {DIVERGED[0].upper()}{DIVERGED[1:]}." if diverged(outputs) else ""
-        return replace(attempt, status="failed", error=reason), Measured(), model
-    return attempt, Measured(metrics, guess, further), model
+    model, task = run.outcome.model, run.task
+    with timed(run.seconds, "test"), run.progress.track("Testing", 0):
+        try:
+            test = task.load_test(run.source)
+            with sealed() as complaints:  # the model runs, and its code is the method's
+                if len(test):
+                    outputs = _outputs(model, test, task, task.metrics)
+                    run.metrics = _values(model, test, outputs, task.metrics)
+                    run.guess = constant_guess(task, test, outputs, run.metrics)
+            if not complaints and run.metrics:
+                run.further, complaints = _further(run, model)
+            if complaints:
+                raise SealedDataError(complaints[0])
+        except (Exception, SystemExit) as failure:
+            reason = reason_of(failure, hide=run.unseeded)
+            reason += f" {DIVERGED}" if not complaints and diverged(outputs) else ""
+            run.fail(reason, keep_model=not complaints)
 
 
-def _further(
-    model: "nn.Module", task: Task, source: DataSource, setup: Setup
-) -> tuple[dict[str, FurtherMetrics], list[str]]:
+def _further(run: Run, model: "nn.Module") -> tuple[dict[str, FurtherMetrics], list[str]]:
     """Return the metrics of the further tests, and complaints about the model's code.
 
     A further test that cannot be run is left out: the run itself is sound, and may have been paid for.
     """
-    further = {}
+    task, further = run.task, {}
     complaints: list[str] = []
     for test in task.further_tests:
         metrics = task.metrics if test.metrics is None else test.metrics
         heard: list[str] = []
         try:
-            records = test.records(task.name, source)
+            records = test.records(task.name, run.source)
             with sealed() as heard:
                 values = _values(model, records, _outputs(model, records, task, metrics), metrics)
             further[test.name] = FurtherMetrics(about=test.about, metrics=values)
         except (Exception, SystemExit) as failure:
-            setup.progress.note(f"No further test {test.name}: {reason_of(failure, hide=setup.unseeded)}")
+            run.progress.note(f"No further test {test.name}: {reason_of(failure, hide=run.unseeded)}")
         complaints += heard
     return further, complaints
 

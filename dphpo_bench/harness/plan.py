@@ -2,8 +2,7 @@
 
 import math
 import warnings
-from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +16,15 @@ from dphpo_bench.contract.registry import method_of, task_of
 from dphpo_bench.contract.seals import sealed
 from dphpo_bench.contract.siblings import sibling_of
 from dphpo_bench.contract.task import Task, TaskFacts, usual_delta
-from dphpo_bench.harness.cost_cache import CostCache
+from dphpo_bench.harness.cache import Cache
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.privacy.accountants.report import EpsilonReport
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.risk import CERTAIN, Risk
+from dphpo_bench.records.record import bounds_text, unit_rows
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
-
-    from dphpo_bench.harness.plan_cache import PlanCache
 
 MEANINGLESS = 20.0  # above this ε, one record may change the odds of what is released by more than 10^8
 
@@ -42,7 +40,7 @@ class CheckedPlan(Displayed):
         epsilon: ε of the whole procedure.
         tuning_share: 1 − ε(training releases alone) / ε(all releases), in [0, 1].
         end_to_end_private: as the method said when it was asked for its plan.
-        costs: where ε and risk are cached.
+        cache: of ε and risk.
     """
 
     method: Method
@@ -51,26 +49,46 @@ class CheckedPlan(Displayed):
     epsilon: EpsilonReport
     tuning_share: float
     end_to_end_private: bool
-    costs: CostCache = field(default_factory=CostCache, compare=False)
+    cache: Cache = field(default_factory=Cache, compare=False)
 
     def display(self) -> Display:
         """Return the ε of the whole procedure, and the plan in short."""
-        (budget, rows), epsilon = self.plan.display(), self.epsilon
+        plan, facts = self.plan, self.facts
         rows = [
-            ("ε of the whole procedure", f"{epsilon.epsilon:.6g} ({epsilon.quoted})"),
+            *unit_rows(facts.unit, facts.n_records),
+            ("budget", f"ε = {plan.budget.epsilon:g}, δ = {plan.budget.delta:.3g}"),
+            ("ε of the whole procedure", bounds_text(self.epsilon.by_accountant, self.epsilon.quoted)),
             ("share spent on tuning", f"{self.tuning_share:.2%}"),
-            *rows,
+            *plan.display()[1],
         ]
-        return f"{budget}: {self.method.name} on {self.facts.task} ({self.facts.model})", rows
+        return f"Plan: {self.method.name} on {facts.task} ({facts.model})", rows
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan, its ε and its risk as JSON values."""
+        values, facts = self.plan.to_json(), self.facts
+        return {
+            "method": self.method.name,
+            "method_parameters": self.method.parameters,
+            "task": facts.task,
+            "model": facts.model,
+            "unit": facts.unit,
+            "budget": values["budget"],
+            "epsilon": self.epsilon.epsilon,
+            "accountant": self.epsilon.quoted,
+            "epsilon_by_accountant": dict(self.epsilon.by_accountant),
+            "tuning_share": self.tuning_share,
+            "risk": asdict(self.risk),
+            **{name: values[name] for name in ("parameters", "releases", "cost", "event")},
+        }
 
     @cached_property
     def risk(self) -> Risk:
         """Return what an attack on one unit can achieve against the whole procedure."""
-        return self.costs.risk(self.plan.event, self.plan.budget.delta) if self.end_to_end_private else CERTAIN
+        return self.cache.risk(self.plan.event, self.plan.budget.delta) if self.end_to_end_private else CERTAIN
 
     def quoted(self, event: "DpEvent") -> EpsilonReport:
         """Return the ε of an event at the plan's δ by every accountant; the plan's own is quoted if it supports it."""
-        return _quoted(event, self.plan, self.costs)
+        return _quoted(event, self.plan, self.cache)
 
 
 @typed
@@ -79,8 +97,7 @@ def plan(
     task: str | Task,
     budget: PrivacyBudget,
     *,
-    plans: "PlanCache | None" = None,
-    costs: CostCache | None = None,
+    cache: Cache | None = None,
 ) -> CheckedPlan:
     """Fix a whole procedure and compute its ε; no data is read.
 
@@ -88,8 +105,7 @@ def plan(
         method: a method or a registered name.
         task: a task or a registered name.
         budget: (ε, δ) for tuning and training together.
-        plans: where plans are kept; None: the plan is made anew and not kept.
-        costs: where ε and risk are cached; None: they are computed anew.
+        cache: of plans, ε and risk; None: they are computed anew.
 
     Raises:
         UnknownNameError: if a name is not registered.
@@ -105,9 +121,10 @@ def plan(
     sibling_of(method, task)
     if not isinstance(budget, PrivacyBudget):
         raise InvalidValueError(f"Expected a PrivacyBudget(epsilon, delta), got {shown(budget, form=repr)}.")
+    cache = cache or Cache()
     with sealed() as complaints:
         try:
-            planned = method.plan(copy(facts), budget) if plans is None else plans.plan(method, task, budget)
+            planned = cache.plan(method, task, budget)
         except DphpoBenchError:
             raise
         except Exception as error:
@@ -123,8 +140,7 @@ def plan(
     planned = replace(planned)  # a copy that the method cannot reach
     if planned.budget != budget:  # noise streams and the recomputed ε depend on it
         raise InvalidValueError(f"Expected method {method.name} to plan for {budget}, got {planned.budget}.")
-    costs = costs or CostCache()
-    total = _quoted(planned.event, planned, costs)
+    total = _quoted(planned.event, planned, cache)
     private = bool(method.end_to_end_private)  # asked once
     # A reference that says it is not private may plan for ε = ∞; its row stands apart.
     if not (total.epsilon <= budget.epsilon or (not private and total.epsilon == math.inf)):
@@ -133,7 +149,7 @@ def plan(
             f"epsilon={budget.epsilon:g} at delta={budget.delta:g}. No data was read."
         )
     warn_of_budget(budget, facts.n_records, facts.unit)  # at last, so that a refusal is one line
-    return CheckedPlan(method, facts, planned, total, _tuning_share(planned, total, costs), private, costs)
+    return CheckedPlan(method, facts, planned, total, _tuning_share(planned, total, cache), private, cache)
 
 
 def _check_linear(method: Method, task: Task) -> None:
@@ -172,18 +188,18 @@ def warn_of_budget(budget: PrivacyBudget, n_records: int, unit: str, stacklevel:
         )
 
 
-def _quoted(event: "DpEvent", planned: Plan, costs: CostCache) -> EpsilonReport:
+def _quoted(event: "DpEvent", planned: Plan, cache: Cache) -> EpsilonReport:
     """Compute ε by every accountant, and quote the plan's own if it supports the event."""
-    report, accountant = costs.epsilon(event, planned.budget.delta), planned.accountant
+    report, accountant = cache.epsilon(event, planned.budget.delta), planned.accountant
     if accountant is not None and accountant in report.by_accountant:
         return replace(report, epsilon=report.by_accountant[accountant], quoted=accountant)
     return report
 
 
-def _tuning_share(planned: Plan, total: EpsilonReport, costs: CostCache) -> float:
+def _tuning_share(planned: Plan, total: EpsilonReport, cache: Cache) -> float:
     if planned.training_event == planned.event or not 0 < total.epsilon < math.inf:
         return 0.0
-    return min(1.0, max(0.0, 1 - costs.epsilon(planned.training_event, planned.budget.delta).epsilon / total.epsilon))
+    return min(1.0, max(0.0, 1 - cache.epsilon(planned.training_event, planned.budget.delta).epsilon / total.epsilon))
 
 
 def parameters_of(method: Method) -> dict[str, Any]:

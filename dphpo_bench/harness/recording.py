@@ -1,48 +1,39 @@
-"""The record of a run: its identity, environment and time, and the error of a run that failed."""
+"""The stage `record`: a run's identity, its environment and time, its record, and the command that repeats it."""
 
 import hashlib
 import math
 import platform
 import resource
+import shlex
 import sys
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, RecordError, SealedDataError
-from dphpo_bench.base.text import compact_json, shown
+from dphpo_bench.base.text import compact_json, shown, value_text
 from dphpo_bench.contract.method import Method
+from dphpo_bench.contract.registry import make_method
 from dphpo_bench.contract.seals import sealed
 from dphpo_bench.contract.task import Task, TaskFacts
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.harness.attempt import Attempt
-from dphpo_bench.harness.measuring import Measured
-from dphpo_bench.harness.plan import CheckedPlan, parameters_of
+from dphpo_bench.harness.account import VOID
+from dphpo_bench.harness.journal import Journal
+from dphpo_bench.harness.plan import parameters_of
 from dphpo_bench.harness.reasons import MAX_REASON, reason_of
-from dphpo_bench.harness.setup import Setup
+from dphpo_bench.harness.state import Run
 from dphpo_bench.privacy.accountants.report import EpsilonReport
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.risk import CERTAIN, Risk, worst
 from dphpo_bench.records.measure import Measure
-from dphpo_bench.records.record import (
-    MAX_RECORD_BYTES,
-    CostRecord,
-    Epsilon,
-    Identity,
-    Privacy,
-    RunRecord,
-    moment,
-)
+from dphpo_bench.records.record import MAX_RECORD_BYTES, CostRecord, Epsilon, Identity, Privacy, RunRecord, moment
 from dphpo_bench.records.risks import recorded
+from dphpo_bench.session import checkpoints
 from dphpo_bench.training.augmentation import augmentation_of
 
-if TYPE_CHECKING:
-    from torch import nn
+DISCRETE = "opendp"  # start of the noise's description in the record of a run with secure noise
 
 
 def task_identity(task: Task, facts: TaskFacts, source: DataSource) -> dict[str, Any]:
@@ -109,6 +100,17 @@ def identity_of(method: Method, of_task: Mapping[str, Any], budget: PrivacyBudge
     )
 
 
+def numbered(identity: Identity, journal: Journal) -> Identity:
+    """Return the identity, with a random number for runs without a seed or on private records: all are different.
+
+    The number comes from the journal, so that a run that is interrupted after it was recorded does not count twice.
+    """
+    if identity.seed is not None and identity.facts.get("public", True):
+        return identity
+    number = journal.once("run", journal.nonce)  # says nothing about the seed
+    return identity.model_copy(update={"run": f"{number:016x}"})
+
+
 def _version_of(plug_in: Method | Task) -> int:
     if type(plug_in.version) is not int or plug_in.version < 1:
         raise InvalidValueError(
@@ -117,59 +119,77 @@ def _version_of(plug_in: Method | Task) -> int:
     return plug_in.version
 
 
-def record_of(
-    checked: CheckedPlan,
-    identity: Identity,
-    attempt: Attempt,
-    measured: Measured,
-    seconds: Mapping[str, float],
-    setup: Setup,
-) -> RunRecord:
-    """Return the record of a run, or that of a failed run if no record can hold the released values."""
-    proven, hidden = _risk_of(checked, attempt), setup.hides_time(checked.plan.event, attempt.ledger)
+def record(run: Run) -> None:
+    """Record the run, or its failure if no record can hold the released values; note its end, and forget its journal.
 
-    def record_with(attempt: Attempt, measured: Measured) -> RunRecord:
-        recomputed = attempt.recomputed
-        return RunRecord(
-            identity=identity,
-            status=attempt.status,
-            error=attempt.error,
-            metrics=dict(measured.metrics),
-            released=attempt.outcome.released if attempt.outcome else {},
-            privacy=Privacy(
-                planned=epsilon_record(checked.epsilon),
-                recomputed=epsilon_record(recomputed) if recomputed else None,
-                epsilon=max(checked.epsilon.epsilon, recomputed.epsilon if recomputed else math.inf),
-                tuning_share=checked.tuning_share,
-                end_to_end_private=checked.end_to_end_private,
-                ledger=attempt.ledger.to_json(),
-                risk=recorded(proven),
-            ),
-            cost=CostRecord(**asdict(checked.plan.cost)),
-            seconds=dict(seconds),
-            peak_memory_bytes=_peak_memory_bytes(),
-            constant_guess=measured.guess,
-            further=dict(measured.further),
-            environment=environment(
-                setup.device, f"opendp {version('opendp')}, discrete" if setup.secure_noise else "torch, not hardened"
-            ),
-            created=moment(day_only=hidden),
-        )
+    The record of a repeated run is there already, and one of a failed repetition is not written.
+    """
+    if not (run.counted and run.seed is not None):  # the sweep has a place for such a run
+        run.identity = numbered(run.identity, run.journal)
+    asked_nothing = run.ledger.untouched and run.status != "ok"
+    run.record = _record(run)
+    run.note(status=VOID if run.is_first and asked_nothing else run.status)
+    if run.store and (run.again is None or run.status == "ok"):
+        path = run.store.path_of(run.identity)
+        run.path = path if run.again is not None and path.exists() else run.store.write(run.record)
+    if checkpoint := run.checkpoint_path:
+        checkpoints.discard(checkpoint)
+    run.journal.discard()
 
+
+def _record(run: Run) -> RunRecord:
+    """Return a record that can be written, after the run has failed if need be."""
     try:
-        record = record_with(attempt, measured)
+        record = _unchecked_record(run)
         size = len(record.to_json().encode())
         if size > MAX_RECORD_BYTES:
             raise RecordError(f"The record takes {size} bytes, more than {MAX_RECORD_BYTES}; release less.")
+        return record
     except (ValueError, RecordError) as failure:
-        reason = f"Expected released values that a record can hold: {reason_of(failure, hide=setup.unseeded)}"
-        record = record_with(attempt.failed(reason[:MAX_REASON]), Measured())
+        reason = f"Expected released values that a record can hold: {reason_of(failure, hide=run.unseeded)}"
+        run.fail(reason[:MAX_REASON])
+        record = _unchecked_record(run)
         if len(record.to_json().encode()) > MAX_RECORD_BYTES:  # because of the ledger
             record = record.model_copy(update={"privacy": None})
-    if hidden:
-        shown_seconds = {phase: value for phase, value in seconds.items() if phase != "train"}
-        record = record.model_copy(update={"seconds": shown_seconds, "peak_memory_bytes": None})
-    return record
+        return record
+
+
+def _unchecked_record(run: Run) -> RunRecord:
+    checked, recomputed = run.checked, run.recomputed
+    seconds = {stage: value for stage, value in run.seconds.items() if stage != "train" or not run.hides_time}
+    return RunRecord(
+        identity=run.identity,
+        status=run.status,
+        error=run.error,
+        metrics=dict(run.metrics),
+        released=run.outcome.released if run.outcome else {},
+        privacy=Privacy(
+            planned=epsilon_record(checked.epsilon),
+            recomputed=epsilon_record(recomputed) if recomputed else None,
+            epsilon=max(checked.epsilon.epsilon, recomputed.epsilon if recomputed else math.inf),
+            tuning_share=checked.tuning_share,
+            end_to_end_private=checked.end_to_end_private,
+            ledger=run.ledger.to_json(),
+            risk=recorded(_risk(run)),
+        ),
+        cost=CostRecord(**asdict(checked.plan.cost)),
+        seconds=seconds,
+        peak_memory_bytes=None if run.hides_time else _peak_memory_bytes(),
+        constant_guess=run.guess,
+        further=dict(run.further),
+        environment=environment(
+            run.device, f"opendp {version('opendp')}, discrete" if run.secure_noise else "torch, not hardened"
+        ),
+        created=moment(day_only=run.hides_time),
+    )
+
+
+def _risk(run: Run) -> Risk:
+    """Return the worse risk of plan and ledger: a run that stops early is as private as its plan."""
+    checked = run.checked
+    if run.recomputed is None or not checked.end_to_end_private:
+        return CERTAIN
+    return worst([checked.risk, checked.cache.risk(run.ledger.event, checked.plan.budget.delta)])
 
 
 def _peak_memory_bytes() -> int:
@@ -193,49 +213,71 @@ def environment(device: str, noise: str) -> dict[str, str]:
     }
 
 
-@contextmanager
-def timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
-    start = time.perf_counter()
-    try:
-        yield
-    finally:
-        seconds[phase] = time.perf_counter() - start
-
-
-def _risk_of(checked: CheckedPlan, attempt: Attempt) -> Risk:
-    """Return the worse risk of plan and ledger: a run that stops early is as private as its plan."""
-    if attempt.recomputed is None or not checked.end_to_end_private:
-        return CERTAIN
-    return worst([checked.risk, checked.costs.risk(attempt.ledger.event, checked.plan.budget.delta)])
-
-
 def epsilon_record(report: EpsilonReport) -> Epsilon:
     return Epsilon(epsilon=report.epsilon, accountant=report.quoted, by_accountant=dict(report.by_accountant))
 
 
-class RunFailedError(DphpoBenchError):
-    """A run failed, in its training or its test, went over its budget, or could not be verified.
+@dataclass(frozen=True)
+class Call:
+    """A call of `dphpo-bench run`; its text is the command. A run without a seed is another one each time."""
 
-    Attributes:
-        record: the record of the run.
-        path: where the record lies; None if none was to be written.
-        model: the trained model, where only its test failed; not in another process.
-    """
+    method: str
+    task: str
+    model: str
+    epsilon: float
+    delta: float
+    seed: int | str | None
+    parameters: Mapping[str, Any]  # those that are not the method's defaults
+    task_file: str | None = None  # of a task that is not registered
+    secure_noise: bool = False
+    device: str = "auto"
+    threads: str | int | None = None  # of PyTorch, which the last digits of a result may depend on
+    results_dir: str | None = None
+    again: str | None = None  # number of a seeded run on private records
 
-    exit_code = 1
+    @classmethod
+    def of(cls, identity: Identity) -> "Call":
+        who, changed = identity, changed_parameters(identity)
+        again = None if who.seed is None else who.run
+        return cls(who.method, who.task, who.model, who.epsilon, who.delta, who.seed, changed, again=again)
 
-    def __init__(self, record: RunRecord, path: Path | None, model: "nn.Module | None" = None) -> None:
-        who, reason = record.identity, (record.error or "").rstrip(".")
-        also = "" if model is None else "; the trained model is this error's `model`"
-        where = "No record was written." if path is None else f"Its record is {path}."
-        super().__init__(
-            f"The run of {who.method} on {who.task} ended with status {record.status}: {reason}. {where} "
-            f"With check=False, run returns the result instead{also}."
+    @classmethod
+    def of_record(cls, record: RunRecord, task_file: str | None = None) -> "Call":
+        who, environment = record.identity, record.environment
+        return replace(
+            cls.of(who),
+            seed=who.seed if who.seed is None or who.is_public else "YOUR_SEED",  # whoever sees it subtracts the noise
+            task_file=task_file,
+            secure_noise=environment.get("noise", "").startswith(DISCRETE),
+            device=environment.get("device", "auto"),
+            threads=environment.get("threads"),
         )
-        self.record = record
-        self.path = path
-        self.model = model
 
-    def __reduce__(self) -> "tuple[type[RunFailedError], tuple[RunRecord, Path | None]]":
-        """Return how to make it, so that it comes whole out of another process."""
-        return type(self), (self.record, self.path)
+    def __str__(self) -> str:
+        short = f"{self.epsilon:g}"
+        epsilon = short if float(short) == self.epsilon else repr(self.epsilon)
+        words = [] if self.threads is None else ["env", f"OMP_NUM_THREADS={self.threads}"]
+        words += ["dphpo-bench", "run", "-m", self.method, "-t", self.task, "--model", self.model]
+        words += [] if self.task_file is None else ["--task-file", self.task_file]
+        words += ["--epsilon", epsilon, "--delta", repr(self.delta)]
+        seed = "none" if self.seed is None else str(self.seed)
+        words += ["--secure-noise"] if self.secure_noise else ["--seed", seed]
+        for name, value in self.parameters.items():
+            words += ["--set", f"{name}={'none' if value is None else value_text(value)}"]
+        words += [] if self.device == "auto" else ["--device", self.device]
+        words += [] if self.results_dir is None else ["--results-dir", self.results_dir]
+        words += [] if self.again is None else ["--again", self.again]
+        return shlex.join(words)
+
+
+def changed_parameters(identity: Identity) -> Mapping[str, Any]:
+    """Return the parameters that are not the method's defaults; all of them if there is no such method here."""
+    try:
+        defaults = make_method(identity.method).parameters
+    except DphpoBenchError:
+        defaults = {}
+    return different(identity.parameters, defaults)
+
+
+def different(parameters: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in parameters.items() if name not in defaults or defaults[name] != value}

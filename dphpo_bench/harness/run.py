@@ -1,4 +1,4 @@
-"""Plan, count, run, verify, record: one procedure for every method and every task.
+"""Plan, count, load, train, verify, measure, record: the stages of every run of every method on every task.
 
 The harness believes no ε that a method states. It computes the ε of the plan before any data is read, and
 the ε of the ledger after the run, and quotes the larger. A run on private records is counted in their account before
@@ -6,8 +6,7 @@ they are read.
 """
 
 import warnings
-from contextlib import closing, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,59 +14,82 @@ from annotated_types import Interval
 
 from dphpo_bench.base.checks import ranged, typed
 from dphpo_bench.base.displays import Display, Displayed
-from dphpo_bench.base.errors import (
-    AccountError,
-    DphpoBenchError,
-    InvalidValueError,
-    RecordError,
-)
-from dphpo_bench.base.meter import Meter
+from dphpo_bench.base.errors import AccountError, DphpoBenchError, InvalidValueError
 from dphpo_bench.base.progress import Progress
-from dphpo_bench.base.tensors import Records
 from dphpo_bench.base.terminal import TerminalProgress
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.registry import method_of, task_of
+from dphpo_bench.contract.seals import run_lock
 from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.harness.account import VOID, Account, Entry
+from dphpo_bench.harness.account import Account, Entry
 from dphpo_bench.harness.account_report import AccountReport, report_of
-from dphpo_bench.harness.attempt import Attempt, execute
-from dphpo_bench.harness.continuing import check_continuable, must_not_change, releases_of, with_checkpoints
-from dphpo_bench.harness.entry import (
-    Counted,
-    OpenEntry,
-    account_of,
-    check_again,
-    refuse_no_privacy,
-    told_apart,
-    warn_of_seeds,
-)
-from dphpo_bench.harness.journal import Journal
-from dphpo_bench.harness.measuring import Measured, measure
-from dphpo_bench.harness.own_data import check_declared, check_same_data, data_digest, keeps_digest
-from dphpo_bench.harness.plan import CheckedPlan, plan
-from dphpo_bench.harness.plan_cache import code_of
-from dphpo_bench.harness.recording import RunFailedError, identity_of, record_of, task_identity, timed
+from dphpo_bench.harness.cache import Cache, code_of
+from dphpo_bench.harness.counting import Counted, account_of, count, refuse_no_privacy, warn_of_seeds
+from dphpo_bench.harness.loading import check_continuable, load
+from dphpo_bench.harness.measuring import measure
+from dphpo_bench.harness.plan import plan
+from dphpo_bench.harness.recording import record
 from dphpo_bench.harness.saving import write_model
-from dphpo_bench.harness.setup import CONDITIONS, SECURE_NOISE, Setup
-from dphpo_bench.harness.siblings import prepare_sibling
+from dphpo_bench.harness.state import Run, timed
 from dphpo_bench.harness.trained import TrainedModel
+from dphpo_bench.harness.training import train, verify
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.event_kinds import needs_density
 from dphpo_bench.privacy.objective import NO_GRID
-from dphpo_bench.records.guesses import guess_line
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
-from dphpo_bench.session import checkpoints
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
     from torch import nn
 
-    from dphpo_bench.harness.cost_cache import CostCache
-    from dphpo_bench.harness.plan_cache import PlanCache
+BEFORE_THE_FIRST_QUESTION = (count, load)
+"""Stages that ask the records nothing: where one of them fails, the run's entry is taken back."""
+
+FROM_THE_FIRST_QUESTION_ON = (train, verify, measure, record)
+
+
+@dataclass(frozen=True)
+class AccountOptions:
+    """Options of a run on private records: which account counts it, and as what.
+
+    Attributes:
+        name: which account in `results_dir`; None: "main".
+        not_private: let a method without privacy (ε = ∞) run on private records, because its output stays inside.
+        again: the number of a seeded run on private records (`identity.run` of its record), whose noise is drawn again
+            for the same questions, such as to save its model. Nothing more is counted or written. A run that asks
+            anything else is refused. None: the run has noise of its own.
+    """
+
+    name: str | None = None
+    not_private: bool = False
+    again: str | None = None
+
+
+@dataclass(frozen=True)
+class ExecutionOptions:
+    """Options of the execution of a run: device, data, cache, noise, checkpoints; no part of its record's name.
+
+    Attributes:
+        device: "auto", "cpu", "cuda" or a CUDA device by its number.
+        source: where data are found; None: environment, then the hub.
+        cache: of plans, ε and risk; None: they are computed anew.
+        secure_noise: draw exact noise on a grid, and everything else that privacy rests on from cryptographic
+            generators (docs/accounting.md, secure noise). Needs OpenDP, no seed, and some 10 µs a coordinate.
+        checkpoint_every: steps between two checkpoints of a single training run. After a kill, the same call goes on
+            from the last one, to the same record and model. The file lies in `.unfinished` of `results_dir` and is
+            removed at the end. It holds weights and the positions of the random streams: whoever reads it can subtract
+            the noise. None: no checkpoints.
+    """
+
+    device: "str | torch.device" = "auto"
+    source: DataSource | None = None
+    cache: Cache | None = None
+    secure_noise: bool = False
+    checkpoint_every: int | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -120,6 +142,10 @@ class RunResult(Displayed):
         return self.trained
 
 
+for _options in (AccountOptions, ExecutionOptions):  # their fields are checked as arguments of functions are
+    _options.__init__ = typed(_options.__init__)  # type: ignore[method-assign]
+
+
 @typed
 def run(
     method: str | Method,
@@ -127,21 +153,15 @@ def run(
     budget: PrivacyBudget,
     *,
     seed: int | None = None,
-    source: DataSource | None = None,
     results_dir: Path | str | None = None,
-    device: "str | torch.device" = "auto",
+    account: str | AccountOptions | Counted | None = None,
+    execution: ExecutionOptions | None = None,
     progress: Progress | None = None,
-    plans: "PlanCache | None" = None,
-    costs: "CostCache | None" = None,
-    secure_noise: bool = False,
     check: bool = True,
-    account: str | None = None,
-    not_private: bool = False,
-    counted: Counted | None = None,
-    checkpoint_every: int | None = None,
-    again: str | None = None,
 ) -> RunResult:
     """Tune and train under one budget, verify what was released, measure the model on the test data.
+
+    Threads that call it wait for each other.
 
     Args:
         method: a method or a registered name.
@@ -151,25 +171,12 @@ def run(
             knows the seed can subtract the noise, which follows the seed and the number of the run's entry in its
             account. None takes the noise from the operating system's entropy. Each run on private data, and each
             without a seed, has a record of its own.
-        source: where data are found; default: environment, then the hub.
         results_dir: where the record is written; None writes none.
-        device: "auto", "cpu", "cuda" or a CUDA device by its number.
+        account: of private records: the name of the account in `results_dir` that counts the run, or more options; see
+            `AccountOptions`. A sweep has counted its runs.
+        execution: device, data, caches, secure noise, checkpoints; see `ExecutionOptions`.
         progress: where long work reports to; default: standard error. `NullProgress()` for nothing.
-        plans: where plans are kept; None: the plan is made anew and not kept.
-        costs: where ε and risk are cached; None: they are computed anew.
-        secure_noise: draw exact noise on a grid, and everything else that privacy rests on from cryptographic
-            generators (docs/accounting.md, secure noise). Needs OpenDP, no seed, and some 10 µs a coordinate.
         check: raise an error if the status of the run is not "ok". False: return the result all the same.
-        account: of private records: which account in `results_dir` counts the run; None: "main".
-        not_private: let a method without privacy (ε = ∞) run on private records, because its output stays inside.
-        counted: of a run on private records that its caller has counted, as sweeps do; None: `run` counts it.
-        checkpoint_every: steps between two checkpoints of a single training run. After a kill, the same call goes on
-            from the last one, to the same record and model. The file lies in `.unfinished` of `results_dir` and is
-            removed at the end. It holds weights and the positions of the random streams: whoever reads it can subtract
-            the noise. None: no checkpoints.
-        again: the number of a seeded run on private records (`identity.run` of its record), whose noise is drawn again
-            for the same questions, such as to save its model. Nothing more is counted or written. A run that asks
-            anything else is refused. None: the run has noise of its own.
 
     Raises:
         AccountError: if the account's cap does not cover the run, or the account cannot be written.
@@ -177,107 +184,74 @@ def run(
         DphpoBenchError: if the plan, the data or the results folder make a run impossible.
     """
     seed = None if seed is None else int(ranged("seed", seed, int, Interval(ge=0)))
-    setup = Setup(seed, secure_noise, progress=progress or TerminalProgress())
     method, task = method_of(method), task_of(task)
-    if seed is not None:
-        warn_of_seeds(task, f"seed={seed}")
     store = None if results_dir is None else RecordStore(Path(results_dir))
-    book = None if counted else account_of(task, store, account)
-    if again is not None and (book is None or seed is None or checkpoint_every is not None):
-        raise InvalidValueError(
-            "Expected again= (--again) with private records, the run's seed and results_dir, and without "
-            "checkpoint_every: it draws the noise of a run that an account counts. Leave it out."
+    execution, progress = execution or ExecutionOptions(), progress or TerminalProgress()
+    counted, options = (account, AccountOptions()) if isinstance(account, Counted) else (None, account)
+    if not isinstance(options, AccountOptions):
+        options = AccountOptions(options)
+    with run_lock:
+        if seed is not None:
+            warn_of_seeds(task, f"seed={seed}")
+        book = None if counted else account_of(task, store, options.name)
+        if options.again is not None and (book is None or seed is None or execution.checkpoint_every is not None):
+            raise InvalidValueError(
+                "Expected again= (--again) with private records, the run's seed and results_dir, and without "
+                "checkpoint_every: it draws the noise of a run that an account counts. Leave it out."
+            )
+        if store:
+            store.check_writable()
+        device, seconds = resolve_device(execution.device), dict[str, float]()
+        with timed(seconds, "plan"), progress.track(f"Planning {method.name} on {task.name}", 0):
+            checked = plan(method, task, budget, cache=execution.cache)
+        this_run = Run(
+            checked=checked,
+            task=task,
+            seed=seed,
+            secure_noise=execution.secure_noise,
+            device=device,
+            code=code_of(method, task),
+            progress=progress,
+            source=execution.source or DataSource.resolve(progress=progress),
+            store=store,
+            account=book,
+            again=options.again,
+            counted=counted is not None,
+            checkpoint_every=execution.checkpoint_every,
+            seconds=seconds,
         )
-    if store:
-        store.check_writable()
-    setup = replace(setup, device=resolve_device(device), code=code_of(method, task))
-    seconds: dict[str, float] = {}
-    with timed(seconds, "plan"), setup.progress.track(f"Planning {method.name} on {task.name}", 0):
-        checked = plan(method, task, budget, plans=plans, costs=costs)
-    if secure_noise and needs_density(checked.plan.event):
-        raise InvalidValueError(NO_GRID)
-    if counted:
-        counted.check(checked)
-    elif not task.public:
-        refuse_no_privacy(Entry.of(checked, 0), not_private)
-    if checkpoint_every is not None:
-        check_continuable(checkpoint_every, store, checked, task, setup)
-    source = source or DataSource.resolve(progress=setup.progress)
-    setup = replace(setup, source=source)
-
-    def load() -> Records:
-        with timed(seconds, "data"), setup.progress.track("Preparing the data", 0):
-            task.prepare(source)
-            prepare_sibling(method, task, source)
-            return task.load_train(source)
-
-    # Of private records, the identity holds nothing; of public ones, a hash that may need them on disk.
-    train = load() if task.public else None
-    identity = identity_of(method, task_identity(task, checked.facts, source), budget, seed)
-    if store:
-        store.check_writable(identity)
-        store.check_free(identity)
-    goes_on = setup.unseeded or not task.public  # and then is counted once
-    if counted:
-        journal = counted.journal
-    else:
-        journal = Journal.claimed(store.journal_of(identity)) if store and goes_on and again is None else Journal()
-    with closing(journal):
-        path = journal.path
-        checkpoint = path.with_suffix(".checkpoint") if path else store.checkpoint_of(identity) if store else None
-        setup = replace(setup, journal=journal)
-        if not counted:
-            _check_goes_on(setup)
-        if book and again is not None:
-            check_again(again, book, checked, identity, setup)
-        entry = OpenEntry.make(book, checked, identity, setup) if book and again is None else None
-        with entry.voided_on_mistakes() if entry else nullcontext():
-            train = load() if train is None else train
-            check_declared(checked.facts, train)
-            if store and keeps_digest(task):
-                digest = data_digest(store.root, task, train, source)
-                check_same_data(store.root, task, identity, digest)
-                if entry:
-                    entry.note(digest=digest)
-            setup = replace(setup, releases=releases_of(setup, task, again is not None))
-            if checkpoint and checkpoint_every is not None:
-                conditions = must_not_change(identity, checked, task, train, setup)
-                setup = with_checkpoints(checkpoint, checkpoint_every, conditions, setup, path)
-        if setup.hides_trials(checked.plan.event):
-            setup.progress.note("Searching. How many trials there are is a secret, so there is nothing to show.")
-        planned = Meter(checked.plan.cost.examples, "the test")
-        with timed(seconds, "train"), setup.progress.whole(planned) as meter:
-            setup = replace(setup, meter=meter)
-            attempt = _execute(checked, task, train, setup, entry)
-        if not (counted and seed is not None):  # such a cell of a sweep has its place
-            identity = told_apart(identity, journal)
-        measured, model = Measured(), None
-        if attempt.outcome:
-            with timed(seconds, "test"), setup.progress.track("Testing", 0):
-                attempt, measured, model = measure(attempt, attempt.outcome.model, task, source, setup, checked)
-        record = record_of(checked, identity, attempt, measured, seconds, setup)
-        if entry:
-            entry.end(attempt, record.status)
-        if record.error != attempt.error:  # no record can hold what it released, or not even its ledger
-            model = None
-        path = _written(record, store, again)
-        if checkpoint:
-            checkpoints.discard(checkpoint)
-        journal.discard()
-    report = _reported(book, setup.progress) if book else None
-    if line := guess_line(record):
+        if this_run.secure_noise and needs_density(checked.plan.event):
+            raise InvalidValueError(NO_GRID)
+        if counted:
+            counted.check(checked)
+            this_run.journal = counted.journal
+        elif not task.public:
+            refuse_no_privacy(Entry.of(checked, 0), options.not_private)
+        if this_run.checkpoint_every is not None:
+            check_continuable(this_run)
+        _go_through_stages(this_run)
+        report = _reported(book, progress) if book else None
+    if line := this_run.record.guess_line():
         warnings.warn(line, stacklevel=3)
-    if check and record.status != "ok":
-        raise RunFailedError(record, path, model)
-    return RunResult(record, path, None if model is None else TrainedModel.of(model, task, record), report)
+    if check and this_run.status != "ok":
+        raise RunFailedError(this_run.record, this_run.path, this_run.model)
+    model = this_run.model
+    trained = None if model is None else TrainedModel.of(model, task, this_run.record)
+    return RunResult(this_run.record, this_run.path, trained, report)
 
 
-def _written(record: RunRecord, store: RecordStore | None, again: str | None) -> Path | None:
-    """Write a record, and return its file; that of a repeated run is there already, and a failed try has none."""
-    if store is None or (again is not None and record.status != "ok"):
-        return None
-    path = store.path_of(record.identity)
-    return path if again is not None and path.exists() else store.write(record)
+def _go_through_stages(this_run: Run) -> None:
+    try:
+        try:
+            for stage in BEFORE_THE_FIRST_QUESTION:
+                stage(this_run)
+        except BaseException:
+            this_run.take_back()
+            raise
+        for stage in FROM_THE_FIRST_QUESTION_ON:
+            stage(this_run)
+    finally:
+        this_run.journal.close()
 
 
 def _reported(book: Account, progress: Progress) -> AccountReport | None:
@@ -289,45 +263,6 @@ def _reported(book: Account, progress: Progress) -> AccountReport | None:
         return None
     progress.note(str(report))
     return report
-
-
-def _check_goes_on(setup: Setup) -> None:
-    """Check that a run that an earlier process began can repeat its questions and its noise.
-
-    Raises:
-        RecordError: if it cannot.
-    """
-    journal, path = setup.journal, setup.journal.path
-    # A GPU rounds its sums otherwise each time: the same noise on them would show the difference.
-    unrepeatable = setup.secure_noise or setup.device.startswith("cuda")
-    if SECURE_NOISE in journal.values or (journal.values and unrepeatable):
-        raise RecordError(
-            f"An earlier run of this was interrupted, and its noise cannot be drawn again. To start anew is a second "
-            f"release: count ε and δ of both runs, and remove {path} first."
-        )
-    if journal.values and journal.values.get(CONDITIONS) != setup.conditions():
-        raise RecordError(
-            "An earlier run of this was interrupted on another device or processor, with another number of threads, or "
-            "by other code or another torch: the same noise on other sums would show the records. Go on as there; or "
-            f"remove {path} to start anew, which is a second release: count ε and δ of both runs."
-        )
-    if journal.is_remembered:
-        raise RecordError(
-            "This run was interrupted in this process, which may remember what it had released: another question with "
-            f"the same noise would show the records. Start a new process to go on; or remove {path} to start anew, "
-            "which is a second release: count ε and δ of both runs."
-        )
-
-
-def _execute(checked: CheckedPlan, task: Task, train: Records, setup: Setup, entry: OpenEntry | None) -> Attempt:
-    try:
-        return execute(checked, task, train, setup)
-    except DphpoBenchError:  # a mistake in the call, before anything was asked
-        if entry and entry.is_new:
-            entry.note(status=VOID)
-        if setup.secure_noise:  # nothing has been drawn, so another try is the first one
-            setup.journal.discard()
-        raise
 
 
 def resolve_device(device: "str | torch.device") -> str:
@@ -345,3 +280,31 @@ def resolve_device(device: "str | torch.device") -> str:
         if not isinstance(error, TypeError) and "device type at start of device string" not in str(error):
             reason = str(error).splitlines()[0].rstrip(".")
     raise InvalidValueError(f"Cannot use device {shown(str(device), form=repr)}: {reason}. Try --device cpu.")
+
+
+class RunFailedError(DphpoBenchError):
+    """A run failed, in its training or its test, went over its budget, or could not be verified.
+
+    Attributes:
+        record: the record of the run.
+        path: where the record lies; None if none was to be written.
+        model: the trained model, where only its test failed; not in another process.
+    """
+
+    exit_code = 1
+
+    def __init__(self, record: RunRecord, path: Path | None, model: "nn.Module | None" = None) -> None:
+        who, reason = record.identity, (record.error or "").rstrip(".")
+        also = "" if model is None else "; the trained model is this error's `model`"
+        where = "No record was written." if path is None else f"Its record is {path}."
+        super().__init__(
+            f"The run of {who.method} on {who.task} ended with status {record.status}: {reason}. {where} "
+            f"With check=False, run returns the result instead{also}."
+        )
+        self.record = record
+        self.path = path
+        self.model = model
+
+    def __reduce__(self) -> "tuple[type[RunFailedError], tuple[RunRecord, Path | None]]":
+        """Return how to make it, so that it comes whole out of another process."""
+        return type(self), (self.record, self.path)

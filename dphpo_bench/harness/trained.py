@@ -220,7 +220,7 @@ class TrainedModel(Displayed):
         declared = self.inputs if self.columns is None else self.columns
         if isinstance(declared, Input) or (self.columns is None and not isinstance(data, Mapping)):
             return data  # of a frame, the inputs are selected
-        from dphpo_bench.data.encoded_tables import without_columns
+        from dphpo_bench.data.tables import without_columns
 
         return without_columns(data, {*self.consumed} - {*declared})
 

@@ -11,9 +11,9 @@ from statistics import median
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
-from dphpo_bench.leaderboard.means import CONFIDENCE, Rate
+from dphpo_bench.leaderboard.means import Rate
 from dphpo_bench.leaderboard.measured import KINDS, Measured
-from dphpo_bench.leaderboard.values import Estimate
+from dphpo_bench.records.estimates import CONFIDENCE, Estimate
 from dphpo_bench.records.measure import ACCURACY, Measure
 
 FACTOR_IN_RECORDS, FACTOR_IN_EPSILON = 10.0, 3.0

@@ -10,7 +10,8 @@ from dphpo_bench.leaderboard.claims import FAMILY_ERROR, Claims
 from dphpo_bench.leaderboard.contestants import Contest, Entry, median
 from dphpo_bench.leaderboard.means import POINT, Mean, over_tasks
 from dphpo_bench.leaderboard.subjects import Subject
-from dphpo_bench.leaderboard.values import BEHIND, EQUIVALENT, UNCERTAIN, Contestant, Estimate
+from dphpo_bench.leaderboard.values import BEHIND, EQUIVALENT, UNCERTAIN, Contestant
+from dphpo_bench.records.estimates import Estimate
 from dphpo_bench.records.measure import Measure
 
 UNTUNED = "untuned auto_clipping"

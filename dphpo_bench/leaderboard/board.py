@@ -11,7 +11,6 @@ from dphpo_bench.leaderboard.answers import Answer
 from dphpo_bench.leaderboard.claims import Claims
 from dphpo_bench.leaderboard.overall import Overall
 from dphpo_bench.leaderboard.rows import Table
-from dphpo_bench.leaderboard.sensitivity import Variation
 from dphpo_bench.leaderboard.values import Finding, Refused, common_measure
 from dphpo_bench.records.measure import Measure
 
@@ -37,7 +36,6 @@ class Board:
     seconds: float = 0.0
     answers: tuple[Answer, ...] = ()
     claims: tuple[Claims, ...] = ()
-    variations: tuple[Variation, ...] = ()
 
     @property
     def measure(self) -> Measure | None:

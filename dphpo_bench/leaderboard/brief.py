@@ -14,10 +14,10 @@ from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.contestants import median
 from dphpo_bench.leaderboard.links import about
 from dphpo_bench.leaderboard.rows import Row, Table
-from dphpo_bench.leaderboard.sentences import first_answers, times_first, variations_at
+from dphpo_bench.leaderboard.sentences import first_answers
 from dphpo_bench.leaderboard.subjects import TESTS
-from dphpo_bench.leaderboard.texts import NOTHING, change_text, metric_text
 from dphpo_bench.leaderboard.values import Contestant
+from dphpo_bench.records.estimates import NOTHING, change_text, metric_text
 from dphpo_bench.records.measure import Measure
 
 MOST_LINES = 18
@@ -254,20 +254,15 @@ def others(lines: Sequence[MethodLine], board: Board) -> list[str]:
     return sorted(who.label for who in absent)
 
 
-def other_orders(board: Board) -> list[str]:
-    """Return sentences: who is first on the test tables alone, and how often the first stays so in other orders."""
+def first_on_tests(board: Board) -> str:
+    """Return a sentence about who is first on the test tables alone; empty without any."""
     tests = [each for each in board.answers if each.subject.startswith(TESTS) and each.epsilon is not None]
-    subject = next((each.subject for each in tests), None)
-    firsts = [f"{each.places[0].contestant.label} at ε = {each.epsilon:g}" for each in tests if each.subject == subject]
-    texts = [f"On the test tables alone the first are {', '.join(firsts)}."] if firsts else []
-    counts = []
-    for answer in single_answers(board):
-        stays, ways = times_first(answer.places[0].contestant, variations_at(board, answer.epsilon))
-        if ways:
-            counts.append(f"{stays} of {ways} boards at ε = {answer.epsilon:g}")
-    if counts:
-        texts.append(f"Without a task or a seed, or by another score, the first above is first on {', '.join(counts)}.")
-    return texts
+    firsts = [
+        f"{each.places[0].contestant.label} at ε = {each.epsilon:g}"
+        for each in tests
+        if each.subject == tests[0].subject
+    ]
+    return f"On the test tables alone the first are {', '.join(firsts)}." if firsts else ""
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,8 @@ from pathlib import Path
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.files import write_whole
 from dphpo_bench.leaderboard.board import Board
-from dphpo_bench.leaderboard.charts.collection import charts
+from dphpo_bench.leaderboard.charts import charts
 from dphpo_bench.leaderboard.columns import overall_csv, to_csv
-from dphpo_bench.leaderboard.croissant import FILE as CROISSANT
-from dphpo_bench.leaderboard.croissant import read_about, to_croissant
 from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.markdown import TABLES, to_markdown
 from dphpo_bench.leaderboard.measured import TABLE, shipped_file, shipped_table
@@ -30,19 +28,18 @@ def with_written(board: Board, folder: Path) -> tuple[Board, list[str]]:
 
 def render(board: Board, folder: Path) -> dict[str, str]:
     drawn = charts(board)
+    in_files = [chart for chart in drawn if chart.in_file]
     paths = Paths.beside(folder)
     table = to_csv(board)
     files = {
-        **to_markdown(board, drawn, paths),
+        **to_markdown(board, in_files, paths),
         TABLE: table,
         "overall.csv": overall_csv(board),
-        "index.html": to_html(board, paths),
+        "index.html": to_html(board, drawn, paths),
     }
-    if about := read_about(folder):
-        files[CROISSANT] = to_croissant(about, board, table)
     if shipped := shipped_file(folder):
         files[shipped] = shipped_table(table)
-    return files | {f"{PLOTS}/{chart.name}.svg": chart.svg for chart in drawn}
+    return files | {f"{PLOTS}/{chart.name}.svg": chart.svg for chart in in_files}
 
 
 def stale(folder: Path, files: Mapping[str, str]) -> list[str]:

@@ -12,9 +12,9 @@ from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.means import Rate
 from dphpo_bench.leaderboard.overall import PROFILE, OverallRow
 from dphpo_bench.leaderboard.rows import Row
-from dphpo_bench.leaderboard.texts import NOTHING, measure_text, metric_text
-from dphpo_bench.leaderboard.values import Estimate, Ranks
+from dphpo_bench.leaderboard.values import Ranks
 from dphpo_bench.records import export
+from dphpo_bench.records.estimates import NOTHING, Estimate, measure_text, metric_text
 from dphpo_bench.records.measure import ACCURACY, Measure
 from dphpo_bench.records.tables import value_at
 

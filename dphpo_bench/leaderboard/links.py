@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from dphpo_bench.contract import registry
-from dphpo_bench.harness.repeating import Call, different
+from dphpo_bench.harness.recording import Call, different
 from dphpo_bench.leaderboard.requirements import built_in, defaults_of
 from dphpo_bench.leaderboard.submissions import Run
 

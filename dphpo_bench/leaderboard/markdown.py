@@ -17,14 +17,13 @@ from dphpo_bench.base.text import one_line
 from dphpo_bench.contract.registry import methods
 from dphpo_bench.leaderboard import brief
 from dphpo_bench.leaderboard.board import Board
-from dphpo_bench.leaderboard.charts.collection import file_stems
-from dphpo_bench.leaderboard.charts.frame import Chart
+from dphpo_bench.leaderboard.charts import Chart, file_stems
 from dphpo_bench.leaderboard.columns import Column
 from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.overall import OverallRow
 from dphpo_bench.leaderboard.page import TEMPLATES, context
 from dphpo_bench.leaderboard.rows import Row
-from dphpo_bench.leaderboard.texts import NOTHING
+from dphpo_bench.records.estimates import NOTHING
 
 MAX_LISTED = 50
 MAX_TEXT = 2000

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from statistics import fmean, median_high
 
-from dphpo_bench.leaderboard.values import Estimate
+from dphpo_bench.records.estimates import CONFIDENCE, Estimate, quantile, variance_of_mean
 from dphpo_bench.records.measure import Measure
 
-CONFIDENCE = 0.95
 POINT = 0.01
 """A point: a hundredth of a share; of a perplexity a hundredth of a nat, hence 1 %."""
 
@@ -181,8 +180,7 @@ class Sample:
     @cached_property
     def variance(self) -> float | None:
         """The variance of the mean of the runs that did not collapse; None of a single one."""
-        count = len(self.sound)
-        return None if count < 2 else covariance(self.sound, self.sound) / count
+        return variance_of_mean(self.sound)
 
     @property
     def dof(self) -> int:
@@ -301,20 +299,6 @@ def over_tasks(by_task: Mapping[str, Sequence[float]]) -> Estimate:
     return Estimate(mean, mean - half, mean + half)
 
 
-def mean_interval(values: Sequence[float]) -> Estimate:
-    return mean_of([Sample(dict(enumerate(values)))]).estimate
-
-
-def metric_mean(values: Sequence[float], measure: Measure) -> Estimate:
-    """Return the mean of a metric over runs, with its interval; by logarithms for a logarithmic metric."""
-    return metric_estimate(mean_interval([measure.score(value) for value in values]), measure)
-
-
-def metric_estimate(scores: Estimate, measure: Measure) -> Estimate:
-    """Return the metric of a mean score, with an interval inside of the metric's range."""
-    return scores.through(measure.value).inside(*measure.range)
-
-
 def holm(p_values: Sequence[float], weights: Sequence[float]) -> list[float]:
     """Return adjusted p-values of Holm (1979), with weights: the family-wise error rate is at most α."""
     order = sorted(range(len(p_values)), key=lambda place: p_values[place] / weights[place])
@@ -338,7 +322,7 @@ def ratio_interval(mine: Sample, start: Sample, end: Sample) -> Estimate | None:
         then no ratio can be excluded.
     """
     samples = mine, start, end
-    variances = [_plain_variance(sample) for sample in samples]
+    variances = [variance_of_mean([*sample.by_seed.values()]) for sample in samples]
     top, bottom = mine.mean - start.mean, end.mean - start.mean
     if None in variances or bottom <= 0:
         return None
@@ -352,22 +336,3 @@ def ratio_interval(mine: Sample, start: Sample, end: Sample) -> Estimate | None:
     constant = top**2 - scale * (of_mine + of_start)
     root = math.sqrt(max(0.0, linear**2 - leading * constant))
     return Estimate(top / bottom, (linear - root) / leading, (linear + root) / leading)
-
-
-def _plain_variance(sample: Sample) -> float | None:
-    values, count = [*sample.by_seed.values()], len(sample.by_seed)
-    return None if count < 2 else covariance(values, values) / count
-
-
-def covariance(first: Sequence[float], second: Sequence[float]) -> float:
-    mean_first, mean_second = fmean(first), fmean(second)
-    products = ((a - mean_first) * (b - mean_second) for a, b in zip(first, second, strict=True))
-    return math.fsum(products) / (len(first) - 1)
-
-
-@cache
-def quantile(dof: float) -> float:
-    """Return by how many standard errors a 95 % interval of Student's t reaches to either side."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(dof, (1 + CONFIDENCE) / 2))

@@ -10,13 +10,14 @@ from statistics import fmean
 import numpy as np
 
 from dphpo_bench.leaderboard.contestants import Contest, Draws, median, scores_of
-from dphpo_bench.leaderboard.means import POINT, metric_estimate
+from dphpo_bench.leaderboard.means import POINT
 from dphpo_bench.leaderboard.rows import Row, Standing, Table
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.statistics import draw, middle, middle_ranks, ranks
 from dphpo_bench.leaderboard.subjects import ALL_KINDS, TESTS, Subject
 from dphpo_bench.leaderboard.submissions import Setting
-from dphpo_bench.leaderboard.values import Contestant, Estimate, Ranks, common_measure
+from dphpo_bench.leaderboard.values import Contestant, Ranks, common_measure
+from dphpo_bench.records.estimates import Estimate, metric_estimate
 from dphpo_bench.records.measure import SEVERAL, Measure
 
 PROFILE = (0.0, 0.01, 0.02, 0.05, 0.1)
@@ -96,21 +97,21 @@ def overalls_of(counted: Sequence[tuple[Contest, Table]], draws: Mapping[Setting
     return tuple(sorted(overalls, key=lambda overall: (overall.epsilon or 0.0, overall.tests)))
 
 
-def counted_tables(pairs: Sequence[tuple[Contest, Table]], standard: Standard) -> list[tuple[Contest, Table]]:
+def counted_contests(contests: Sequence[Contest], standard: Standard) -> list[Contest]:
     """Return the tables that count: those of the standard in which at least half of its methods are ranked.
 
     Tables with the same task, model and ε may differ in data or δ; of these, the one with most of the methods counts.
     """
-    methods = standard.methods or {entry.contestant.method for contest, _ in pairs for entry in contest.ranked}
-    best: dict[tuple[str, str, float], tuple[int, tuple[Contest, Table]]] = {}
-    for contest, table in pairs:
+    methods = standard.methods or {entry.contestant.method for contest in contests for entry in contest.ranked}
+    best: dict[tuple[str, str, float], tuple[int, Contest]] = {}
+    for contest in contests:
         present = len(methods & {entry.contestant.method for entry in contest.ranked})
         if not (present and 2 * present >= len(methods) and standard.may_count(contest.setting, contest.target)):
             continue
         key = contest.setting.task, contest.setting.model, contest.target
         if key not in best or present > best[key][0]:
-            best[key] = present, (contest, table)
-    return [pair for _, pair in best.values()]
+            best[key] = present, contest
+    return [contest for _, contest in best.values()]
 
 
 def missing_tables(counted: Sequence[Contest], standard: Standard) -> tuple[str, ...]:

@@ -6,26 +6,27 @@ hides what was made here, and sorts tables.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from dphpo_bench.leaderboard import advice_texts
 from dphpo_bench.leaderboard import sentences as texts
 from dphpo_bench.leaderboard.advice_texts import grid
 from dphpo_bench.leaderboard.answers import Answer
 from dphpo_bench.leaderboard.board import Board
-from dphpo_bench.leaderboard.charts import curves
-from dphpo_bench.leaderboard.charts.collection import settings_of
-from dphpo_bench.leaderboard.charts.forest import Forest, cost_text, cross_entropy_text
+from dphpo_bench.leaderboard.charts import Chart, settings_of
 from dphpo_bench.leaderboard.columns import MARKS, overall_columns, rounded_number, row_columns, to_csv, varying
 from dphpo_bench.leaderboard.links import Paths, about, record_links
 from dphpo_bench.leaderboard.measured import measured_rows
 from dphpo_bench.leaderboard.rows import Row, Table
 from dphpo_bench.leaderboard.values import Contestant
+from dphpo_bench.records.charts import STYLE
+from dphpo_bench.records.estimates import change_text, interval_text
 
 TEMPLATES: dict[str, Any] = {
     "loader": PackageLoader("dphpo_bench.leaderboard", "templates"),
@@ -74,7 +75,7 @@ class Card:
         return commands
 
 
-def to_html(board: Board, paths: Paths | None = None) -> str:
+def to_html(board: Board, charts: Sequence[Chart], paths: Paths | None = None) -> str:
     environment = Environment(**TEMPLATES, autoescape=True, keep_trailing_newline=True)
     environment.filters["sort_value"] = sort_value
     environment.filters["run_value"] = run_value
@@ -82,18 +83,17 @@ def to_html(board: Board, paths: Paths | None = None) -> str:
     shared = context(board, paths)
     return environment.get_template("page.html").render(
         **shared,
-        forests=[Forest.of(answer) for answer in board.answers],
         subjects=_subjects(board),
         default=default_answer(board),
         epsilons=sorted({answer.epsilon for answer in board.answers if answer.epsilon is not None}),
         setting_numbers={setting: number for number, (setting, _) in enumerate(shared["settings"])},
         answered={setting for answer in board.answers for setting in answer.settings},
-        metric_panels=curves.metric_panels,
-        path_panels=curves.path_panels,
-        cost_text=cost_text,
-        cross_entropy_text=cross_entropy_text,
+        pictures=_pictures(charts),
+        interval_text=interval_text,
+        change_text=change_text,
         cards=cards,
         card_ids={card.contestant: f"m{number}" for number, card in enumerate(cards, 1)},
+        style=Markup(STYLE),
         about=about,
         record_links=record_links,
         measure=board.measure,
@@ -128,6 +128,15 @@ def sort_value(value: float | str | None) -> str | None:
 def run_value(value: float | None) -> str:
     """Return the metric of a run as its line in an exported file has it; nothing for a failed run."""
     return "" if value is None else f"{value:.6g}"
+
+
+def _pictures(charts: Sequence[Chart]) -> Mapping[str, list[Markup]]:
+    """Return the pictures by title of an answer, else by task and model; their style is the page's."""
+    pictures: defaultdict[str, list[Markup]] = defaultdict(list)
+    for chart in charts:
+        svg = chart.svg.replace(f"<style>{STYLE}</style>\n", "")
+        pictures[chart.title if chart.kind == "answer" else chart.subject].append(Markup(svg))
+    return pictures
 
 
 def _subjects(board: Board) -> dict[str, list[str]]:

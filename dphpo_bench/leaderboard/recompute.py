@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dphpo_bench.base.errors import DphpoBenchError
 from dphpo_bench.base.progress import Progress
-from dphpo_bench.harness.cost_cache import CachedValues
+from dphpo_bench.harness.cache import CachedValues
 from dphpo_bench.privacy.accountants.report import epsilon_by
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.risk import Risk, risk

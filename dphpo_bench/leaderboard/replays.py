@@ -9,7 +9,8 @@ from typing import Any
 from dphpo_bench.base.progress import Progress
 from dphpo_bench.leaderboard.contestants import Entry
 from dphpo_bench.leaderboard.submissions import Run, Submissions, read_submissions
-from dphpo_bench.leaderboard.values import REPLAY, Refused, Split, counterpart
+from dphpo_bench.leaderboard.values import Refused
+from dphpo_bench.sweep.extra_runs import REPLAY, Split, counterpart
 
 Role = tuple[str, str]
 """The key of the record that an extra run is about, and of the one that its values are from."""

@@ -11,11 +11,11 @@ from typing import Any
 from dphpo_bench.base.text import compact_json, shown
 from dphpo_bench.contract import registry
 from dphpo_bench.contract.task import MAX_DELTA
-from dphpo_bench.leaderboard.values import REPLAY
 from dphpo_bench.privacy.holdout import is_part
 from dphpo_bench.privacy.risk import Risk
 from dphpo_bench.records.measure import Measure
 from dphpo_bench.records.record import Audit, Identity, Privacy
+from dphpo_bench.sweep.extra_runs import REPLAY
 
 MAX_EPSILON = 1e4
 MAX_NUMBER = 1e15

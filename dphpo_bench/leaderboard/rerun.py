@@ -10,7 +10,6 @@ from typing import Any
 from dphpo_bench.base.errors import DataError, DphpoBenchError
 from dphpo_bench.contract import registry
 from dphpo_bench.leaderboard.contestants import frame_of, newest
-from dphpo_bench.leaderboard.questions import Workshop
 from dphpo_bench.leaderboard.requirements import ROUNDING
 from dphpo_bench.leaderboard.submissions import Run
 from dphpo_bench.leaderboard.values import Refused
@@ -18,6 +17,7 @@ from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore, read_record
 from dphpo_bench.sweep.cells import Cell
 from dphpo_bench.sweep.executors import visible_gpus
+from dphpo_bench.sweep.extra_runs import Workshop
 from dphpo_bench.sweep.resources import Resources
 
 PATIENCE = 10

@@ -8,13 +8,15 @@ from statistics import fmean
 
 from dphpo_bench.leaderboard.contestants import FEW_SEEDS, Contest, Draws, Entry, median, scores_of
 from dphpo_bench.leaderboard.links import command_of
-from dphpo_bench.leaderboard.means import Rate, mean_interval, metric_estimate, metric_mean, quantile, ratio_interval
+from dphpo_bench.leaderboard.means import Rate, ratio_interval
 from dphpo_bench.leaderboard.replays import Replays
 from dphpo_bench.leaderboard.statistics import middle_ranks
 from dphpo_bench.leaderboard.subjects import Subject
-from dphpo_bench.leaderboard.values import Contestant, Estimate, PathPoint, Ranks, Split
+from dphpo_bench.leaderboard.values import Contestant, PathPoint, Ranks
 from dphpo_bench.privacy.risk import CERTAIN, Risk, worst
+from dphpo_bench.records.estimates import Estimate, mean_interval, metric_estimate, metric_mean, quantile
 from dphpo_bench.records.measure import Measure
+from dphpo_bench.sweep.extra_runs import Split
 
 
 @dataclass(frozen=True, kw_only=True)

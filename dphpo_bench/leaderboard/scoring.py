@@ -8,15 +8,14 @@ from dphpo_bench.leaderboard.answers import Answer, answers_of
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.claims import claims_of
 from dphpo_bench.leaderboard.contestants import asked_for, contests_of, frame_of, newest, seed_draws
-from dphpo_bench.leaderboard.overall import counted_tables, missing_tables, overalls_of
+from dphpo_bench.leaderboard.overall import counted_contests, missing_tables, overalls_of
 from dphpo_bench.leaderboard.replays import Replays
 from dphpo_bench.leaderboard.rows import Row, Table, table_of
-from dphpo_bench.leaderboard.sensitivity import variations_of
 from dphpo_bench.leaderboard.sentences import findings
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.subjects import groups_of, settings_of
 from dphpo_bench.leaderboard.submissions import Submissions
-from dphpo_bench.leaderboard.values import REPLAY
+from dphpo_bench.sweep.extra_runs import REPLAY
 
 
 def score(submissions: Submissions, standard: Standard | None = None) -> Board:
@@ -30,20 +29,19 @@ def score(submissions: Submissions, standard: Standard | None = None) -> Board:
     settings = settings_of(contests)
     by_title = {subject.name: subject for subject in settings}
     tables = [table_of(contest, by_title[contest.title], draws[contest.setting], replays) for contest in contests]
-    counted = counted_tables(list(zip(contests, tables, strict=True)), standard)
-    overalls = overalls_of(counted, draws)
-    counted_contests = [contest for contest, _ in counted]
-    subjects = (*groups_of(counted_contests), *settings)
-    claims = claims_of(subjects, counted_contests, standard)
+    counted = counted_contests(contests, standard)
+    pairs = [(contest, table) for contest, table in zip(contests, tables, strict=True) if contest in counted]
+    overalls = overalls_of(pairs, draws)
+    subjects = (*groups_of(counted), *settings)
+    claims = claims_of(subjects, counted, standard)
     answers = answers_of(subjects, claims)
     return Board(
-        findings=findings(counted, overalls),
+        findings=findings(pairs, overalls),
         overalls=overalls,
-        tables=_with_standings(tables, answers, {table.title for _, table in counted}),
+        tables=_with_standings(tables, answers, {table.title for _, table in pairs}),
         answers=answers,
         claims=claims,
-        variations=variations_of(claims, subjects, counted_contests),
-        missing=missing_tables(counted_contests, standard),
+        missing=missing_tables(counted, standard),
         rejected=submissions.rejected,
         failed=submissions.failed,
         superseded=len(runs) - len(current),

@@ -3,27 +3,23 @@
 import statistics as plain
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 from dphpo_bench.leaderboard.answers import UNTUNED, Absent, Answer, Place
 from dphpo_bench.leaderboard.board import Board
-from dphpo_bench.leaderboard.claims import FAMILY_ERROR, MOST_TIMES, TIMES, Claims, Power
+from dphpo_bench.leaderboard.claims import FAMILY_ERROR, Claims
 from dphpo_bench.leaderboard.contestants import Contest
 from dphpo_bench.leaderboard.means import POINT
 from dphpo_bench.leaderboard.overall import Overall, OverallRow
 from dphpo_bench.leaderboard.rows import Table
-from dphpo_bench.leaderboard.sensitivity import Variation
 from dphpo_bench.leaderboard.subjects import Subject
-from dphpo_bench.leaderboard.texts import NOTHING, change_text
-from dphpo_bench.leaderboard.values import BEHIND, EQUIVALENT, UNCERTAIN, Contestant, Estimate, Finding
+from dphpo_bench.leaderboard.values import BEHIND, EQUIVALENT, UNCERTAIN, Contestant, Finding
+from dphpo_bench.records.estimates import Estimate, change_text
 
 ADVISED = "recommended"
 MOST_NAMED = 4
 MUCH_LESS = 1.5
 """A contestant that costs less by this factor, and is a point behind the first at most, is named beside it."""
-
-MORE_THAN_ALL = "more than 100"
 
 
 def findings(counted: Sequence[tuple[Contest, Table]], overalls: Sequence[Overall]) -> tuple[Finding, ...]:
@@ -204,12 +200,6 @@ def _worst(answer: Answer, place: Place) -> str:
     return f", at worst {change_text(worst.value, answer.measure)} ({worst.name})"
 
 
-@dataclass(frozen=True)
-class Sheet:
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
 def summary(board: Board) -> str:
     pairs = sum(len(claims.pairs) for claims in board.claims)
     claimed = sum(len(claims.significant) for claims in board.claims)
@@ -259,91 +249,3 @@ def _whom(claims: Claims, who: Contestant) -> str:
 
 def first_answers(board: Board) -> list[Answer]:
     return [answer for answer in board.answers if answer.subject == board.answers[0].subject]
-
-
-def stability(board: Board) -> list[str]:
-    return [
-        _stability(claims, variations_at(board, claims.epsilon)) for claims in _first_claims(board) if claims.complete
-    ]
-
-
-def variations_at(board: Board, epsilon: float | None) -> list[Variation]:
-    return [variation for variation in board.variations if variation.epsilon == epsilon]
-
-
-def times_first(who: Contestant, variations: Sequence[Variation]) -> tuple[int, int]:
-    """Return in how many of the other ways to make the board a contestant is first, and how many ways there are."""
-    firsts = [first for variation in variations for first in variation.firsts]
-    return sum(count for each, count in firsts if each == who), sum(count for _, count in firsts)
-
-
-def _first_claims(board: Board) -> list[Claims]:
-    return [claims for claims in board.claims if claims.subject == board.claims[0].subject]
-
-
-def _stability(claims: Claims, variations: Sequence[Variation]) -> str:
-    stays, ways = times_first(claims.order[0], variations)
-    worst = max(variations, key=lambda variation: (variation.swapped, variation.reversed))
-    wrong = max(variation.reversed for variation in variations)
-    apart = sum(pair.significant for pair in claims.complete)
-    tail = f", and {wrong or 'none'} of the {apart} told apart" if apart else ""
-    among = ", of those in all tables," if claims.others else ","
-    return (
-        f"At ε = {claims.epsilon:g}{among} {claims.order[0].label} is first on {stays} of {ways} boards made in "
-        f"another way; at most {worst.swapped} of {worst.pairs} pairs change places{tail}."
-    )
-
-
-def stability_sheet(board: Board) -> Sheet:
-    rows = (
-        (
-            f"{variation.epsilon:g}",
-            variation.title,
-            ", ".join(f"{who.label} ({count})" if variation.worst else who.label for who, count in variation.firsts),
-            f"{variation.swapped} of {variation.pairs}{f' ({variation.worst})' if variation.worst else ''}",
-            str(variation.reversed),
-        )
-        for variation in board.variations
-    )
-    return Sheet(("ε", "the board made", "first (times)", "pairs that change places", "of those told apart"), (*rows,))
-
-
-def needs(board: Board) -> list[str]:
-    texts = []
-    for claims in _first_claims(board):
-        power = claims.power
-        if power:
-            least = _smallest(claims, power)
-            unit = f" {claims.measure.unit}" if claims.measure.unit else ""
-            tasks = "a task" if claims.tasks == 1 else f"each of {'up to ' * bool(claims.others)}{claims.tasks} tasks"
-            texts.append(
-                f"At ε = {claims.epsilon:g}, {power.seeds} seeds or more on {tasks} tell the typical pair apart "
-                f"if {least}{unit}{' or more' if least != MORE_THAN_ALL else ''} lie between them"
-                f"{f'; one point takes {_times(power)} times the data' if claims.measure.share else ''}."
-            )
-    return texts
-
-
-def _smallest(claims: Claims, power: Power) -> str:
-    """Return the smallest lead that is seen; more than 100 points does not exist."""
-    if claims.measure.share and power.smallest > 1:
-        return MORE_THAN_ALL
-    return change_text(power.smallest, claims.measure).lstrip("+")
-
-
-def _times(power: Power) -> str:
-    return f"more than {MOST_TIMES}" if power.times_for_point is None else f"{power.times_for_point:g}"
-
-
-def needs_sheet(board: Board) -> Sheet:
-    settled = (f"settled by {times} times the data" for times in TIMES)
-    headers = ("tables", "undecided pairs", "typical lead seen", "times the data for a point", *settled)
-    return Sheet(headers, tuple(tuple(_needs_row(claims, claims.power)) for claims in board.claims if claims.power))
-
-
-def _needs_row(claims: Claims, power: Power) -> Iterator[str]:
-    yield claims.title
-    yield str(len(claims.pairs) - len(claims.significant))
-    yield _smallest(claims, power)
-    yield _times(power) if claims.measure.share else NOTHING
-    yield from (str(count) for _, count in power.by_times)

@@ -12,6 +12,7 @@ from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.leaderboard.submissions import Setting, setting_of
 from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.sweep.extra_runs import ORACLE
 from dphpo_bench.sweep.suite import load_suite
 
 Who = tuple[str, str]
@@ -57,7 +58,7 @@ class Standard:
 
     @classmethod
     def builtin(cls) -> "Standard":
-        return cls(untuned=_default("auto_clipping"), oracle=_default("grid_oracle"))
+        return cls(untuned=_default("auto_clipping"), oracle=_default(ORACLE))
 
     @classmethod
     def of_suite(cls, path: Path) -> "Standard":

@@ -13,8 +13,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from dphpo_bench.leaderboard.means import CONFIDENCE, quantile
 from dphpo_bench.leaderboard.values import Ranks
+from dphpo_bench.records.estimates import CONFIDENCE, quantile
 
 DRAWS = 2000
 UNIT, EQUAL = 10**12, 10**5

@@ -6,7 +6,8 @@ from functools import cached_property
 
 from dphpo_bench.leaderboard.contestants import Contest
 from dphpo_bench.leaderboard.means import Mean, Rate, Sample, means_of, rate_of
-from dphpo_bench.leaderboard.values import Contestant, Estimate
+from dphpo_bench.leaderboard.values import Contestant
+from dphpo_bench.records.estimates import Estimate
 from dphpo_bench.records.measure import SEVERAL, Measure
 
 ALL_KINDS = "all tasks"

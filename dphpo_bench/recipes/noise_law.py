@@ -15,6 +15,7 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.contract.method import Cost, Plan, Release
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import dp_sgd_event, trainable
+from dphpo_bench.recipes.queries import rising_share
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
@@ -187,7 +188,7 @@ def first_rate(planned: Looked, session: "Session", model: "nn.Module", travel: 
     trust = math.erf(1 / (math.sqrt(2) * planned.deviation))
     for look in range(LOOKS):
         sides = (math.exp(size), -math.exp(size))  # both, so that a lucky direction does not pass for a harmless one
-        share = batch.rising_share(model, next(draws), sides, RISE, planned.look_noise)
+        share = rising_share(batch, model, next(draws), sides, RISE, planned.look_noise)
         size += math.copysign(trust * STRIDE * SHRINK**look, 0.5 - share)
     return math.exp(size) * (HEAD if is_head(model) and not planned.regression else 1.0) / travel
 

@@ -13,6 +13,7 @@ from dphpo_bench.contract.parameters import Count, Positive
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import ClippingRule, dp_sgd_event, trainable, training_steps
+from dphpo_bench.recipes.queries import mean_losses
 from dphpo_bench.recipes.single_run import TrainingMethod
 from dphpo_bench.session.session import Session
 from dphpo_bench.training.clipping import parse_clipping
@@ -174,7 +175,7 @@ class ProbedTraining(TrainingMethod[Probed]):
             if is_probed:
                 probed = batch if self.loss_batch == "same" else session.sample(probing, "probing")
                 bound, radius = rule.bound, rule.radius
-                values = probed.losses(model, direction, rule.offsets, bound, loss_noise)
+                values = mean_losses(probed, model, direction, rule.offsets, bound, loss_noise)
                 rule.observe(values, loss_noise * bound / expected_size)
                 seen = {f"probe_{index}": value for index, value in enumerate(values)}
                 state = {"step": step, "learning_rate": rule.learning_rate, "radius": radius, "loss_bound": bound}

@@ -17,6 +17,7 @@ from dphpo_bench.contract.search_space import Candidate, Space
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import DpSgd, trainable
+from dphpo_bench.recipes.queries import mean_score
 from dphpo_bench.recipes.searched_run import DpSgdRun, SearchedRun
 from dphpo_bench.session.scored import TrialResult
 from dphpo_bench.session.session import Session
@@ -187,7 +188,7 @@ class Trial:
         else:
             models = [run.train(inner) for run, inner, _ in opened]
         return [
-            TrialResult(Trained(model, candidate), validation.score(model, self.score_noise))
+            TrialResult(Trained(model, candidate), mean_score(validation, model, self.score_noise))
             for model, (_, _, candidate), (_, validation) in zip(models, opened, parts, strict=True)
         ]
 

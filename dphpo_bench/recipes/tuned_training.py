@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dphpo_bench.recipes.dp_sgd import trainable
 from dphpo_bench.recipes.noise_law import SHRINK, Looked, first_rate, is_head, noise_walk, root_mean_square
+from dphpo_bench.recipes.queries import mean_loss_changes
 from dphpo_bench.session.session import Session
 from dphpo_bench.training.averaging import WeightAverage
 from dphpo_bench.training.optimizers import UpdateRule
@@ -135,7 +136,7 @@ class TunedTraining:
             torch._foreach_mul_(last, math.exp(ASIDE))
             direction = [weight * any(weight is member for member in last) for weight in self._weights]
             back, noise = 1 - math.exp(-2 * ASIDE), planned.look_noise
-            (change,) = batch.loss_changes(self.model, direction, (back,), BOUND, noise)
+            (change,) = mean_loss_changes(batch, self.model, direction, (back,), BOUND, noise)
             stride = 2 * ASIDE * SHRINK**look if abs(change) > 2 * BOUND * planned.deviation else 0.0
             torch._foreach_mul_(last, math.exp(math.copysign(stride, change) - ASIDE))
             logarithm += math.copysign(stride, change)

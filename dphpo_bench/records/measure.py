@@ -54,6 +54,9 @@ class Measure:
         unit = f"{self.title}, %" if self.share else self.title
         return unit if self.higher_is_better else f"{unit} (lower is better)"
 
+    def is_better(self, value: float, other: float) -> bool:
+        return value > other if self.higher_is_better else value < other
+
     def score(self, value: float) -> float:
         """Return a score, where more is better: the value, or its logarithm, for which the value must be above zero."""
         size = math.log(value) if self.logarithmic else value

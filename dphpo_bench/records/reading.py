@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from dphpo_bench.base.errors import InvalidValueError, RecordError
-from dphpo_bench.base.text import compact_json, one_line
+from dphpo_bench.base.text import compact_json, count, one_line
 from dphpo_bench.records.columns import CHOICES, COLUMNS, SETTING
 from dphpo_bench.records.filters import Only
 from dphpo_bench.records.measure import Measure, shown_measure
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import read_record
+
+MAX_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,16 @@ def select(results: Sequence[Result], only: Sequence[str]) -> list[Result]:
     available = {name: {values[name] for values in fields} for name in fields[0]}
     choice = Only.parse(only, available)
     return [result for result, values in zip(results, fields, strict=True) if choice.matches(values)]
+
+
+def guesses_line(results: Sequence[Result]) -> str | None:
+    """Return a line that names some runs that are no better than a constant guess; None if there are none."""
+    paths = [result.path for result in results if result.record.guess_line()]
+    if not paths:
+        return None
+    verb, more = "is" if len(paths) == 1 else "are", len(paths) - MAX_NAMED
+    named = ", ".join(paths[:MAX_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+    return f"{count(len(paths), 'run')} {verb} no better than a constant guess: {named}."
 
 
 def skipped_lines(skipped: Sequence[RecordError], shown: int = 5) -> list[str]:

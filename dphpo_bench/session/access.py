@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import torch
 
@@ -19,7 +20,7 @@ from dphpo_bench.base.tensors import Records
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.privacy import event_rules
-from dphpo_bench.privacy.events import OneOfDpEvent, gaussian, non_private
+from dphpo_bench.privacy.events import OneOfDpEvent, non_private
 from dphpo_bench.privacy.holdout import TRAINING, VALIDATION, holdout_name
 from dphpo_bench.privacy.ledger import Ledger, Scope
 from dphpo_bench.session.checkpoints import Checkpoints, Position
@@ -37,8 +38,18 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from dphpo_bench.training.secure_noise import AnyGenerator
+    from dphpo_bench.training.values import Query
 
 T = TypeVar("T")
+
+_TRUSTED = "dphpo_bench.recipes.", "dphpo_bench.training."
+
+
+class Account(Protocol):
+    """The account that pays for the queries of a batch."""
+
+    def charge(self, event: "DpEvent") -> None:
+        """Write down a release before it happens; raise `OverBudgetError` if it is not covered."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -154,13 +165,6 @@ class Access(Unique):
         generator = self.generator("noise", purpose, self.raw.device)
         return as_before(self, add_gaussian_noise(sums, noise_multiplier, sensitivity, generator))
 
-    def number_with_noise(self, total: float, noise_multiplier: float, sensitivity: float, purpose: str) -> float:
-        """Return a number with Gaussian noise of deviation noise_multiplier · sensitivity."""
-        sums = [torch.tensor([total], dtype=torch.float64)]
-        generator = self.generator("noise", purpose)
-        (noisy,) = as_before(self, add_gaussian_noise(sums, noise_multiplier, sensitivity, generator))
-        return noisy.item()
-
     # -------------------------------------------------------------------------------------- parts and samples
 
     def holdout(self, fraction: float) -> "tuple[Access, Access]":
@@ -244,24 +248,16 @@ class Access(Unique):
 
     # ------------------------------------------------------------------------------------------------- queries
 
-    def score(self, model: "nn.Module", noise_multiplier: float) -> float:
-        """Return a noisy mean score; see `Session.score`."""
-        with self.guard.alone():
-            engine_model = self.raw.own_model().scored(model)
-            self.charge(gaussian(noise_multiplier))
-            total = self.total_score(engine_model)
-            return self.number_with_noise(total, noise_multiplier, 1.0, "score") / self.expected_records
-
     def lend(self) -> Records:
         """Lend the raw records; see `Session.nonprivate`."""
         with self.guard.alone():
             self.charge(non_private())
             return self.raw.lend(self.rows)
 
-    def total_score(self, engine_model: "nn.Module") -> float:
-        """Return the sum of the scores of these records under one of the engine's own models; private."""
-        self.meter.advance(self.expected_records)
-        return self.compute(partial(self.raw.total_score, engine_model, self.rows))
+    def total(self, engine_model: "nn.Module", query: "Query", rows: "Tensor | None", passes: float) -> "Tensor":
+        """Return the sum of these records' values under one of the engine's own models; private."""
+        self.meter.advance(passes)
+        return self.compute(partial(self.raw.total, engine_model, query, rows))
 
     def compute(self, computation: Callable[[], T]) -> T:
         """Compute on private records. An exception is a release without noise, so the run ends with it.
@@ -292,6 +288,12 @@ class Access(Unique):
         """End the run after a model has raised an exception on private records, and return the error to raise."""
         self.ledger.fail(message)
         return ModelFailedError(message)
+
+
+def is_of_recipes(value: object) -> bool:
+    """Return whether a value is a function of this package's recipes, or of a class there and not of one derived."""
+    source = value if isinstance(value, FunctionType) else type(value)
+    return source.__module__.startswith(_TRUSTED)
 
 
 def draw_uniform(generator: "AnyGenerator") -> float:

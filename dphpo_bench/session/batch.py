@@ -1,20 +1,22 @@
 """One Poisson batch: its releases are noisy, and its own account pays for them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from dphpo_bench.base.checks import bound as checked_bound
-from dphpo_bench.base.checks import number, positive
+from dphpo_bench.base.checks import number, short_text, whole
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import plain, single
+from dphpo_bench.base.tensors import single
 from dphpo_bench.privacy import events
-from dphpo_bench.privacy.events import gaussian, repeat
-from dphpo_bench.privacy.ledger import Ledger
-from dphpo_bench.session.access import Access, generator_of_variants
+from dphpo_bench.privacy.events import MAX_COUNT, gaussian, repeat
+from dphpo_bench.session.access import Access, Account, generator_of_variants, is_of_recipes
+from dphpo_bench.session.copies import copier
 from dphpo_bench.session.held_clipping import CountingRule, HeldRule
 from dphpo_bench.session.unique import Unique
+from dphpo_bench.training.values import Query
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from dphpo_bench.training.clipping import Clipping
     from dphpo_bench.training.engine import GradientEngine
     from dphpo_bench.training.linear import StackedLinear
+    from dphpo_bench.training.values import Values
 
 
 class Batch(Unique):
@@ -36,7 +39,7 @@ class Batch(Unique):
         account: pays for all queries that the batch may answer.
     """
 
-    def __init__(self, access: Access, indices: "Tensor | None", rate: float, account: Ledger) -> None:
+    def __init__(self, access: Access, indices: "Tensor | None", rate: float, account: Account) -> None:
         self._access = access
         self._indices = indices
         self._is_full = rate == 1
@@ -95,8 +98,9 @@ class Batch(Unique):
             engine = self._access.raw.own_model().engine(model)
             self._account.charge(events.compose(gaussian(noise_multiplier), gaussian(2 * count_noise)))
             total = self._clipped_sum(engine, rule)
-            centred = self._access.number_with_noise(rule.unclipped - rule.seen / 2, 2 * count_noise, 0.5, "count")
-            share = 0.5 + centred / self._expected_size  # of the expected batch size, never of the drawn one
+            centred = torch.tensor([rule.unclipped - rule.seen / 2], dtype=torch.float64)
+            (noisy,) = self._access.with_noise([centred], 2 * count_noise, 0.5, "count")
+            share = 0.5 + noisy.item() / self._expected_size  # of the expected batch size, never of the drawn one
             return self._noisy_mean(engine.model, total, rule, noise_multiplier), share
 
     def _clipped_sum(self, engine: "GradientEngine", held: HeldRule) -> "list[Tensor]":
@@ -111,107 +115,51 @@ class Batch(Unique):
         noisy = self._access.with_noise(total, noise_multiplier, held.sensitivity, "gradient")
         return mean_of(self._access, model, noisy, self._expected_size, held.sensitivity)
 
-    def losses(
+    def release(
         self,
         model: "nn.Module",
-        direction: "Sequence[Tensor]",
-        steps: Sequence[float],
+        values: "Values",
         bound: float,
         noise_multiplier: float,
+        *,
+        count: int = 1,
+        passes: int = 1,
+        purpose: str = "values",
     ) -> list[float]:
-        """Return mean losses along a line, each clipped per record to [0, bound], with Gaussian noise.
+        """Return noisy means of bounded values of each record (docs/accounting.md, sums of bounded values).
+
+        Each record's values are computed alone, each held to [-bound, bound]; NaN counts as the bound, since a record
+        that diverged counts as the worst one. So one record changes a sum by the bound at most, and each of the `count`
+        sums is one Gaussian of this sensitivity. A unit's values are the means of its records'.
 
         Args:
-            model: at weights w.
-            direction: G, one tensor for each trainable parameter.
-            steps: h₁, ..., h_k; loss j is taken at w − h_j · G.
-            bound: clipping bound R of one record's loss, in [1e-30, 1e30]; the sensitivity of each sum.
-            noise_multiplier: noise standard deviation / bound, of each of the k sums.
+            model: at the weights, and in the mode, in which the values are wanted.
+            values: (model, inputs, targets) → values, shape (1, count), of one record. The model is a `RecordModel`:
+                it has the task's losses and scores. A function of yours is copied for each use, so what it stores is
+                lost.
+            bound: in [1e-30, 1e30]; the sensitivity of each sum.
+            noise_multiplier: noise standard deviation / bound, of each sum.
+            count: number of values of a record.
+            passes: forward passes that they take, for the display of progress.
+            purpose: names the random stream, which no other purpose moves; 1 to 64 printable characters.
 
         Returns:
-            k noisy means; the noise of each has standard deviation noise_multiplier · bound / (N · rate).
+            `count` noisy sums, divided by the expected batch size.
 
         Raises:
-            InvalidValueError: if the bound is not positive and finite.
+            InvalidValueError: if a number is out of range, or the values cannot be computed on made-up records.
             OverBudgetError: if the plan does not cover the release; nothing is released then.
         """
-        steps, bound = tuple(map(float, steps)), checked_bound("loss bound", bound)
+        query = Query(values, checked_bound("bound", bound), whole("count", count, low=1, high=MAX_COUNT))
         noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
-        with self._access.guard.alone():
-            losses = _losses_along(self, model, direction, steps, noise_multiplier, len(steps))
-            # A diverged record counts as the worst one: NaN and infinities become the bound, a function of
-            # that record alone.
-            clipped = torch.nan_to_num(losses, nan=bound, posinf=bound).clamp_(0.0, bound)
-            return self._noisy_means(clipped, bound, noise_multiplier)
-
-    def loss_changes(
-        self,
-        model: "nn.Module",
-        direction: "Sequence[Tensor]",
-        steps: Sequence[float],
-        bound: float,
-        noise_multiplier: float,
-    ) -> list[float]:
-        """Return mean changes of the loss along a line, each clipped per record to [-bound, bound], with noise.
-
-        Along a step a record's loss changes by far less than the loss itself, so a small bound, and little noise, is
-        enough. All else is as in `losses`.
-
-        Args:
-            model: as in `losses`.
-            direction: as in `losses`.
-            steps: h₁, ..., h_k; change j is the loss at w − h_j · G minus the loss at w.
-            bound: clipping bound C of one record's change, in [1e-30, 1e30]; the sensitivity of each sum.
-            noise_multiplier: as in `losses`.
-        """
-        steps, bound = tuple(map(float, steps)), checked_bound("loss bound", bound)
-        noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
-        with self._access.guard.alone():
-            losses = _losses_along(self, model, direction, (0.0, *steps), noise_multiplier, len(steps))
-            changes = losses[1:] - losses[0]
-            clipped = torch.nan_to_num(changes, nan=bound, posinf=bound, neginf=-bound).clamp_(-bound, bound)
-            return self._noisy_means(clipped, bound, noise_multiplier)
-
-    def rising_share(
-        self,
-        model: "nn.Module",
-        direction: "Sequence[Tensor]",
-        steps: Sequence[float],
-        factor: float,
-        noise_multiplier: float,
-    ) -> float:
-        """Return the noisy share of records whose loss rises by more than a factor, averaged over points of a line.
-
-        The batch releases Σ (bᵢ − 1/2), where bᵢ = 1 if record i's loss rises or is not finite anywhere, else 0. This
-        sum has sensitivity 1/2 and is one Gaussian, however many steps there are. A unit's bᵢ is its records' mean.
-
-        Args:
-            model: at weights w.
-            direction: G, one tensor for each trainable parameter.
-            steps: h₁, ..., h_k, at least one; a record's loss is averaged over w − h_j · G.
-            factor: positive, in use above 1. A record counts if that average exceeds factor · its loss at w; or
-                (2 − factor) · its loss, where that is negative.
-            noise_multiplier: noise standard deviation / sensitivity of the sum.
-
-        Returns:
-            The share, which may lie outside [0, 1]. Its noise has standard deviation noise_multiplier / (2 · N · rate);
-            the number of records drawn adds ½ √((1 − rate) / (N · rate)), whatever the share.
-
-        Raises:
-            InvalidValueError: if there is no step, or the factor is not positive and finite.
-            OverBudgetError: if the plan does not cover the release; nothing is released then.
-        """
-        steps, factor = tuple(map(float, steps)), positive("factor", factor)
-        if not steps:
-            raise InvalidValueError("Expected at least one step to average losses over, got none.")
-        noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
-        with self._access.guard.alone():
-            losses = _losses_along(self, model, direction, (0.0, *steps), noise_multiplier, 1)
-            start, average = losses[0], losses[1:].mean(dim=0)
-            most = torch.where(start < 0, (2 - factor) * start, factor * start)  # a rise by the same share of its size
-            stays = start.isfinite() & average.isfinite() & (average <= most)
-            (centred,) = self._noisy_means(0.5 - stays.double()[None], 0.5, noise_multiplier)
-            return 0.5 + centred  # of the expected batch size, never of the drawn one
+        access, purpose = self._access, short_text("purpose", purpose)
+        copied = query if is_of_recipes(values) else replace(query, values=_by_copies(values))
+        with access.guard.alone():
+            ours = access.raw.own_model().asked(model, query)
+            self._account.charge(repeat(gaussian(noise_multiplier), query.count))
+            sums = access.total(ours, copied, self._indices, passes * self._expected_size)
+            (noisy,) = access.with_noise([sums], noise_multiplier, query.bound, purpose)
+            return (noisy / self._expected_size).tolist()
 
     def perturbed_minimum(
         self, model: "nn.Module", regularisation: float, noise_multiplier: float, output_noise: float
@@ -259,12 +207,11 @@ class Batch(Unique):
             asked = self._access, self._indices, self._expected_size, self._account, model
             return noisy_minimum(*asked, regularisation, noise_multiplier)
 
-    def _noisy_means(self, clipped: "Tensor", bound: float, noise_multiplier: float) -> list[float]:
-        _, units = self._access.raw.members(self._indices)
-        if units is not None:  # a unit counts as the mean of its records
-            clipped = clipped * units.shares.to(clipped.device)
-        (sums,) = self._access.with_noise([clipped.sum(dim=1)], noise_multiplier, bound, "losses")
-        return (sums / self._expected_size).tolist()
+
+def _by_copies(values: "Values") -> "Values":
+    """Return a function that calls a copy of the values' function each time, so that no record reaches the next."""
+    copy = copier(values)
+    return lambda model, inputs, targets: copy()(model, inputs, targets)
 
 
 def mean_of(
@@ -284,29 +231,6 @@ def mean_of(
     if access.observer:
         access.observer.gradient(model, mean, sensitivity / expected_size)
     return mean
-
-
-def _losses_along(
-    batch: Batch,
-    model: "nn.Module",
-    direction: "Sequence[Tensor]",
-    steps: Sequence[float],
-    noise_multiplier: float,
-    releases: int,
-) -> "Tensor":
-    """Charge the releases, then compute raw losses, float64 of shape (len(steps), drawn size)."""
-    from dphpo_bench.training.engine import check_direction
-
-    parts = [plain(tensor) for tensor in direction]
-    engine = batch._access.raw.own_model().engine(model)
-    check_direction(parts, engine.parameters)
-    # Copies, which nobody else can change meanwhile.
-    pairs = zip(parts, engine.parameters, strict=True)
-    along = [part.detach().to(weight.device, weight.dtype, copy=True) for part, weight in pairs]
-    batch._account.charge(repeat(gaussian(noise_multiplier), releases))
-    raw = batch._access.raw
-    batch._access.meter.advance(len(steps) * batch._expected_size)
-    return batch._access.compute(lambda: raw.losses_along(engine, batch._indices, along, steps)).double()
 
 
 def gradients_together(

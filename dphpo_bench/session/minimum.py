@@ -10,9 +10,8 @@ from torch import nn
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import RECORD, single
 from dphpo_bench.privacy.events import checked_regularisation, compose, gaussian, objective_perturbation
-from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.objective import NO_GRID
-from dphpo_bench.session.access import Access
+from dphpo_bench.session.access import Access, Account
 from dphpo_bench.training.linear import NOT_LINEAR, convex_layer
 from dphpo_bench.training.perturbed_minimum import NotConvergedError, PerturbedLoss, reachable_tolerance, unit_inputs
 
@@ -27,7 +26,7 @@ def perturbed_minimum(
     access: Access,
     indices: "Tensor | None",
     expected_size: float,
-    account: Ledger,
+    account: Account,
     model: nn.Module,
     regularisation: float,
     noise_multiplier: float,
@@ -55,7 +54,7 @@ def noisy_minimum(
     access: Access,
     indices: "Tensor | None",
     expected_size: float,
-    account: Ledger,
+    account: Account,
     model: nn.Module,
     regularisation: float,
     noise_multiplier: float,

@@ -13,11 +13,11 @@ from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract import metrics
 from dphpo_bench.contract.task import Task
 from dphpo_bench.training.augmentation import augmentation_of, augmented_sum
-from dphpo_bench.training.evaluation import total_score
 from dphpo_bench.training.linear import StackedLinear
 from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.randomness import global_randomness
 from dphpo_bench.training.units import Units
+from dphpo_bench.training.values import Query
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -88,12 +88,10 @@ class RawRecords:
             return engine.clipped_unit_sum(self.train.inputs, self.train.targets, clipping, units)
         return engine.clipped_sum(self.train.inputs, self.train.targets, clipping, indices=rows)
 
-    def losses_along(
-        self, engine: "GradientEngine", numbers: "Tensor | None", direction: "Sequence[Tensor]", steps: Sequence[float]
-    ) -> "Tensor":
-        """Return the losses of these units' records along a line; see `GradientEngine.losses_along`."""
-        rows, _ = self.members(numbers)
-        return engine.losses_along(self.train.inputs, self.train.targets, direction, steps, indices=rows)
+    def total(self, model: "nn.Module", query: Query, numbers: "Tensor | None") -> "Tensor":
+        """Return the sum of these units' values under a model of the engine; a unit's are the mean of its records'."""
+        rows, units = self.members(numbers)
+        return query.total(model, self.objective, self.train, rows, None if units is None else units.shares)
 
     def build_model(self, seed: int) -> "nn.Module":
         """Return the task's model with the initial weights of this seed."""
@@ -127,11 +125,6 @@ class RawRecords:
             except InvalidValueError:
                 self._stacks[trained] = None
         return self._stacks[trained]
-
-    def total_score(self, model: "nn.Module", numbers: "Tensor | None") -> float:
-        """Return the sum of these units' scores under a model of the engine; a unit's is the mean of its records'."""
-        rows, units = self.members(numbers)
-        return total_score(model, self.own_model().scores, self.train, rows, None if units is None else units.shares)
 
     @property
     def public_objective(self) -> "Objective":

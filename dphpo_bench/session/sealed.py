@@ -10,10 +10,12 @@ from dphpo_bench.base.checks import positive, whole
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.privacy.events import no_op, pure_dp
 from dphpo_bench.privacy.ledger import Ledger
-from dphpo_bench.session.access import Access, as_before
-from dphpo_bench.session.selection import MakeSession, is_of_recipes
+from dphpo_bench.session.access import Access, as_before, is_of_recipes
+from dphpo_bench.session.selection import MakeSession
 from dphpo_bench.session.unique import Unique
+from dphpo_bench.training.evaluation import evaluating
 from dphpo_bench.training.noise import AboveThreshold
+from dphpo_bench.training.values import SCORES
 
 MAX_PARTITIONS = 10**6
 
@@ -44,8 +46,10 @@ def sealed_utilities(
                 ]
                 for number, model in enumerate(silent[0].train_together(sessions, silent)):
                     with access.guard.alone():
-                        score = validating.total_score(access.raw.own_model().scored(model))
-                    share = score / validating.expected_records
+                        with evaluating(model):
+                            ours = access.raw.own_model().asked(model, SCORES)
+                        total = validating.total(ours, SCORES, validating.rows, validating.expected_records)
+                    share = total.item() / validating.expected_records
                     totals[number] += min(share, 1.0) / partitions
                 advance()
     except BaseException as error:

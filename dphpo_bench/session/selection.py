@@ -16,7 +16,7 @@ from dphpo_bench.contract.search_space import Candidate, Proposals
 from dphpo_bench.privacy import event_rules, events
 from dphpo_bench.privacy.ledger import LOCKED, Ledger
 from dphpo_bench.privacy.run_counts import geometric
-from dphpo_bench.session.access import Access, draw_uniform
+from dphpo_bench.session.access import Access, draw_uniform, is_of_recipes
 from dphpo_bench.session.copies import can_be_written, copier
 from dphpo_bench.session.observer import Observer
 from dphpo_bench.session.process_state import process_state
@@ -224,11 +224,6 @@ class Trials:
                 yield
         finally:
             logging.disable(level)
-
-
-def is_of_recipes(value: object) -> bool:
-    """Return whether a value is of a class of this package's recipes, and not of one derived from it."""
-    return type(value).__module__.startswith("dphpo_bench.recipes.")
 
 
 @contextmanager

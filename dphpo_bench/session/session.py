@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dphpo_bench.base.checks import number, short_text
+from dphpo_bench.base.checks import short_text
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import NullProgress, Progress
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from dphpo_bench.session.selection import TrialFunction
     from dphpo_bench.training.losses import Objective
     from dphpo_bench.training.randomness import Streams
+    from dphpo_bench.training.values import Values
 
 
 def open_session(
@@ -250,18 +251,18 @@ class Session(Unique):
 
         return Batch(self._access, *self._access.opened_batch(kind, short_text("purpose", purpose)))
 
-    def score(self, model: "nn.Module", noise_multiplier: float) -> float:
-        """Return the mean score of the records: a noisy sum divided by the expected number.
-
-        Args:
-            model: scored by the task's `scores`, each held to [0, 1]; NaN counts as 0.
-            noise_multiplier: standard deviation of the noise on the sum, whose sensitivity is 1.
+    def release(
+        self, model: "nn.Module", values: "Values", bound: float, noise_multiplier: float, **options: Any
+    ) -> list[float]:
+        """Return noisy means of bounded values of all records of this session; see `Batch.release`, also for options.
 
         Raises:
-            OverBudgetError: if the plan does not cover the release; nothing is released then.
             ModelFailedError: if the model raised an exception on the records, which ends the run or the trial.
         """
-        return self._access.score(model, number("noise_multiplier", noise_multiplier, low=0))
+        from dphpo_bench.session.batch import Batch
+
+        everybody = Batch(self._access, self._access.rows, 1.0, self._access)
+        return everybody.release(model, values, bound, noise_multiplier, **options)
 
     def nonprivate(self) -> Records:
         """Lend the raw private records, for references that are not private: from here on ε is infinite.

@@ -18,15 +18,14 @@ from dphpo_bench.contract.registry import make_task
 from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import Entry
-from dphpo_bench.harness.cost_cache import CostCache
-from dphpo_bench.harness.entry import Counted
+from dphpo_bench.harness.cache import Cache
+from dphpo_bench.harness.counting import Counted
 from dphpo_bench.harness.journal import Journal
-from dphpo_bench.harness.own_data import check_declared, records_digest
+from dphpo_bench.harness.loading import check_declared, records_digest
 from dphpo_bench.harness.plan import plan
-from dphpo_bench.harness.plan_cache import PlanCache
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.recording import identity_of, task_identity
-from dphpo_bench.harness.run import run
+from dphpo_bench.harness.run import ExecutionOptions, run
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.records.filters import Only
@@ -157,7 +156,7 @@ class Job:
         self.budget = PrivacyBudget(self.identity.epsilon, self.identity.delta)
         self.device = str(job["device"])
         self.source = DataSource.resolve(job["data_dir"], job["cache_dir"], NullProgress())
-        self.plans, self.costs = PlanCache.of(self.source), CostCache.of(self.source)
+        self.cache = Cache.of(self.source)
         torch.set_num_threads(job["threads"])
         self._plug_ins = str(job["plug_ins"])
         secret = Secret(**job["secret"])
@@ -188,13 +187,10 @@ def run_cell(job: str) -> str:
             work.task(),
             work.budget,
             seed=work.identity.seed,
-            source=work.source,
+            account=work.counted,
+            execution=ExecutionOptions(work.device, work.source, work.cache),
             progress=NullProgress(),
-            device=work.device,
-            plans=work.plans,
-            costs=work.costs,
             check=False,
-            counted=work.counted,
         )
     except Exception as error:
         reason = reason_of(error, hide=work.counted is not None and work.identity.seed is None)
@@ -207,7 +203,7 @@ def plan_cell(job: str) -> str:
     """Plan a cell, keep the plan for its run, and return the plan and its entry in an account, or {"error": reason}."""
     work = Job(job)
     try:
-        checked = plan(work.method(), work.task(), work.budget, plans=work.plans, costs=work.costs)
+        checked = plan(work.method(), work.task(), work.budget, cache=work.cache)
         report = checked.epsilon
         cell_plan = CellPlan(report.epsilon, report.quoted, checked.tuning_share, **asdict(checked.plan.cost))
         return json.dumps({"plan": asdict(cell_plan), "entry": asdict(Entry.of(checked, 0))})

@@ -17,9 +17,7 @@ import sklearn.metrics
 import torch
 import torch.func
 
-import dphpo_bench.data.images
 import dphpo_bench.recipes.array_task
-import dphpo_bench.recipes.image_task
 import dphpo_bench.recipes.optimizer_run
 import dphpo_bench.recipes.probed_training
 import dphpo_bench.recipes.search_method

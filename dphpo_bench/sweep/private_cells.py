@@ -14,11 +14,11 @@ from dphpo_bench.base.errors import AccountError, InvalidValueError
 from dphpo_bench.base.text import count
 from dphpo_bench.harness.account import DEFAULT, VOID, Account, Entry
 from dphpo_bench.harness.account_report import report_of, total_of
-from dphpo_bench.harness.entry import refuse_no_privacy
+from dphpo_bench.harness.cache import code_of
+from dphpo_bench.harness.counting import refuse_no_privacy
 from dphpo_bench.harness.journal import NONCE, Journal
-from dphpo_bench.harness.own_data import check_same_data, data_digest, folder_key
-from dphpo_bench.harness.plan_cache import code_of
-from dphpo_bench.harness.setup import CONDITIONS, conditions_of
+from dphpo_bench.harness.loading import check_same_data, data_digest, folder_key
+from dphpo_bench.harness.state import CONDITIONS, conditions_of
 from dphpo_bench.privacy import event_texts
 from dphpo_bench.privacy.events import no_op
 from dphpo_bench.records.record import RunRecord
@@ -85,7 +85,7 @@ class PrivateCells:
             refuse_no_privacy(release, self.not_private)
             task, of_task = cell.task, (cell.identity.task, cell.identity.model)
             if task.fingerprint_is_declared and of_task not in self._digests:
-                self._digests[of_task] = data_digest(self.store.root, task, task.load_train(source), source)
+                self._digests[of_task] = data_digest(self.store.root, task, source)
         cap, before = self.account.read()
         if cap:  # a list fixed in advance may fit where its runs one after the other would not
             self.account.count([self._numbered(cell, release, self._journal(cell).nonce()) for cell, release in known])

@@ -46,7 +46,6 @@ def altered_tables(parity: int | None, n_records: int, source: DataSource) -> It
     from, and the names of the readers that gave a table so far.
     """
     from dphpo_bench.data import images, rows
-    from dphpo_bench.recipes.features import CachedFeatures
 
     tables = _Tables(parity, n_records)
     with ExitStack() as stack:
@@ -60,7 +59,8 @@ def altered_tables(parity: int | None, n_records: int, source: DataSource) -> It
                     stack.enter_context(patch.object(module, reader, tables.read_by(read)))
         for module, reader in ((rows, "load_rows"), (images, "load_records")):
             stack.enter_context(patch.object(module, reader, tables.published(getattr(module, reader), source)))
-        stack.enter_context(patch.object(CachedFeatures, "load", _extracted))
+        if zoo := sys.modules.get("dphpo_bench.zoo.features"):
+            stack.enter_context(patch.object(zoo.CachedFeatures, "load", _extracted))
         data_dir = source.root
         if parity in (0, 1) and _holds_lines(data_dir):
             data_dir = folder / "data"

@@ -25,7 +25,7 @@ from dphpo_bench.testing.runs import (
 from dphpo_bench.testing.small_tasks import Blobs
 
 if TYPE_CHECKING:
-    from dphpo_bench.harness.attempt import Attempt
+    from dphpo_bench.harness.state import Run
 
 ROUNDING = 1e-9
 
@@ -187,11 +187,11 @@ for _test in [name for name in dir(MethodContract) if name.startswith("test_")]:
     setattr(MethodContract, _test, empty_folder()(getattr(MethodContract, _test)))
 
 
-def _spent(attempt: "Attempt") -> float:
+def _spent(attempt: "Run") -> float:
     return attempt.recomputed.epsilon if attempt.recomputed else math.inf
 
 
-def _expect_ended_well(attempt: "Attempt", what: str) -> None:
+def _expect_ended_well(attempt: "Run", what: str) -> None:
     expect(
         attempt.status in ("ok", "over_budget"),  # the latter is another test's
         f"{what} is {attempt.status}: {attempt.error} A failure that depends on the records is a release: let the "

@@ -19,8 +19,8 @@ from dphpo_bench.testing.expectations import shortened
 from dphpo_bench.testing.small_tasks import Blobs
 
 if TYPE_CHECKING:
-    from dphpo_bench.harness.attempt import Attempt
     from dphpo_bench.harness.plan import CheckedPlan
+    from dphpo_bench.harness.state import Run
     from dphpo_bench.records.record import RunRecord
 
 DELTA = 1e-4
@@ -74,19 +74,19 @@ class Bench:
         task: Task | None = None,
         checked: "CheckedPlan | None" = None,
         **setup: Any,
-    ) -> "Attempt":
+    ) -> "Run":
         """Run the method once, and verify, without a test and without a record.
 
         The records are from `task`, with the same public facts; `setup` are more settings of the run by the names of
-        `harness.setup.Setup`.
+        `harness.state.Run`.
         """
-        from dphpo_bench.harness.attempt import execute
         from dphpo_bench.harness.journal import NONCE, Journal
-        from dphpo_bench.harness.setup import Setup
+        from dphpo_bench.harness.state import Run
+        from dphpo_bench.harness.training import execute
 
         task, checked = task or self.task, checked or self.planned()
         setup = {"journal": Journal.holding({NONCE: 0}), **setup}  # runs that are compared share their noise
-        return execute(checked, task, task.load_train(DataSource.resolve()), Setup(seed, **setup))
+        return execute(Run(checked=checked, task=task, train=task.load_train(DataSource.resolve()), seed=seed, **setup))
 
     def seen(self, seed: int = 0, **how: Any) -> dict[str, Any]:
         """Return all that a run lets out, as JSON values, with a hash of the weights; takes the arguments of `run`."""

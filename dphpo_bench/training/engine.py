@@ -107,58 +107,16 @@ class GradientEngine(ABC):
 
     def losses(self, inputs: Tensors, targets: Tensors, indices: Tensor | None = None) -> Tensor:
         """Return each record's loss at the current weights, in the dtype of the model, shape (n,)."""
-        (losses,) = self._losses_at([None], inputs, targets, indices)
-        return losses
-
-    def losses_along(
-        self,
-        inputs: Tensors,
-        targets: Tensors,
-        direction: Sequence[Tensor],
-        steps: Sequence[float],
-        indices: Tensor | None = None,
-    ) -> Tensor:
-        """Return each record's loss at w - h · direction, for each h of `steps`: shape (len(steps), n).
-
-        The weights stay exactly as they were. `direction` has a tensor for each trained parameter.
-        """
-        check_direction(direction, self.parameters)
-        with torch.no_grad():
-            weights = [parameter.clone() for parameter in self.parameters]
-
-        def move(step: float) -> None:
-            torch._foreach_copy_(self.parameters, weights)
-            if step != 0:
-                torch._foreach_add_(self.parameters, list(direction), alpha=-step)
-
-        try:
-            curve = self._losses_at([partial(move, step) for step in steps], inputs, targets, indices)
-        finally:
-            with torch.no_grad():
-                torch._foreach_copy_(self.parameters, weights)
-        if not curve:
-            return self._join([]).new_empty(0, length(targets) if indices is None else len(indices))
-        return torch.stack(curve)
-
-    def _losses_at(
-        self, moves: Sequence[Callable[[], None] | None], inputs: Tensors, targets: Tensors, indices: Tensor | None
-    ) -> list[Tensor]:
-        """Return each record's loss at several weights, set by functions; None leaves the weights as they are."""
         refuse_statistics(self._norm_layers)
-        losses: list[list[Tensor]] = [[] for _ in moves]
+        losses: list[Tensor] = []
         order: list[Tensor] = []
         with torch.no_grad():
             for places, x, y in self._pieces(inputs, targets, indices, rows_at_once(self.model, _FORWARD_ROWS)):
-                x = self._fast_layout(x)
-                for number, (move, pieces) in enumerate(zip(moves, losses, strict=True), start=1):
-                    if move:
-                        move()
-                    # A model or a loss may write to its arguments: each pass but the last gets copies.
-                    some = (x, y) if number == len(moves) else [each(Tensor.clone, part) for part in (x, y)]
-                    pieces.append(self._per_sample_loss(*some))
+                losses.append(self._per_sample_loss(self._fast_layout(x), y))
                 order += [] if places is None else [places]
-        sorting = torch.cat(order).argsort().to(self._device) if order else None
-        return [joined if sorting is None else joined[sorting] for joined in map(self._join, losses)]
+        if not losses:
+            return torch.empty(0, device=self._device, dtype=self._dtype)
+        return torch.cat(losses)[torch.cat(order).argsort().to(self._device)] if order else torch.cat(losses)
 
     @abstractmethod
     def _add_clipped(self, inputs: Tensors, targets: Tensors, clipping: Clipping, total: list[Tensor]) -> None:
@@ -231,9 +189,6 @@ class GradientEngine(ABC):
     def _gather(self, data: Tensors, rows: slice | Tensor, copy: bool = False) -> Any:
         return each(partial(gathered, rows=rows, device=self._device, dtype=self._dtype, copy=copy), data)
 
-    def _join(self, losses: list[Tensor]) -> Tensor:
-        return torch.cat(losses) if losses else torch.empty(0, device=self._device, dtype=self._dtype)
-
     def _plain_losses(self, inputs: Tensors, targets: Tensors) -> Tensor:
         """Return each record's loss, without class weights."""
         losses: Tensor
@@ -289,16 +244,6 @@ class RowMemory:
         if isinstance(rows, slice) or dtype != tensor.dtype or tensor.device != memory.device:
             return memory.copy_(take(tensor, rows))
         return torch.index_select(tensor, 0, rows.to(tensor.device), out=memory)
-
-
-def check_direction(direction: Sequence[Tensor], parameters: Sequence[Tensor]) -> None:
-    """Reject a direction without a tensor for each parameter, of its shape and with values."""
-    if any(tensor.is_meta for tensor in direction):
-        raise InvalidValueError("Expected a direction of tensors with values, got some on the device meta.")
-    shapes = [tuple(tensor.shape) for tensor in direction]
-    expected = [tuple(parameter.shape) for parameter in parameters]
-    if shapes != expected:
-        raise InvalidValueError(f"Expected a direction of shapes {expected}, got {shapes}.")
 
 
 def norm_layers(model: nn.Module) -> list[tuple[str, nn.modules.batchnorm._NormBase]]:

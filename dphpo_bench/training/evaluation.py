@@ -1,4 +1,4 @@
-"""Outputs and scores of a model, a few records at a time."""
+"""Outputs of a model, a few records at a time."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dphpo_bench.base.tensors import Records, Tensors, call, each, gathered, joined
 from dphpo_bench.training.alone import Alone
 from dphpo_bench.training.lengths import by_length, cut, says_lengths
-from dphpo_bench.training.losses import PerRecord, of_one, tensors_of
+from dphpo_bench.training.losses import tensors_of
 
 ROWS = 1024
 
@@ -43,22 +43,24 @@ def outputs_of(
     records are, pieces come in any order and without padding, unless they are to be `whole`.
     """
     compute = Alone(lambda model, x: tensors_of(call(model, x)), model)
-    for places, some in _pieces(model, records, rows, whole):
+    for places, some in pieces_of(model, records, rows, ROWS, whole=whole, copy=not only_reads(model)):
         with evaluating(model):
             outputs = compute(some.inputs)
         yield places, outputs, some.targets
 
 
-def _pieces(
-    model: nn.Module, records: Records, rows: Tensor | None, whole: bool
+def pieces_of(
+    model: nn.Module, records: Records, rows: Tensor | None, most: int, *, whole: bool = False, copy: bool = True
 ) -> Iterator[tuple[slice | Tensor, Records]]:
-    """Yield pieces of the records; see `outputs_of`."""
-    like, at_once = next(model.parameters()), rows_at_once(model, ROWS)
+    """Yield pieces of the records, of `most` rows or fewer, on the device of the model; see `outputs_of`.
+
+    Inputs are copies, unless neither code of the model nor of the caller writes to them.
+    """
+    like, at_once = next(model.parameters()), rows_at_once(model, most)
     if says_lengths(model, records.inputs) and not whole:
         for chosen, piece, size in by_length(model, records.inputs, records.targets, rows, at_once):
             yield chosen, Records(*cut(records.inputs, records.targets, piece, size)).to(like.device, like.dtype)
         return
-    copy = not only_reads(model)
     for start in range(0, len(records) if rows is None else len(rows), at_once):
         places = slice(start, start + at_once)
         taken = partial(gathered, rows=places if rows is None else rows[places], device=like.device, dtype=like.dtype)
@@ -94,28 +96,3 @@ def only_reads(model: nn.Module) -> bool:
 def all_outputs(model: nn.Module, records: Records) -> Any:
     """Return the outputs for at least one record, on the CPU; of several by name, those that are tensors."""
     return joined([each(Tensor.cpu, tensors_of(some)) for _, some, _ in outputs_of(model, records, whole=True)])
-
-
-def total_score(
-    model: nn.Module, scores: PerRecord, records: Records, rows: Tensor | None = None, shares: Tensor | None = None
-) -> float:
-    """Return the sum of all scores, each clipped to [0, 1], so that a record changes it by at most 1; NaN counts as 0.
-
-    Args:
-        model: see `outputs_of`.
-        scores: (outputs, targets) → each record's score.
-        records: the records.
-        rows: of the records that count; None: all.
-        shares: weights of these records, float64 of shape (n,); see `Units.shares`. None: 1.
-
-    Raises:
-        InvalidValueError: if there is not one score for each record.
-    """
-    total, score = 0.0, of_one(scores, "score")
-    compute = Alone(lambda model, x, y: score(call(model, x), y), model)
-    for places, some in _pieces(model, records, rows, whole=False):
-        with evaluating(model):
-            values = compute(some.inputs, some.targets)
-        clipped = values.double().nan_to_num(nan=0.0).clamp(0.0, 1.0)
-        total += float((clipped if shares is None else clipped * shares[places].to(clipped.device)).sum())
-    return total

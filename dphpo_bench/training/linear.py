@@ -17,7 +17,7 @@ from torch.nn import functional
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, single, take
 from dphpo_bench.training.clipping import Clipping
-from dphpo_bench.training.engine import GradientEngine, check_direction
+from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.losses import PerRecord, binary_cross_entropy, cross_entropy
 from dphpo_bench.training.norms import add_product, counted, row_norms
 
@@ -83,38 +83,6 @@ class LinearEngine(GradientEngine):
         (gradients,) = clipped_sums([self], single(inputs), single(targets), [clipping], indices)
         return gradients
 
-    def losses_along(
-        self,
-        inputs: Tensors,
-        targets: Tensors,
-        direction: Sequence[Tensor],
-        steps: Sequence[float],
-        indices: Tensor | None = None,
-    ) -> Tensor:
-        """See `GradientEngine.losses_along`. Logits are linear in h: one product serves every step."""
-        inputs, targets = single(inputs), single(targets)
-        check_direction(direction, self.parameters)
-        moves: dict[Tensor, Tensor] = dict(zip(self.parameters, direction, strict=True))
-        layer = self._layer
-        with torch.no_grad():
-            weight = moves.get(layer.weight, torch.zeros_like(layer.weight))
-            stacked = torch.cat([layer.weight, weight])
-            bias = None
-            if layer.bias is not None:
-                bias = torch.cat([layer.bias, moves.get(layer.bias, torch.zeros_like(layer.bias))])
-            h = torch.tensor(list(steps), dtype=self._dtype, device=self._device)
-            curve = []
-            for rows in self._micro_batches(inputs, indices, self._rows_at_once(inputs, indices)):
-                logits, slopes = _logits(self._flat(inputs, rows), stacked, bias).tensor_split(2)
-                # Where h is 0 the slope must not matter, even if it is not finite.
-                moved = torch.where(h[:, None, None] == 0, logits, logits - h[:, None, None] * slopes)
-                target = self._gather(targets, rows).expand(len(h), 1, -1)
-                losses = moved.logsumexp(1) - moved.gather(1, target).squeeze(1)
-                weights = None if self.class_weights is None else self.class_weights(target[0, 0]).to(losses)
-                curve.append(losses if weights is None else losses * weights)
-        n = len(targets) if indices is None else len(indices)
-        return torch.cat(curve, dim=1) if curve else h.new_empty(len(h), n)
-
     def _plain_losses(self, inputs: Tensors, targets: Tensors) -> Tensor:
         return cross_entropy(self.model(inputs), single(targets))
 
@@ -158,7 +126,8 @@ class LinearEngine(GradientEngine):
 
     def _row_norms(self, inputs: Tensor) -> Tensor:
         pieces = self._micro_batches(inputs, None, self._rows_at_once(inputs, None))
-        return self._join([row_norms(self._flat(inputs, rows)) for rows in pieces])
+        norms = [row_norms(self._flat(inputs, rows)) for rows in pieces]
+        return torch.cat(norms) if norms else torch.empty(0, dtype=self._dtype, device=self._device)
 
 
 class StackedLinear:

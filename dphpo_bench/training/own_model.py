@@ -24,7 +24,7 @@ from dphpo_bench.training.gradients import can_be_closed, gradient_engine
 from dphpo_bench.training.lengths import refuse_wrong_lengths
 from dphpo_bench.training.linear import linear_layer
 from dphpo_bench.training.loop import LoopEngine
-from dphpo_bench.training.losses import Objective, PerRecord
+from dphpo_bench.training.losses import Objective
 from dphpo_bench.training.model_checks import (
     differs_in_batches,
     made_up,
@@ -35,6 +35,7 @@ from dphpo_bench.training.model_checks import (
 )
 from dphpo_bench.training.structure import content, named_tensors
 from dphpo_bench.training.unfit import refuse_unfit
+from dphpo_bench.training.values import SCORES, Query
 
 _MOST_ENGINES = 4
 
@@ -67,7 +68,7 @@ class OwnModel:
         self._engines: dict[tuple[object, ...], GradientEngine] = {}
         self._checked: set[tuple[object, ...]] = set()
         self._buffers: dict[str, bytes] = {}  # their contents, hashed
-        self._has_scores = False
+        self._tried_queries: set[tuple[object, int]] = set()
 
     @property
     def has_closed_form(self) -> bool:
@@ -113,7 +114,7 @@ class OwnModel:
         """Reject, by made-up records, a model or losses that no private training can use; and scores, on request.
 
         Raises:
-            InvalidValueError: as in `engine` and `scored`, or if no loss is finite, or no gradient differs from 0.
+            InvalidValueError: as in `engine` and `asked`, or if no loss is finite, or no gradient differs from 0.
         """
         engine = self.engine(self.model)
         with self._tried():
@@ -131,22 +132,24 @@ class OwnModel:
                 "Does the model detach() its outputs, or round them?"
             )
         if scores:
-            self.scored(self.model)
+            self.asked(self.model, SCORES)
 
-    def scored(self, theirs: nn.Module) -> nn.Module:
-        """Return `like` of a model whose scores are checked: one for each record, and of that record alone."""
+    def asked(self, theirs: nn.Module, query: Query) -> nn.Module:
+        """Return `like` of a model; reject a query that fails on made-up records.
+
+        Raises:
+            InvalidValueError: as in `like`, or if the values cannot be computed, or are of another number.
+        """
         model = self.like(theirs)
-        if not self._has_scores:
-            with self._tried():
+        code = getattr(query.values, "__code__", type(query.values)), query.count
+        if code not in self._tried_queries:
+            with self._tried(), torch.random.fork_rng(devices=[]):
                 some = self._made_up()
-                try_values(self._objective.scores, "score", self._outputs(some), some.targets)
-            self._has_scores = True
+                if query.values is SCORES.values:  # says more of them
+                    try_values(self._objective.scores, "score", self._outputs(some), some.targets)
+                query.total(model, self._objective, some)
+            self._tried_queries.add(code)
         return model
-
-    @property
-    def scores(self) -> PerRecord:
-        """The scores of the task."""
-        return self._objective.scores
 
     @property
     def takes_batches(self) -> bool:

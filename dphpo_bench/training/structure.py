@@ -11,6 +11,15 @@ from torch import Tensor, nn
 
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+")
 _UNKNOWN = object()
+_AS_PUBLISHED = {
+    "dphpo_bench.zoo.language_models.CausalModel": "dphpo_bench.recipes.language_models.CausalModel",
+    "dphpo_bench.zoo.language_models.PublishedCausalModel": "dphpo_bench.recipes.language_models.PublishedCausalModel",
+    "dphpo_bench.zoo.networks.GruClassifier": "dphpo_bench.recipes.recurrent_network.GruClassifier",
+    "dphpo_bench.zoo.networks.PictureClassifier": "dphpo_bench.recipes.vision_networks.PictureClassifier",
+    "dphpo_bench.zoo.networks.PoolingBlock": "dphpo_bench.recipes.pooling_block.PoolingBlock",
+    "dphpo_bench.zoo.networks.RobertaClassifier": "dphpo_bench.recipes.roberta_network.RobertaClassifier",
+}
+"""Names now → names by which fingerprints in published records know the classes."""
 
 
 def structure_hash(model: nn.Module) -> str:
@@ -21,7 +30,7 @@ def structure_hash(model: nn.Module) -> str:
     shape, dtype, and whether they are trained; shared ones count once. The code of `forward` is not part of it.
     """
     modules = [
-        [name, _full_name(type(module)), _ADDRESS.sub("", module.extra_repr()), _settings(module)]
+        [name, published_name(type(module)), _ADDRESS.sub("", module.extra_repr()), _settings(module)]
         for name, module in model.named_modules()
     ]
     tensors = [
@@ -49,8 +58,10 @@ def content(tensor: Tensor) -> bytes:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
-def _full_name(named: Any) -> str:
-    return f"{named.__module__}.{named.__qualname__}"
+def published_name(named: Any) -> str:
+    """Return the name of a class or function by which published fingerprints know it."""
+    name = f"{named.__module__}.{named.__qualname__}"
+    return _AS_PUBLISHED.get(name, name)
 
 
 def _settings(module: nn.Module) -> dict[str, Any]:
@@ -63,7 +74,7 @@ def _json_value(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, FunctionType | BuiltinFunctionType | type):
-        return _full_name(value)
+        return published_name(value)
     if isinstance(value, tuple | list):
         values = [_json_value(item) for item in value]
         return _UNKNOWN if _UNKNOWN in values else values

@@ -30,8 +30,10 @@ from dphpo_bench.leaderboard.means import Falls, Sample, fall_limit, holm, mean_
 from dphpo_bench.leaderboard.replays import read_checked
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.subjects import ALL_KINDS, Subject
-from dphpo_bench.leaderboard.values import REPLAY, Contestant, Estimate
+from dphpo_bench.leaderboard.values import Contestant
+from dphpo_bench.records.estimates import Estimate
 from dphpo_bench.records.measure import ACCURACY, SEVERAL
+from dphpo_bench.sweep.extra_runs import REPLAY
 
 BOARD = Path(__file__).parents[2] / "leaderboard"
 WORLDS = ("spreads", "seen", "tenth", "drawn", "apart")

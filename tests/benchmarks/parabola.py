@@ -41,8 +41,10 @@ class Watched:
 
     def losses(self, model: Any, direction: Any, steps: Sequence[float], bound: float, noise: float) -> list[float]:
         """What the rule is told: as released, or as it is."""
-        truth = self._session.sample(EVERYTHING, "watching").losses(model, direction, steps, bound, 0.0)
-        released: list[float] = self._batch.losses(model, direction, steps, bound, noise)
+        truth = bench.recipes.mean_losses(
+            self._session.sample(EVERYTHING, "watching"), model, direction, steps, bound, 0.0
+        )
+        released: list[float] = bench.recipes.mean_losses(self._batch, model, direction, steps, bound, noise)
         self._seen.append(truth)
         return truth if self._exact else released
 

@@ -16,6 +16,7 @@ import torch
 import dphpo_bench as bench
 from dphpo_bench.contract.registry import make_method, make_task
 from dphpo_bench.recipes.networks import zero_linear
+from tests.own_task import array_task
 
 CLASSES = {"animals": (2, 3, 4, 5, 6, 7), "vehicles": (0, 1, 8, 9)}
 SGD = {"optimizer": "SGD", "space": "wide"}
@@ -40,7 +41,7 @@ def part(which: str, source: bench.DataSource, sibling: bench.Task | None = None
 
     whole.prepare(source)
     train, test = chosen(whole.load_train(source)), chosen(whole.load_test(source))
-    return bench.ArrayTask(
+    return array_task(
         f"cifar10_{which}",
         train,
         lambda: zero_linear(train[0].shape[1], len(classes)),
@@ -66,7 +67,10 @@ def main() -> None:
         for epsilon in (1, 3, 8):
             budget = bench.PrivacyBudget(epsilon, task.facts.default_delta)
             method = make_method(name, parameters)
-            runs = [bench.run(method, task, budget, seed=seed, source=source) for seed in range(asked.seeds)]
+            runs = [
+                bench.run(method, task, budget, seed=seed, execution=bench.ExecutionOptions(source=source))
+                for seed in range(asked.seeds)
+            ]
             accuracy = statistics.mean(run.record.metrics["accuracy"] for run in runs)
             rates = ", ".join(f"{run.record.released.get('learning_rate', 0):.3g}" for run in runs)
             label = f"{name} {parameters.get('optimizer', '')}".strip()

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 
 import dphpo_bench as bench
-from dphpo_bench.recipes.vision_networks import PictureClassifier, empty
-from dphpo_bench.recipes.vision_transformers import SMALL_VIT
+from dphpo_bench.zoo.networks import PictureClassifier, empty
+from dphpo_bench.zoo.vision import SMALL_VIT
 
 OUT = Path(__file__).parents[2] / "tasks"
 FILE = SMALL_VIT.weights.files[0][0]

@@ -30,7 +30,6 @@ COMMANDS: list[tuple[str, ...]] = [
     ("results", RESULTS, "--json"),
     ("show", RECORD),
     ("statement", RECORD),
-    ("export", "registry", RECORD),
     ("advise", "--records", "5000", "--model", "linear", "--epsilon", "1"),
     ("explain", RECORD),
     ("data",),

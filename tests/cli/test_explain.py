@@ -10,12 +10,12 @@ import pytest
 
 from dphpo_bench import read_record
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.leaderboard.questions import final_run, values_of
 from dphpo_bench.recipes import DpSgd
 from dphpo_bench.recipes.searched_run import Combination, SearchedRun
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.search import SearchThenTrain, Trial
+from dphpo_bench.sweep.extra_runs import final_run, values_of
 from tests.sweep.conftest import plugin  # noqa: F401  (a fixture)
 
 pytestmark = pytest.mark.usefixtures("plugin")

@@ -11,10 +11,10 @@ import dphpo_bench as bench
 from dphpo_bench.base.errors import DataError
 from dphpo_bench.data.datasets import Images
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.recipes import scattering
-from dphpo_bench.recipes.dataset_task import Schedule
-from dphpo_bench.recipes.image_task import ImageTask
-from dphpo_bench.recipes.scattering import ScatteringFeatures
+from dphpo_bench.zoo import scattering
+from dphpo_bench.zoo.dataset_task import Schedule
+from dphpo_bench.zoo.image_task import ImageTask
+from dphpo_bench.zoo.scattering import ScatteringFeatures
 from tests.conftest import Remembering
 from tests.data.conftest import ROWS
 
@@ -108,5 +108,11 @@ class TestPrepare:
             task_class(model).prepare(replace(watched, progress=bench.DataSource.resolve().progress))
         (watched.data_dir / "small/test.parquet").unlink()
         with pytest.raises(DataError, match=r"test\.parquet, which does not exist"):
-            bench.run("dp_sgd", task_class(model), bench.PrivacyBudget(8, 1e-3), seed=0, source=watched)
+            bench.run(
+                "dp_sgd",
+                task_class(model),
+                bench.PrivacyBudget(8, 1e-3),
+                seed=0,
+                execution=bench.ExecutionOptions(source=watched),
+            )
         assert display.lines == []

@@ -4,12 +4,12 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
 
 
 def script(name: str) -> ModuleType:
-    """The module of `docs/NAME.py`."""
-    spec = importlib.util.spec_from_file_location(Path(name).name, DOCS / f"{name}.py")
+    """Return the module of the script `NAME.py`, such as "docs/site_links"."""
+    spec = importlib.util.spec_from_file_location(Path(name).name, ROOT / f"{name}.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)

@@ -15,14 +15,14 @@ from rich.console import Console
 
 import dphpo_bench
 from dphpo_bench.cli import commands as cli
-from dphpo_bench.cli.run_tables import run_table
+from dphpo_bench.cli.output import facts
 from dphpo_bench.contract import registry
-from dphpo_bench.harness.run import RunResult
 from dphpo_bench.records.store import read_record
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+RESEARCH = sorted((ROOT / "research").glob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")), *RESEARCH]
 
 
 def page(name: str) -> str:
@@ -41,7 +41,8 @@ def test_the_result_in_the_readme_is_the_record_on_the_board() -> None:
     (record,) = found
     place = Path("results/digits/hyfreedp") / f"{record.identity.key}.json"
     printed = io.StringIO()
-    Console(file=printed, width=120).print(run_table(RunResult(record, place, None)))
+    title, rows = record.display(record=place)
+    Console(file=printed, width=120).print(facts(rows, title=title))
     expected = [f"    {line.rstrip()}" for line in printed.getvalue().splitlines()]
     of_that_day = ("    │ seconds", "    │ peak memory")
     missing = [line for line in expected if not line.startswith(of_that_day) and line not in README.splitlines()]
@@ -54,7 +55,7 @@ def test_records_in_the_pages_are_those_that_the_commands_write() -> None:
     assert shown == {f" {written}"}
 
 
-@pytest.mark.parametrize("path", PAGES, ids=[path.name for path in PAGES])
+@pytest.mark.parametrize("path", PAGES, ids=[str(path.relative_to(ROOT)) for path in PAGES])
 def test_every_command_shown_exists_with_its_options(path: Path) -> None:
     """Also every method, task and suite of the README, which is to be typed as it stands."""
     text = path.read_text()
@@ -68,16 +69,16 @@ def test_every_command_shown_exists_with_its_options(path: Path) -> None:
             command = command.commands[words.pop(0)]
         options = {option for parameter in command.params for option in parameter.opts} | {"--help"}
         assert {word for word in words if word.startswith("--")} <= options, line
-        if path.name == "README.md":
+        if path == PAGES[0]:
             values = dict(pairwise(words))
             assert values.get("--method", "hyfreedp") in registry.methods()
             assert values.get("--task", "digits") in registry.tasks()
             assert all((ROOT / word).is_file() for word in words if word.endswith(".toml"))
-    assert path.name != "README.md" or len(shown) >= 4
+    assert path != PAGES[0] or len(shown) >= 4
 
 
-def test_every_run_of_the_seeds_has_a_method_with_its_parameters_and_a_task_with_its_model() -> None:
-    shown = re.findall(r"`dphpo-bench (?:run|plan) ([^`]+)`", page("seeds.md"))
+def test_every_run_of_the_four_papers_has_a_method_with_its_parameters_and_a_task_with_its_model() -> None:
+    shown = re.findall(r"`dphpo-bench (?:run|plan) ([^`]+)`", page("../research/four_papers.md"))
     for line in shown:
         words = list(pairwise(shlex.split(line)))
         values = dict(words)
@@ -103,6 +104,22 @@ def test_every_public_name_has_one_place_in_the_reference() -> None:
     top = {name: getattr(dphpo_bench, name) for name in dphpo_bench.__all__}
     spaces = {f"bench.{name}": Counter(value.__all__) for name, value in top.items() if ismodule(value)}
     assert listed == {"dphpo_bench": Counter(name for name, value in top.items() if not ismodule(value)), **spaces}
+
+
+def anchors(path: Path) -> set[str]:
+    """Return what a link to the page may name after "#"."""
+    titles = re.findall(r"^#+ (.*)$", path.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("path", RESEARCH, ids=[path.name for path in RESEARCH])
+def test_links_of_research_lead_somewhere(path: Path) -> None:
+    """The site, which follows all links of the other pages, leaves these out."""
+    for target in re.findall(r"\]\(([^):]+)\)", path.read_text()):
+        name, _, anchor = target.partition("#")
+        file = path.parent / name if name else path
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), target
 
 
 def test_the_table_of_own_data_becomes_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.docs.scripts import script
 
 ROOT = Path(__file__).parents[2]
-paper_values = script("paper_values")
+paper_values = script("research/paper_values")
 PAPER = paper_values.PAPER.read_text(encoding="utf-8")
 BOARD = "label,gap\nhyfreedp,-0.025\nrecommended,0.0125\nzero,-0.0001\n"
 QUERIES = {
@@ -26,7 +26,7 @@ TEXT = "It is <!--lead-->9.9<!----> points.\n\n<!--table gaps-->\n\n| old |\n\n<
 
 
 def test_every_value_is_that_of_the_board() -> None:
-    assert paper_values.of_today(PAPER) == PAPER, "Put today's values in: python docs/paper_values.py"
+    assert paper_values.of_today(PAPER) == PAPER, "Put today's values in: python research/paper_values.py"
 
 
 def test_results_hold_no_value_without_a_query() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.docs.scripts import script
 
 ROOT = Path(__file__).parents[2]
-site_links = script("site_links")
+site_links = script("docs/site_links")
 
 
 @pytest.mark.slow  # CI builds the site beside the other tests

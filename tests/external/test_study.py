@@ -10,9 +10,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -405,59 +403,14 @@ def test_trials_print_and_log_nothing(capfd: pytest.CaptureFixture[str], caplog:
     assert caplog.records[-1].message == "after"
 
 
-def test_warnings_of_trials_are_in_no_list_of_the_callers() -> None:
-    of = study()
-    with warnings.catch_warnings(record=True) as record:
-        warnings.simplefilter("always")
-        for trial in of:
-            warnings.warn("of a trial", stacklevel=1)
-            of.tell(trial, 0.5)
-        warnings.warn("after", stacklevel=1)
-    assert [str(each.message) for each in record if str(each.message) in ("of a trial", "after")] == ["after"]
-
-
-def test_who_records_warnings_across_the_end_of_a_trial_hears_of_later_ones() -> None:
-    of = study()
-    loop, trial = first(of)
-    with warnings.catch_warnings(record=True) as across:
-        warnings.simplefilter("always")
-        of.tell(trial, 0.5)
-        loop.close()  # type: ignore[attr-defined]
-        warnings.warn("after", stacklevel=1)
-    assert [str(each.message) for each in across] == ["after"]
-    with pytest.warns(UserWarning, match="later"):
-        warnings.warn("later", stacklevel=1)
-
-
-def test_displays_of_a_notebook_are_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    captured: list[bool] = []
-
-    @contextmanager
-    def capture_output(*, stdout: bool, stderr: bool, display: bool) -> Iterator[None]:
-        assert (stdout, stderr, display) == (False, False, True)
-        captured.append(True)
-        yield
-        captured.append(False)
-
-    for name in ("IPython", "IPython.utils.capture"):
-        monkeypatch.setitem(sys.modules, name, SimpleNamespace(capture_output=capture_output))
-    of = study()
-    for trial in of:
-        assert captured[-1]
-        of.tell(trial, 0.5)
-        assert captured[-1]
-    assert not captured[-1]
-
-
 BUFFERED = """
-import ctypes, sys, warnings
+import sys, warnings
 warnings.simplefilter("ignore")
 from tests.external.test_study import study
 print("before")
 of = study()
 for trial in of:
     sys.__stdout__.write("secret")
-    ctypes.CDLL(None).printf(b"secret")
     print("secret")
     of.tell(trial, 0.5, "model")
 print("after")

@@ -69,7 +69,9 @@ def test_a_method_without_privacy_is_refused_unless_its_output_stays_inside(budg
     with pytest.raises(InvalidValueError, match=r"nonprivate has no privacy .*--not-private"):
         bench.run("nonprivate", PrivateTask(), budget, results_dir=tmp_path)
     assert not bench.account(tmp_path).releases
-    result = bench.run("nonprivate", PrivateTask(), budget, results_dir=tmp_path, not_private=True)
+    result = bench.run(
+        "nonprivate", PrivateTask(), budget, results_dir=tmp_path, account=bench.AccountOptions(not_private=True)
+    )
     assert str(result.account) == "run 1 on these records: ε = ∞ at δ = 0.0001."
 
 

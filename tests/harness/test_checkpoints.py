@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 import dphpo_bench as bench
-from dphpo_bench.harness import plan_cache
+from dphpo_bench.harness import cache
 from dphpo_bench.session import checkpoints
 from dphpo_bench.session.session import Session
 from tests.harness.children import ended, start
+from tests.own_task import array_task
 
 BUDGET = bench.PrivacyBudget(3.0, 1e-3)
 SINGLE_RUNS = (
@@ -27,16 +28,20 @@ SINGLE_RUNS = (
 )
 
 
+def every(steps: int | None, **options: Any) -> bench.ExecutionOptions:
+    return bench.ExecutionOptions(checkpoint_every=steps, **options)
+
+
 def toy(shift: float = 0.0, public: bool = True, **options: Any) -> bench.ArrayTask:
     inputs = torch.randn(240, 5, generator=torch.Generator().manual_seed(0)) + shift
     labels = (inputs[:, 0] > shift).long()
     network = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2))
     records, test = (inputs[:192], labels[:192]), (inputs[192:], labels[192:])
-    return bench.ArrayTask("toy", records, network, test, public=public, batch_size=32, epochs=4, **options)
+    return array_task("toy", records, network, test, public=public, batch_size=32, epochs=4, **options)
 
 
 def run(folder: Path, method: str | bench.Method, task: bench.ArrayTask | None = None, **options: Any) -> Any:
-    options = {"seed": 0, "checkpoint_every": 5, "progress": bench.NullProgress(), **options}
+    options = {"seed": 0, "progress": bench.NullProgress(), "execution": every(5), **options}
     return bench.run(method, task or toy(), BUDGET, results_dir=folder, **options)
 
 
@@ -72,7 +77,7 @@ def bits(result: Any) -> tuple[str, list[bytes]]:
 def test_a_killed_run_ends_with_the_record_and_model_of_one_that_was_not(
     method: str | bench.Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = bits(run(tmp_path / "whole", method, checkpoint_every=None))
+    whole = bits(run(tmp_path / "whole", method, execution=every(None)))
     # Before the first checkpoint, and after each of three.
     for step in (3, 7, 20) if method == "hyfreedp" else (12,):
         killed_at(step, monkeypatch, tmp_path / "killed", method)
@@ -88,8 +93,8 @@ def test_a_rate_that_grows_goes_on_where_it_was(tmp_path: Path, monkeypatch: pyt
     numbers = inputs @ torch.tensor([100.0, 3.0, 1.0, 0.3, 0.1])  # far away: the rate grows all the way
     records, test = (inputs[:192], numbers[:192]), (inputs[192:], numbers[192:])
     options: dict[str, Any] = {"kind": "regression", "public": True, "batch_size": 32, "epochs": 4}
-    task = bench.ArrayTask("far", records, nn.Linear(5, 1), test, **options)
-    unbroken = run(tmp_path / "whole", "hyfreedp", task, checkpoint_every=None)
+    task = array_task("far", records, nn.Linear(5, 1), test, **options)
+    unbroken = run(tmp_path / "whole", "hyfreedp", task, execution=every(None))
     rates = {step["learning_rate"] for step in unbroken.record.released["path"]}
     assert len(rates) > 1
     for step in (7, 20):
@@ -103,7 +108,7 @@ def test_variants_of_an_augmentation_go_on_too(tmp_path: Path, monkeypatch: pyte
         return nn.functional.dropout(inputs, 0.2)  # from torch's own generator
 
     task = toy(augment=bench.recipes.Augmentation(noisy, copies=3))
-    whole = bits(run(tmp_path / "whole", "dp_sgd", task, checkpoint_every=None))
+    whole = bits(run(tmp_path / "whole", "dp_sgd", task, execution=every(None)))
     killed_at(12, monkeypatch, tmp_path / "killed", "dp_sgd", task)
     assert bits(run(tmp_path / "killed", "dp_sgd", task)) == whole
     assert bits(run(tmp_path / "plain", "dp_sgd"))[1] != whole[1]
@@ -207,13 +212,16 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"secure_noise": True, "seed": None}, "Secure noise cannot be drawn twice"),
+            (
+                {"execution": every(5, secure_noise=True), "seed": None},
+                "Secure noise cannot be drawn twice",
+            ),
             ({"results_dir": None}, "Expected results_dir with checkpoint_every"),
-            ({"checkpoint_every": 0}, "Expected a whole checkpoint_every from 1"),
+            ({"execution": every(0)}, "Expected a whole checkpoint_every from 1"),
         ],
     )
     def test_runs_that_could_not_go_on(self, options: dict[str, Any], message: str, tmp_path: Path) -> None:
-        options = {"seed": 0, "results_dir": tmp_path, "checkpoint_every": 5, **options}
+        options = {"seed": 0, "results_dir": tmp_path, "execution": every(5), **options}
         with pytest.raises(bench.errors.InvalidValueError, match=message):
             bench.run("dp_sgd", toy(), BUDGET, progress=bench.NullProgress(), **options)
 
@@ -261,10 +269,10 @@ class TestPrivateRecords:
     def test_edited_code_does_not_draw_the_noise_of_a_killed_run(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        private: dict[str, Any] = {"task": toy(public=False), "seed": None, "checkpoint_every": None}
+        private: dict[str, Any] = {"task": toy(public=False), "seed": None, "execution": every(None)}
         killed_at(7, monkeypatch, tmp_path, "dp_sgd", **private)
         with monkeypatch.context() as patched:
-            patched.setattr(plan_cache, "code_hash", lambda _: "edited")
+            patched.setattr(cache, "code_hash", lambda _: "edited")
             with pytest.raises(bench.errors.DphpoBenchError, match=r"by other code.* is a second release"):
                 run(tmp_path, "dp_sgd", **private)
         assert run(tmp_path, "dp_sgd", **private).record.status == "ok"

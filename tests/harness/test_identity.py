@@ -18,6 +18,7 @@ from dphpo_bench.contract.search_space import default_search_space
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.records.record import Identity
 from dphpo_bench.testing import Blobs
+from tests.own_task import array_task
 
 SOURCE = bench.DataSource.resolve("unused", "unused")
 BUDGET = bench.PrivacyBudget(3.0, 1e-4)
@@ -30,7 +31,7 @@ def identity(method: bench.Method, task: bench.Task, seed: int | None = 0) -> Id
 
 
 def own(model: Any = None, **changes: Any) -> bench.ArrayTask:
-    return bench.ArrayTask("own", (X, Y), model or (lambda: nn.Linear(5, 3)), **changes)
+    return array_task("own", (X, Y), model or (lambda: nn.Linear(5, 3)), **changes)
 
 
 def mlp() -> nn.Module:

@@ -13,9 +13,10 @@ from torch.nn.functional import cross_entropy
 import dphpo_bench as bench
 from dphpo_bench.audit import attacks
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
-from dphpo_bench.harness.setup import Setup
+from dphpo_bench.harness.state import Run
 from dphpo_bench.records.store import RecordStore
 from tests.conftest import TinyTask
+from tests.own_task import array_task
 
 X = torch.randn(240, 4, generator=torch.Generator().manual_seed(0))
 Y = (X[:, 0] > 0).long()
@@ -45,7 +46,7 @@ class Scaled(nn.Linear):
 
 
 def own(**changes: Any) -> bench.ArrayTask:
-    return bench.ArrayTask("own", (X, Y), lambda: Scaled(4, 2), (X, Y), **{"epochs": 2, "batch_size": 60, **changes})
+    return array_task("own", (X, Y), lambda: Scaled(4, 2), (X, Y), **{"epochs": 2, "batch_size": 60, **changes})
 
 
 def smoothed(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -111,10 +112,10 @@ def test_public_runs_draw_the_noise_that_published_ones_drew(fixed_noise) -> Non
 
 @pytest.mark.parametrize("has_account", [False, True])
 def test_audits_at_one_seed_share_no_noise(has_account: bool, fixed_noise, tmp_path: Path, monkeypatch) -> None:
-    setups: list[Setup] = []
+    runs: list[Run] = []
 
-    def stop(*arguments: Any) -> None:
-        setups.append(arguments[3])
+    def stop(run: Run) -> None:
+        runs.append(run)
         raise InterruptedError
 
     monkeypatch.setattr(attacks, "execute", stop)
@@ -123,7 +124,7 @@ def test_audits_at_one_seed_share_no_noise(has_account: bool, fixed_noise, tmp_p
     for _ in range(2):
         with pytest.raises(InterruptedError):
             attacks.audit(fixed_noise(), own(), BUDGET, progress=bench.NullProgress(), **options)
-    first, second = (setup.streams(public=False) for setup in setups)
+    first, second = (run.streams() for run in runs)
     assert first.seed == second.seed
     assert first.axes != second.axes
     if book:
@@ -148,7 +149,7 @@ class TestAgain:
         number, weights = self.first(fixed_noise(), tmp_path)
         self.first(fixed_noise(), tmp_path)
         before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-        again = trained(fixed_noise(), own(), results_dir=tmp_path, again=number)
+        again = trained(fixed_noise(), own(), results_dir=tmp_path, account=bench.AccountOptions(again=number))
         torch.testing.assert_close(again, weights, rtol=0, atol=0)
         assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
@@ -158,22 +159,44 @@ class TestAgain:
     ) -> None:
         number, _ = self.first(fixed_noise(), tmp_path)
         if change == "code":
-            monkeypatch.setattr("dphpo_bench.harness.plan_cache.code_hash", lambda _: "edited")
+            monkeypatch.setattr("dphpo_bench.harness.cache.code_hash", lambda _: "edited")
         task = own(version="2") if change == "task" else own()
         monkeypatch.setattr(bench.ArrayTask, "load_train", lambda *_: pytest.fail("the records were read"))
         method = fixed_noise(**{"method": {"extra_steps": 1}, "plan": {"steps": 7}}.get(change, {}))
         number = "../x" if change == "number" else number
         with pytest.raises(InvalidValueError, match="again=") as refused:
-            bench.run(method, task, BUDGET, seed=8 if change == "seed" else 7, results_dir=tmp_path, again=number)
+            bench.run(
+                method,
+                task,
+                BUDGET,
+                seed=8 if change == "seed" else 7,
+                results_dir=tmp_path,
+                account=bench.AccountOptions(again=number),
+            )
         assert "\n" not in str(refused.value)
         assert len(bench.account(tmp_path).releases) == 1
 
-    @pytest.mark.parametrize("options", [{"seed": None}, {"results_dir": None}, {"checkpoint_every": 2}])
+    @pytest.mark.parametrize(
+        "options", [{"seed": None}, {"results_dir": None}, {"execution": bench.ExecutionOptions(checkpoint_every=2)}]
+    )
     def test_what_cannot_be_repeated_is_refused(self, options: dict[str, Any], fixed_noise, tmp_path: Path) -> None:
         with pytest.raises(InvalidValueError, match=r"Expected again= .* with private records"):
-            bench.run(fixed_noise(), own(), BUDGET, again="0" * 16, **{"seed": 7, "results_dir": tmp_path, **options})
+            bench.run(
+                fixed_noise(),
+                own(),
+                BUDGET,
+                account=bench.AccountOptions(again="0" * 16),
+                **{"seed": 7, "results_dir": tmp_path, **options},
+            )
         with pytest.raises(InvalidValueError, match=r"Expected again= .* with private records"):
-            bench.run(fixed_noise(), TinyTask(), BUDGET, seed=7, results_dir=tmp_path, again="0" * 16)
+            bench.run(
+                fixed_noise(),
+                TinyTask(),
+                BUDGET,
+                seed=7,
+                results_dir=tmp_path,
+                account=bench.AccountOptions(again="0" * 16),
+            )
 
     @pytest.mark.parametrize("damage", ["a global", "more steps", "cut", "of another run"])
     def test_what_no_hash_sees_is_not_released(self, damage: str, fixed_noise, tmp_path: Path, monkeypatch) -> None:
@@ -190,7 +213,7 @@ class TestAgain:
         else:
             notes[0].write_bytes(notes[1].read_bytes())
         with pytest.raises(DphpoBenchError, match="asked something else than before"):
-            trained(fixed_noise(), own(), results_dir=tmp_path, again=number)
+            trained(fixed_noise(), own(), results_dir=tmp_path, account=bench.AccountOptions(again=number))
         assert [entry.status for entry in bench.account(tmp_path).releases] == ["ok", "ok"]
         assert all(bench.read_record(path).status == "ok" for path in tmp_path.glob("own/*/*.json"))
 

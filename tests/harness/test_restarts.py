@@ -16,6 +16,7 @@ from dphpo_bench.session.releases import Releases
 from dphpo_bench.session.session import Session
 from dphpo_bench.sweep.executors import ProcessExecutor
 from tests.harness.children import ended, start
+from tests.own_task import array_task
 
 BUDGET = bench.PrivacyBudget(3.0, 1e-3)
 OTHER = "asked something else than before"
@@ -25,7 +26,7 @@ def private_rows(public: bool = False) -> bench.ArrayTask:
     inputs = torch.randn(240, 5, generator=torch.Generator().manual_seed(0))
     labels = (inputs[:, 0] > 0).long()
     rows = (inputs[:192], labels[:192]), (inputs[192:], labels[192:])
-    return bench.ArrayTask("rows", rows[0], nn.Linear(5, 2), rows[1], public=public, batch_size=32, epochs=4)
+    return array_task("rows", rows[0], nn.Linear(5, 2), rows[1], public=public, batch_size=32, epochs=4)
 
 
 @dataclass(frozen=True)
@@ -108,15 +109,15 @@ def test_public_records_may_be_asked_anything(tmp_path: Path) -> None:
 
 def test_a_trial_that_asks_something_else_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     method = "liu_talwar"
-    build_model, score = Session.build_model, Session.score
+    build_model, score = Session.build_model, Session.release
     with monkeypatch.context() as patched:
 
-        def deadly(*arguments: Any) -> float:
-            score(*arguments)
+        def deadly(*arguments: Any, **named: Any) -> float:
+            score(*arguments, **named)
             os.kill(os.getpid(), signal.SIGKILL)
             raise AssertionError
 
-        patched.setattr(Session, "score", deadly)
+        patched.setattr(Session, "release", deadly)
         assert ended(start(lambda: bench.run(method, private_rows(), BUDGET, results_dir=tmp_path))) == -signal.SIGKILL
 
     def moved(self: Session) -> nn.Module:

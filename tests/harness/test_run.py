@@ -11,7 +11,9 @@ from safetensors.torch import load_file
 import dphpo_bench as bench
 from dphpo_bench.base.errors import DataError, PlanOverBudgetError, RecordError
 from dphpo_bench.base.terminal import TerminalProgress
-from dphpo_bench.harness import attempt, journal
+from dphpo_bench.harness import journal
+from dphpo_bench.harness.state import Run
+from dphpo_bench.harness.training import verify
 from dphpo_bench.privacy.events import best_of, gaussian
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.run_counts import geometric
@@ -42,7 +44,9 @@ def test_a_finished_run(fixed_noise, plain_run) -> None:
 
 def test_a_device_is_a_name_or_torchs_own(fixed_noise, plain_run, tmp_path: Path) -> None:
     """The environment of a record is JSON, and a torch.device is not."""
-    path = plain_run(fixed_noise(), device=torch.device("cpu"), results_dir=tmp_path).path
+    path = plain_run(
+        fixed_noise(), execution=bench.ExecutionOptions(device=torch.device("cpu")), results_dir=tmp_path
+    ).path
     assert bench.read_record(path).status == "ok"
 
 
@@ -60,12 +64,12 @@ def test_verification_does_not_rely_on_the_ledgers_own_refusal(fixed_noise, tiny
     ledger = Ledger()  # no allowance: refuses nothing
     for _ in range(7):
         ledger.open_batch(tiny_task.facts.sample_rate, bench.events.gaussian(4.0))
-    recomputed, status, error = attempt.verify(checked, ledger, "ok", None)
-    assert status == "over_budget"
-    assert recomputed is not None
-    assert recomputed.epsilon > checked.epsilon.epsilon
-    assert error is not None
-    assert "more than the planned" in error
+    run = Run(checked=checked, task=tiny_task, ledger=ledger)
+    verify(run)
+    assert run.status == "over_budget"
+    assert run.recomputed is not None
+    assert run.recomputed.epsilon > checked.epsilon.epsilon
+    assert "more than the planned" in str(run.error)
 
 
 def test_fewer_releases_than_planned_quote_the_plan(fixed_noise, plain_run) -> None:
@@ -210,7 +214,7 @@ def searching(interrupted: bool = False) -> bench.Method:
         def run(self, plan, session):
             def trial(own):
                 count_trial()
-                return bench.search.TrialResult(None, own.score(own.build_model(), 50.0))
+                return bench.search.TrialResult(None, bench.recipes.mean_score(own, own.build_model(), 50.0))
 
             session.best_of(trial, geometric(20), gaussian(50.0))
             if interrupted:

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 import torch
 
+import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, RecordError
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.privacy.events import gaussian, pure_dp, repeat
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.run_counts import UniformCount
+from dphpo_bench.recipes.queries import mean_loss_changes, mean_losses, mean_score, rising_share
 from dphpo_bench.session.scored import TrialResult
 from dphpo_bench.session.sealed import SealedUtilities
 from dphpo_bench.session.session import Session
@@ -41,27 +43,30 @@ def flat(result: Any) -> torch.Tensor:
 class TestRun:
     def test_a_record_says_which_noise_it_was(self, fixed_noise, plain_run, only_secure) -> None:
         method = fixed_noise(noise_multiplier=8.0, steps=60)  # accuracies of .859 ± .007 over 40 runs
-        result = plain_run(method, seed=None, secure_noise=True)
+        result = plain_run(method, seed=None, execution=bench.ExecutionOptions(secure_noise=True))
         assert result.record.status == "ok"
         assert result.record.identity.seed is None
         assert result.record.environment["noise"] == f"opendp {version('opendp')}, discrete"
         assert result.record.metrics["accuracy"] > 0.6  # three classes: chance is 1/3
-        assert not torch.equal(flat(result), flat(plain_run(method, seed=None, secure_noise=True)))
+        assert not torch.equal(
+            flat(result), flat(plain_run(method, seed=None, execution=bench.ExecutionOptions(secure_noise=True)))
+        )
 
     def test_a_seed_is_refused(self, fixed_noise, plain_run) -> None:
         with pytest.raises(InvalidValueError, match="no seed with secure noise, got 0: whoever knows"):
-            plain_run(fixed_noise(), seed=0, secure_noise=True)
+            plain_run(fixed_noise(), seed=0, execution=bench.ExecutionOptions(secure_noise=True))
 
     def test_without_opendp_no_data_are_read(self, fixed_noise, plain_run, tiny_task, monkeypatch) -> None:
         monkeypatch.setattr(type(tiny_task), "load_train", lambda *_: pytest.fail("private data were read"))
         monkeypatch.setitem(sys.modules, "opendp.measurements", None)
         with pytest.raises(InvalidValueError, match="dphpo-bench\\[secure\\]"):
-            plain_run(fixed_noise(), seed=None, secure_noise=True)
+            plain_run(fixed_noise(), seed=None, execution=bench.ExecutionOptions(secure_noise=True))
 
 
 class TestSecondChances:
-    def run(self, plain_run, method, path, **options) -> Any:
-        return plain_run(method, **{"seed": None, "secure_noise": True, "results_dir": path, **options})
+    def run(self, plain_run, method, path, secure: bool = True) -> Any:
+        execution = bench.ExecutionOptions(secure_noise=secure)
+        return plain_run(method, seed=None, execution=execution, results_dir=path)
 
     @pytest.mark.parametrize("again", [True, False])
     def test_an_interrupted_run_is_not_started_anew(self, fixed_noise, plain_run, tmp_path, again: bool) -> None:
@@ -69,8 +74,8 @@ class TestSecondChances:
         with pytest.raises(KeyboardInterrupt):
             self.run(plain_run, fixed_noise(fault="interrupt"), tmp_path)
         (journal,) = (tmp_path / ".unfinished").iterdir()
-        with pytest.raises(RecordError, match=r"second release: count ε and δ of both runs, and remove .*\.jsonl"):
-            self.run(plain_run, fixed_noise(fault="interrupt"), tmp_path, secure_noise=again)
+        with pytest.raises(RecordError, match=r"remove .*\.jsonl to start anew, which is a second release"):
+            self.run(plain_run, fixed_noise(fault="interrupt"), tmp_path, again)
         journal.unlink()
         with pytest.raises(KeyboardInterrupt):
             self.run(plain_run, fixed_noise(fault="interrupt"), tmp_path)
@@ -82,9 +87,11 @@ class TestSecondChances:
         """
 
         def trial(own: Session) -> TrialResult:
-            return TrialResult(own.score(own.build_model(), 9.0), 0.0)
+            return TrialResult(mean_score(own, own.build_model(), 9.0), 0.0)
 
-        assert open_session().score(open_session().build_model(), 9.0)  # the generator is in use before the copies
+        assert mean_score(
+            open_session(), open_session().build_model(), 9.0
+        )  # the generator is in use before the copies
         drawn = [open_session().best_of(trial, UniformCount(1, 2), gaussian(9.0)) for _ in range(8)]
         assert len(set(drawn)) == 8
 
@@ -96,15 +103,15 @@ class TestSession:
         batch = session.sample(asking(0.5, gaussian(1e-3), gaussian(2e-3), repeat(gaussian(1e-3), 4)))
         zero = [torch.zeros_like(parameter) for parameter in model.parameters()]
         gradient, share = batch.gradient_and_quantile(model, 1.0, 1e-3, 1e-3)
-        losses = batch.losses(model, zero, [0.0, 1.0], 2.0, 1e-3)
-        (change,) = batch.loss_changes(model, zero, [1.0], 0.5, 1e-3)
-        rising = batch.rising_share(model, zero, [1.0], 1.5, 1e-3)
+        losses = mean_losses(batch, model, zero, [0.0, 1.0], 2.0, 1e-3)
+        (change,) = mean_loss_changes(batch, model, zero, [1.0], 0.5, 1e-3)
+        rising = rising_share(batch, model, zero, [1.0], 1.5, 1e-3)
         assert [part.dtype for part in gradient] == [parameter.dtype for parameter in model.parameters()]
         assert 0 <= share <= 1.5
         assert abs(losses[0] - losses[1]) < 1e-3
         assert abs(change) < 1e-3
         assert abs(rising) < 0.15  # none rises; the number drawn moves the share by .02 (one standard deviation)
-        assert 0 <= session.score(model, 1e-3) <= 1.01
+        assert 0 <= mean_score(session, model, 1e-3) <= 1.01
         assert 0 <= session.uniform("a choice") < 1
 
     def test_sealed_utilities(self, open_session, only_secure) -> None:

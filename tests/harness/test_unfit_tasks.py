@@ -8,6 +8,7 @@ from torch import Tensor, nn
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.progress import NullProgress
+from tests.own_task import array_task
 
 BUDGET = bench.PrivacyBudget(3.0, 1e-4)
 
@@ -15,7 +16,7 @@ BUDGET = bench.PrivacyBudget(3.0, 1e-4)
 def task(model: nn.Module, **options: object) -> bench.ArrayTask:
     rng = np.random.default_rng(0)
     data = rng.standard_normal((200, 4)).astype(np.float32), rng.integers(0, 2, 200)
-    return bench.ArrayTask("own", data, model, batch_size=100, epochs=2, public=True, **options)
+    return array_task("own", data, model, batch_size=100, epochs=2, public=True, **options)
 
 
 def test_losses_that_are_never_finite_are_refused() -> None:

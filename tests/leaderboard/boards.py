@@ -12,12 +12,12 @@ from statistics import mean
 
 from dphpo_bench.leaderboard.answers import Absent, Answer, Part, Place
 from dphpo_bench.leaderboard.board import Board
-from dphpo_bench.leaderboard.claims import Claims, Pair, Power
+from dphpo_bench.leaderboard.claims import Claims, Pair
 from dphpo_bench.leaderboard.means import Mean, Rate
 from dphpo_bench.leaderboard.overall import Overall, OverallRow
 from dphpo_bench.leaderboard.rows import Row, Table
-from dphpo_bench.leaderboard.sensitivity import Variation
-from dphpo_bench.leaderboard.values import Contestant, Estimate, Finding, PathPoint, Ranks, Refused
+from dphpo_bench.leaderboard.values import Contestant, Finding, PathPoint, Ranks, Refused
+from dphpo_bench.records.estimates import Estimate
 from dphpo_bench.records.measure import ACCURACY
 
 EPSILONS = (1.0, 3.0, 8.0)
@@ -317,10 +317,8 @@ def hostile_board() -> Board:
     pairs = tuple(
         Pair(*two, Mean(0.1, 0.02, 4.0), 0.01, 1, tables) for two, tables in zip(pairwise(who), cycle((2, 1)))
     )
-    claims = Claims(HOSTILE[0], 1.0, ACCURACY, 2, tuple(who[:-2]), tuple(who[-2:]), pairs,
-                    5, Power(5, 0.02, None, ((2, 1), (4, 1), (10, 2))))  # fmt: skip
-    variation = Variation(1.0, HOSTILE[1], tuple((one, 1) for one in who), len(pairs), 1, 0, HOSTILE[4])
-    return replace(made, claims=(claims,), variations=(variation,))
+    claims = Claims(HOSTILE[0], 1.0, ACCURACY, 2, tuple(who[:-2]), tuple(who[-2:]), pairs)
+    return replace(made, claims=(claims,))
 
 
 def crowded_board(contestants: int = 40) -> Board:

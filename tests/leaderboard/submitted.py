@@ -6,6 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dphpo_bench.base.errors import UnknownNameError
 from dphpo_bench.contract.registry import make_method
 from dphpo_bench.leaderboard.board import Board
@@ -107,6 +109,18 @@ def make_record(
         created=created,
     )
     return record.model_copy(update=changes)
+
+
+def runs_of(
+    method: str, mean: float, task: str, seeds: range, noise: float = 0.002, target: float = 1.0
+) -> list[RunRecord]:
+    """Records of a method on a task whose accuracies scatter around a mean."""
+    rng = np.random.default_rng([len(method), ord(method[0]), ord(task[0]), 1])
+    return [
+        make_record(method, task, seed=seed, target=target, accuracy=mean + noise * float(rng.standard_normal()),
+                    facts={"n_records": 1000, "task": task, "inputs": {"shape": [9], "dtype": "float"}})
+        for seed in seeds
+    ]  # fmt: skip
 
 
 _KEPT = tempfile.TemporaryDirectory(prefix="dphpo-bench-")

@@ -330,10 +330,10 @@ def test_readme_and_page_begin_with_the_guide() -> None:
         "0 of 30 (0.0 to 11.6 %) | 1 untuned run |",
         "",
     ]
-    page = to_html(board)
+    page = to_html(board, [])
     assert page.count('<tr data-model="linear"') == 3
     assert page.index('id="question"') < page.index('id="guide-table"')
-    assert "guide-table" not in to_html(empty_board()) + to_html(sample_board())
+    assert "guide-table" not in to_html(empty_board(), []) + to_html(sample_board(), [])
 
 
 def test_a_guide_that_is_cut_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,7 +366,7 @@ def test_the_form_of_the_page_answers(tmp_path: Path) -> None:
     path = chromium()
     if path is None:
         pytest.skip("no browser found: install chromium or set DPHPO_BENCH_CHROMIUM")
-    (tmp_path / "page.html").write_text(to_html(with_sizes(sample_board())), encoding="utf-8")
+    (tmp_path / "page.html").write_text(to_html(with_sizes(sample_board()), []), encoding="utf-8")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         page = browser.new_page()
@@ -389,7 +389,7 @@ def test_the_form_of_the_page_answers(tmp_path: Path) -> None:
 
 def test_strangers_labels_are_escaped_in_the_guide() -> None:
     board = with_sizes(hostile_board())
-    page, readme = to_html(board), to_markdown(board, [])["README.md"]
+    page, readme = to_html(board, []), to_markdown(board, [])["README.md"]
     assert page.count('<tr data-model="linear"') > 1
     assert "| 50,000 records, a linear model |" in readme
     active = [text for text in HOSTILE if text.startswith("<")]

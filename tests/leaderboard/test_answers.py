@@ -10,7 +10,7 @@ from scipy import stats
 
 from dphpo_bench.leaderboard.answers import Answer, Place
 from dphpo_bench.leaderboard.sentences import absence, sentences
-from dphpo_bench.leaderboard.values import Estimate
+from dphpo_bench.records.estimates import Estimate
 from dphpo_bench.records.record import RunRecord
 from tests.leaderboard.submitted import board_of, make_record
 

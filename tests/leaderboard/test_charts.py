@@ -1,21 +1,21 @@
-"""Pictures: alike in two processes, legible, within their axes; a stranger's text in them does nothing."""
+"""Pictures: legible, within their axes, the same in each process; a stranger's text in them does nothing."""
 
 import re
-from collections.abc import Iterator
+import subprocess
+import sys
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from dphpo_bench.leaderboard.charts import frame
-from dphpo_bench.leaderboard.charts.collection import charts
-from dphpo_bench.leaderboard.charts.forest import Forest
-from dphpo_bench.leaderboard.charts.frame import Axis, Chart, estimates_axis, ticks
-from dphpo_bench.leaderboard.values import Estimate
+from dphpo_bench.leaderboard.charts import Chart, charts
+from dphpo_bench.records.charts import Panel, estimates_axis, forest, log_axis, shortened
+from dphpo_bench.records.estimates import Estimate
 from tests.leaderboard import boards
 
+ROOT = Path(__file__).parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
 BOARDS = {
     "sample": boards.sample_board(),
@@ -31,43 +31,28 @@ def drawn(name: str) -> dict[str, Chart]:
     return {chart.name: chart for chart in charts(BOARDS[name])}
 
 
-def parsed(chart: Chart) -> ElementTree.Element:
-    return ElementTree.fromstring(chart.svg)
-
-
-def texts(root: ElementTree.Element) -> list[str]:
-    return [node.text or "" for node in root.iter(f"{SVG}text")]
-
-
-def percents(root: ElementTree.Element) -> Iterator[float]:
-    for node in root.iter():
-        for name in ("x", "y", "cx", "cy", "x1", "x2", "y1", "y2"):
-            if node.get(name, "").endswith("%"):
-                yield float(node.get(name, "")[:-1])
-
-
-# --------------------------------------------------------------------------------------------- all pictures
+def texts(svg: str) -> list[str]:
+    return [node.text or "" for node in ElementTree.fromstring(svg).iter(f"{SVG}text")]
 
 
 @pytest.mark.parametrize("name", BOARDS)
-def test_every_picture_is_an_image_with_words_and_stays_in_its_frame(name: str) -> None:
+def test_every_picture_is_an_image_with_words_and_nothing_but_marks(name: str) -> None:
     for stem, chart in drawn(name).items():
         assert re.fullmatch("[a-z0-9_-]{1,70}", stem)
-        root = parsed(chart)
+        root = ElementTree.fromstring(chart.svg)
         assert root.get("role") == "img"
-        assert root.get("aria-label")
-        assert all(0 <= place <= 100 for place in percents(root))
-        assert not re.search(r"\bnan\b|\binf\b", chart.svg)
+        assert root.get("aria-label") == chart.description
+        assert not re.search(r"\bNaN\b|\bInfinity\b|\bnull\b", chart.svg)
+        assert {node.tag for node in root.iter()} <= {
+            f"{SVG}{tag}" for tag in ("svg", "style", "g", "rect", "text", "line", "path")
+        }
+        names = {attribute.lower() for node in root.iter() for attribute in node.attrib}
+        assert not {each for each in names if each.startswith("on") or "href" in each or each == "style"}
+        assert not re.search(r"\d\.\d{3,}", re.sub(">[^<]*<", "><", chart.svg))  # two decimals
 
 
-def test_the_note_explains_a_dashed_line_only_where_one_is_drawn() -> None:
-    tables = [boards.table(boards.SETTINGS[0], epsilon) for epsilon in (1.0, 3.0)]
-    without = [replace(table, oracle=None) for table in tables]
-    for given, dashed in ((tables, True), (without, False)):
-        [chart] = [chart for chart in charts(boards.board(given)) if chart.kind == "metric"]
-        assert ("dashed: the oracle" in chart.svg) is dashed
-        assert ("dashed: the oracle" in chart.description) is dashed
-        assert ('class="oracle"' in chart.svg) is dashed
+def test_a_hostile_label_is_text() -> None:
+    assert "<img src=x o…dow.pwned=1>)" in texts(drawn("hostile")["answer-epsilon-1"].svg)
 
 
 def test_names_and_order() -> None:
@@ -78,72 +63,63 @@ def test_names_and_order() -> None:
     assert charts(boards.empty_board()) == []
 
 
-def test_hostile_texts_are_text() -> None:
-    for chart in drawn("hostile").values():
-        root = parsed(chart)
-        allowed = ("svg", "style", "rect", "text", "line", "circle", "path", "polyline")
-        assert {node.tag for node in root.iter()} <= {f"{SVG}{tag}" for tag in allowed}
-        names = {name.lower() for node in root.iter() for name in node.attrib}
-        assert not {name for name in names if name.startswith("on") or "href" in name or name == "style"}
-    shown = texts(parsed(drawn("hostile")["answer-epsilon-1"]))
-    assert "<img src=x o…dow.pwned=1>)" in shown
+def test_a_picture_is_the_same_in_another_process() -> None:
+    script = (
+        "from tests.leaderboard import boards; from dphpo_bench.leaderboard.charts import charts; import sys; "
+        "sys.stdout.write(charts(boards.board([boards.table(boards.SETTINGS[0], 3.0)]))[0].svg)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == drawn("one ε")["answer-epsilon-3"].svg
 
 
-# --------------------------------------------------------------------------------------------- axes
+def test_the_note_explains_a_dashed_line_only_where_one_is_drawn() -> None:
+    tables = [boards.table(boards.SETTINGS[0], epsilon) for epsilon in (1.0, 3.0)]
+    without = [replace(table, oracle=None) for table in tables]
+    for given_tables, dashed in ((tables, True), (without, False)):
+        [chart] = [chart for chart in charts(boards.board(given_tables)) if chart.kind == "metric"]
+        assert ("dashed: the oracle" in chart.description) is dashed
+        assert ("stroke-dasharray" in chart.svg) is dashed
 
 
 def test_an_axis_holds_every_interval_or_shows_that_it_does_not() -> None:
     """Student's t with one degree of freedom easily spans everything; it is cut off with an arrow, not left out."""
     usual = [Estimate(-0.02, -0.03, -0.01), Estimate(-0.05, -0.09, -0.01)]
     axis = estimates_axis(usual, 0.0)
-    assert all(axis.holds(end) for one in usual for end in (one.low, one.high) if end is not None)
+    assert all(axis.holds(end) for each in usual for end in (each.low, each.high) if end is not None)
     wide = Estimate(-0.03, -0.8, 0.7)
     axis = estimates_axis([*usual, wide], 0.0)
-    assert axis.high - axis.low == pytest.approx(0.15)  # three times the spread of the means
-    answer = BOARDS["one ε"].answers[0]
-    first = replace(answer.places[0], lead=Estimate(-0.006, -0.8, 0.7))
-    forest = Forest.of(replace(answer, places=(first, *answer.places[1:])))
-    assert forest.row(first).count('class="cut"') == 2
-    assert forest.number(first) == "−0.6"
-    assert all('class="cut"' not in forest.row(place) for place in answer.places[1:])
+    assert axis.high - axis.low == pytest.approx(1.05 * 0.15)  # three times the spread of the means, and a margin
+    svg = forest([Panel("p", {"a": usual[0], "b": wide}, axis)], {"a": "", "b": ""}, title="t", note="n")
+    assert [text for text in texts(svg) if text in "‹›"] == ["‹", "›"]
+    assert {"a", "b", "p", "t", "n", "0.02"} <= set(texts(svg))
 
 
-@pytest.mark.parametrize(("low", "high"), [(-0.16, 0.05), (0.0, 1.0), (-3e-7, 2e-7), (4000.0, 4100.0), (-1e6, 3e6)])
-def test_ticks_are_round_and_few(low: float, high: float) -> None:
-    found = ticks(Axis(low, high))
-    assert 2 <= len(found) <= 6
-    assert all(low <= one <= high for one in found)
-    steps = {round((b - a) / (found[1] - found[0]), 6) for a, b in pairwise(found)}
-    assert steps == {1.0}
+@pytest.mark.parametrize(("values", "marks"), [((1, 10), [1, 2, 5, 10]), ((0.01, 300), [0.01, 0.1, 1, 10, 100])])
+def test_marks_of_a_logarithmic_axis_are_round_and_few(values: tuple[float, float], marks: list[float]) -> None:
+    assert log_axis(values).values == marks
 
 
-# --------------------------------------------------------------------------------------------- each kind
-
-
-def test_a_forest_shows_every_contestant_and_what_it_did_worst() -> None:
+def test_a_forest_shows_every_method_its_numbers_and_its_runs() -> None:
     answer = BOARDS["crowded"].answers[0]
-    shown = texts(parsed(drawn("crowded")["answer-epsilon-1"]))
-    assert {place.contestant.label for place in answer.everyone} <= set(shown)
+    svg = drawn("crowded")["answer-epsilon-1"].svg
+    assert {place.contestant.label for place in answer.everyone} <= set(texts(svg))
     assert len(answer.everyone) == 41
-    forest = Forest.of(answer)
-    last = answer.places[-1]
-    (strokes,) = re.findall(r'class="part" d="([^"]+)"', forest.row(last))
-    assert strokes.count("M") == len(last.parts) == 2
-    assert forest.worst(last) == "−8.0 seed 1"
-    assert (forest.number(last), forest.half(last)) == ("−7.8", "± 0.4")
+    assert "−7.8 ± 0.4" in texts(svg)
+    assert svg.count('x2="0" y2="10"') == 2 * 41  # a stroke for each seed
 
 
 def test_marks_tell_better_from_worse_by_more_than_colour() -> None:
-    answer = BOARDS["sample"].answers[0]
-    forest = Forest.of(answer)
-    marks = [forest.row(replace(answer.places[0], untuned=sign)) for sign in (1, 0, -1)]
-    shapes = [re.findall(r'<(circle|rect) class="dot (\w+)"', mark) for mark in marks]
-    assert shapes == [[("circle", "better")], [("circle", "alike")], [("rect", "worse")]]
+    kinds = {"a": "better", "b": "alike", "c": "worse"}
+    panel = Panel("p", dict.fromkeys(kinds, Estimate(0.5)), estimates_axis([Estimate(0.5)], 0.0, 1.0))
+    svg = forest([panel], kinds, title="t", note="n")
+    marks = re.findall(r'd="(.)[^"]*" fill="([^"]+)" stroke="([^"]+)" stroke-width="1.5"', svg)
+    looks = [(fill, stroke) for _, fill, stroke in marks]
+    assert looks == [("var(--good)", "var(--good)"), ("var(--paper)", "var(--ink)"), ("var(--bad)", "var(--bad)")]
+    shapes = ["A" in path for path in re.findall(r'<path transform[^>]* d="([^"]*)"', svg)]
+    assert shapes == [True, True, False]  # the last is a square
 
 
 def test_long_labels_of_one_method_stay_apart() -> None:
-    labels = [f"hyfreedp_paper (initial_learning_rate={rate})" for rate in (0.001, 0.01, 0.03)]
-    drawn = {frame.text(0, 0, label) for label in labels}
-    assert len(drawn) == 3
-    assert all(">hyfreedp_pap…" in each for each in drawn)
-    assert ">short<" in frame.text(0, 0, "short")
+    labels = {shortened(f"hyfreedp_paper (initial_learning_rate={rate})") for rate in (0.001, 0.01, 0.03)}
+    assert len(labels) == 3
+    assert all(label.startswith("hyfreedp_pap…") for label in labels)

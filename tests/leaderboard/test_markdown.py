@@ -11,8 +11,7 @@ from markdown_it.token import Token
 
 from dphpo_bench.base.text import one_line
 from dphpo_bench.leaderboard.board import Board
-from dphpo_bench.leaderboard.charts.collection import charts
-from dphpo_bench.leaderboard.charts.frame import Chart
+from dphpo_bench.leaderboard.charts import Chart, charts
 from dphpo_bench.leaderboard.columns import row_columns, varying
 from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.markdown import MAX_LISTED, MAX_TEXT, code, prose, to_markdown
@@ -83,10 +82,6 @@ def images(markdown: str) -> list[str]:
 
 def overall_page(board: Board) -> str:
     return to_markdown(board, [])["tables/overall.md"]
-
-
-def chart(name: str, title: str = "Some chart", description: str = "What it shows.") -> Chart:
-    return Chart(name, title, description)
 
 
 BESIDE = Paths(frozenset({"../docs/scoring.md", "../CONTRIBUTING.md"}))
@@ -188,7 +183,7 @@ def test_hostile_texts_are_shown_and_are_nothing_but_text() -> None:
         failed=tuple(Refused(text, text) for text in HOSTILE),
     )
     drawn = [
-        replace(chart(f"{kind}-{number}", f"About, {text}", f"About {text}"), kind=kind, subject=markup.setting)
+        Chart(f"{kind}-{number}", f"About, {text}", f"About {text}", "", kind, markup.setting)
         for kind in ("answer", "metric")
         for number, text in enumerate((*HOSTILE, *MARKUP))
     ]

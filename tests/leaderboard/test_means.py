@@ -19,13 +19,12 @@ from dphpo_bench.leaderboard.means import (
     collapses,
     fall_limit,
     holm,
-    mean_interval,
     mean_of,
     means_of,
-    metric_mean,
     over_tasks,
     ratio_interval,
 )
+from dphpo_bench.records.estimates import mean_interval, metric_mean
 from dphpo_bench.records.measure import ACCURACY, Measure
 
 SAME = [range(5)] * 10

@@ -15,6 +15,7 @@ from dphpo_bench.leaderboard.build import render
 from dphpo_bench.records.measure import Measure, shown_measure
 from dphpo_bench.records.record import RunRecord
 from tests.leaderboard.submitted import board_of, make_record, read, submit
+from tests.own_task import array_task
 
 ERRORS = {
     "auto_clipping": [4000.0, 4100.0, 4050.0],
@@ -162,7 +163,7 @@ def test_perplexities_are_compared_by_their_logarithms(tmp_path: Path) -> None:
 def test_a_run_tells_the_metric_of_its_task() -> None:
     features = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
     records = features, features @ np.array([1.0, -1.0, 0.5], dtype=np.float32)
-    task = bench.ArrayTask("line", records, nn.Linear(3, 1), records, kind="regression", error_bound=3.0, epochs=1)
+    task = array_task("line", records, nn.Linear(3, 1), records, kind="regression", error_bound=3.0, epochs=1)
     record = bench.run("auto_clipping", task, bench.PrivacyBudget(3, 1e-4)).record
     measure = shown_measure(record.identity.facts, record.metrics)
     assert measure == Measure("r2", higher_is_better=True)

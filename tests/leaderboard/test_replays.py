@@ -11,7 +11,7 @@ from dphpo_bench.leaderboard.markdown import to_markdown
 from dphpo_bench.leaderboard.page import to_html
 from dphpo_bench.leaderboard.rows import Row
 from dphpo_bench.leaderboard.scoring import score
-from dphpo_bench.leaderboard.values import Estimate
+from dphpo_bench.records.estimates import Estimate
 from dphpo_bench.records.measure import ACCURACY
 from dphpo_bench.records.record import RunRecord
 from tests.leaderboard.boards import sample_board
@@ -133,10 +133,10 @@ def test_page_readme_and_csv_show_the_columns_where_there_are_extra_runs() -> No
     told = replace(sample, tables=(replace(first, rows=(row, *first.rows[1:])), *sample.tables[1:]))
     headers = ("lost to noise, points", "lost to choice, points")
     assert {column.header for column in row_columns(ACCURACY, explains=True)} >= set(headers)
-    for page in ("".join(to_markdown(told, []).values()), to_html(told)):
+    for page in ("".join(to_markdown(told, []).values()), to_html(told, [])):
         for text in (*headers, "1.23 ± 0.23", "−4.56"):
             assert text.replace(" ", "") in page.replace("\u00a0", "").replace(" ", "").replace("`", "")
     assert to_csv(told).splitlines()[0].split(",") == [name for name in CSV if not name.startswith("shifted")]
-    for page in ("".join(to_markdown(sample, []).values()), to_html(sample), to_csv(sample)):
+    for page in ("".join(to_markdown(sample, []).values()), to_html(sample, []), to_csv(sample)):
         assert "lost to noise" not in page
         assert "lost_to" not in page

@@ -8,10 +8,10 @@ import pytest
 
 from dphpo_bench.contract.registry import methods
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.leaderboard.questions import Workshop
 from dphpo_bench.leaderboard.rerun import Difference, Repeat, choose, compared, repeats
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import Cell
+from dphpo_bench.sweep.extra_runs import Workshop
 from dphpo_bench.sweep.resources import Resources
 from tests.leaderboard.submitted import make_record, read, submit
 

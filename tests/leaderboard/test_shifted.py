@@ -8,9 +8,9 @@ from dphpo_bench.contract.further import SHIFTED
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.columns import CSV, to_csv
 from dphpo_bench.leaderboard.markdown import to_markdown
-from dphpo_bench.leaderboard.means import mean_interval
 from dphpo_bench.leaderboard.page import to_html
 from dphpo_bench.leaderboard.rows import Row
+from dphpo_bench.records.estimates import mean_interval
 from dphpo_bench.records.record import FurtherMetrics, RunRecord
 from tests.leaderboard.submitted import board_of, make_record, read, submit
 
@@ -40,7 +40,7 @@ def test_a_row_has_the_mean_if_all_its_runs_have_the_metric(tmp_path: Path) -> N
     assert rows["dp_sgd"].shifted is None
     assert rows["hyfreedp"].shifted is None
     assert board.shifts
-    for page in ("".join(to_markdown(board, []).values()), to_html(board)):
+    for page in ("".join(to_markdown(board, []).values()), to_html(board, [])):
         assert HEADER in page
         assert "60.0" in page.replace("\u00a0", " ")
     assert {"shifted", "shifted_low", "shifted_high"} <= set(to_csv(board).splitlines()[0].split(","))
@@ -65,7 +65,7 @@ def test_nothing_else_of_the_board_changes(tmp_path: Path) -> None:
     header, *lines = to_csv(second).splitlines()
     assert [line.rsplit(",", 3)[0] for line in to_csv(first).splitlines()] == [header, *lines]
     assert [name for name in CSV if name.startswith("shifted")] == [*CSV][-3:]
-    for page in ("".join(to_markdown(second, []).values()), to_html(second), header):
+    for page in ("".join(to_markdown(second, []).values()), to_html(second, []), header):
         assert "shifted" not in page
 
 

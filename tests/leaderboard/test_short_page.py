@@ -12,12 +12,13 @@ from markdown_it import MarkdownIt
 from dphpo_bench.leaderboard import brief
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.build import render
-from dphpo_bench.leaderboard.charts.collection import charts
+from dphpo_bench.leaderboard.charts import charts
 from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.markdown import to_markdown
 from dphpo_bench.leaderboard.means import Rate
 from dphpo_bench.leaderboard.page import to_html
-from dphpo_bench.leaderboard.values import Estimate, Finding
+from dphpo_bench.leaderboard.values import Finding
+from dphpo_bench.records.estimates import Estimate
 from dphpo_bench.records.measure import Measure
 from tests.leaderboard import boards
 
@@ -98,7 +99,7 @@ def test_a_finding_stands_with_its_objection_and_its_queries_elsewhere() -> None
     board = replace(boards.sample_board(), findings=findings)
     pages = to_markdown(board, [])
     short = pages["README.md"]
-    assert "It may be 5." in to_html(board)
+    assert "It may be 5." in to_html(board, [])
     assert "- **Title.** It is 3 or 4.\n  *Objection:* It may be 5.\n" in short
     assert "ask 3" not in short
     assert "Auto" not in short  # sentences that the board makes of itself stand with the overall tables

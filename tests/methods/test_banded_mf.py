@@ -113,5 +113,7 @@ def test_it_learns_and_says_how_many_bands_it_has() -> None:
 def test_it_runs_with_secure_noise() -> None:
     pytest.importorskip("opendp")
     method = BandedMf(bands=3, epochs=1.0)
-    result = bench.run(method, TinyTask(), BUDGET, secure_noise=True, progress=bench.NullProgress())
+    result = bench.run(
+        method, TinyTask(), BUDGET, execution=bench.ExecutionOptions(secure_noise=True), progress=bench.NullProgress()
+    )
     assert result.record.status == "ok"

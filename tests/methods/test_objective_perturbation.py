@@ -107,7 +107,12 @@ def test_units_of_several_records_are_refused(kind: Any) -> None:
 
 def test_secure_noise_is_refused_before_data_are_read() -> None:
     with pytest.raises(bench.errors.InvalidValueError, match="noise on a grid has none"):
-        bench.run(ObjectivePerturbation(), TinyTask(), bench.PrivacyBudget(1, 1e-5), secure_noise=True)
+        bench.run(
+            ObjectivePerturbation(),
+            TinyTask(),
+            bench.PrivacyBudget(1, 1e-5),
+            execution=bench.ExecutionOptions(secure_noise=True),
+        )
 
 
 @both

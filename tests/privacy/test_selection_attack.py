@@ -64,7 +64,7 @@ def low_block_first(threshold: float) -> Beaten:
     ids=str,
 )
 def test_little_is_left_to_gain(count: RunCount, any_order: float, by_loss: float, gap: float) -> None:
-    """The table in docs/accounting.md: no bound for all scores can be much below `layer_cake`."""
+    """The table in research/selection.md: no bound for all scores can be much below `layer_cake`."""
     attack = max(achieved(count, low_block_first(threshold)) for threshold in np.linspace(-4, 4, 41))
     assert attack == pytest.approx(any_order, abs=2e-3)
     assert achieved(count, falling) == pytest.approx(by_loss, abs=2e-3)

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 import dphpo_bench as bench
 from dphpo_bench.data.cache import sha256_of_file
 from dphpo_bench.data.weights import Weights
-from dphpo_bench.recipes.gpt2 import Gpt2
-from dphpo_bench.recipes.roberta import Roberta
 from dphpo_bench.training.clipping import Clipping
+from dphpo_bench.zoo.published import Gpt2, Roberta
 from tests.training.models import flat
 
 MARKS = ["<s>", "<pad>", "</s>", "<unk>"]

@@ -23,6 +23,7 @@ from dphpo_bench.session.access import generator_of_variants
 from dphpo_bench.testing.small_tasks import Excerpt
 from dphpo_bench.training.randomness import Streams
 from tests.conftest import asking, session_on
+from tests.own_task import array_task
 
 N = 90
 PICTURES = torch.rand(N, 1, 6, 6, generator=torch.Generator().manual_seed(0))
@@ -38,11 +39,12 @@ def network() -> nn.Module:
 
 def make(augment: Any = BOTH, **changes: Any) -> ArrayTask:
     arguments: dict[str, Any] = {"train": (PICTURES, LABELS), "model": network, "epochs": 2, "public": True, **changes}
-    return ArrayTask("pictures", augment=augment, **arguments)
+    return array_task("pictures", augment=augment, **arguments)
 
 
 def run(task: bench.Task, method: str | bench.Method = "dp_sgd", seed: int | None = 0, **options: Any) -> Any:
-    return bench.run(method, task, BUDGET, seed=seed, progress=NullProgress(), device="cpu", **options)
+    execution = bench.ExecutionOptions(device="cpu", **options)
+    return bench.run(method, task, BUDGET, seed=seed, progress=NullProgress(), execution=execution)
 
 
 def weights(result: Any) -> Tensor:
@@ -98,9 +100,13 @@ def test_losses_and_scores_are_of_the_records_themselves() -> None:
         model = session.build_model()
         direction = [torch.ones_like(parameter) for parameter in model.parameters()]
         batch = session.sample(asking(0.5, repeat(gaussian(NO_NOISE), 3)))
-        rising = batch.rising_share(model, direction, (0.1,), 1.01, NO_NOISE)
+        rising = bench.recipes.rising_share(batch, model, direction, (0.1,), 1.01, NO_NOISE)
         found.append(
-            [batch.losses(model, direction, (0.0, 0.1), 2.0, NO_NOISE), rising, session.score(model, NO_NOISE)]
+            [
+                bench.recipes.mean_losses(batch, model, direction, (0.0, 0.1), 2.0, NO_NOISE),
+                rising,
+                bench.recipes.mean_score(session, model, NO_NOISE),
+            ]
         )
     assert found[0] == found[1]
 

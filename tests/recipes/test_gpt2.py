@@ -8,15 +8,15 @@ import torch
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.recipes.fine_tuning import Which
-from dphpo_bench.recipes.gpt2 import Gpt2
-from dphpo_bench.recipes.language_models import TestTexts
 from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.losses import IGNORED, token_cross_entropy
 from dphpo_bench.training.structure import structure_hash
 from dphpo_bench.training.vmap import VmapEngine
+from dphpo_bench.zoo.language_models import TestTexts
+from dphpo_bench.zoo.networks import Which
+from dphpo_bench.zoo.published import Gpt2
 from tests.recipes.published import loop, put_gpt2, shaken
 from tests.training.models import flat
 

@@ -25,6 +25,7 @@ import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.recipes.array_task import ArrayTask
 from dphpo_bench.training.functional import copied
+from tests.own_task import array_task
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of torch and Opacus, about themselves
 lightning = pytest.importorskip("lightning")
@@ -39,7 +40,9 @@ PER_RECORD = nn.CrossEntropyLoss(reduction="none")
 
 
 def task(**changes: Any) -> ArrayTask:
-    return ArrayTask(**{"name": "t", "train": (X, Y), "model": nn.Linear(4, 2), "epochs": 1, "public": True, **changes})
+    return array_task(
+        **{"name": "t", "train": (X, Y), "model": nn.Linear(4, 2), "epochs": 1, "public": True, **changes}
+    )
 
 
 def refused(call: Callable[[], Any]) -> str:
@@ -173,8 +176,8 @@ REFUSED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "tensorflow": (lambda: {"train": stranger("tensorflow", "DatasetV2")}, "as_numpy_iterator"),
     "loader of accelerate": (lambda: {"train": stranger("accelerate", "DataLoaderAdapter")}, LOADER),
     "dataset in a pair": (lambda: {"train": (TensorDataset(X), Y)}, "got TensorDataset. .*comes alone: train=dataset"),
-    "three parts": (lambda: {"train": TensorDataset(X, X, Y)}, "got items of 3 parts. Several inputs have names"),
-    "pictures": (lambda: {"train": Pictures()}, r"got a Image\. Turn pictures into numbers, .* / 255\."),
+    "three parts": (lambda: {"train": TensorDataset(X, X, Y)}, "with one shape for all records"),
+    "pictures": (lambda: {"train": Pictures()}, "to be numbers in an array or tensor, got a Image"),
     "swapped": (lambda: {"train": NETWORK, "model": (X, Y)}, r"got tuple\. The data come before it"),
     # Networks
     "LightningModule": (

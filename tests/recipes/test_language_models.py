@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 import dphpo_bench as bench
-from dphpo_bench.recipes import language_models
-from dphpo_bench.recipes.language_models import CausalModel, corpus_bleu, greedy
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.losses import IGNORED, token_cross_entropy
+from dphpo_bench.zoo import language_models
+from dphpo_bench.zoo.language_models import CausalModel, corpus_bleu, greedy
 from tests.training.models import flat
 
 transformers = pytest.importorskip("transformers")

@@ -13,6 +13,7 @@ import dphpo_bench as bench
 from dphpo_bench.methods.hyfreedp import HyFreeDP
 from dphpo_bench.privacy.event_rules import multiset
 from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.recipes import noise_law
 from dphpo_bench.recipes.noise_law import (
     GUESS,
     HEAD,
@@ -95,7 +96,7 @@ def answered(monkeypatch: pytest.MonkeyPatch, threshold: float, wrong: int | Non
         return float((sides[0] > threshold) != (next(looks) == wrong))
 
     with monkeypatch.context() as patched:
-        patched.setattr(Batch, "rising_share", share)
+        patched.setattr(noise_law, "rising_share", share)
         return rate_of(Scaled(1.0), replace(PLANNED, regression=True))
 
 

@@ -18,6 +18,7 @@ from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.functional import copied
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.own_model import OwnModel
+from tests.own_task import array_task
 from tests.training.models import flat, relative_error
 
 N, CLASSES = 30, 3
@@ -312,7 +313,7 @@ REFUSED: dict[str, tuple[str, Callable[[], Any], str]] = {
 
 
 def task_of(inputs: str, make: Callable[[], Any], **options: Any) -> bench.ArrayTask:
-    return bench.ArrayTask("own", (INPUTS[inputs], TARGETS), make, batch_size=10, epochs=1, public=True, **options)
+    return array_task("own", (INPUTS[inputs], TARGETS), make, batch_size=10, epochs=1, public=True, **options)
 
 
 def by_loop(model: nn.Module, inputs: Tensor, bound: float) -> list[Tensor]:
@@ -434,7 +435,12 @@ def test_weights_that_a_hook_makes_do_not_follow_a_seed(make: Callable[[], nn.Mo
 def test_a_run_trains_them(name: str) -> None:
     kind, make = RIGHT[name]
     result = bench.run(
-        "dp_sgd", task_of(kind, make), bench.PrivacyBudget(3.0, 1e-3), seed=0, progress=NullProgress(), device="cpu"
+        "dp_sgd",
+        task_of(kind, make),
+        bench.PrivacyBudget(3.0, 1e-3),
+        seed=0,
+        progress=NullProgress(),
+        execution=bench.ExecutionOptions(device="cpu"),
     )
     assert result.record.status == "ok"
     assert result.model is not None
@@ -446,7 +452,14 @@ def test_what_is_pruned_stays_pruned() -> None:
     layer = nn.Linear(12, 10)
     prune.random_unstructured(layer, "weight", amount=0.4)
     task = task_of("numbers", net(layer), pretrained=True)
-    result = bench.run("dp_sgd", task, bench.PrivacyBudget(3.0, 1e-3), seed=0, progress=NullProgress(), device="cpu")
+    result = bench.run(
+        "dp_sgd",
+        task,
+        bench.PrivacyBudget(3.0, 1e-3),
+        seed=0,
+        progress=NullProgress(),
+        execution=bench.ExecutionOptions(device="cpu"),
+    )
     assert result.model is not None
     trained = result.model[0]
     assert torch.equal(trained.weight_mask, layer.weight_mask)

@@ -13,11 +13,10 @@ import dphpo_bench as bench
 from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.data.images import content_hash, load_records, record_type
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.recipes import scattering
-from dphpo_bench.recipes.corruptions import Corruptions
-from dphpo_bench.recipes.dataset_task import Schedule
-from dphpo_bench.recipes.image_task import ImageTask
-from dphpo_bench.recipes.picture_features import EFFICIENTNET_LITE0, PictureFeatures
+from dphpo_bench.zoo import scattering
+from dphpo_bench.zoo.dataset_task import Schedule
+from dphpo_bench.zoo.image_task import Corruptions, ImageTask
+from dphpo_bench.zoo.vision import EFFICIENTNET_LITE0, PictureFeatures
 from tests.data.conftest import write_records
 
 FILE = "network.pth"
@@ -91,7 +90,14 @@ def test_a_plug_in_task_of_grey_pictures_in_43_classes(
 
     task = Signs(model)
     assert task.load_train(source).inputs.shape == (60, *task.facts.inputs.shape)  # type: ignore[union-attr]
-    record = bench.run("auto_clipping", task, bench.PrivacyBudget(3, 1e-3), seed=0, source=source, check=False).record
+    record = bench.run(
+        "auto_clipping",
+        task,
+        bench.PrivacyBudget(3, 1e-3),
+        seed=0,
+        execution=bench.ExecutionOptions(source=source),
+        check=False,
+    ).record
     assert record.status == "ok"
     assert record.further["shifted"].about == task.corruptions.about
 

@@ -14,11 +14,6 @@ import dphpo_bench as bench
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.data.datasets import Split, Table
 from dphpo_bench.data.rows import Row
-from dphpo_bench.recipes.dataset_task import Schedule
-from dphpo_bench.recipes.fine_tuning import Which
-from dphpo_bench.recipes.roberta import ROBERTAS, Roberta
-from dphpo_bench.recipes.text_features import TextFeatures
-from dphpo_bench.recipes.text_task import TextTask
 from dphpo_bench.testing import TaskContract
 from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.engine import GradientEngine
@@ -26,6 +21,11 @@ from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.losses import cross_entropy
 from dphpo_bench.training.structure import structure_hash
 from dphpo_bench.training.vmap import VmapEngine
+from dphpo_bench.zoo.dataset_task import Schedule
+from dphpo_bench.zoo.networks import Which
+from dphpo_bench.zoo.published import ROBERTAS, Roberta
+from dphpo_bench.zoo.text_task import TextTask
+from dphpo_bench.zoo.texts import TextFeatures
 from tests.recipes.published import FILES, loop, put_roberta, shaken
 from tests.training.models import flat
 
@@ -216,7 +216,9 @@ class TestTask:
         self, roberta: Roberta, mirror: bench.DataSource, model: str
     ) -> None:
         task = task_on(mirror, roberta, model)
-        record = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0, source=mirror).record
+        record = bench.run(
+            "dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0, execution=bench.ExecutionOptions(source=mirror)
+        ).record
         assert record.status == "ok", record.error
         assert set(record.metrics) == {"accuracy", "cross_entropy"}
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from kymatio.torch import Scattering2D as TorchScattering2D
 
-from dphpo_bench.recipes.scattering import ScatteringFeatures, _pink_noise
+from dphpo_bench.zoo.scattering import ScatteringFeatures, _pink_noise
 
 
 def pictures(n: int, channels: int, size: int) -> torch.Tensor:
@@ -15,7 +15,7 @@ def pictures(n: int, channels: int, size: int) -> torch.Tensor:
 @pytest.fixture(autouse=True)
 def few_synthetic_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Enough for everything but good features."""
-    monkeypatch.setattr("dphpo_bench.recipes.scattering._SYNTHETIC_IMAGES", 50)
+    monkeypatch.setattr("dphpo_bench.zoo.scattering._SYNTHETIC_IMAGES", 50)
 
 
 def extract(features: ScatteringFeatures, pixels: torch.Tensor) -> torch.Tensor:

@@ -12,8 +12,8 @@ import torch
 import dphpo_bench as bench
 from dphpo_bench.contract.registry import tasks
 from dphpo_bench.data.weights import weights_folder
-from dphpo_bench.recipes.image_task import SMALL_VITS
-from dphpo_bench.recipes.vision_transformers import SMALL_VIT
+from dphpo_bench.zoo.image_task import SMALL_VITS
+from dphpo_bench.zoo.vision import SMALL_VIT
 from tests.benchmarks import small_vit
 
 WEIGHTS = SMALL_VIT.weights

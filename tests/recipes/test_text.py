@@ -15,14 +15,13 @@ from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.data.datasets import Split, Table, download_command
 from dphpo_bench.data.rows import Row, content_hash, row_digest
 from dphpo_bench.data.weights import Weights
-from dphpo_bench.recipes.text_features import TextFeatures
-from dphpo_bench.recipes.text_task import TextTask
-from dphpo_bench.recipes.word_pieces import PADDING, WordPieces
 from dphpo_bench.testing import TaskContract
 from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.structure import structure_hash
+from dphpo_bench.zoo.text_task import TextTask
+from dphpo_bench.zoo.texts import PADDING, TextFeatures, WordPieces
 from tests.recipes.published import loop, published, shaken
 from tests.training.models import flat
 
@@ -194,8 +193,8 @@ class TestFeatures:
         layers: int,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr("dphpo_bench.recipes.text_features._TEXTS_PER_BLOCK", 6)
-        monkeypatch.setattr("dphpo_bench.recipes.text_features._TEXTS_PER_CALL", 4)
+        monkeypatch.setattr("dphpo_bench.zoo.texts._TEXTS_PER_BLOCK", 6)
+        monkeypatch.setattr("dphpo_bench.zoo.texts._TEXTS_PER_CALL", 4)
         texts = [*(str(row[0]) for row in TRAIN), "", "fine " * 100]
         found = extract(replace(features, layers=layers), texts, mirror)
         assert found.dtype == torch.bfloat16
@@ -236,7 +235,14 @@ class TestTask:
 
         assert mirror.data_dir
         put(mirror.data_dir / "reviews/mismatched.parquet", [("bad film", 0), ("the bore", 1)])
-        run = bench.run("auto_clipping", task, bench.PrivacyBudget(3, 1e-3), seed=0, source=mirror, check=False)
+        run = bench.run(
+            "auto_clipping",
+            task,
+            bench.PrivacyBudget(3, 1e-3),
+            seed=0,
+            execution=bench.ExecutionOptions(source=mirror),
+            check=False,
+        )
         shifted = run.record.further["shifted"]
         assert (
             shifted.about
@@ -290,7 +296,9 @@ class TestTask:
         structure = task.model_fingerprint()  # needs none
         with pytest.raises(DataError, match="Cannot download the weights tiny"):
             task.build_model()
-        record = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0, source=mirror).record
+        record = bench.run(
+            "dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0, execution=bench.ExecutionOptions(source=mirror)
+        ).record
         assert record.status == "ok", record.error
         assert structure == structure_hash(task.build_model())
 
@@ -347,7 +355,9 @@ class TestGru:
         contract.test_initial_weights_follow_the_seed(task)
         contract.test_losses_and_scores_are_of_one_record_each(task)
         contract.test_model_treats_each_record_alone(task)
-        record = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0, source=mirror).record
+        record = bench.run(
+            "dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0, execution=bench.ExecutionOptions(source=mirror)
+        ).record
         assert record.status == "ok", record.error
         assert task.model_fingerprint() == structure_hash(task.build_model())
 

@@ -14,7 +14,6 @@ from dphpo_bench.recipes import tuned_training
 from dphpo_bench.recipes.noise_law import Looked, stand_in
 from dphpo_bench.recipes.optimizing import UpdateRule
 from dphpo_bench.recipes.tuned_training import FASTEST, FASTEST_REGRESSION, GROWTH, LIMIT, TIMES, TunedTraining, descent
-from dphpo_bench.session.batch import Batch
 from tests.conftest import TinyTask, session_on
 
 STEPS, RATE, NOISE = 100, 0.1, 0.5
@@ -155,7 +154,7 @@ def test_a_change_within_two_deviations_of_the_noise_does_not_scale(
 ) -> None:
     planned = replace(PLANNED, look_noise=3.0)
     change = deviations * tuned_training.BOUND * planned.deviation
-    monkeypatch.setattr(Batch, "loss_changes", lambda *_: [change])
+    monkeypatch.setattr(tuned_training, "mean_loss_changes", lambda *_: [change])
     training = training_on(TinyTask(), planned)
     before = weights_of(training)
     scale = training.scaled()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from kymatio.torch import Scattering2D
 
-from dphpo_bench.recipes.wavelets import scattering_transform
+from dphpo_bench.zoo.scattering import scattering_transform
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from dphpo_bench.base.errors import UnknownNameError
 from dphpo_bench.base.text import one_line
 from dphpo_bench.cli import commands as cli
-from dphpo_bench.cli import tables
+from dphpo_bench.cli.results import to_text
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.records import export, reading
 from dphpo_bench.records import tables as results
@@ -231,11 +231,11 @@ def test_summary_is_one_row_a_setting() -> None:
 def test_tables_say_what_else_tells_settings_apart(summarise: bool) -> None:
     """Runs of one method on one task with other facts or of another version are not shown as if they were the same."""
     one, other, newer = make_record(), make_record(facts={"epochs": 3.0}), make_record(method_version=2)
-    text = tables.to_text(loose(one, other, make_record(method="else")), summarise=summarise, width=None)
+    text = to_text(loose(one, other, make_record(method="else")), summarise=summarise, width=None)
     assert re.findall(r"epochs=\S+", text) == ["epochs=2.0", "epochs=3.0"]
-    text = tables.to_text(loose(one, newer), summarise=summarise, width=None)
+    text = to_text(loose(one, newer), summarise=summarise, width=None)
     assert re.findall(r"method_version=\S+", text) == ["method_version=1", "method_version=2"]
-    assert "differs" not in tables.to_text(loose(one, make_record(seed=1)), summarise=summarise, width=None)
+    assert "differs" not in to_text(loose(one, make_record(seed=1)), summarise=summarise, width=None)
 
 
 def test_formats_hold_the_same_rows(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_text_of_strangers_is_neither_markup_nor_control(summarise: bool) -> Non
         failed("y" * 5000, method=HOSTILE, parameters={}),
         make_record(metrics={"[/red]\n\x1b": 1.0}),
     )
-    text = tables.to_text(found, summarise=summarise)
+    text = to_text(found, summarise=summarise)
     assert "[red]alarm[/red]" in text
     assert r"[/red] \x1b" in text
     assert r"\x1b[31mred\x1b[0m second third \u202eright" in text
@@ -298,7 +298,7 @@ def test_the_table_says_what_differs() -> None:
         make_record(method="b", parameters={"steps": 20}, seed=None, metrics={}, seconds={"plan": 1.0}),
         failed(method="c", status="over_budget", privacy=private(3.0, None)),
     )
-    lines = tables.to_text(found, summarise=False).splitlines()
+    lines = to_text(found, summarise=False).splitlines()
     assert lines[1].split()[:7] == ["task", "target", "method", "parameters", "seed", "status", "accuracy"]
     assert [" ".join(line.split()) for line in lines[3:7]] == [
         "digits 3 a steps=20 0 ok 90.25% 2.75 2.75 4.5",

@@ -36,12 +36,12 @@ class TestBounds:
     """Where a sum overflows, or its noise underflows, an answer counts records, whatever noise is charged."""
 
     @pytest.mark.parametrize("bound", [0.0, 1e-31, 1e31, float("nan")])
-    @pytest.mark.parametrize("query", ["losses", "loss_changes"])
+    @pytest.mark.parametrize("query", ["mean_losses", "mean_loss_changes"])
     def test_of_losses_are_neither_tiny_nor_huge(self, session, query: str, bound: float) -> None:
         model, batch = session.build_model(), session.sample(BATCH)
         direction = [torch.ones_like(one) for one in model.parameters()]
-        with pytest.raises(InvalidValueError, match="loss bound <= 1e"):
-            getattr(batch, query)(model, direction, [1.0], bound, 1.0)
+        with pytest.raises(InvalidValueError, match="bound <= 1e"):
+            getattr(bench.recipes, query)(batch, model, direction, [1.0], bound, 1.0)
 
     @pytest.mark.parametrize("bound", [5e-324, 1e306])
     def test_of_gradients_are_neither_tiny_nor_huge(self, session, bound: float) -> None:
@@ -59,7 +59,7 @@ class TestBounds:
             bench.events.poisson_sampled(0.5, bench.events.repeat(bench.events.gaussian(100.0), 128)),
         )
         direction = [torch.zeros_like(one) for one in model.parameters()]
-        found = session.sample(kind).loss_changes(model, direction, [1.0] * 128, bound, 100.0)
+        found = bench.recipes.mean_loss_changes(session.sample(kind), model, direction, [1.0] * 128, bound, 100.0)
         noise = torch.tensor(found, dtype=torch.float64) * 300 / (100 * bound)
         assert 0.25 < noise.square().mean() < 2.5
 
@@ -72,7 +72,7 @@ class TestOtherProcessesAndThreads:
         questions = [
             lambda: batch.gradient(model, bench.clipping.AutoS(), 1.0),
             lambda: session.sample(BATCH),
-            lambda: session.score(model, 1000.0),
+            lambda: bench.recipes.mean_score(session, model, 1000.0),
             lambda: session.uniform("a"),
             lambda: session.best_of(print, bench.search.UniformCount(1, 2), QUERY),
         ]
@@ -89,7 +89,7 @@ class TestOtherProcessesAndThreads:
         pid = os.fork()
         if pid == 0:
             try:
-                session.score(model, 1000.0)
+                bench.recipes.mean_score(session, model, 1000.0)
                 os.write(writing, b"answered")
             except InvalidValueError:
                 os.write(writing, b"refused")
@@ -105,11 +105,11 @@ class TestOtherProcessesAndThreads:
         class Asking(nn.Linear):
             def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
                 with pytest.raises(InvalidValueError, match="one query of a session at a time"):
-                    session.score(nn.Linear(5, 3), 1000.0)
+                    bench.recipes.mean_score(session, nn.Linear(5, 3), 1000.0)
                 found.append("refused")
                 return super().named_parameters(*args, **kwargs)
 
-        session.score(Asking(5, 3), 1000.0)
+        bench.recipes.mean_score(session, Asking(5, 3), 1000.0)
         assert found
 
 
@@ -144,7 +144,7 @@ class TestWhileAQueryLasts:
     def session(self, monkeypatch) -> bench.Session:
         task = Built(Acting)
         made = session_on(task, task.load_train(bench.DataSource.resolve()))
-        made.score(made.build_model(), 1000.0)
+        bench.recipes.mean_score(made, made.build_model(), 1000.0)
         return made
 
     def test_numbers_have_all_their_bits_whatever_the_process_has_chosen(self, session, monkeypatch) -> None:
@@ -154,7 +154,7 @@ class TestWhileAQueryLasts:
         before, products.fp32_precision = products.fp32_precision, "bf16"
         monkeypatch.setattr(Acting, "act", staticmethod(lambda: seen.append(products.fp32_precision)))
         try:
-            session.score(session.build_model(), 1000.0)
+            bench.recipes.mean_score(session, session.build_model(), 1000.0)
             assert (set(seen), products.fp32_precision) == ({"ieee"}, "bf16")
         finally:
             products.fp32_precision = before
@@ -170,9 +170,9 @@ class TestWhileAQueryLasts:
                 weight.normal_()
         direction = [weight.detach().clone() for weight in model.parameters()]
         steps = (-1.0, 0.0, 0.5)
-        plain = session.sample(kind, "one").losses(model, direction, steps, 100.0, 1e-6)
+        plain = bench.recipes.mean_losses(session.sample(kind, "one"), model, direction, steps, 100.0, 1e-6)
         with torch.autocast("cpu", torch.bfloat16):
-            found = session.sample(kind, "two").losses(model, direction, steps, 100.0, 1e-6)
+            found = bench.recipes.mean_losses(session.sample(kind, "two"), model, direction, steps, 100.0, 1e-6)
             assert torch.is_autocast_enabled("cpu")
         assert found == pytest.approx(plain, rel=1e-4)
         assert len({round(loss, 3) for loss in plain}) == 3
@@ -183,7 +183,7 @@ class TestWhileAQueryLasts:
         with pytest.raises(InvalidValueError, match="sensitivity"):
             session.sealed_utilities(candidates, 4, 0.5)
         with pytest.raises(bench.errors.DphpoBenchError):
-            session.score(session.build_model(), 1000.0)
+            bench.recipes.mean_score(session, session.build_model(), 1000.0)
 
 
 def test_an_interrupt_in_the_midst_of_a_query_ends_the_run(monkeypatch) -> None:
@@ -197,13 +197,13 @@ def test_an_interrupt_in_the_midst_of_a_query_ends_the_run(monkeypatch) -> None:
     session = session_on(task, task.load_train(bench.DataSource.resolve()))
     model = session.build_model()
     monkeypatch.setattr(Acting, "act", staticmethod(interrupt))
-    session.score(model, 1000.0)
+    bench.recipes.mean_score(session, model, 1000.0)
     interrupted.append(1)
     with pytest.raises(KeyboardInterrupt):
-        session.score(model, 1000.0)
+        bench.recipes.mean_score(session, model, 1000.0)
     interrupted.clear()
     with pytest.raises(bench.errors.DphpoBenchError):
-        session.score(model, 1000.0)
+        bench.recipes.mean_score(session, model, 1000.0)
 
 
 def test_the_dtype_of_models_is_that_of_the_run() -> None:
@@ -213,7 +213,7 @@ def test_the_dtype_of_models_is_that_of_the_run() -> None:
     torch.set_default_dtype(torch.float64)
     try:
         model = session.build_model()
-        session.score(model, 1000.0)
+        bench.recipes.mean_score(session, model, 1000.0)
     finally:
         torch.set_default_dtype(torch.float32)
     assert {one.dtype for one in model.parameters()} == {torch.float32}
@@ -224,7 +224,7 @@ class TestSelections:
 
     def test_a_refusal_says_nothing_of_a_trial(self, session) -> None:
         def trial(own: bench.Session) -> bench.search.TrialResult:
-            score = own.score(own.build_model(), 1000.0)
+            score = bench.recipes.mean_score(own, own.build_model(), 1000.0)
             own.one_of(bench.events.one_of([bench.events.on_part(repr(score), "x", QUERY), QUERY]), 0)
             return bench.search.TrialResult(None, score)
 
@@ -240,7 +240,7 @@ class TestInterrupted:
     def body(self, kept: list[float], interrupt: bool = True) -> Any:
         def ask(session: bench.Session) -> bench.Outcome:
             model = session.build_model()
-            kept.append(session.score(changed(model) if kept else model, 1000.0))
+            kept.append(bench.recipes.mean_score(session, changed(model) if kept else model, 1000.0))
             if len(kept) == 1 and interrupt:
                 raise KeyboardInterrupt
             return finish(session)

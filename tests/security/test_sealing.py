@@ -124,7 +124,7 @@ def test_raw_records_are_taken_back(tiny_task) -> None:
 
     data = tiny_task.load_train(DataSource.resolve())
     task = bench.ArrayTask("own", (data.inputs, data.targets), nn.Linear(5, 3))
-    run = bench.run(Raw(), task, bench.PrivacyBudget(8.0, 1e-4), seed=0, not_private=True)
+    run = bench.run(Raw(), task, bench.PrivacyBudget(8.0, 1e-4), seed=0, account=bench.AccountOptions(not_private=True))
     assert run.record.status == "ok"
     assert [split.inputs.numel() + split.targets.numel() for split in kept] == [0, 0]
     assert torch.equal(task.load_train(DataSource.resolve()).inputs, data.inputs)  # the curator still has them
@@ -249,7 +249,7 @@ def test_pairs_are_not_counted() -> None:
 
     def body(session: Session) -> bench.Outcome:
         with pytest.raises(InvalidValueError, match=r"one score for each record, shape \(1,\), got \(1, 1\).*squeeze"):
-            session.score(session.build_model(), 8.0)
+            bench.recipes.mean_score(session, session.build_model(), 8.0)
         return bench.Outcome(nn.Linear(5, 3))
 
     assert run(body, Built(Ensemble), event=TRIAL).status == "ok"
@@ -295,9 +295,9 @@ def test_a_method_s_model_meets_no_record() -> None:
         batches = [session.sample(whole), session.sample(whole)]
         together = gradients_together(batches, [model, session.build_model()], [clipping] * 2, [8.0, 8.0])
         released = [
-            session.score(model, 8.0),
-            batch.losses(model, along, (0.0, 0.1), 1.0, 8.0),
-            batch.rising_share(model, along, (0.1,), 2.0, 8.0),
+            bench.recipes.mean_score(session, model, 8.0),
+            bench.recipes.mean_losses(batch, model, along, (0.0, 0.1), 1.0, 8.0),
+            bench.recipes.rising_share(batch, model, along, (0.1,), 2.0, 8.0),
             [float(part.sum()) for part in (*along, *together[0])],
         ]
         return bench.Outcome(session.build_model(), {"released": released})
@@ -332,7 +332,7 @@ def test_what_sees_everything_in_torch_is_refused(mode: Any, words: str) -> None
     def body(session: Session) -> bench.Outcome:
         model = session.build_model()
         with mode(), pytest.raises(InvalidValueError, match=words):
-            session.score(model, 8.0)
+            bench.recipes.mean_score(session, model, 8.0)
         return finish(session)
 
     assert run(body).status == "ok"
@@ -355,12 +355,12 @@ def test_an_exception_of_a_model_is_the_end_of_a_run() -> None:
     def body(session: Session) -> bench.Outcome:
         model = session.build_model()
         with pytest.raises(ModelFailedError) as caught:
-            session.score(model, 8.0)
+            bench.recipes.mean_score(session, model, 8.0)
         assert caught.value.__context__ is None
         assert "ValueError" in str(caught.value)
         assert "record is" not in str(caught.value)
         with suppress(bench.errors.DphpoBenchError):
-            session.score(model, 8.0)
+            bench.recipes.mean_score(session, model, 8.0)
         return finish(session)
 
     record = run(body, Built(Choosy), event=bench.events.repeat(TRIAL, 2))
@@ -374,7 +374,7 @@ def test_an_exception_of_a_model_in_a_trial_is_the_end_of_the_run() -> None:
 
     def trial(own: Session) -> bench.search.TrialResult:
         with suppress(ModelFailedError):
-            own.score(own.build_model(), 8.0)
+            bench.recipes.mean_score(own, own.build_model(), 8.0)
         return bench.search.TrialResult("won", 1.0)
 
     def body(session: Session) -> bench.Outcome:

@@ -297,6 +297,6 @@ def test_a_solver_that_falls_short_releases_nothing(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ModelFailedError, match="tolerance"):
         minimum_of(other, 1.0)
     with pytest.raises(OverBudgetError):
-        other.score(other.build_model(), 1.0)
+        bench.recipes.mean_score(other, other.build_model(), 1.0)
     with pytest.raises(OverBudgetError):
-        session.score(session.build_model(), 1.0)
+        bench.recipes.mean_score(session, session.build_model(), 1.0)

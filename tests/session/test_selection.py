@@ -36,6 +36,7 @@ from dphpo_bench.session.scored import TrialResult
 from dphpo_bench.session.sealed import SealedUtilities
 from dphpo_bench.session.session import Session
 from dphpo_bench.training.randomness import Streams
+from dphpo_bench.training.values import SCORES
 from tests.conftest import asking, session_on
 from tests.training.models import BACKENDS, engine_by
 
@@ -81,16 +82,16 @@ def test_a_holdout_divides_the_records(open_session, tiny_task) -> None:
     # Binomial: six standard deviations.
     assert abs(len(validation._access.rows) - 150) < 6 * (600 * 0.25 * 0.75) ** 0.5
     model = session.build_model()
-    correct = validation._access.total_score(session._access.raw.own_model().scored(model))
-    assert validation.score(model, NO_NOISE) == pytest.approx(correct / 150)
+    correct = session._access.raw.total(session._access.raw.own_model().like(model), SCORES, validation._access.rows)
+    assert bench.recipes.mean_score(validation, model, NO_NOISE) == pytest.approx(correct.item() / 150)
 
 
 def test_forks_and_holdouts_have_noise_of_their_own_and_one_account(open_session) -> None:
     session = open_session()
     model = session.build_model()
-    assert len({session.fork(str(i)).score(model, 100.0) for i in range(5)}) == 5
+    assert len({bench.recipes.mean_score(session.fork(str(i)), model, 100.0) for i in range(5)}) == 5
     assert spent(session) == multiset(repeat(gaussian(100.0), 5))
-    assert len({session.holdout(0.25)[1].score(model, 100.0) for _ in range(2)}) == 2
+    assert len({bench.recipes.mean_score(session.holdout(0.25)[1], model, 100.0) for _ in range(2)}) == 2
 
 
 def test_where_a_record_falls_does_not_depend_on_the_others(open_session, tiny_task, tmp_path) -> None:
@@ -106,7 +107,7 @@ def test_a_release_from_a_part_is_charged_to_the_part(open_session) -> None:
     training, validation = session.holdout(0.25)
     model = session.build_model()
     training.sample(asking(0.5, gaussian(2.0))).gradient(model, bench.clipping.AutoS(), 2.0)
-    validation.score(model, 3.0)
+    bench.recipes.mean_score(validation, model, 3.0)
     assert spent(session) == multiset(held_out(poisson_sampled(0.5, gaussian(2.0)), gaussian(3.0), 0.25))
 
 
@@ -137,7 +138,7 @@ def test_a_holdout_of_a_holdout_divides_again_and_is_charged(open_session) -> No
     inner, judged = training.holdout(0.5)
     assert torch.equal(torch.cat([inner._access.rows, judged._access.rows]).sort().values, training._access.rows)
     assert abs(len(judged._access.rows) - 150) < 6 * (600 * 0.25 * 0.75) ** 0.5
-    judged.score(session.build_model(), 2.0)
+    bench.recipes.mean_score(judged, session.build_model(), 2.0)
     report = bench.events.epsilon(session._access.ledger.event, 1e-5)
     assert report.epsilon == pytest.approx(bench.events.epsilon(gaussian(2.0), 1e-5).epsilon)
 
@@ -160,10 +161,10 @@ def test_a_subsample_is_composed_first_and_sampled_once(open_session) -> None:
     expected = poisson_sampled(0.3, compose(gaussian(5.0), best_of(gaussian(9.0), RUNS)))
     sample = session.subsample(expected)
     model = session.build_model()
-    sample.score(model, 5.0)
-    sample.best_of(lambda own: TrialResult(None, own.score(model, 9.0)), RUNS, gaussian(9.0))
+    bench.recipes.mean_score(sample, model, 5.0)
+    sample.best_of(lambda own: TrialResult(None, bench.recipes.mean_score(own, model, 9.0)), RUNS, gaussian(9.0))
     with pytest.raises(OverBudgetError, match="does not grow"):
-        sample.score(model, 5.0)
+        bench.recipes.mean_score(sample, model, 5.0)
     assert spent(session) == multiset(expected)
     assert sample.expected_records == pytest.approx(180)
     with pytest.raises(UnsupportedEventError, match="sample from a sample"):
@@ -251,7 +252,7 @@ def test_nothing_is_left_of_a_trial_but_the_winners_outcome(open_session, capsys
         best = 0.0
 
         def trial(self, own: Session) -> TrialResult:
-            score = own.score(shared, 9.0)
+            score = bench.recipes.mean_score(own, shared, 9.0)
             scores.append(score)
             self.best = max(self.best, score)
             with torch.no_grad():
@@ -398,9 +399,9 @@ def test_a_trial_asks_no_account_but_its_own(open_session, through: str) -> None
         model = own.build_model()
         match through:
             case "score":
-                session.score(model, 100.0)
+                bench.recipes.mean_score(session, model, 100.0)
             case "fork":
-                session.fork("x").score(model, 100.0)
+                bench.recipes.mean_score(session.fork("x"), model, 100.0)
             case "batch":
                 opened.gradient(model, bench.clipping.AutoS(), 100.0)
             case "raw":
@@ -419,12 +420,12 @@ def test_a_trial_asks_no_account_but_its_own(open_session, through: str) -> None
 def test_the_account_is_open_again_after_a_selection(open_session) -> None:
     session = open_session()
     session.best_of(lambda _: TrialResult(None, 0.0), RUNS, gaussian(2.0))
-    session.score(session.build_model(), 3.0)
+    bench.recipes.mean_score(session, session.build_model(), 3.0)
     with pytest.raises(InvalidValueError):
         session.best_of(
             lambda _: TrialResult(None, 0.0), RUNS, gaussian(2.0), proposals=bench.search.Proposals((), list, 1, 1)
         )
-    session.score(session.build_model(), 3.0)
+    bench.recipes.mean_score(session, session.build_model(), 3.0)
 
 
 def test_a_selection_within_a_trial(open_session) -> None:
@@ -435,10 +436,10 @@ def test_a_selection_within_a_trial(open_session) -> None:
     def trial(own: Session) -> TrialResult:
         best = own.best_of(lambda innermost: TrialResult(None, innermost.score(model, 9.0)), RUNS, gaussian(9.0))
         assert best is None
-        return TrialResult("won", own.score(model, 5.0))
+        return TrialResult("won", bench.recipes.mean_score(own, model, 5.0))
 
     def cheating(own: Session) -> TrialResult:
-        own.best_of(lambda _: TrialResult(None, own.score(model, 5.0)), RUNS, gaussian(9.0))
+        own.best_of(lambda _: TrialResult(None, bench.recipes.mean_score(own, model, 5.0)), RUNS, gaussian(9.0))
         return TrialResult("won", 0.0)
 
     model = session.build_model()
@@ -480,7 +481,13 @@ def test_an_adaptive_search_is_held_to_its_bounds(open_session, here) -> None:
 
 @pytest.mark.parametrize(
     "ask",
-    [lambda own: own.score(own.build_model(), 9.0) + own.score(own.build_model(), 9.0), lambda own: own.nonprivate()],
+    [
+        lambda own: (
+            bench.recipes.mean_score(own, own.build_model(), 9.0)
+            + bench.recipes.mean_score(own, own.build_model(), 9.0)
+        ),
+        lambda own: own.nonprivate(),
+    ],
 )
 @pytest.mark.parametrize("sampled", [False, True])
 def test_a_trial_beyond_its_base_event_is_refused(open_session, ask: Any, sampled: bool) -> None:

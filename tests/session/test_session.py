@@ -38,7 +38,7 @@ def test_all_of_a_batch_is_composed_first_and_sampled_once(open_session) -> None
     model = session.build_model()
     batch = session.sample(asking(0.25, gaussian(2.0), repeat(gaussian(5.0), 3)))
     direction = batch.gradient(model, bench.clipping.AutoS(), 2.0)
-    batch.losses(model, direction, (-0.1, 0.0, 0.1), bound=1.0, noise_multiplier=5.0)
+    bench.recipes.mean_losses(batch, model, direction, (-0.1, 0.0, 0.1), bound=1.0, noise_multiplier=5.0)
     expected = poisson_sampled(0.25, compose(gaussian(2.0), repeat(gaussian(5.0), 3)))
     assert multiset(session._access.ledger.event) == multiset(expected)
 
@@ -75,7 +75,9 @@ def test_a_record_that_diverges_counts_as_one_bounded_record(open_session, tiny_
     assert all(torch.isfinite(part).all() for part in gradient)
     distance = torch.sqrt(sum((a - b).square().sum() for a, b in zip(gradient, reference, strict=True)))
     assert distance * len(clean) <= 2 * (1 + 1e-4)  # one record removed, another added
-    losses = session.sample(EVERYBODY).losses(model, gradient, (0.0,), bound=2.0, noise_multiplier=NO_NOISE)
+    losses = bench.recipes.mean_losses(
+        session.sample(EVERYBODY), model, gradient, (0.0,), bound=2.0, noise_multiplier=NO_NOISE
+    )
     assert 0 <= losses[0] <= 2.0
 
 
@@ -100,7 +102,7 @@ def test_an_empty_batch_releases_noise_alone(open_session) -> None:
     batch = session.sample(asking(1e-12, repeat(gaussian(1.0), 4)))
     assert len(batch._indices) == 0
     gradient = batch.gradient(model, bench.clipping.AutoS(), 1.0)
-    losses = batch.losses(model, gradient, (-1.0, 0.0, 1.0), bound=1.0, noise_multiplier=1.0)
+    losses = bench.recipes.mean_losses(batch, model, gradient, (-1.0, 0.0, 1.0), bound=1.0, noise_multiplier=1.0)
     assert all(torch.isfinite(part).all() and part.abs().max() > 0 for part in gradient)
     assert len(set(losses)) == 3
 
@@ -115,7 +117,7 @@ def test_noise_has_the_stated_deviation(open_session, tiny_task) -> None:
     for _ in range(n):
         batch = session.sample(asking(1e-12, gaussian(2.0), repeat(gaussian(4.0), 18)))
         gradients.append(torch.cat([part.flatten() for part in batch.gradient(model, bench.clipping.Abadi(3.0), 2.0)]))
-        losses.append(batch.losses(model, direction, (0.0,) * 18, bound=0.5, noise_multiplier=4.0))
+        losses.append(bench.recipes.mean_losses(batch, model, direction, (0.0,) * 18, bound=0.5, noise_multiplier=4.0))
     expected_size = tiny_task.n_records * 1e-12
     for noise, sigma in ((torch.stack(gradients), 2.0 * 3.0), (torch.tensor(losses), 4.0 * 0.5)):
         assert noise.numel() == n * 18
@@ -142,7 +144,9 @@ def test_streams_do_not_depend_on_what_else_is_drawn(open_session) -> None:
     one, two = open_session(), open_session()
     model = one.build_model()
     kind = asking(0.5, gaussian(1.0))
-    two.sample(kind, "probing").losses(model, [p.detach() for p in model.parameters()], (0.1,), 1.0, 1.0)
+    bench.recipes.mean_losses(
+        two.sample(kind, "probing"), model, [p.detach() for p in model.parameters()], (0.1,), 1.0, 1.0
+    )
     a, b = (session.sample(kind).gradient(model, bench.clipping.AutoS(), 1.0) for session in (one, two))
     assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
@@ -162,7 +166,7 @@ def test_queries_leave_every_layer_in_its_mode(open_session, monkeypatch) -> Non
     session = open_session()
     model = session.build_model()
     frozen = model[0].eval()
-    session.score(model, 1.0)
+    bench.recipes.mean_score(session, model, 1.0)
     session.sample(asking(0.5, gaussian(1.0))).gradient(model, bench.clipping.AutoS(), 1.0)
     assert model.training
     assert not frozen.training

@@ -93,8 +93,8 @@ def test_losses_and_changes_are_means_of_units_means_of_clipped_values(rate: flo
     model = session.build_model()
     direction = a_direction(model)
     batch = session.sample(asking(rate, repeat(gaussian(NO_NOISE), 4)))
-    found = batch.losses(model, direction, (0.0, 0.5), bound=0.9, noise_multiplier=NO_NOISE)
-    changes = batch.loss_changes(model, direction, (0.5,), bound=0.02, noise_multiplier=NO_NOISE)
+    found = bench.recipes.mean_losses(batch, model, direction, (0.0, 0.5), bound=0.9, noise_multiplier=NO_NOISE)
+    changes = bench.recipes.mean_loss_changes(batch, model, direction, (0.5,), bound=0.02, noise_multiplier=NO_NOISE)
     units = of_units(records, batch._indices)  # type: ignore[attr-defined]
     with torch.no_grad():
         start = [losses_of(model, unit) for unit in units]
@@ -115,7 +115,7 @@ def test_score_is_the_mean_over_units() -> None:
     model = session.build_model()
     with torch.no_grad():
         shares = [(model(unit.inputs).argmax(1) == unit.targets).double().mean() for unit in of_units(records)]
-    assert session.score(model, NO_NOISE) == pytest.approx(float(sum(shares)) / N_UNITS, abs=1e-9)
+    assert bench.recipes.mean_score(session, model, NO_NOISE) == pytest.approx(float(sum(shares)) / N_UNITS, abs=1e-9)
 
 
 def test_parts_and_samples_hold_all_records_of_a_unit_or_none() -> None:
@@ -144,9 +144,9 @@ def test_units_of_one_record_are_the_run_without_units_bit_for_bit() -> None:
         training, validation = session.holdout(0.5)
         batch = training.sample(asking(0.5, repeat(gaussian(1.0), 3)))
         gradient = batch.gradient(model, bench.clipping.AutoS(), 1.0)
-        losses = batch.losses(model, gradient, (0.1,), 1.0, 1.0)
-        share = batch.rising_share(model, gradient, (0.1,), 1.0, 1.0)
-        return [*gradient, torch.tensor(losses), share, validation.score(model, 1.0)]
+        losses = bench.recipes.mean_losses(batch, model, gradient, (0.1,), 1.0, 1.0)
+        share = bench.recipes.rising_share(batch, model, gradient, (0.1,), 1.0, 1.0)
+        return [*gradient, torch.tensor(losses), share, bench.recipes.mean_score(validation, model, 1.0)]
 
     class Singles(TinyTask):
         n_records = N_UNITS
@@ -171,22 +171,34 @@ def _count(session: Session) -> list[Tensor]:
 
 def _losses(session: Session) -> list[Tensor]:
     model = _model(session)
-    return [torch.tensor(session.sample(EVERYBODY).losses(model, a_direction(model), (0.3,), 0.9, NO_NOISE))]
+    return [
+        torch.tensor(
+            bench.recipes.mean_losses(session.sample(EVERYBODY), model, a_direction(model), (0.3,), 0.9, NO_NOISE)
+        )
+    ]
 
 
 def _changes(session: Session) -> list[Tensor]:
     model = _model(session)
-    return [torch.tensor(session.sample(EVERYBODY).loss_changes(model, a_direction(model), (0.3,), 0.2, NO_NOISE))]
+    return [
+        torch.tensor(
+            bench.recipes.mean_loss_changes(session.sample(EVERYBODY), model, a_direction(model), (0.3,), 0.2, NO_NOISE)
+        )
+    ]
 
 
 def _rising(session: Session) -> list[Tensor]:
     model = _model(session)
     kind = asking(1.0, gaussian(NO_NOISE))
-    return [torch.tensor(session.sample(kind).rising_share(model, a_direction(model), (0.3, -0.3), 1.2, NO_NOISE))]
+    return [
+        torch.tensor(
+            bench.recipes.rising_share(session.sample(kind), model, a_direction(model), (0.3, -0.3), 1.2, NO_NOISE)
+        )
+    ]
 
 
 def _score(session: Session) -> list[Tensor]:
-    return [torch.tensor(session.score(_model(session), NO_NOISE))]
+    return [torch.tensor(bench.recipes.mean_score(session, _model(session), NO_NOISE))]
 
 
 def _model(session: Session) -> nn.Module:

@@ -20,9 +20,6 @@ from dphpo_bench.data.images import canonical_order, content_hash, decode, load_
 from dphpo_bench.data.rows import load_rows
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.data.weights import weights_folder
-from dphpo_bench.recipes.image_task import TUNED_VITS, ImageTask
-from dphpo_bench.recipes.roberta import ROBERTA, ROBERTAS
-from dphpo_bench.recipes.text_task import TextTask
 from dphpo_bench.tasks.adult import ENCODING, Adult, AdultFew
 from dphpo_bench.tasks.cifar10 import Cifar10
 from dphpo_bench.tasks.cifar100 import Cifar100
@@ -42,6 +39,9 @@ from dphpo_bench.tasks.svhn import Svhn
 from dphpo_bench.tasks.synthetic import Synthetic
 from dphpo_bench.testing import TaskContract
 from dphpo_bench.testing.new_process import SLOW
+from dphpo_bench.zoo.image_task import TUNED_VITS, ImageTask
+from dphpo_bench.zoo.published import ROBERTA, ROBERTAS
+from dphpo_bench.zoo.text_task import TextTask
 
 IMAGE_TASKS = (Cifar10, FashionMnist, Mnist)
 GLUE = (Mnli, Qnli, Qqp)

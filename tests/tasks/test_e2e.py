@@ -13,13 +13,13 @@ import torch
 import dphpo_bench as bench
 from dphpo_bench.data.datasets import Split, Table, download_command
 from dphpo_bench.data.rows import content_hash, load_rows
-from dphpo_bench.recipes import language_models
-from dphpo_bench.recipes.text_metrics import has_text_metrics, text_metric_names
-from dphpo_bench.recipes.tokenizing import load_tokenizer
 from dphpo_bench.tasks import e2e
 from dphpo_bench.tasks.e2e import DATASET, PROMPT, SENTENCE, VOCABULARY, E2e
 from dphpo_bench.testing import TaskContract
 from dphpo_bench.training.losses import IGNORED
+from dphpo_bench.zoo import language_models
+from dphpo_bench.zoo.text_metrics import has_text_metrics, text_metric_names
+from dphpo_bench.zoo.texts import load_tokenizer
 from tests.recipes.published import put_gpt2
 from tests.tasks.test_builtin_tasks import NEED_NO_DATA
 
@@ -128,7 +128,9 @@ def test_odd_meaning_representations() -> None:
 
 def test_the_whole_task_on_a_small_mirror(source: bench.DataSource) -> None:
     task = Small()
-    record = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-2), seed=0, source=source).record
+    record = bench.run(
+        "dp_sgd", task, bench.PrivacyBudget(8, 1e-2), seed=0, execution=bench.ExecutionOptions(source=source)
+    ).record
     assert list(record.metrics) == ["perplexity", "accuracy", "bleu"]
     assert 0 <= record.metrics["bleu"] < 50 < record.metrics["perplexity"]
     if has_text_metrics():
@@ -180,7 +182,7 @@ def test_a_model_that_knows_the_sentence_has_the_best_rouge(source: bench.DataSo
 
 def test_without_their_packages_there_are_no_further_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = [metric.name for metric in E2e().metrics]
-    monkeypatch.setattr("dphpo_bench.recipes.text_metrics.find_spec", lambda _: None)
+    monkeypatch.setattr("dphpo_bench.zoo.text_metrics.find_spec", lambda _: None)
     assert E2e().further_tests == ()
     assert [metric.name for metric in E2e().metrics] == metrics
 
@@ -215,7 +217,9 @@ def test_the_published_gpt2_on_a_small_mirror(
     monkeypatch.setattr("dphpo_bench.training.evaluation.all_outputs", None)  # of the real one they are 94 GB
     task, contract = SmallWithGpt2(model), TaskContract()
     structure, identity = task.model_fingerprint(), task.fingerprint(gpt2_source)
-    record = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-2), seed=0, source=gpt2_source).record
+    record = bench.run(
+        "dp_sgd", task, bench.PrivacyBudget(8, 1e-2), seed=0, execution=bench.ExecutionOptions(source=gpt2_source)
+    ).record
     assert list(record.metrics) == ["perplexity", "bleu"]
     assert 0 <= record.metrics["bleu"] < 50 < record.metrics["perplexity"]
     assert [*record.further] == (["texts"] if has_text_metrics() else [])
@@ -248,4 +252,6 @@ def test_prompts_have_the_form_of_the_literature(gpt2_source: bench.DataSource) 
 def test_without_sacrebleu_nothing_is_trained(source: bench.DataSource, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     with pytest.raises(bench.errors.DataError, match=r"need sacrebleu: pip install"):
-        bench.run("dp_sgd", Small(), bench.PrivacyBudget(8, 1e-2), seed=0, source=source)
+        bench.run(
+            "dp_sgd", Small(), bench.PrivacyBudget(8, 1e-2), seed=0, execution=bench.ExecutionOptions(source=source)
+        )

@@ -16,19 +16,12 @@ from torch import nn
 
 from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.recipes.gpt2 import Gpt2
-from dphpo_bench.recipes.image_task import TUNED_VITS
-from dphpo_bench.recipes.language_models import CausalModel, PublishedCausalModel
-from dphpo_bench.recipes.picture_features import PictureFeatures
-from dphpo_bench.recipes.pooling_block import PoolingBlock
-from dphpo_bench.recipes.recurrent_network import GruClassifier
-from dphpo_bench.recipes.roberta import Roberta
-from dphpo_bench.recipes.roberta_network import RobertaClassifier
-from dphpo_bench.recipes.scattering import ScatteringFeatures
-from dphpo_bench.recipes.text_features import TextFeatures
-from dphpo_bench.recipes.vision_networks import PictureClassifier
-from dphpo_bench.recipes.vision_transformers import SMALL_VIT, VisionTransformer
-from dphpo_bench.recipes.word_pieces import WordPieces
+from dphpo_bench.training.structure import published_name
+from dphpo_bench.zoo.image_task import TUNED_VITS
+from dphpo_bench.zoo.published import Gpt2, Roberta
+from dphpo_bench.zoo.scattering import ScatteringFeatures
+from dphpo_bench.zoo.texts import TextFeatures, WordPieces
+from dphpo_bench.zoo.vision import SMALL_VIT, PictureFeatures, VisionTransformer
 
 FROZEN: dict[str, Any] = json.loads(Path(__file__).with_name("fingerprints.json").read_text())
 TASKS = {
@@ -37,14 +30,6 @@ TASKS = {
 BY_FILE = ("gtsrb",)
 """A file of it has to be hashed for the fingerprint."""
 
-PLACES = {
-    "dphpo_bench.recipes.language_models.CausalModel": CausalModel,
-    "dphpo_bench.recipes.language_models.PublishedCausalModel": PublishedCausalModel,
-    "dphpo_bench.recipes.vision_networks.PictureClassifier": PictureClassifier,
-    "dphpo_bench.recipes.pooling_block.PoolingBlock": PoolingBlock,
-    "dphpo_bench.recipes.recurrent_network.GruClassifier": GruClassifier,
-    "dphpo_bench.recipes.roberta_network.RobertaClassifier": RobertaClassifier,
-}
 ROUTES = (
     *(ScatteringFeatures(), ScatteringFeatures(symmetric=True), ScatteringFeatures(normalisation="group_norm")),
     *(PictureFeatures(), PictureFeatures(side=224), TextFeatures(), TextFeatures(longest=48)),
@@ -68,12 +53,11 @@ def names_of_own_classes(task: Task) -> list[str]:
         model = task.gpt2.structure("all")  # type: ignore[attr-defined]
     else:
         model = task.build_model()
-    names = {f"{type(module).__module__}.{type(module).__qualname__}" for module in model.modules()}
+    names = {published_name(type(module)) for module in model.modules()}
     return sorted(name for name in names if name.startswith("dphpo_bench."))
 
 
 def test_module_paths_of_models_stay() -> None:
-    assert {f"{one.__module__}.{one.__qualname__}" for one in PLACES.values()} == set(PLACES)
     found = {
         f"{name} {model}": classes
         for name in ("cifar10", "e2e", "sst2")  # which have all models between them

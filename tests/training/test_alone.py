@@ -16,11 +16,13 @@ import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.training.alone import Alone
 from dphpo_bench.training.clipping import Abadi
-from dphpo_bench.training.evaluation import all_outputs, total_score
+from dphpo_bench.training.evaluation import all_outputs
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.loop import LoopEngine
 from dphpo_bench.training.losses import Objective
 from dphpo_bench.training.own_model import OwnModel
+from dphpo_bench.training.values import total_score
+from tests.own_task import array_task
 from tests.training.models import flat
 
 N, CLASSES, WIDTH, WORDS = 9, 3, 6, 40
@@ -292,12 +294,12 @@ def test_one_more_record_changes_no_others_result(name: str) -> None:
     engine = model.engine(model.model)
     assert type(engine) is (LayerwiseEngine if any(part in name for part in BY_VMAP) else LoopEngine)
     ids, targets = records()
-    scored = model.scored(model.model)
+    scored = model.like(model.model)
 
     def results(rows: list[int]) -> Tensor:
         """Return losses, a clipped sum and a sum of scores."""
         some = bench.Records(ids[rows], targets[rows])
-        score = torch.tensor([total_score(scored, model.scores, some)])
+        score = torch.tensor([total_score(scored, model._objective.scores, some)])
         losses = engine.losses(some.inputs, some.targets)
         sums = flat(engine.clipped_sum(some.inputs, some.targets, Abadi(BOUND)))
         return torch.cat([losses.sum().view(1).double(), sums.double(), score.double()])
@@ -355,14 +357,14 @@ def test_losses_and_scores_are_of_one_record_each(name: str) -> None:
 
     torch.manual_seed(0)
     model = own(lambda: Network(PLAIN), Objective(losses, scores))
-    engine, scored, (ids, targets) = model.engine(model.model), model.scored(model.model), records()
+    engine, scored, (ids, targets) = model.engine(model.model), model.like(model.model), records()
     single = [engine.losses(ids[[row]], targets[[row]]) for row in range(N)]
     torch.testing.assert_close(engine.losses(ids, targets), torch.cat(single))
     sums = [flat(engine.clipped_sum(ids[[row]], targets[[row]], Abadi(BOUND))) for row in range(N)]
     torch.testing.assert_close(flat(engine.clipped_sum(ids, targets, Abadi(BOUND))), sum(sums), rtol=1e-5, atol=1e-7)
     some = bench.Records(ids, targets)
-    alone = [total_score(scored, model.scores, some, torch.tensor([row])) for row in range(N)]
-    assert total_score(scored, model.scores, some) == pytest.approx(sum(alone), abs=1e-5)
+    alone = [total_score(scored, model._objective.scores, some, torch.tensor([row])) for row in range(N)]
+    assert total_score(scored, model._objective.scores, some) == pytest.approx(sum(alone), abs=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -380,13 +382,13 @@ def test_objects_that_compute_losses_and_scores_keep_nothing() -> None:
 
     torch.manual_seed(0)
     model = own(lambda: Network(PLAIN), Objective(Scaled(bench.losses.cross_entropy), Scaled(confidence)))
-    engine, scored, (ids, targets) = model.engine(model.model), model.scored(model.model), records()
+    engine, scored, (ids, targets) = model.engine(model.model), model.like(model.model), records()
     some = bench.Records(ids, targets)
     for _ in range(2):
         single = torch.cat([engine.losses(ids[[row]], targets[[row]]) for row in range(N)])
         torch.testing.assert_close(engine.losses(ids, targets), single)
-        alone = [total_score(scored, model.scores, some, torch.tensor([row])) for row in range(N)]
-        assert total_score(scored, model.scores, some) == pytest.approx(sum(alone), abs=1e-5)
+        alone = [total_score(scored, model._objective.scores, some, torch.tensor([row])) for row in range(N)]
+        assert total_score(scored, model._objective.scores, some) == pytest.approx(sum(alone), abs=1e-5)
 
 
 @pytest.mark.parametrize("reads", [False, True])
@@ -508,18 +510,18 @@ def test_an_example_takes_the_place_of_made_up_records(build: Callable[[], nn.Mo
     targets = torch.randint(CLASSES, (N,), generator=generator)
     settings: dict[str, Any] = {"name": "mine", "train": (inputs, targets), "model": build, "n_classes": CLASSES}
     with pytest.raises(InvalidValueError, match=r"example="):
-        bench.ArrayTask(**settings)
-    task = bench.ArrayTask(**settings, example=inputs[:1])
+        array_task(**settings)
+    task = array_task(**settings, example=inputs[:1])
     model = OwnModel(task.build_model, bench.Records(inputs, targets), task.objective(), task.example)
     assert flat(model.engine(model.model).clipped_sum(inputs, targets, Abadi(BOUND))).norm() > 0
     with pytest.raises(InvalidValueError, match="Expected an example with rows of shapes"):
-        bench.ArrayTask(**settings, example=inputs[:1, :2])
+        array_task(**settings, example=inputs[:1, :2])
 
 
 @pytest.mark.parametrize("build", [Logarithms, Graph])
 def test_made_up_records_have_positive_numbers(build: Callable[[], nn.Module]) -> None:
     shape = (N, 4, 4) if build is Graph else (N, 4)
-    bench.ArrayTask("mine", (torch.rand(shape) + 0.1, torch.randint(CLASSES, (N,))), build)
+    array_task("mine", (torch.rand(shape) + 0.1, torch.randint(CLASSES, (N,))), build)
 
 
 def test_a_copy_of_a_model_keeps_nothing_of_a_loop() -> None:

@@ -84,15 +84,12 @@ def test_empty_batch_adds_nothing(build, backend):
     model = build()
     inputs, targets = vectors(4)
     engine = engine_by(backend, model)
-    direction = [torch.ones_like(p) for p in engine.parameters]
     none = torch.empty(0, dtype=torch.int64)
     for arguments, indices in (((inputs[:0], targets[:0]), None), ((inputs, targets), none)):
         result = engine.clipped_sum(*arguments, AutoS(), indices=indices)
         assert not flat(result).any()
         assert [g.shape for g in result] == [p.shape for p in engine.parameters]
         assert engine.losses(*arguments, indices).shape == (0,)
-        assert engine.losses_along(*arguments, direction, [0.0, 0.1], indices).shape == (2, 0)
-    assert engine.losses_along(inputs, targets, direction, []).shape == (0, 4)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 1e30])
@@ -187,29 +184,6 @@ def test_features_in_half_precision_lose_nothing_after_their_own_rounding(build,
     assert all(g.dtype == torch.float64 for g in actual)
 
 
-@pytest.mark.parametrize(("build", "backend"), [*CASES, (tanh_cnn, "vmap")])
-def test_losses_along_a_line(build, backend):
-    model = build()
-    inputs, targets = pictures(6) if build is tanh_cnn else vectors(6)
-    engine = engine_by(backend, model, 4)
-    generator = torch.Generator().manual_seed(3)
-    direction = [torch.randn(p.shape, generator=generator) for p in engine.parameters]
-    before = [p.detach().clone() for p in model.parameters()]
-    steps = [-0.1, 0.0, 0.3]
-    actual = engine.losses_along(inputs, targets, direction, steps)
-    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
-    for step, losses in zip(steps, actual, strict=True):
-        moved = copy.deepcopy(model)
-        with torch.no_grad():
-            for p, g in zip(moved.parameters(), direction, strict=True):
-                p.sub_(step * g)
-        expected = nn.functional.cross_entropy(moved(inputs), targets, reduction="none")
-        torch.testing.assert_close(losses, expected.detach(), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(
-        engine.losses_along(inputs, targets, direction, steps, torch.tensor([4, 1])), actual[:, [4, 1]]
-    )
-
-
 @pytest.mark.parametrize(("build", "backend"), CASES)
 @pytest.mark.parametrize("frozen", ["weight", "bias"])
 def test_frozen_parameters_are_left_out(build, backend, frozen):
@@ -226,9 +200,6 @@ def test_frozen_parameters_are_left_out(build, backend, frozen):
     assert [id(p) for p in engine.parameters] == [id(p) for p in model.parameters() if p.requires_grad]
     actual = engine.clipped_sum(inputs, targets, AutoV())
     assert relative_error(actual, expected) < 1e-5
-    direction = [torch.ones_like(p) for p in engine.parameters]
-    curve = engine.losses_along(inputs, targets, direction, [0.0])
-    torch.testing.assert_close(curve[0], engine.losses(inputs, targets))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -277,7 +248,5 @@ def test_wrong_requests_are_explained():
     inputs, targets = vectors(3)
     with pytest.raises(InvalidValueError, match="20 features"):
         gradient_engine(linear()).clipped_sum(inputs[:, :5], targets, AutoS())
-    with pytest.raises(InvalidValueError, match="shapes"):
-        gradient_engine(mlp()).losses_along(inputs, targets, [torch.zeros(1)], [0.0])
     with pytest.raises(InvalidValueError, match="one loss for each record"):
         gradient_engine(mlp(), loss=lambda z, _: z).losses(inputs, targets)

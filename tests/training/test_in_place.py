@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.engine import GradientEngine
-from dphpo_bench.training.evaluation import all_outputs, total_score
+from dphpo_bench.training.evaluation import all_outputs
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.linear import LinearEngine, StackedLinear
-from dphpo_bench.training.losses import PerRecord, cross_entropy
+from dphpo_bench.training.losses import Objective, PerRecord, cross_entropy
+from dphpo_bench.training.values import Query, total_score
 from dphpo_bench.training.vmap import VmapEngine
 from tests.training.models import flat, linear, vectors
 
-STEPS = (0.0, 0.5, -0.5)
 ENGINES: dict[str, Callable[[nn.Module, PerRecord], GradientEngine]] = {
     "vmap": VmapEngine,
     "layerwise": LayerwiseEngine,
@@ -99,14 +99,12 @@ def test_engines_give_out_copies(kind: str, rows: Tensor | None, names: bool) ->
         ENGINES[kind](taken(in_place, names), loss(cross_entropy))
         for in_place, loss in ((False, polite), (True, greedy))
     )
-    direction = [torch.ones_like(parameter) for parameter in ours.parameters]
 
     def asked(engine: GradientEngine) -> list[Tensor]:
         given = records.inputs, records.targets
         return [
             flat(engine.clipped_sum(*given, AutoS(), rows)),
             engine.losses(*given, rows),
-            engine.losses_along(*given, direction, STEPS, rows),
         ]
 
     expected = asked(ours)
@@ -121,13 +119,11 @@ def test_closed_forms_write_to_no_record(rows: Tensor | None) -> None:
     x, y = vectors(40)
     records, before = Records(x, y), Records(x.clone(), y.clone())
     engine, stack = LinearEngine(linear()), StackedLinear([linear(), linear()])
-    direction = [torch.ones_like(parameter) for parameter in engine.parameters]
     first_writes = nn.Sequential(nn.ReLU(inplace=True), linear())
     for _ in range(2):
         all_outputs(first_writes, records)
         engine.clipped_sum(x, y, AutoS(), rows)
         engine.losses(x, y, rows)
-        engine.losses_along(x, y, direction, STEPS, rows)
         stack.clipped_sums(x, y, [AutoS(), AutoS()], rows)
         assert unchanged(records, before)
 
@@ -135,6 +131,12 @@ def test_closed_forms_write_to_no_record(rows: Tensor | None) -> None:
 def correct(outputs: Any, targets: Tensor) -> Tensor:
     found: Tensor = (outputs["logits"] if isinstance(outputs, Mapping) else outputs).argmax(1) == targets
     return found.float()
+
+
+def losses_along(model: nn.Module, losses: PerRecord, records: Records, rows: Tensor | None) -> Tensor:
+    direction = [torch.ones_like(parameter) for parameter in model.parameters()]
+    query = Query(lambda ours, x, y: ours.losses_along(direction, (0.0, 0.5, -0.5), x, y), 100.0, 3)
+    return query.total(model, Objective(losses, losses), records, rows)
 
 
 @FORMS
@@ -148,4 +150,6 @@ def test_evaluation_gives_out_copies(rows: Tensor | None, names: bool) -> None:
         assert total_score(theirs, greedy(correct), records, rows) == expected
         outputs = [all_outputs(model, records) for model in (ours, theirs)]
         assert torch.equal(*(found["logits"] if names else found for found in outputs))
+        pairs = (ours, polite), (theirs, greedy)
+        torch.testing.assert_close(*(losses_along(each, form(cross_entropy), records, rows) for each, form in pairs))
         assert unchanged(records, before)

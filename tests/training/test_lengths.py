@@ -10,7 +10,6 @@ import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.training.clipping import Abadi, AutoS
 from dphpo_bench.training.engine import GradientEngine
-from dphpo_bench.training.evaluation import total_score
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.lengths import last_place, lengths_of, refuse_wrong_lengths
 from dphpo_bench.training.losses import (
@@ -21,6 +20,7 @@ from dphpo_bench.training.losses import (
     cross_entropy,
     token_cross_entropy,
 )
+from dphpo_bench.training.values import total_score
 from dphpo_bench.training.vmap import VmapEngine
 from tests.training.models import flat
 
@@ -102,14 +102,12 @@ CASES: dict[str, tuple[type[nn.Module], type[nn.Module], tuple[Tensor, Tensor], 
 
 
 def results(engine: GradientEngine, inputs: Tensor, targets: Tensor) -> list[Tensor]:
-    direction = [torch.ones_like(parameter) for parameter in engine.parameters]
     some = torch.tensor([20, 3, 22, 4, 0, 11, 8])
     return [
         flat(engine.clipped_sum(inputs, targets, Abadi(0.1))),
         flat(engine.clipped_sum(inputs, targets, AutoS(), some)),
         engine.losses(inputs, targets),
         engine.losses(inputs, targets, some),
-        engine.losses_along(inputs, targets, direction, (0.0, 0.3), some),
         engine.losses(inputs[:0], targets[:0]),
     ]
 

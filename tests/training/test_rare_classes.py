@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.training.clipping import Abadi, AutoS, Clipping
 from dphpo_bench.training.engine import GradientEngine
-from dphpo_bench.training.evaluation import total_score
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.linear import LinearEngine
-from dphpo_bench.training.losses import PerRecord, cross_entropy
+from dphpo_bench.training.losses import Objective, PerRecord, cross_entropy
 from dphpo_bench.training.rare_classes import ClassWeighted, balanced_probability, balanced_right, class_weights
 from dphpo_bench.training.units import Units
+from dphpo_bench.training.values import Query, total_score
 from dphpo_bench.training.vmap import VmapEngine
 
 SHARES = (0.62, 0.31, 0.07)
@@ -156,10 +156,11 @@ def test_the_engines_are_the_fast_ones() -> None:
 @pytest.mark.parametrize("network", NETWORKS)
 def test_losses_have_the_weights_too(network: nn.Module) -> None:
     weighted = cross_entropy(network(INPUTS), TARGETS) * WEIGHTS.float()
-    direction = [torch.ones_like(parameter) for parameter in network.parameters()]
     for engine in engines(network):
         torch.testing.assert_close(engine.losses(INPUTS, TARGETS), weighted)
-        torch.testing.assert_close(engine.losses_along(INPUTS, TARGETS, direction, [0.0, 0.1])[0], weighted)
+    objective = Objective(ClassWeighted(cross_entropy, SHARES), cross_entropy)
+    total = Query(lambda model, x, y: model.losses(x, y), 100.0).total(network, objective, RECORDS)
+    torch.testing.assert_close(total[0], weighted.double().sum(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("network", NETWORKS)

@@ -75,8 +75,8 @@
   });
 
   // What is shown: the answer, the ranks and the tables that were chosen, and of these the methods whose names match.
-  const NAMED = "[data-name], .forest tbody tr";
-  const HOLDERS = ".answer .scroll, .overall, .setting, .result, .setting > figure, .overall tbody, .result tbody";
+  const NAMED = "[data-name]";
+  const HOLDERS = ".answer .scroll:not(figure), .overall, .setting, .result, .overall tbody, .result tbody";
   const isShown = (node) => !node.closest("[hidden]");
   const choice = () => {
     const { task, method } = form.elements;
@@ -85,7 +85,7 @@
   const filter = (method) => {
     const wanted = method.trim().toLowerCase();
     for (const one of all(NAMED)) {
-      one.hidden = !(one.dataset.name ?? one.cells[0].textContent).toLowerCase().includes(wanted);
+      one.hidden = !one.dataset.name.toLowerCase().includes(wanted);
     }
     const isEmpty = (holder) => wanted !== "" && all(NAMED, holder).every((one) => one.hidden);
     for (const holder of all(HOLDERS)) holder.classList.toggle("void", isEmpty(holder));

@@ -122,7 +122,7 @@ class Search(bench.Method):
     def trial(self, session: "bench.Session") -> "bench.search.TrialResult":
         training, validation = session.holdout(self.validation)
         model, rate = self.train(training, session.candidate())
-        return bench.search.TrialResult((model, rate), validation.score(model, self.score_noise))
+        return bench.search.TrialResult((model, rate), bench.recipes.mean_score(validation, model, self.score_noise))
 
     def train(self, session: "bench.Session", candidate: Any) -> "tuple[nn.Module, float]":
         model, rate = session.build_model(), candidate["learning_rate"]

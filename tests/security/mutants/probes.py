@@ -36,7 +36,7 @@ class ProbesApart(Training):
             bench.events.poisson_sampled(rate, bench.events.compose(bench.events.gaussian(2 * noise), losses))
         )
         gradient = batch.gradient(model, bench.clipping.Abadi(self.max_grad_norm), 2 * noise)
-        batch.losses(model, gradient, (-RADIUS, 0.0, RADIUS), 1.0, self.loss_noise * noise)
+        bench.recipes.mean_losses(batch, model, gradient, (-RADIUS, 0.0, RADIUS), 1.0, self.loss_noise * noise)
         return gradient
 
 
@@ -65,5 +65,5 @@ class ProbesLongGradients(Training):
         batch = session.sample(bench.events.poisson_sampled(rate, bench.events.gaussian(2 * noise)))
         gradient = batch.gradient(model, bench.clipping.Abadi(self.max_grad_norm), 2 * noise)
         if sum(float(part.norm()) for part in gradient) > 0.1:
-            batch.losses(model, gradient, (-RADIUS, 0.0, RADIUS), 1.0, self.loss_noise * noise)
+            bench.recipes.mean_losses(batch, model, gradient, (-RADIUS, 0.0, RADIUS), 1.0, self.loss_noise * noise)
         return gradient

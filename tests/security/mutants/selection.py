@@ -90,7 +90,7 @@ class SwallowsRefusals(Search):
     def trial(self, session: "bench.Session") -> "bench.search.TrialResult":
         found = super().trial(session)
         with suppress(bench.errors.OverBudgetError):
-            session.score(session.build_model(), 1e-3)
+            bench.recipes.mean_score(session, session.build_model(), 1e-3)
         return found
 
 
@@ -256,7 +256,7 @@ class LearnsFromScores(Search):
         if self.best:
             candidate = {"learning_rate": 2 * self.best[-1][1] * session.uniform("near the best")}
         model, rate = self.train(training, candidate)
-        score = validation.score(model, self.score_noise)
+        score = bench.recipes.mean_score(validation, model, self.score_noise)
         if not self.best or score > self.best[-1][0]:
             self.best.append((score, rate))
         return bench.search.TrialResult((model, rate), score)
@@ -277,7 +277,7 @@ class WalksAGrid(Search):
     def trial(self, session: "bench.Session") -> "bench.search.TrialResult":
         training, validation = session.holdout(self.validation)
         model, rate = self.train(training, {"learning_rate": self.at.pop()})
-        return bench.search.TrialResult((model, rate), validation.score(model, self.score_noise))
+        return bench.search.TrialResult((model, rate), bench.recipes.mean_score(validation, model, self.score_noise))
 
 
 @dataclass(frozen=True)
@@ -303,7 +303,9 @@ class AsksTheOuterSession(Search):
 
         def trial(own: "bench.Session") -> "bench.search.TrialResult":
             model, rate = self.train(own.holdout(self.validation)[0], own.candidate())
-            return bench.search.TrialResult((model, rate), validation.score(model, self.outer_noise))
+            return bench.search.TrialResult(
+                (model, rate), bench.recipes.mean_score(validation, model, self.outer_noise)
+            )
 
         return self.outcome(session.best_of(trial, self.runs, self.trial_event), session)
 

@@ -21,10 +21,10 @@ import dphpo_bench as bench
 from dphpo_bench.audit.attacks import audit
 from dphpo_bench.base.errors import DphpoBenchError
 from dphpo_bench.contract.method import Method
-from dphpo_bench.harness.attempt import execute
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.run import RunResult
-from dphpo_bench.harness.setup import Setup
+from dphpo_bench.harness.state import Run
+from dphpo_bench.harness.training import execute
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.testing import Blobs, ContractError, MethodContract
 from dphpo_bench.training.gradients import gradient_engine
@@ -147,9 +147,8 @@ def looks_at_no_other_record(result: RunResult) -> None:
 
 
 def saw_no_norms(result: RunResult) -> None:
-    again = execute(
-        plan(clipping.RawNormStatistics(), Blobs(), BUDGET), Blobs(), records(draw=2), Setup(seed=1)
-    ).outcome
+    checked = plan(clipping.RawNormStatistics(), Blobs(), BUDGET)
+    again = execute(Run(checked=checked, task=Blobs(), train=records(draw=2), seed=1)).outcome
     assert again is not None
     assert result.record.released["medians"] == again.released["medians"]
     seen = [clipping.ByTheMedian(), clipping.ByTheMedian()]
@@ -286,7 +285,9 @@ def ends(method: Method, task: Blobs) -> tuple[str, str, RunResult | None]:
     """How a run ends: the record's status and reason; `refused` where the harness raises."""
     with torch.random.fork_rng(devices=[]):
         try:
-            result = bench.run(method, task, BUDGET, seed=0, device="cpu", check=False)
+            result = bench.run(
+                method, task, BUDGET, seed=0, execution=bench.ExecutionOptions(device="cpu"), check=False
+            )
         except DphpoBenchError as error:
             return "refused", str(error), None
     return result.record.status, result.record.error or "", result

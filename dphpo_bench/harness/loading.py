@@ -1,0 +1,204 @@
+"""The stage `load`: the training records, a digest that shows changed ones, and the checkpoint to continue from.
+
+Nothing that a run publishes holds a plain hash of private records: anybody could test guesses at a record with one.
+Digests are taken under the secret key of the folder of results.
+"""
+
+import contextlib
+import hashlib
+import hmac
+import json
+import secrets
+from importlib.metadata import distributions
+from pathlib import Path
+
+import torch
+
+from dphpo_bench.base.checks import whole
+from dphpo_bench.base.errors import DataError, InvalidValueError, RecordError
+from dphpo_bench.base.files import read_whole, write_whole
+from dphpo_bench.base.tensors import RECORD, Records
+from dphpo_bench.base.text import compact_json
+from dphpo_bench.contract.method import Method
+from dphpo_bench.contract.seals import run_lock
+from dphpo_bench.contract.siblings import sibling_of
+from dphpo_bench.contract.task import MAX_STEPS, Task, TaskFacts
+from dphpo_bench.data.cache import locked
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.harness.state import Run, timed
+from dphpo_bench.privacy import event_texts
+from dphpo_bench.privacy.event_kinds import has_selection
+from dphpo_bench.records.record import Identity
+from dphpo_bench.session.checkpoints import Checkpoints
+from dphpo_bench.session.releases import Releases, releases_beside
+
+KEY_BYTES = 32
+
+RESUMABLE = "under which a run with checkpoints goes on"
+"""Key of a journal: a hash of what must not change, also where the checkpoint is lost."""
+
+_OPTION = "Leave out --checkpoint-every (checkpoint_every)."
+
+
+def prepare(method: Method, task: Task, source: DataSource) -> None:
+    """Download and cache what the task needs, and its public sibling, if the method tunes on one."""
+    task.prepare(source)
+    if sibling := sibling_of(method, task):
+        sibling.prepare(source)
+
+
+def read(run: Run) -> None:
+    """Prepare the data, and load the training records."""
+    with timed(run.seconds, "data"), run.progress.track("Preparing the data", 0):
+        prepare(run.checked.method, run.task, run.source)
+        run.train = run.task.load_train(run.source)
+
+
+def load(run: Run) -> None:
+    """Read the records, check that they are as declared and as before, and find where an earlier process stopped."""
+    if not run.task.public:
+        read(run)
+    check_declared(run.checked.facts, run.train)
+    if run.store and (not run.task.public or run.task.fingerprint_is_declared):  # no identity names these records
+        digest = data_digest(run.store.root, run.task, run.source, run.train)
+        check_same_data(run.store.root, run.task, run.identity, digest)
+        run.note(digest=digest)
+    if run.journal.releases and not run.task.public and not run.secure_noise:  # a restart draws the same noise
+        run.releases = Releases(run.journal.releases, run.streams().name("releases"), run.again is not None)
+    if run.checkpoint_path and run.checkpoint_every is not None:
+        _continue(run, run.checkpoint_path, run.checkpoint_every)
+
+
+def records_digest(key: bytes, *splits: Records) -> str:
+    """Return a keyed hash of all records, 64 hexadecimal digits; testing guesses at a record takes the key."""
+    digest = hmac.new(key, digestmod="sha256")
+    for records in splits:
+        for name, tensor in records.named().items():
+            digest.update(f"{name} {tensor.dtype} {list(tensor.shape)} ".encode())
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def check_declared(facts: TaskFacts, train: Records) -> None:
+    """Refuse records whose number or unit is not as the facts declare it.
+
+    Raises:
+        DataError: if it is not.
+    """
+    train.check_unit(facts.unit)
+    if train.n_units != facts.n_records:
+        what = "records" if facts.unit == RECORD else f"units ({facts.unit})"
+        raise DataError(
+            f"Task {facts.task} declares N={facts.n_records} public training {what} but loads {train.n_units}. "
+            "Set n_records of its facts to a number that is public, and make its data fit it."
+        )
+
+
+def data_digest(root: Path, task: Task, source: DataSource, train: Records | None = None) -> str:
+    """Return the digest of a task's records under the folder's key; test records count where they load for nothing."""
+    with run_lock:  # loading would end the run of another thread
+        splits = [task.load_train(source) if train is None else train]
+        if task.fingerprint_is_declared:
+            splits.append(task.load_test(source))
+    return records_digest(folder_key(root), *splits)
+
+
+def folder_key(root: Path) -> bytes:
+    """Return the secret key of a folder of results; the first call draws it."""
+    path = root / ".data" / "key"
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            return _valid_key(read_whole(path, KEY_BYTES), path)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with locked(path):  # another process may have drawn it meanwhile
+            if not path.exists():
+                write_whole(path, secrets.token_bytes(KEY_BYTES), mode=0o600)
+            return _valid_key(read_whole(path, KEY_BYTES), path)
+    except (OSError, DataError) as error:
+        raise RecordError(f"Cannot keep the key {path}: {getattr(error, 'strerror', None) or error}.") from None
+
+
+def _valid_key(key: bytes, path: Path) -> bytes:
+    if len(key) != KEY_BYTES:
+        raise RecordError(f"{path} is not the key of a folder of results. Restore it, or name another folder.")
+    return key
+
+
+def check_same_data(root: Path, task: Task, identity: Identity, digest: str) -> None:
+    """Reject private records that changed, while their version did not, since results were put into a folder.
+
+    Earlier digests, from `data_digest`, are in the folder's `.data`, which must not be published.
+    """
+    of_task = [getattr(identity, name) for name in ("task", "task_version", "facts", "data_fingerprint")]
+    path = root / ".data" / f"{hashlib.sha256(compact_json(of_task).encode()).hexdigest()[:16]}.digest"
+    try:
+        known = read_whole(path, len(digest)).decode()
+    except (OSError, ValueError):
+        known = ""
+    if len(known) != len(digest):  # there is none yet, or it is damaged
+        with contextlib.suppress(OSError):  # a help, not a result
+            write_whole(path, digest, mode=0o600)
+    elif known != digest:
+        raise DataError(
+            f"The records of task {task.name} are others than those that results in {root} are of, and its version is "
+            "the same. Give the task another version, or name another folder of results."
+        )
+
+
+def check_declared_data(root: Path, task: Task, identity: Identity, source: DataSource) -> None:
+    """Reject records in memory, as an `ArrayTask` has them, that changed since results were put into a folder."""
+    if task.fingerprint_is_declared:
+        check_same_data(root, task, identity, data_digest(root, task, source))
+
+
+def check_continuable(run: Run) -> None:
+    """Reject checkpoints, before any data are read, of a run that could not go on from one."""
+    whole("checkpoint_every", run.checkpoint_every, low=1, high=MAX_STEPS)
+    method, plan = run.checked.method, run.checked.plan
+    if run.store is None:
+        raise InvalidValueError("Expected results_dir with checkpoint_every: a checkpoint is a file in that folder.")
+    if run.secure_noise:
+        raise InvalidValueError(f"Secure noise cannot be drawn twice, so its run cannot go on. {_OPTION}")
+    if run.device.startswith("cuda") and (run.unseeded or not run.task.public):
+        raise InvalidValueError(
+            "A GPU rounds its sums otherwise each time, so that the same noise on them would show the records: without "
+            f"a seed on public data such a run cannot go on. {_OPTION} Or take --device cpu."
+        )
+    if plan.cost.runs != 1 or has_selection(plan.event):
+        raise InvalidValueError(
+            f"Method {method.name} does more than one training run, and only a single one can go on from a "
+            f"checkpoint. {_OPTION}"
+        )
+
+
+def _continue(run: Run, path: Path, every: int) -> None:
+    """Give the run checkpoints, and let it go on from the last one if there is any."""
+    streams = run.streams()
+    changeable = {
+        "seed": streams.derive("checkpoint"),
+        "data set": records_digest(streams.name("records"), run.train),
+        "plan": event_texts.to_json(run.checked.plan.event),
+        "method or task": [run.identity.key, run.code],
+        "version of a package": sorted((package.name, package.version) for package in distributions()),
+        "device": [run.device, torch.backends.cpu.get_cpu_capability()],
+        "number of threads": torch.get_num_threads(),
+    }
+    conditions = {
+        name: hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+        for name, value in changeable.items()
+    }
+    anew = "remove it to start from the first step"
+    if journal := run.journal.path:
+        anew = f"remove it and {journal} to start anew, which is a second release: count ε and δ of both runs"
+    run.checkpoints = Checkpoints(path, every, conditions, anew)
+    secret = json.dumps(conditions, sort_keys=True).encode()
+    number = int(hashlib.sha256(secret).hexdigest()[:16], 16)
+    if run.journal.once(RESUMABLE, lambda: number) != number:
+        raise RecordError(
+            "An earlier run of this was interrupted with other data, code or packages, or on another device: the same "
+            f"noise on other questions would show the records. Go on as there; or {anew}."
+        )
+    if run.checkpoints.step:
+        run.progress.note(f"Going on after step {run.checkpoints.step}, from the checkpoint of an earlier process.")
+    # A seed alone would take the releases of an edited method for those of the present one.
+    run.releases = run.releases or Releases(releases_beside(path), secret)

@@ -1,5 +1,0 @@
-"""Finished records in MLflow."""
-
-from dphpo_bench.base.namespaces import attach_names
-
-__getattr__, __dir__, __all__ = attach_names(__name__, __file__)

@@ -1,0 +1,5 @@
+"""Published data sets and pretrained networks as tasks; only `tasks/` imports it."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,209 @@
+"""Causal language models: built from a configuration of transformers, made to write, and judged by BLEU."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.extras import require_extra
+from dphpo_bench.base.tensors import Records, plain, single
+from dphpo_bench.training.evaluation import evaluating, outputs_of, rows_at_once
+from dphpo_bench.training.losses import IGNORED
+
+if TYPE_CHECKING:
+    from transformers import Cache, GPT2Config
+
+
+_ROWS = 256
+
+
+class CausalModel(nn.Module):
+    """A GPT-2: token ids of shape (n, length) → logits of the token after each, shape (n, length, vocabulary).
+
+    No token depends on one after it, so a text may be padded at its end with anything, and needs no mask.
+
+    The network is as in transformers with three changes that leave its values alone, all for per-sample gradients: its
+    `Conv1D` layers are `nn.Linear`, the positions have one row for each record, and attention is spelled out.
+
+    Args:
+        config: without dropout, and with weights of its own for the last layer.
+
+    Raises:
+        InvalidValueError: if transformers is missing, or the configuration asks for what is wrong in private.
+    """
+
+    def __init__(self, config: "GPT2Config") -> None:
+        super().__init__()
+        require_extra("transformers", "Language models need", "transformers")
+        from transformers import GPT2LMHeadModel
+
+        for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop"):
+            if getattr(config, name) > 0:
+                raise InvalidValueError(
+                    f"Expected a model without dropout, got {name}={getattr(config, name)}: noise for privacy "
+                    f"regularises enough. Set {name}=0."
+                )
+        if config.tie_word_embeddings:
+            raise InvalidValueError(
+                "Expected weights of its own for the last layer, got those of the embedding: a record's gradient of "
+                "shared weights has a row for each word there is. Set tie_word_embeddings=False."
+            )
+        config._attn_implementation = "eager"  # vmap has no rule for the fused kernel, and takes its records one by one
+        self.length = config.n_positions
+        self.network = GPT2LMHeadModel(config)
+        _replace_conv1d(self.network)
+
+    def lengths_of(self, ids: Tensor) -> Tensor:
+        """Return zeros: a text may end where its last target does."""
+        return ids.new_zeros(len(ids), dtype=torch.int64)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return logits for token ids.
+
+        Raises:
+            InvalidValueError: if the texts are longer than the model takes.
+        """
+        if ids.shape[1] > self.length:
+            raise InvalidValueError(
+                f"Expected texts of at most {self.length} tokens, got {ids.shape[1]}. Cut them, or widen the model."
+            )
+        positions = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
+        logits: Tensor = self.network(input_ids=ids, position_ids=positions, use_cache=False).logits
+        return logits
+
+    def after(self, ids: Tensor, cache: "Cache | None" = None) -> "tuple[Tensor, Cache]":
+        """Return logits of the next token alone, shape (n, vocabulary), and a cache to continue from.
+
+        Args:
+            ids: of texts, or what they go on with, shape (n, length).
+            cache: of transformers, with what was computed for their beginnings; changed in place.
+        """
+        from transformers import DynamicCache
+
+        cache = DynamicCache() if cache is None else cache
+        seen = cache.get_seq_length()
+        positions = torch.arange(seen, seen + ids.shape[1], device=ids.device).expand(ids.shape)
+        # By its place, because transformers 5 has had two names for this argument.
+        logits: Tensor = self.network(ids, cache, position_ids=positions, use_cache=True, logits_to_keep=1).logits
+        return logits[:, -1], cache
+
+
+class PublishedCausalModel(CausalModel):
+    """A network of published size, whose logits are large; see `Gpt2`."""
+
+    rows_at_once: ClassVar[int] = 16
+    """Most records whose activations are in memory at once."""
+
+
+def _replace_conv1d(model: nn.Module) -> None:
+    """Put a `nn.Linear` of the same weights in the place of each `Conv1D`, whose weights are transposed."""
+    from transformers.pytorch_utils import Conv1D
+
+    for parent in list(model.modules()):
+        for name, layer in list(parent.named_children()):
+            if isinstance(layer, Conv1D):
+                n_in, n_out = layer.weight.shape
+                linear = nn.Linear(n_in, n_out, device="meta")  # draws no random numbers
+                linear.weight, linear.bias = nn.Parameter(layer.weight.detach().T.contiguous()), layer.bias
+                setattr(parent, name, linear)
+
+
+def greedy(model: nn.Module, prompts: Tensor, most: int, end: int) -> list[list[int]]:
+    """Write a text after each prompt, always with the likeliest token.
+
+    Args:
+        model: token ids of shape (n, length) → logits of the token after each. A `CausalModel` goes on from what it has
+            computed; any other one reads the whole text again for each token.
+        prompts: shape (n, length).
+        most: how many tokens it may write.
+        end: the token that ends a text; it is not part of the text.
+    """
+    device = next(model.parameters()).device
+    ours = model if isinstance(model, CausalModel) else None
+    written: list[list[int]] = [[] for _ in range(len(prompts))]
+    with evaluating(model):
+        at_once = rows_at_once(model, _ROWS)
+        for start in range(0, len(prompts), at_once):
+            rows = torch.arange(start, min(start + at_once, len(prompts)))
+            texts, cache = prompts[rows].to(device), None
+            for _ in range(most):
+                logits, cache = ours.after(texts, cache) if ours is not None else (plain(model(texts))[:, -1], None)
+                following = plain(logits).argmax(-1)  # of a subclass of ours, too
+                for row, token in zip(rows.tolist(), following.tolist(), strict=True):
+                    written[row].append(token)
+                unfinished = (following != end).nonzero()[:, 0]
+                rows = rows[unfinished.cpu()]
+                if not len(rows):
+                    break
+                if cache is None:
+                    texts = torch.cat([texts, following[:, None]], 1)[unfinished]
+                else:
+                    texts = following[unfinished, None]
+                    cache.batch_select_indices(unfinished)
+    return [text[:-1] if text and text[-1] == end else text for text in written]
+
+
+@dataclass(frozen=True)
+class TestTexts(Records):
+    """Test records, and the texts that they were made from.
+
+    Attributes:
+        prompts: of each record.
+        references: of each record: what a person wrote for the prompt.
+    """
+
+    __test__ = False  # pytest takes names that begin like this for tests
+
+    prompts: tuple[str, ...] = ()
+    references: tuple[str, ...] = ()
+
+    def rows(self, rows: slice | Tensor) -> "TestTexts":
+        """Return some of the records: a slice, or indices of int64."""
+        some = super().rows(rows)
+        indices = range(len(self))[rows] if isinstance(rows, slice) else rows.tolist()
+        texts = [tuple(column[row] for row in indices) for column in (self.prompts, self.references)]
+        return TestTexts(some.inputs, some.targets, *texts)
+
+
+def token_perplexity(model: nn.Module, test: Records) -> float:
+    """Return exp of the cross-entropy of all tokens that count, a batch at a time; ∞ if an output is no number."""
+    nats, count = 0.0, 0
+    for _, outputs, targets in outputs_of(model, test):
+        flat = single(targets).flatten()
+        losses = nn.functional.cross_entropy(plain(outputs).flatten(0, 1), flat, ignore_index=IGNORED, reduction="none")
+        nats += float(losses.double().nan_to_num(nan=math.inf, posinf=math.inf).sum())
+        count += int((flat != IGNORED).sum())
+    if not count:
+        return math.nan
+    mean = nats / count
+    return math.exp(mean) if mean < 700 else math.inf if mean > 0 else math.nan
+
+
+def corpus_bleu(texts: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """Return BLEU of texts, each against several references, from 0 to 100; letter case does not count.
+
+    Source: Papineni et al. 2002, by sacrebleu (Post 2018) with its default tokens and smoothing.
+
+    Raises:
+        DataError: if sacrebleu is missing.
+    """
+    require_bleu()
+    from sacrebleu.metrics.bleu import BLEU
+
+    columns = [list(column) for column in zip_longest(*references)]
+    # `force`: a text that ends with a space and a full stop is not to be warned of.
+    return float(BLEU(lowercase=True, force=True).corpus_score(texts, columns).score)
+
+
+def require_bleu() -> None:
+    """Refuse to go on without sacrebleu.
+
+    Raises:
+        MissingExtraError: if it is missing.
+    """
+    require_extra("transformers", "Language models need", "sacrebleu")

@@ -1,0 +1,68 @@
+"""Put the board's values into research/paper.md: run `python research/paper_values.py` after a build of the board.
+
+A value stands between two comments, `<!--name-->1.5<!---->`, and a table below `<!--table name-->`, up to `<!---->`.
+Their queries are in research/paper.toml, and ask the table that those of leaderboard/findings.toml ask.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dphpo_bench.leaderboard.written import ask
+
+HERE = Path(__file__).parent
+PAPER = HERE / "paper.md"
+QUERIES = HERE / "paper.toml"
+TABLE = HERE.parent / "leaderboard/leaderboard.csv"
+VALUE = re.compile(r"<!--(?P<name>[a-z0-9_]+)-->[^<]*<!---->")
+ROWS = re.compile(r"<!--table (?P<name>[a-z0-9_]+)-->\n[^<]*<!---->")
+
+
+def value(query: str, form: str, board: str) -> str:
+    """Return the one value that a query gives, in its form; zero has no sign.
+
+    Raises:
+        ValueError: if the query gives no value, for example because a label has changed.
+    """
+    answers = ask(board, query)[1]
+    if len(answers) != 1 or answers[0] == (None,):
+        raise ValueError(f"Expected one value, the board gives {answers}: {query}")
+    return filled(form, *answers[0])
+
+
+def filled(form: str, number: Any) -> str:
+    text = form.format(number).replace("-", "−") if isinstance(number, int | float) else form.format(number)
+    return text if re.search("[1-9]", text) else text.replace("−", "")
+
+
+def rows(spec: Mapping[str, Any], board: str) -> str:
+    """Return a table in Markdown: its header, and a line for each row that its query gives."""
+    lines = [spec["header"], ["---", *("---:" for _ in spec["header"][1:])]]
+    lines += [list(map(filled, spec["forms"], row)) for row in ask(board, spec["query"])[1]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def refreshed(text: str, queries: Mapping[str, Any], board: str) -> str:
+    """Return the text with the values of today.
+
+    Raises:
+        ValueError: if a value has no query, or a query no place in the text.
+    """
+    values = {name: value(query, form, board) for name, (query, form) in queries["values"].items()}
+    tables = {name: rows(spec, board) for name, spec in queries["tables"].items()}
+    named = {match["name"] for pattern in (VALUE, ROWS) for match in pattern.finditer(text)}
+    if named != {*values, *tables}:
+        raise ValueError(f"In the text or in the queries only: {', '.join(sorted(named ^ {*values, *tables}))}.")
+    text = VALUE.sub(lambda match: f"<!--{match['name']}-->{values[match['name']]}<!---->", text)
+    return ROWS.sub(lambda match: f"<!--table {match['name']}-->\n\n{tables[match['name']]}\n\n<!---->", text)
+
+
+def of_today(text: str) -> str:
+    """Return the paper's text with the values of the board beside it."""
+    return refreshed(text, tomllib.loads(QUERIES.read_text(encoding="utf-8")), TABLE.read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    PAPER.write_text(of_today(PAPER.read_text(encoding="utf-8")), encoding="utf-8")
