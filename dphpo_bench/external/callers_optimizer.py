@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.external.accountants import CallersAccountant
+from dphpo_bench.external.callers_records import CallersRecords
 from dphpo_bench.external.opacus_parts import accountant_of, draw_secretly, poisson_sampler, refuse_other_releases
 from dphpo_bench.external.processes import place_in_group
 from dphpo_bench.recipes.dp_sgd import trainable
@@ -292,20 +293,27 @@ def _copied(
     return alike
 
 
-def attached(optimizer: Any, loader: Any, accountant: Any, model: nn.Module, planned: Looked) -> CallersOptimizer:
+def attached(
+    optimizer: Any, loader: Any, accountant: Any, records: CallersRecords, planned: Looked
+) -> CallersOptimizer:
     """Return the caller's optimiser, after a check that it, its loader and its accountant do what is planned.
 
     Args:
         optimizer: see `Tuner.attach`, as the next two.
         loader: of a DPOptimizer.
         accountant: which takes in gradients too, if the DPOptimizer tells none of them.
-        model: the caller's.
+        records: with the caller's model.
         planned: the plan.
 
     Raises:
         InvalidValueError: if one of them does not, or is missing. The optimiser is then as it was.
     """
-    ours = CallersOptimizer(optimizer, model)
+    if hasattr(optimizer, "pre_step") and not records.own_model().takes_batches:
+        raise InvalidValueError(
+            "Expected a model for whole batches, which a loop with an optimizer of Opacus has; this one takes a record "
+            "at once, reads values, or mixes records. Attach the optimizer of torch, for tuner.backward()."
+        )
+    ours = CallersOptimizer(optimizer, records.whole)
     try:
         theirs = CallersAccountant(accountant)
         if ours.is_private:

@@ -134,13 +134,7 @@ class DeclaredRun:
     """Declared work: in the account before its first question, recorded at its end.
 
     Args:
-        event: see `declared`, as the next six.
-        budget: as above.
-        name: as above.
-        results_dir: as above.
-        account: as above.
-        unit: as above.
-        n_records: as above.
+        event: and the next six: see `declared`.
         method: name of the method, such as "papernot_steinke" or "dp_sgd".
         what: "selection" or "training".
         parameters: of the method, and whatever else distinguishes two runs of one name; JSON values.
@@ -200,8 +194,7 @@ class DeclaredRun:
         self._event_text = json.dumps(event_texts.to_json(event), sort_keys=True)
 
     def __enter__(self) -> Self:
-        self.open()
-        return self
+        return self.open()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self.finished is None and kind is None:
@@ -211,7 +204,7 @@ class DeclaredRun:
         elif self.finished is None:
             self.finish(status="failed", error=f"{kind.__name__ if kind else ''} ended the block.")
 
-    def open(self) -> None:
+    def open(self) -> Self:
         """Count the work in the account.
 
         Raises:
@@ -228,15 +221,16 @@ class DeclaredRun:
                 stacklevel=4,
             )
             self._begin(Journal())
-            return
+            return self
         self._store.check_writable(self.identity)
-        self._acquire()
+        self._lock = _locked(self._unfinished.with_suffix(".lock"), f"{self._what} {self.name}")
         try:
             self._begin(Journal(self._unfinished))
             self._count()
         except BaseException:
             self.release()
             raise
+        return self
 
     def _begin(self, journal: Journal) -> None:
         hash_ = int(hashlib.sha256(self.identity.key.encode()).hexdigest()[:15], 16)
@@ -316,23 +310,6 @@ class DeclaredRun:
         """A file that its owner only may read, for what must outlive a kill; None without a folder of results."""
         return None if self._store is None else self._unfinished.with_suffix(".state")
 
-    def _acquire(self) -> None:
-        """Lock the name; a process that dies lets go of it."""
-        path = self._unfinished.with_suffix(".lock")
-        lock = FileLock(path, mode=0o600)
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise RecordError(
-                f"The {self._what} {self.name} is under way in another process, or in an earlier call of this one. "
-                "Wait for its end; restart this process, such as a notebook's kernel, if it was interrupted here; or "
-                "name this one anew, which is a release of its own."
-            ) from None
-        except OSError as error:
-            raise RecordError(f"Cannot write {path}: {error.strerror}.") from None
-        self._lock = lock
-
     def release(self) -> None:
         """Let another call of this name go on; journal, state and entry stay."""
         if self._lock:
@@ -403,12 +380,29 @@ class DeclaredRun:
         )
 
 
+def _locked(path: Path, what: str) -> FileLock:
+    """Return the lock of a name, held; a process that dies lets go of it."""
+    lock = FileLock(path, mode=0o600)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise RecordError(
+            f"The {what} is under way in another process, or in an earlier call of this one. Wait for its end; restart "
+            "this process, such as a notebook's kernel, if it was interrupted here; or name this one anew, which is a "
+            "release of its own."
+        ) from None
+    except OSError as error:
+        raise RecordError(f"Cannot write {path}: {error.strerror}.") from None
+    return lock
+
+
 @typed
 def steps_within(budget: PrivacyBudget, sample_rate: float, noise_multiplier: float) -> int:
     """Return the largest number of steps of DP-SGD within a budget, at most 100 million.
 
         >>> steps_within(PrivacyBudget(3, 1e-5), sample_rate=0.01, noise_multiplier=1.0)
-        2713
+        2666
 
     The accountants that compute ε of records check the number that is returned.
 

@@ -118,8 +118,8 @@ class StepBudget:
         self.steps = covered if most < 0 else int(min(covered, most))
         parameters = {"sample_rate": rate, "steps": self.steps, "noise_multiplier": self._noise}
         event = dp_sgd_event(rate, self.steps, self._noise)
-        self._run = DeclaredRun(event, self._budget, parameters=parameters, **self._declared)
-        in_first_process(self._run.open)
+        run = self._run = DeclaredRun(event, self._budget, parameters=parameters, **self._declared)
+        in_first_process(lambda: run.open().streams)
         draw_secretly(private, sampler)
         self._model = model
 

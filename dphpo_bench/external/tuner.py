@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from annotated_types import Interval
 from torch import Tensor, nn
@@ -31,9 +31,6 @@ from dphpo_bench.training.clipping import parse_clipping
 from dphpo_bench.training.optimizers import UpdateRule
 from dphpo_bench.training.randomness import Streams
 
-if TYPE_CHECKING:
-    from dp_accounting.dp_event import DpEvent
-
 _MAX_STEPS = 10**6
 
 _INNER = ("_module", "_orig_mod", "module")
@@ -45,12 +42,7 @@ class Tuner:
 
     The gradients are yours: of an Opacus `DPOptimizer` that the tuner is attached to, or of `backward`. The tuner sets
     each step's length from a few noisy queries to the records and from the gradients, as the method does
-    (docs/hyfreedp.md). Its releases and the gradients are one event, `event`, within the budget.
-
-        with Tuner(model, data, losses, sample_rate=1 / len(loader), steps=T, budget=..., name=...) as tuner:
-            ... = engine.make_private(..., noise_multiplier=tuner.noise_multiplier)
-            tuner.attach(optimizer, loader, engine.accountant)
-            for x, y in loader: loss(model(x), y).backward(); tuner.step()
+    (docs/hyfreedp.md; docs/own_loop.md has loops). Its releases and the gradients are one event within the budget.
 
     The end of the block calls `finish`; an exception that leaves it ends the training with a record of status "failed".
     Nothing is counted before the first step. From there on the training counts as a whole, whether it is finished or
@@ -78,6 +70,9 @@ class Tuner:
 
     Attributes:
         planned: what the training releases, and when.
+        event: of the whole training: gradients and queries.
+        steps: T.
+        noise_multiplier: of the gradients, for `make_private`.
         learning_rate: of the latest step; NaN before the first.
         path: what the gradients said, and the learning rate after it.
         steps_taken: number of steps so far; a virtual step of a `BatchMemoryManager` is none.
@@ -118,26 +113,10 @@ class Tuner:
         self.planned = Looked.calibrated(
             budget, sample_rate, steps, n, share=share, regression=regression, optimizer="SGD", scaled=True
         )
-        parameters: dict[str, Any] = {
-            "sample_rate": sample_rate,
-            "steps": steps,
-            "noise_multiplier": self.planned.noise_multiplier,
-            "share": share,
-            "averaging": averaging,
-            "clipping": clipping,
-            "regression": regression,
-        }
-        self._run = DeclaredRun(
-            self.planned.event,
-            budget,
-            name=name,
-            results_dir=results_dir,
-            account=account,
-            n_records=n,
-            method="hyfreedp",
-            parameters=parameters,
-            training_event=self.planned.training,
-        )
+        self.event, self.steps, self.noise_multiplier = self.planned.event, steps, self.planned.noise_multiplier
+        settings = {"share": share, "averaging": averaging, "clipping": clipping, "regression": regression}
+        where = {"name": name, "results_dir": results_dir, "account": account}
+        self._run = _declared(self.planned, budget, settings, where)
         self._optimizer: CallersOptimizer | None = None
         self._accountant = CallersAccountant(None)
         self._streams: Streams | None = None  # of somebody else's, to compare with the method
@@ -145,21 +124,6 @@ class Tuner:
         self._is_over = self._is_under_way = False
         self.finished: Finished | None = None
         self.steps_taken = 0
-
-    @property
-    def noise_multiplier(self) -> float:
-        """The noise multiplier of the gradients, for `make_private`."""
-        return self.planned.noise_multiplier
-
-    @property
-    def event(self) -> "DpEvent":
-        """The event of the whole training: gradients and queries."""
-        return self.planned.event
-
-    @property
-    def steps(self) -> int:
-        """T."""
-        return self.planned.steps
 
     @property
     def learning_rate(self) -> float:
@@ -187,13 +151,7 @@ class Tuner:
         """
         if self._optimizer or "_tuned" in vars(self):  # which an accountant attached later would not take in
             raise InvalidValueError("Expected one attach() before the first backward() or step(). Make another tuner.")
-        if hasattr(optimizer, "pre_step") and not self._records.own_model().takes_batches:
-            raise InvalidValueError(
-                "Expected a model for whole batches, which a loop with an optimizer of Opacus has; this one takes a "
-                "record at once, looks at values, or mixes records. Attach the optimizer of torch, for "
-                "tuner.backward()."
-            )
-        self._optimizer = attached(optimizer, loader, accountant, self._records.whole, self.planned)
+        self._optimizer = attached(optimizer, loader, accountant, self._records, self.planned)
         self._accountant = CallersAccountant(accountant)
 
     def backward(self) -> None:
@@ -245,11 +203,7 @@ class Tuner:
         self.zero_grad()
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002
-        """Clear the gradients, as `step` does by itself. A noisy gradient of `backward` still counts for its step.
-
-        Args:
-            set_to_none: as in torch; gradients are None either way.
-        """
+        """Clear the gradients, as `step` does by itself. A noisy gradient of `backward` still counts for its step."""
         if self._optimizer and self._optimizer.is_private:
             self._optimizer.clear()
             return
@@ -257,13 +211,10 @@ class Tuner:
             weight.grad = None
 
     def finish(self, *, metrics: Mapping[str, float] = MappingProxyType({})) -> Finished | None:
-        """Average the weights, scale the last layer, and write the record.
+        """Average the weights, scale the last layer, and return the record; None in other processes than the first.
 
         Args:
             metrics: of public test records, for the record.
-
-        Returns:
-            The record, its path and the account's report; None in all processes of a group but the first.
 
         Raises:
             InvalidValueError: if no step was taken, this is the second call, or a metric is no number.
@@ -277,10 +228,7 @@ class Tuner:
                 stacklevel=2,
             )
         self._average.copy_to(self._weights)
-        results = self._tuned.results()
-        self._close()
-        if place_in_group()[0] == 0:
-            self.finished = self._run.finish(released=results, metrics=numbers)
+        self._end(released=self._tuned.results(), metrics=numbers)
         return self.finished
 
     def __enter__(self) -> Self:
@@ -288,24 +236,22 @@ class Tuner:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Finish; if an exception leaves the block, write that the training failed."""
-        if self._is_over:
-            return
-        if kind is None:
+        if kind is None and not self._is_over:
             self.finish()
-            return
-        was_counted = "_tuned" in vars(self)
-        self._close()
-        if was_counted and place_in_group()[0] == 0:
+        elif kind is not None and not self._is_over:
             with suppress(DphpoBenchError):  # the exception says more
-                self._run.finish(status="failed", error=f"{kind.__name__} ended the loop.")
+                self._end(status="failed", error=f"{kind.__name__} ended the loop.")
 
-    def _close(self) -> None:
+    def _end(self, **how: Any) -> None:
+        """Let go of optimizer and records; write the record, if the training was counted, in the first process."""
         self._is_over = True
         if self._optimizer:
             self._optimizer.release()
         forget_records(self._records.whole)
         if "_tuned" in vars(self):
             self._tuned.session.close()
+            if place_in_group()[0] == 0:
+                self.finished = self._run.finish(**how)
 
     def _check_open(self) -> None:
         if self._is_over or self.steps_taken >= self.steps:
@@ -329,7 +275,7 @@ class Tuner:
         """The training, which is counted when it begins."""
         optimizer = self._optimizer
         check_equal(self._records.hashes)
-        streams = in_first_process(self._opened)
+        streams = in_first_process(lambda: self._run.open().streams)
         session = open_session(self._records, Ledger(self.event), self._streams or streams)
         # All at once: with releases of other kinds in between, Opacus' PRV accountant takes ten times as long.
         for kind in self.planned.around:
@@ -342,9 +288,19 @@ class Tuner:
             noise = optimizer.noise
         return TunedTraining(self.planned, session, self._records.whole, update, simulated, noise)
 
-    def _opened(self) -> Streams:
-        self._run.open()
-        return self._run.streams
+
+def _declared(planned: Looked, budget: PrivacyBudget, settings: dict[str, Any], where: dict[str, Any]) -> DeclaredRun:
+    """Return what the caller declares of a training."""
+    schedule = {name: getattr(planned, name) for name in ("sample_rate", "steps", "noise_multiplier")}
+    return DeclaredRun(
+        planned.event,
+        budget,
+        n_records=planned.records,
+        method="hyfreedp",
+        parameters={**schedule, **settings},
+        training_event=planned.training,
+        **where,
+    )
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:

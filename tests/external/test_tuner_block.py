@@ -60,7 +60,8 @@ def test_a_block_that_an_error_leaves_fails_and_stays_counted(error: Any, steps:
     assert (entry.status, record.status, record.error) == ("failed", "failed", f"{error.__name__} ended the loop.")
     assert record.privacy is not None
     assert record.privacy.epsilon == pytest.approx(bench.account(tmp_path).totals[0].together)
-    assert tuner.finished is None
+    assert tuner.finished is not None
+    assert tuner.finished.record == record
 
 
 @pytest.mark.parametrize("by_opacus", [False, True])
@@ -74,7 +75,7 @@ def test_a_loop_holds_the_tuner_as_its_optimiser(by_opacus: bool) -> None:
     optimizer = tuner
     for _ in range(2):
         functional.cross_entropy(module(TRAIN.inputs[:50]), TRAIN.targets[:50]).backward()  # of an evaluation
-        optimizer.zero_grad(set_to_none=False)
+        optimizer.zero_grad()
         assert not any(weight.grad is not None and weight.grad.any() for weight in model.parameters())
         if by_opacus:
             functional.cross_entropy(module(TRAIN.inputs[:50]), TRAIN.targets[:50]).backward()
