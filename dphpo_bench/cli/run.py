@@ -192,7 +192,7 @@ def audit_command(
     check_arguments(on, private_records=private_records, **sizes)
 
     from dphpo_bench.audit.attacks import audit, recorded, size_of
-    from dphpo_bench.base.meter import Meter
+    from dphpo_bench.base.progress import Meter
     from dphpo_bench.base.terminal import make_progress
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.account import Entry

@@ -10,8 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import AccountError, InvalidValueError
-from dphpo_bench.base.meter import Meter
-from dphpo_bench.base.progress import NullProgress, Progress
+from dphpo_bench.base.progress import Meter, NullProgress, Progress
 from dphpo_bench.contract.method import Outcome
 from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
@@ -104,7 +103,7 @@ class Run:
     def __post_init__(self) -> None:
         if not self.secure_noise:
             return
-        from dphpo_bench.training.secure_noise import require_opendp
+        from dphpo_bench.training.noise import require_opendp
 
         if self.seed is not None:
             raise InvalidValueError(

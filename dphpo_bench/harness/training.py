@@ -5,8 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import DphpoBenchError, OverBudgetError, UnsupportedEventError
-from dphpo_bench.base.meter import Meter
-from dphpo_bench.base.progress import NullProgress, Progress
+from dphpo_bench.base.progress import Meter, NullProgress, Progress
 from dphpo_bench.contract.method import Outcome
 from dphpo_bench.contract.seals import sealed
 from dphpo_bench.contract.siblings import refuse_shared, sibling_of
