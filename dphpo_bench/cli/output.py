@@ -8,7 +8,7 @@ from contextlib import suppress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from dphpo_bench.base.encodings import encodable
+from dphpo_bench.base.terminal import encodable
 from dphpo_bench.base.text import finite_json, one_line
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ import shlex
 import sys
 import time
 from dataclasses import asdict
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +13,7 @@ from dphpo_bench.base.displays import flat
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.base.text import count, unknown_name_message, value_text
 from dphpo_bench.cli import options
-from dphpo_bench.cli.output import Columns, facts, say, show, show_json, table
+from dphpo_bench.cli.output import columns_of, facts, say, show, show_json, table
 
 if TYPE_CHECKING:
     from dphpo_bench.contract.method import Method
@@ -33,38 +32,27 @@ def list_command(as_json: options.JsonOption = False) -> None:
     """List methods and tasks, the tasks' models and the public ones they start from, and where plug-ins come from."""
     from dphpo_bench.contract.registry import methods, tasks
 
-    plug_ins: dict[str, list[dict[str, Any]]] = {
-        "methods": [
-            {"name": name, "summary": item.cls.summary, "origin": item.origin} for name, item in methods().items()
-        ],
-        "tasks": [
-            {
-                "name": name,
-                "summary": item.cls.summary,
-                "origin": item.origin,
-                "models": list(item.cls.models),
-                "pretrained": _pretrained_models(item.cls),
-            }
-            for name, item in tasks().items()
-        ],
-    }
+    def row(name: str, item: Any) -> dict[str, Any]:
+        return {"name": name, "summary": item.cls.summary, "origin": item.origin}
+
+    of_tasks = [
+        row(name, item) | {"models": list(item.cls.models), "pretrained": _pretrained_models(item.cls)}
+        for name, item in tasks().loaded().items()
+    ]
+    plug_ins = {"methods": [row(name, item) for name, item in methods().loaded().items()], "tasks": of_tasks}
     if as_json:
         show_json(plug_ins)
         return
     for kind, rows in plug_ins.items():
+        say(kind.capitalize())
         width = max((len(row["name"]) for row in rows), default=0)
-        lines = [kind.capitalize()]
-        for row in rows:
-            lines.append(f"  {row['name']:<{width}}  {row['summary']}  [{row['origin']}]")
-            if kind == "tasks":
-                seen = {True: ", which has seen the task's records", False: ""}
-                texts = [f"models: {', '.join(row['models'])}"]
-                texts += [
-                    f"{', '.join(each['models'])}: on {each['name']}{seen[each['has_seen_records']]}"
-                    for each in row["pretrained"]
-                ]
-                lines += [f"  {'':<{width}}    {text}" for text in texts]
-        say("\n".join(lines))
+        for plug_in in rows:
+            say(f"  {plug_in['name']:<{width}}  {plug_in['summary']}  [{plug_in['origin']}]")
+            if "models" in plug_in:
+                say(f"  {'':<{width}}    models: {', '.join(plug_in['models'])}")
+            for weights in plug_in.get("pretrained", ()):
+                seen = ", which has seen the task's records" if weights["has_seen_records"] else ""
+                say(f"  {'':<{width}}    {', '.join(weights['models'])}: on {weights['name']}{seen}")
     say("More of one: dphpo-bench describe NAME")
 
 
@@ -74,18 +62,13 @@ def data_command(data_dir: options.DataDirOption = None, as_json: options.JsonOp
     from dphpo_bench.data.source import DataSource
 
     source = DataSource.resolve(data_dir)
-    rows = [row for task in tasks().values() for row in _dataset_status(task.cls(), source)]
+    rows = [row for task in tasks().loaded().values() for row in _dataset_status(task.cls(), source)]
     if as_json:
         show_json(rows)
         return
-    columns: Columns = [
-        ("task", itemgetter("task")),
-        ("split", itemgetter("split")),
-        ("rows", lambda row: f"{row['rows']:,}"),
-        ("state", itemgetter("state")),
-        ("where / how to get it", itemgetter("where")),
-    ]
-    show(table(columns, rows, title="Datasets"))
+    cells = [[row["task"], row["split"], f"{row['rows']:,}", row["state"], row["where"]] for row in rows]
+    headers = "task", "split", ">rows", "state", "where / how to get it"
+    show(table(columns_of(headers), cells, title="Datasets"))
 
 
 def describe_command(
@@ -111,9 +94,9 @@ def describe_command(
     of_file = {} if task_file is None else TaskFiles.of([task_file]).tasks
     if task_file is not None and (name is None or name in of_file):
         description = _task_json(options.resolve_task(name, model, task_file), task_file, task_file)
-    elif name in known_methods and model is None:
+    elif name and name in known_methods and model is None:
         description = _method_json(name, known_methods[name])
-    elif name in known_tasks:
+    elif name and name in known_tasks:
         description = _task_json(known_tasks[name].cls(model), known_tasks[name].origin)
     else:
         kind, known = "task", {*known_tasks, *of_file}
@@ -139,10 +122,7 @@ def _method_json(name: str, registered: "Registered[Method]") -> dict[str, Any]:
         "tuning": list(cls.tuning),
         "end_to_end_private": cls.end_to_end_private,
         "explanation": explanation(cls),
-        "parameters": [
-            {"name": field.name, "type": field.kind, "default": field.default, "meaning": field.meaning}
-            for field in parameters(cls)
-        ],
+        "parameters": parameters(cls),
     }
 
 
@@ -188,13 +168,12 @@ def _print(description: dict[str, Any]) -> None:
     rows = [(label.replace("_", " "), text) for label, text in flat(values) if text]
     show(facts(rows, box=None), *([Text(), *map(Text, paragraphs)] if paragraphs else []), Text())
     if parameters:
-        columns: Columns = [
-            ("parameter", itemgetter("name")),
-            ("default", lambda row: "none" if row["default"] is None else value_text(row["default"])),
-            ("what it may be", itemgetter("type")),
-            ("meaning", itemgetter("meaning")),
-        ]
-        lines = table(columns, parameters, plain=True, padding=(0, 1))
+        cells = []
+        for field in parameters:
+            default = "none" if field["default"] is None else value_text(field["default"])
+            cells.append([field["name"], default, field["type"], field["meaning"]])
+        headers = "parameter", "default", "what it may be", "meaning"
+        lines = table(columns_of(headers), cells, plain=True, padding=(0, 1))
         lines.columns[2].max_width = 26
         show(lines)
         say(f"Set one with --set NAME=VALUE: dphpo-bench run -m {name} -t digits --set ...")

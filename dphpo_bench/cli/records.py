@@ -77,7 +77,7 @@ def _values_of(record: "RunRecord") -> dict[str, Any]:
         "further": {name: test.model_dump() for name, test in record.further.items()},
         "constant_guess": record.constant_guess and record.constant_guess.model_dump(),
         "chosen": chosen(record.released),
-        "paths": {path.name: [list(point) for point in path.points] for path in series(record.released)},
+        "paths": {name: [list(point) for point in points] for name, points in series(record.released).items()},
         "tried": tried(record.released),
         "epsilon_quoted": privacy and privacy.epsilon,
         "tuning_share": privacy and privacy.tuning_share,
@@ -116,9 +116,9 @@ def _more_rows(record: "RunRecord") -> Iterator[tuple[str, str]]:
     from dphpo_bench.records.risks import record_risk
     from dphpo_bench.records.statement import releases
 
-    for path in series(record.released):
-        (start, first), (end, last) = path.points[0], path.points[-1]
-        yield f"{one_line(path.name, MAX_VALUE)}, by step", f"{first:.4g} at {start:g}, {last:.4g} at {end:g}"
+    for name, points in series(record.released).items():
+        (start, first), (end, last) = points[0], points[-1]
+        yield f"{one_line(name, MAX_VALUE)}, by step", f"{first:.4g} at {start:g}, {last:.4g} at {end:g}"
     rows = tried(record.released)
     if rows and all(is_number(row.get("score")) for row in rows):
         yield "candidates", f"{len(rows):,}, by score:"
@@ -227,8 +227,7 @@ def account_of(path: Path, record: "RunRecord") -> str | None:
 
 def _state_account(folder: Path, name: str | None, as_json: bool) -> None:
     from dphpo_bench.harness.account import DEFAULT
-    from dphpo_bench.harness.account_report import account
-    from dphpo_bench.harness.account_statement import account_sections, account_title
+    from dphpo_bench.harness.account_report import account, account_sections, account_title
     from dphpo_bench.records.statement import page
 
     report = account(folder, DEFAULT if name is None else name)

@@ -46,10 +46,7 @@ def results_command(
 
     In CSV, a text that a spreadsheet would take for a formula has an apostrophe in front.
     """
-    from dphpo_bench.records import export, reading
-    from dphpo_bench.records.tables import frame
-    from dphpo_bench.records.tables import summary as summarised
-    from dphpo_bench.sweep.extra_runs import REPLAY
+    from dphpo_bench.records import reading, tables
 
     chosen_form = _result_format(form, as_json, output)
     results, skipped = reading.read_results(results_dir)
@@ -57,7 +54,7 @@ def results_command(
         complain(line)
     chosen = reading.select(results, only or [])
     if summary and not only:
-        chosen = [result for result in chosen if result.record.identity.method != REPLAY]
+        chosen = [result for result in chosen if result.record.identity.method != reading.REPLAY]
     nothing = f"No records in {results_dir}{' match --only' if results else ''}."
     if chosen_form == "table":
         on_terminal = output is None and sys.stdout.isatty()
@@ -66,15 +63,15 @@ def results_command(
     else:
         if not chosen:
             complain(nothing)
-        data = summarised(chosen) if summary else frame(chosen)
+        data = tables.summary(chosen) if summary else tables.frame(chosen)
         if chosen_form == "parquet" and output is not None:
-            export.write(output, export.to_parquet(data))
+            tables.write(output, tables.to_parquet(data))
             return
-        text = export.to_csv(data) if chosen_form == "csv" else export.to_json(data)
+        text = tables.to_csv(data) if chosen_form == "csv" else tables.to_json(data)
     if output is None:
         sys.stdout.write(text)
     else:
-        export.write(output, text)
+        tables.write(output, text)
 
 
 def _result_format(form: str | None, as_json: bool, output: Path | None) -> str:

@@ -277,7 +277,7 @@ class DeclaredRun:
     @property
     def identity(self) -> Identity:
         """The identity of the record, but for the run's number."""
-        known = registry.methods().get(self._method)
+        known = registry.methods().working(self._method)
         facts = {
             "accounting": DECLARED,
             "event": hashlib.sha256(self._event_text.encode()).hexdigest()[:16],

@@ -3,8 +3,7 @@
 import warnings
 from typing import Any
 
-from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.extras import require_extra
+from dphpo_bench.base.errors import InvalidValueError, require_extra
 from dphpo_bench.external.trainers import ACCUMULATION, CHOICE, HALF_PRECISION, RAW, StepBudget
 
 require_extra("transformers", "bench.transformers.BudgetCallback needs", "transformers", "accelerate")

@@ -16,9 +16,8 @@ from dphpo_bench.leaderboard.values import Refused
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore, read_record
 from dphpo_bench.sweep.cells import Cell
-from dphpo_bench.sweep.executors import visible_gpus
+from dphpo_bench.sweep.executors import Resources, visible_gpus
 from dphpo_bench.sweep.extra_runs import Workshop
-from dphpo_bench.sweep.resources import Resources
 
 PATIENCE = 10
 """A run may take so many times as long as its record says, and a minute more."""
@@ -45,7 +44,7 @@ def choose(runs: Sequence[Run], count: int) -> list[Run]:
     methods, tasks = registry.methods(), registry.tasks()
 
     def is_here(run: Run) -> bool:
-        method, task = methods.get(run.method), tasks.get(run.setting.task)
+        method, task = methods.working(run.method), tasks.working(run.setting.task)
         if method is None or task is None:
             return False
         return method.cls.version <= run.method_version and task.cls.version <= run.task_version

@@ -288,7 +288,7 @@ class ConstantGuess(_Part):
 
 
 class FurtherMetrics(_Part):
-    """The metrics of a further test; see `contract.further.FurtherTest`.
+    """The metrics of a further test; see `contract.metrics.FurtherTest`.
 
     Attributes:
         about: what was measured. Values are comparable only where it is the same.

@@ -99,7 +99,7 @@ def test_a_seed_of_private_records_is_not_shown() -> None:
     result = bench.run("dp_sgd", TASK, BUDGET, seed=271828, progress=bench.NullProgress())
     for shown in (repr(result), repr(result.record), result._repr_html_()):
         assert "271828" not in shown
-        assert "a secret seed: ok" in shown
+        assert "seed secret: ok" in shown
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 import dphpo_bench as bench
-from dphpo_bench.comparison.result import Comparison
+from dphpo_bench.comparison.compare import Comparison
 from dphpo_bench.records.reading import read_results
 from tests.own_task import array_task
 
