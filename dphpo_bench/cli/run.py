@@ -1,5 +1,6 @@
 """The commands of one procedure: `run`, `plan` and `audit`."""
 
+import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -8,7 +9,7 @@ import typer
 
 from dphpo_bench.base.text import rounded_down
 from dphpo_bench.cli import options
-from dphpo_bench.cli.output import Columns, complain, say, say_json, show, show_facts, show_json, table
+from dphpo_bench.cli.output import Columns, complain, say, show, show_facts, show_json, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,13 +29,7 @@ def run_command(
     task_file: options.TaskFileOption = None,
     epsilon: options.EpsilonOption = 3.0,
     delta: options.DeltaOption = None,
-    seed: Annotated[
-        str | None,
-        typer.Option(
-            metavar="INTEGER|none",
-            help="Repeats a run exactly, its noise included. Default: 0 if the task's data are public, else none.",
-        ),
-    ] = None,
+    seed: options.SeedOption = None,
     secure_noise: Annotated[
         bool, typer.Option("--secure-noise", help="Exact noise from cryptographic generators, without a seed; slow.")
     ] = False,
@@ -89,7 +84,7 @@ def run_command(
     )
     saved = result.save(save_model) if save_model and result.model is not None else None
     if as_json:
-        say_json(result.record.to_json())
+        show_json(json.loads(result.record.to_json()))
     else:
         title, rows = result.record.display(record=result.path, model=saved)
         has_risk = any(label == "as Gaussian DP" for label, _ in rows)
@@ -155,13 +150,7 @@ def audit_command(
         ),
     ] = None,
     confidence: Annotated[float, typer.Option(help="Confidence that the lower bound is right.")] = 0.95,
-    seed: Annotated[
-        str | None,
-        typer.Option(
-            metavar="INTEGER|none",
-            help="Seed of the record, and of canaries, coins and noise. Default: 0 if the data are public, else none.",
-        ),
-    ] = None,
+    seed: options.SeedOption = None,
     private_records: options.PrivateRecordsOption = False,
     account: options.AccountOption = None,
     model: options.ModelOption = None,
