@@ -227,8 +227,7 @@ def account_of(path: Path, record: "RunRecord") -> str | None:
 
 def _state_account(folder: Path, name: str | None, as_json: bool) -> None:
     from dphpo_bench.harness.account import DEFAULT
-    from dphpo_bench.harness.account_report import account
-    from dphpo_bench.harness.account_statement import account_sections, account_title
+    from dphpo_bench.harness.account_report import account, account_sections, account_title
     from dphpo_bench.records.statement import page
 
     report = account(folder, DEFAULT if name is None else name)

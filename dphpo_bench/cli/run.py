@@ -62,7 +62,7 @@ def run_command(
     from dphpo_bench.harness.cache import Cache
     from dphpo_bench.harness.counting import default_seed
     from dphpo_bench.harness.run import AccountOptions, ExecutionOptions, run
-    from dphpo_bench.harness.saving import check_model_path, loading_code
+    from dphpo_bench.harness.trained import check_model_path, loading_code
 
     made_method, made_task, budget = options.resolve(method, task, model, epsilon, delta, settings, task_file)
     if save_model:
@@ -179,7 +179,7 @@ def audit_command(
     check_arguments(on, private_records=private_records, **sizes)
 
     from dphpo_bench.audit.attacks import audit, recorded, size_of
-    from dphpo_bench.base.meter import Meter
+    from dphpo_bench.base.progress import Meter
     from dphpo_bench.base.terminal import make_progress
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.account import Entry

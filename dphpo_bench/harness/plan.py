@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.checks import check_file_name, typed
 from dphpo_bench.base.displays import Display, Displayed
-from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, PlanOverBudgetError, SealedDataError
+from dphpo_bench.base.errors import InvalidValueError, PlanOverBudgetError, SealedDataError
 from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method, Plan
@@ -17,7 +17,6 @@ from dphpo_bench.contract.seals import sealed
 from dphpo_bench.contract.siblings import sibling_of
 from dphpo_bench.contract.task import Task, TaskFacts, usual_delta
 from dphpo_bench.harness.cache import Cache
-from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.privacy.accountants.report import EpsilonReport
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.risk import CERTAIN, Risk
@@ -123,12 +122,7 @@ def plan(
         raise InvalidValueError(f"Expected a PrivacyBudget(epsilon, delta), got {shown(budget, form=repr)}.")
     cache = cache or Cache()
     with sealed() as complaints:
-        try:
-            planned = cache.plan(method, task, budget)
-        except DphpoBenchError:
-            raise
-        except Exception as error:
-            raise InvalidValueError(f"Method {method.name} cannot plan: {reason_of(error)}") from error
+        planned = cache.plan(method, task, budget)
     if complaints:
         raise SealedDataError(complaints[0])
     if type(planned) is not Plan:

@@ -256,9 +256,6 @@ def test_a_network_with_code_of_its_own_is_named_when_it_is_loaded(tmp_path: Pat
         ({"model": lambda: Mine(5)}, bench.errors.DataError, "has another structure than Mine"),
         ({"model": nn.Linear(3, 2)}, bench.errors.DataError, "has another structure than Linear"),
         ({"model": lambda: 3}, bench.errors.InvalidValueError, "to be or to make a torch.nn.Module"),
-        ({"model": nn.Linear}, bench.errors.InvalidValueError, "Cannot make a model of .* Pass a module"),
-        ({"model": 3}, bench.errors.InvalidValueError, "a module or a function that makes one, got 3"),
-        ({"task": nn.Linear(3, 2)}, bench.errors.InvalidValueError, "Expected a task, its name, or model="),
     ):
         with pytest.raises(kind, match=message) as caught:
             bench.load_model(path, **arguments)  # type: ignore[arg-type]
@@ -302,7 +299,7 @@ def test_a_registered_task_makes_its_network(of_table: RunResult, tmp_path: Path
     )
     path = rewritten(replace(of_table, trained=other), tmp_path, {"network": None})
     assert torch.equal(bench.load_model(path).network[0].weight, network[0].weight)  # type: ignore[index]
-    with pytest.raises(bench.errors.DataError, match="a model of task digits, got one of adult"):
+    with pytest.raises(bench.errors.DataError, match="model mlp of task digits, got mlp of adult"):
         bench.load_model(path, "digits")
 
 

@@ -40,17 +40,3 @@ def test_a_number_is_no_budget() -> None:
         bench.run("dp_sgd", task(nn.Linear(4, 2)), 3, seed=0, progress=NullProgress())  # type: ignore[arg-type]
     with pytest.raises(InvalidValueError, match="got epsilon='3'"):
         bench.PrivacyBudget("3", 1e-5)  # type: ignore[arg-type]
-
-
-def test_a_plan_that_raises_says_where() -> None:
-    class Wrong(bench.Method):  # type: ignore[type-arg]
-        name, summary, reference, tuning, end_to_end_private = "wrong", "a test", "none", ("nothing",), True
-
-        def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:  # type: ignore[type-arg]
-            return {}["noise"]
-
-        def run(self, plan: bench.Plan, session: bench.Session) -> bench.Outcome:  # type: ignore[type-arg]
-            raise NotImplementedError
-
-    with pytest.raises(InvalidValueError, match=r"wrong cannot plan: KeyError: 'noise' \(test_unfit_tasks.py:\d+\)"):
-        bench.run(Wrong(), task(nn.Linear(4, 2)), BUDGET, seed=0, progress=NullProgress())
