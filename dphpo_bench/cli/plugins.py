@@ -206,8 +206,8 @@ def _dataset_status(task: "Task", source: "DataSource") -> list[dict[str, Any]]:
     from dphpo_bench.data.datasets import download_command
     from dphpo_bench.data.rows import doubt
 
-    own = {"task": task.name, "split": "all", "rows": task.facts.n_records, "state": "own", "bytes": 0}
-    own |= {"where": "the task brings its records", "licence": "", "source": ""}
+    whole = {"task": task.name, "split": "all", "rows": task.facts.n_records, "state": "own", "bytes": 0}
+    whole |= {"where": "the task brings its records", "licence": "", "source": ""}
     rows = []
     for dataset in task.datasets:
         for split in dataset.published:
@@ -222,8 +222,8 @@ def _dataset_status(task: "Task", source: "DataSource") -> list[dict[str, Any]]:
                 state, where = "missing", f"downloaded on first use from {dataset.published_at}"
             row = {"split": split.name, "rows": split.rows, "state": state, "where": where}
             row |= {"bytes": sum(path.stat().st_size for path in paths)}
-            rows.append(own | row | {"licence": dataset.licence, "source": dataset.homepage})
-    return rows or [own]
+            rows.append(whole | row | {"licence": dataset.licence, "source": dataset.homepage})
+    return rows or [whole]
 
 
 def check_command(
