@@ -103,7 +103,7 @@ class Run:
     def __post_init__(self) -> None:
         if not self.secure_noise:
             return
-        from dphpo_bench.training.secure_noise import require_opendp
+        from dphpo_bench.training.noise import require_opendp
 
         if self.seed is not None:
             raise InvalidValueError(

@@ -16,8 +16,8 @@ from dphpo_bench.base.text import shown
 from dphpo_bench.contract.metrics import OF_CLASSES, OF_NUMBERS, Metric, ModelMetric
 from dphpo_bench.contract.task import Input
 from dphpo_bench.data.labels import Class
-from dphpo_bench.training.failures import ASKS_FOR_EXAMPLE, described, is_about_types
 from dphpo_bench.training.losses import IGNORED, PerRecord, logits, tensors_of
+from dphpo_bench.training.model_checks import ASKS_FOR_EXAMPLE, described
 
 _WEIGHTS = ("weight", "pos_weight")
 
@@ -165,8 +165,7 @@ def accepted(model: nn.Module, records: Records, example: Tensors | None = None)
     parts = records.inputs
     shapes = {name: (1, *part.shape[1:]) for name, part in parts.items()} if isinstance(parts, Mapping) else None
     what = shapes or (1, *records.named()["inputs"].shape[1:])
-    failure = failures[is_about_types(failures[0])]
-    text = f"The model does not accept inputs of shape {what}{described(failure, parts)}"
+    text = f"The model does not accept inputs of shape {what}: {described(failures[-1])}"
     raise InvalidValueError(text if example is not None else f"{text} {ASKS_FOR_EXAMPLE}") from None
 
 

@@ -50,11 +50,11 @@ from dphpo_bench.recipes.searched_run import check_values
 from dphpo_bench.training.augmentation import augmentation_of
 from dphpo_bench.training.functional import copied
 from dphpo_bench.training.losses import Objective
+from dphpo_bench.training.model_checks import refuse_unfit
 from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.rare_classes import balanced_right
 from dphpo_bench.training.structure import weights_hash
 from dphpo_bench.training.target_scale import TargetScale
-from dphpo_bench.training.unfit import refuse_unfit
 
 if TYPE_CHECKING:
     from dphpo_bench.data.source import DataSource

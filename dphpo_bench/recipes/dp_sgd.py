@@ -265,7 +265,7 @@ def training_steps(
         state: what else changes while the loop lasts, such as optimisers, lists and dictionaries; see `Session.steps`.
             None: the run has no checkpoints.
     """
-    from dphpo_bench.training.averaging import WeightAverage
+    from dphpo_bench.training.optimizers import WeightAverage
 
     weights = [trainable(model) for model in models]
     averages = [WeightAverage(trained, decay) for trained, decay in zip(weights, decays, strict=True)]

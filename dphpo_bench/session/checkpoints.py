@@ -24,7 +24,7 @@ from dphpo_bench.session.releases import Releases, releases_beside
 from dphpo_bench.training.snapshots import restore, snapshot
 
 if TYPE_CHECKING:
-    from dphpo_bench.training.secure_noise import AnyGenerator
+    from dphpo_bench.training.noise import AnyGenerator
 
 _DIGEST_BYTES = 32
 

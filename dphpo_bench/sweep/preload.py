@@ -26,7 +26,6 @@ import dphpo_bench.session.batch
 import dphpo_bench.session.sealed
 import dphpo_bench.session.session
 import dphpo_bench.sweep.cells
-import dphpo_bench.training.averaging
 import dphpo_bench.training.gradients
 import dphpo_bench.training.linear
 import dphpo_bench.training.optimizers
