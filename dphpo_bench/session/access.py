@@ -5,7 +5,7 @@ A session made from another one holds the same value with some fields replaced.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
@@ -61,10 +61,10 @@ class Access(Unique):
         ledger: the account that pays for all releases.
         streams: random streams of this session.
         model_streams: streams of initial weights and of parts, which methods compared at one seed share.
+        expected_records: expected number of this session's records, or units; public.
         guard: lets one query at a time see the records. All sessions of a run share it.
         begun: the streams in use, by what seeds them. Shared, too: a stream that starts again repeats its noise.
         counts: number of selections and the like so far. Shared, too.
-        expected_records: expected number of this session's records, or units; public.
         progress: display of long work.
         meter: counts what is computed, in example passes.
         observer: called with each release, if given.
@@ -82,21 +82,21 @@ class Access(Unique):
     ledger: Ledger
     streams: Streams
     model_streams: Streams
-    guard: Guard
-    begun: "dict[bytes, AnyGenerator]"
-    counts: Counter[bytes]
     expected_records: float
-    progress: Progress
-    meter: Meter
-    observer: Observer | None
-    order: Callable[[int], Sequence[int]]
-    checkpoints: Checkpoints | None
-    releases: Releases | None
-    rows: "Tensor | None"
-    scope: Scope
-    within: Scope
-    parts: "dict[Scope, Tensor]"
-    sibling: "Access | None"
+    guard: Guard = field(default_factory=Guard)
+    begun: "dict[bytes, AnyGenerator]" = field(default_factory=dict)
+    counts: Counter[bytes] = field(default_factory=Counter)
+    progress: Progress = field(default_factory=NullProgress)
+    meter: Meter = field(default_factory=Meter)
+    observer: Observer | None = None
+    order: Callable[[int], Sequence[int]] = range
+    checkpoints: Checkpoints | None = None
+    releases: Releases | None = None
+    rows: "Tensor | None" = None
+    scope: Scope = ()
+    within: Scope = ()
+    parts: "dict[Scope, Tensor]" = field(default_factory=dict)
+    sibling: "Access | None" = None
 
     @property
     def n_rows(self) -> int:
