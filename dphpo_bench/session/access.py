@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 
@@ -25,10 +25,9 @@ from dphpo_bench.privacy.holdout import TRAINING, VALIDATION, holdout_name
 from dphpo_bench.privacy.ledger import Ledger, Scope
 from dphpo_bench.session.checkpoints import Checkpoints, Position
 from dphpo_bench.session.guard import Guard
-from dphpo_bench.session.observer import Observer
+from dphpo_bench.session.interfaces import Observer, Unique
 from dphpo_bench.session.raw import RawRecords
 from dphpo_bench.session.releases import OTHER_QUESTION, Releases
-from dphpo_bench.session.unique import Unique
 from dphpo_bench.training.noise import add_gaussian_noise
 from dphpo_bench.training.randomness import Streams, global_randomness
 from dphpo_bench.training.sampling import poisson_sample, uniform
@@ -43,13 +42,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _TRUSTED = "dphpo_bench.recipes.", "dphpo_bench.training."
-
-
-class Account(Protocol):
-    """The account that pays for the queries of a batch."""
-
-    def charge(self, event: "DpEvent") -> None:
-        """Write down a release before it happens; raise `OverBudgetError` if it is not covered."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -11,7 +11,8 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import RECORD, single
 from dphpo_bench.privacy.events import checked_regularisation, compose, gaussian, objective_perturbation
 from dphpo_bench.privacy.objective import NO_GRID
-from dphpo_bench.session.access import Access, Account
+from dphpo_bench.session.access import Access
+from dphpo_bench.session.interfaces import Account
 from dphpo_bench.training.linear import NOT_LINEAR, convex_layer
 from dphpo_bench.training.perturbed_minimum import NotConvergedError, PerturbedLoss, reachable_tolerance, unit_inputs
 

@@ -17,10 +17,8 @@ from dphpo_bench.privacy import event_rules, events
 from dphpo_bench.privacy.ledger import LOCKED, Ledger
 from dphpo_bench.privacy.run_counts import geometric
 from dphpo_bench.session.access import Access, draw_uniform, is_of_recipes
-from dphpo_bench.session.copies import can_be_written, copier
-from dphpo_bench.session.observer import Observer
-from dphpo_bench.session.process_state import process_state
-from dphpo_bench.session.scored import MAX_STACKED_TRIALS, TrialResult
+from dphpo_bench.session.copies import can_be_written, copier, process_state
+from dphpo_bench.session.interfaces import MAX_STACKED_TRIALS, Observer, TrialResult
 from dphpo_bench.training.randomness import Streams, global_randomness
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.search_space import Candidate, Proposals, Space
 from dphpo_bench.contract.task import TaskFacts
-from dphpo_bench.session.unique import Unique
+from dphpo_bench.session.interfaces import Unique
 
 if TYPE_CHECKING:
     import torch

@@ -32,7 +32,7 @@ from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.run_counts import Binomial, Poisson, RunCount, UniformCount, geometric
 from dphpo_bench.session import selection
 from dphpo_bench.session.batch import gradients_together
-from dphpo_bench.session.scored import TrialResult
+from dphpo_bench.session.interfaces import TrialResult
 from dphpo_bench.session.sealed import SealedUtilities
 from dphpo_bench.session.session import Session
 from dphpo_bench.training.randomness import Streams
@@ -277,7 +277,7 @@ def test_nothing_is_left_of_a_trial_but_the_winners_outcome(open_session, capsys
 
 def test_a_function_that_cannot_be_copied_is_refused_before_anything_is_charged(open_session, tmp_path) -> None:
     session = open_session()
-    with (tmp_path / "log").open("w") as log, pytest.raises(InvalidValueError, match="trial that pickle can write"):
+    with (tmp_path / "log").open("w") as log, pytest.raises(InvalidValueError, match="function that pickle can write"):
         session.best_of(lambda _: TrialResult(log.write("x"), 0.0), RUNS, gaussian(1.0))
     assert not session._access.ledger.entries
 
@@ -434,7 +434,7 @@ def test_a_selection_within_a_trial(open_session) -> None:
     session = open_session(Ledger(repeat(best_of(compose(inner, gaussian(5.0)), RUNS), 2)))
 
     def trial(own: Session) -> TrialResult:
-        best = own.best_of(lambda innermost: TrialResult(None, innermost.score(model, 9.0)), RUNS, gaussian(9.0))
+        best = own.best_of(lambda innermost: TrialResult(None, bench.recipes.mean_score(innermost, model, 9.0)), RUNS, gaussian(9.0))
         assert best is None
         return TrialResult("won", bench.recipes.mean_score(own, model, 5.0))
 
