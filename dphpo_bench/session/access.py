@@ -105,11 +105,6 @@ class Access(Unique):
         self.check_begun()
         self.ledger.charge(event, self.scope)
 
-    def open_batch(self, rate: float, contents: "DpEvent") -> Ledger:
-        """Charge a whole batch, and return its account; see `Ledger.open_batch`."""
-        self.check_begun()
-        return self.ledger.open_batch(rate, contents, self.scope)
-
     def steps(self, total: int, state: Sequence[Any] | None) -> Iterator[int]:
         """Yield the steps of a training loop; see `Session.steps`."""
         if self.checkpoints is None or self.releases is None:
@@ -131,10 +126,6 @@ class Access(Unique):
         if key not in self.begun:
             self.begun[key] = self.streams.source(kind, purpose, device=device)
         return self.begun[key]
-
-    def uniform(self, purpose: str) -> float:
-        """Return a uniform number in [0, 1); see `Session.uniform`."""
-        return draw_uniform(self.generator("uniform", purpose))
 
     def numbered(self, kind: str) -> Streams:
         """Return new streams for the next selection, choice or sample of this kind."""
@@ -197,11 +188,8 @@ class Access(Unique):
 
     def subsample(self, kind: "DpEvent") -> "Access":
         """Return access to a Poisson sample; see `Session.subsample`."""
-        rate, contents = event_rules.opened(kind)
-        inside("rate", rate)
-        with self.guard.alone():
-            account = self.open_batch(rate, contents)
-            rows = self.drawn(rate, "subsample")
+        inside("rate", event_rules.opened(kind)[0])
+        rows, rate, account = self.opened_batch(kind, "subsample")
         return replace(
             self,
             ledger=account,
@@ -231,7 +219,8 @@ class Access(Unique):
         """Charge and draw a batch, and return its rows, its rate and its account; see `Session.sample`."""
         rate, contents = event_rules.opened(kind)
         with self.guard.alone():
-            account = self.open_batch(rate, contents)
+            self.check_begun()
+            account = self.ledger.open_batch(rate, contents, self.scope)
             return self.drawn(rate, purpose), rate, account
 
     def unseen(self) -> "Access":

@@ -21,6 +21,7 @@ from dphpo_bench.training.values import Query
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from dphpo_bench.session.minimum import Minimisation
     from dphpo_bench.training.engine import GradientEngine
     from dphpo_bench.training.linear import StackedLinear
     from dphpo_bench.training.values import Values
@@ -247,11 +248,8 @@ class Batch(Unique):
             OverBudgetError: if the plan does not cover the release; nothing is released then.
             ModelFailedError: if the solver did not reach the tolerance; nothing is released then.
         """
-        from dphpo_bench.session.minimum import perturbed_minimum
-
         with self._access.guard.alone():
-            asked = self._access, self._indices, self._expected_size, self._account, model
-            return perturbed_minimum(*asked, regularisation, noise_multiplier, output_noise)
+            return self._minimisation(model).perturbed(regularisation, noise_multiplier, output_noise)
 
     def noisy_minimum(self, model: "nn.Module", regularisation: float, noise_multiplier: float) -> "list[Tensor]":
         """Return the weights of a linear classifier that minimise the batch's loss, plus Gaussian noise.
@@ -264,11 +262,13 @@ class Batch(Unique):
             OverBudgetError: if the plan does not cover the release; nothing is released then.
             ModelFailedError: if the solver did not reach the tolerance; nothing is released then.
         """
-        from dphpo_bench.session.minimum import noisy_minimum
-
         with self._access.guard.alone():
-            asked = self._access, self._indices, self._expected_size, self._account, model
-            return noisy_minimum(*asked, regularisation, noise_multiplier)
+            return self._minimisation(model).noisy(regularisation, noise_multiplier)
+
+    def _minimisation(self, model: "nn.Module") -> "Minimisation":
+        from dphpo_bench.session.minimum import Minimisation
+
+        return Minimisation(self._access, self._indices, self._expected_size, self._account, model)
 
 
 def _by_copies(values: "Values") -> "Values":

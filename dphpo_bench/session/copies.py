@@ -1,4 +1,4 @@
-"""Copies of functions of plug-ins, and of the state of the process, so that no trial leaves anything to the next one."""
+"""Copies of functions, and the state of the process put back, so that no trial leaves anything to the next one."""
 
 import os
 import pickle
@@ -57,7 +57,7 @@ def copier(original: T) -> Callable[[], T]:
         copy()
     except Exception as error:
         raise InvalidValueError(
-            f"Expected a function that pickle can write, since each trial and query gets a copy of it: {type(error).__name__}: "
+            f"Expected a function that pickle can write, since each trial gets a copy of it: {type(error).__name__}: "
             f"{error}. Open files, locks and the like inside of the function."
         ) from error
     return copy

@@ -133,7 +133,9 @@ class Session(Unique):
 
     def uniform(self, purpose: str) -> float:
         """Return a uniform number in [0, 1) from the stream `purpose`, for choices that do not depend on data."""
-        return self._access.uniform(short_text("purpose", purpose))
+        from dphpo_bench.session.access import draw_uniform
+
+        return draw_uniform(self._access.generator("uniform", short_text("purpose", purpose)))
 
     def steps(self, total: int, state: Sequence[Any] | None = None) -> Iterator[int]:
         """Yield the steps of a training loop, 0, ..., total − 1; after a kill, those after the last checkpoint.
@@ -161,9 +163,6 @@ class Session(Unique):
 
         Args:
             fraction: expected share of the records in the second part, in (0, 1).
-
-        Raises:
-            InvalidValueError: if the fraction is out of range.
         """
         training, validation = self._access.holdout(fraction)
         return Session(training), Session(validation)
