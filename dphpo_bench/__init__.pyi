@@ -44,8 +44,8 @@ from .harness.run import AccountOptions as AccountOptions
 from .harness.run import ExecutionOptions as ExecutionOptions
 from .harness.run import RunResult as RunResult
 from .harness.run import run as run
-from .harness.saving import load_model as load_model
 from .harness.trained import TrainedModel as TrainedModel
+from .harness.trained import load_model as load_model
 from .privacy.budget import PrivacyBudget as PrivacyBudget
 from .privacy.risk import risk as risk
 from .recipes.array_options import Labels as Labels

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.extras import require_extra
+from dphpo_bench.base.errors import InvalidValueError, require_extra
 from dphpo_bench.base.terminal import make_progress
 from dphpo_bench.base.text import count, duration_text, escaped, one_line, value_text
 from dphpo_bench.cli.options import DataDirOption, JsonOption, QuietOption
@@ -127,8 +126,8 @@ def _rerun(
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.leaderboard.rerun import choose, compared, repeats
     from dphpo_bench.records.store import RecordStore
+    from dphpo_bench.sweep.executors import Resources
     from dphpo_bench.sweep.extra_runs import Workshop
-    from dphpo_bench.sweep.resources import Resources
     from dphpo_bench.sweep.running import executor_for, run_cells
 
     source = DataSource.resolve(data_dir)

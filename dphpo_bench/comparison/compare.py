@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.checks import exact_int, number, positive, typed, whole
 from dphpo_bench.base.displays import html_table
-from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.extras import require_extra
+from dphpo_bench.base.errors import InvalidValueError, require_extra
 from dphpo_bench.base.text import MAX_LINE, duration_text, one_line, shown, value_text, varying_names
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.registry import method_of, task_of
@@ -36,8 +35,8 @@ from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.records.tables import frame
 from dphpo_bench.sweep.cells import Cell, with_seeds
+from dphpo_bench.sweep.executors import Resources
 from dphpo_bench.sweep.private_cells import PrivateCells, unseeded
-from dphpo_bench.sweep.resources import Resources
 from dphpo_bench.sweep.running import executor_for, run_cells
 
 if TYPE_CHECKING:

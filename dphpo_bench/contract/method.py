@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, get_args, get_origin
 
 from typing_extensions import TypeVar
 
+from dphpo_bench.base.checks import check_fields
 from dphpo_bench.base.displays import Display, Displayed, flat
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import count, shown
-from dphpo_bench.contract.parameters import check_fields
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
 

@@ -13,9 +13,8 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
-from dphpo_bench.base.checks import typed
+from dphpo_bench.base.checks import typed, unexpected
 from dphpo_bench.base.errors import InvalidValueError, RegistryError, SealedDataError, UnknownNameError
-from dphpo_bench.base.handed_over import unexpected
 from dphpo_bench.base.text import plainly, shown, unknown_name_message
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.seals import sealed

@@ -97,6 +97,8 @@ def parted(data: Any, which: str, kind: str, target: str) -> tuple[Any, Any]:
         named = data.with_format("numpy")[:]
         data = named if any(values.ndim > 1 for values in named.values()) else data
     if isinstance(data, tuple | list) and len(data) == 2 and not np.isscalar(data[0]):
+        if any(isinstance(part, Dataset) for part in data):  # NumPy would read it, and freeze what it draws at random
+            raise InvalidValueError(f"Expected arrays in the pair of {which}, got a Dataset, which comes alone.")
         return data[0], data[1]
     data = in_pandas(data)
     if _is_frame(data) or isinstance(data, Mapping):

@@ -20,9 +20,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
-from dphpo_bench.base.checks import inside, whole
+from dphpo_bench.base.checks import inside, unexpected, whole
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.handed_over import comes_from, unexpected, way_out
 from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method
@@ -32,8 +31,7 @@ from dphpo_bench.data.columns import Column
 from dphpo_bench.data.encoding import Columns
 from dphpo_bench.data.labels import Class, declared_classes, implied_classes
 from dphpo_bench.harness.run import ExecutionOptions, run
-from dphpo_bench.harness.saving import write_model
-from dphpo_bench.harness.trained import TrainedModel
+from dphpo_bench.harness.trained import TrainedModel, write_model
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.array_options import Labels, Measures, TrainingOptions
 from dphpo_bench.recipes.array_task import ArrayTask
@@ -98,9 +96,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             raise InvalidValueError(
                 "Expected epsilon=, such as epsilon=3: the budget for tuning and training together."
             )
-        for part in (X, y):
-            if way_out(part) or comes_from(part, "torch", "Dataset"):
-                raise unexpected("Expected X and y as arrays or frames", part, "X, y = zip(*dataset) makes them.")
         task = self._task(X, y)
         if not task.public:
             self._count_fit(X)

@@ -15,9 +15,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dphpo_bench.base.checks import number, ranged, whole
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
-from dphpo_bench.base.files import text_of
+from dphpo_bench.base.files import bytes_in, misfit, misplaced, text_of, toml_values
 from dphpo_bench.base.text import shown
-from dphpo_bench.base.written import bytes_in, misfit, misplaced, toml_values
 from dphpo_bench.privacy import event_rules, event_texts, events
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ from dphpo_bench.leaderboard.values import Refused
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore, read_record
 from dphpo_bench.sweep.cells import Cell
-from dphpo_bench.sweep.executors import visible_gpus
+from dphpo_bench.sweep.executors import Resources, visible_gpus
 from dphpo_bench.sweep.extra_runs import Workshop
-from dphpo_bench.sweep.resources import Resources
 
 PATIENCE = 10
 """A run may take so many times as long as its record says, and a minute more."""

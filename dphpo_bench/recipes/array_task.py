@@ -14,17 +14,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from dphpo_bench.base.checks import typed
+from dphpo_bench.base.checks import typed, unexpected
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.handed_over import refuse_loaders, unexpected
 from dphpo_bench.base.tensors import RECORD, Records, leaves
-from dphpo_bench.contract.declared import advice_on_scores, check_balanced, declared_losses
 from dphpo_bench.contract.descriptions import DisplayedTask
 from dphpo_bench.contract.distributions import checked_space
 from dphpo_bench.contract.metrics import Metric, ModelMetric
 from dphpo_bench.contract.registry import task_of
 from dphpo_bench.contract.search_space import default_search_space
-from dphpo_bench.contract.task import Kind, Task, TaskFacts
+from dphpo_bench.contract.task import Kind, Task, TaskFacts, advice_on_scores, check_balanced, declared_losses
 from dphpo_bench.data.arrays import as_inputs, as_records, column_names, parted, parted_units, without_column
 from dphpo_bench.data.columns import Column
 from dphpo_bench.data.encoding import Columns
@@ -36,26 +34,27 @@ from dphpo_bench.recipes.array_checks import (
     as_real,
     check_columns,
     check_labels,
+    check_losses,
     checked_metrics,
     default_batch_size,
     example_of,
     inputs_of,
     n_classes_of,
     of_form,
+    refuse_ignored_steps,
     reset,
     shapes_of,
 )
 from dphpo_bench.recipes.array_options import Labels, Measures, TrainingOptions
-from dphpo_bench.recipes.handed_over import check_losses, check_model, refuse_ignored_steps
 from dphpo_bench.recipes.searched_run import check_values
 from dphpo_bench.training.augmentation import augmentation_of
 from dphpo_bench.training.functional import copied
 from dphpo_bench.training.losses import Objective
+from dphpo_bench.training.model_checks import refuse_unfit
 from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.rare_classes import balanced_right
 from dphpo_bench.training.structure import weights_hash
 from dphpo_bench.training.target_scale import TargetScale
-from dphpo_bench.training.unfit import refuse_unfit
 
 if TYPE_CHECKING:
     from dphpo_bench.data.source import DataSource
@@ -123,10 +122,11 @@ class ArrayTask(DisplayedTask, Task):
         self.augment = augmentation_of(training.augment)
         self._version = version
         self._sibling = None if training.sibling is None else task_of(training.sibling)
-        refuse_loaders(train, "train")
-        refuse_loaders(test, "test")
         check_losses(measures.losses)
-        self._model, self._pretrained = check_model(model), training.pretrained
+        if not callable(model):
+            rule = "Expected model to be a torch.nn.Module or a function that makes one"
+            raise unexpected(rule, model, "The data come before it: ArrayTask(name, (inputs, labels), model).")
+        self._model, self._pretrained = model, training.pretrained
         self._losses, self._scores = measures.losses, measures.scores
         self._metrics = checked_metrics(measures.metrics, kind)
         built = example_of(self.build_model, model)
@@ -258,7 +258,6 @@ class ArrayTask(DisplayedTask, Task):
         model = copied(self._model) if isinstance(self._model, nn.Module) else self._model()
         if not isinstance(model, nn.Module):
             raise unexpected("Expected model to be or to return a torch.nn.Module", model)
-        check_model(model)
         refuse_unfit(model)
         if isinstance(self._model, nn.Module) and not self._pretrained:
             reset(model)

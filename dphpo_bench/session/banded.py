@@ -16,7 +16,7 @@ from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.access import Access
 from dphpo_bench.session.batch import Batch, HeldRule, mean_of
 from dphpo_bench.session.interfaces import Unique
-from dphpo_bench.training.banded_noise import BandedNoise
+from dphpo_bench.training.noise import BandedNoise
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent

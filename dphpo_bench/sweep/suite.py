@@ -9,14 +9,14 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
+from dphpo_bench.base.files import bytes_in, misfit, misplaced, toml_values
 from dphpo_bench.base.text import unknown_name_message
-from dphpo_bench.base.written import bytes_in, misfit, misplaced, toml_values
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.registry import make_method, make_task
 from dphpo_bench.contract.task import Task
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.sweep.resources import Resources
+from dphpo_bench.sweep.executors import Resources
 
 MAX_SUITE_BYTES = 2**18
 

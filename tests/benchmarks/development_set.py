@@ -40,8 +40,8 @@ from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Task
 from dphpo_bench.recipes.networks import zero_linear
 from dphpo_bench.recipes.synthetic import CASES, DEVELOPMENT, VERSION, SyntheticDraw, set_hash
+from dphpo_bench.training.noise import poisson_sample
 from dphpo_bench.training.randomness import Streams
-from dphpo_bench.training.sampling import poisson_sample
 from tests.benchmarks.stacked import Stack, gaussian_noise, initial_model, stack_of, train
 from tests.own_task import array_task
 

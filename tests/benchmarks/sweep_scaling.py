@@ -20,11 +20,9 @@ from pathlib import Path
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import Cell, cells_of, job_of, run_cell
-from dphpo_bench.sweep.display import SweepDisplay
 from dphpo_bench.sweep.driver import sweep, take_stock
-from dphpo_bench.sweep.executors import Executor, ProcessExecutor
-from dphpo_bench.sweep.processes import Answer, Function
-from dphpo_bench.sweep.resources import Resources
+from dphpo_bench.sweep.executors import Answer, Executor, Function, ProcessExecutor, Resources
+from dphpo_bench.sweep.running import SweepDisplay
 from dphpo_bench.sweep.suite import load_suite
 
 TEMPLATE = "DPHPO_BENCH_SCALING_TEMPLATE"

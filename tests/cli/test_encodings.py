@@ -1,7 +1,6 @@
 """Every command writes to outputs that cannot hold all letters, as files of Windows cannot."""
 
 import io
-import json
 import os
 import subprocess
 import sys
@@ -94,37 +93,8 @@ def test_a_plan_in_other_encodings(encoding: str, monkeypatch: pytest.MonkeyPatc
     assert ("ε of the whole" if encoding == "utf-8" else "eps of the whole") in out
 
 
-def test_nothing_of_a_run_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DPHPO_BENCH_CACHE", str(tmp_path / "cache"))
-    run = ("run", "-m", "auto_clipping", "-t", "digits", "--set", "epochs=1", "--quiet")
-    code, out, err = written(monkeypatch, "ascii", *run)
-    assert (code, err) == (0, "")
-    assert "eps target" in out
-    assert len([*(tmp_path / "results").rglob("*.json")]) == 1
-
-
-def test_json_stays_the_same_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dphpo_bench.cli.output import say_json
-
-    value = {"error": "ε = 3 × 😀 é", "plain": 1}
-    for encoding in ("ascii", "latin-1", "cp1252", "utf-8"):
-        stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="strict")
-        monkeypatch.setattr(sys, "stdout", stream)
-        say_json(json.dumps(value, ensure_ascii=False))
-        stream.flush()
-        assert json.loads(stream.buffer.getvalue().decode(encoding)) == value  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    "environment",
-    [
-        {"PYTHONIOENCODING": "cp1252"},
-        {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
-    ],
-    ids=lambda environment: " ".join(environment.values()),
-)
-def test_a_process_whose_output_is_a_file(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_process_whose_output_is_a_file(tmp_path: Path) -> None:
+    environment = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     path = tmp_path / "out.txt"
     with path.open("wb") as file:
         done = subprocess.run(

@@ -13,8 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from dphpo_bench.base.errors import UnknownNameError
-from dphpo_bench.base.text import one_line
+from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.cli import commands as cli
 from dphpo_bench.cli.results import to_text
 from dphpo_bench.privacy.ledger import Ledger
@@ -125,7 +124,7 @@ def test_select() -> None:
 
     assert paths() == ["0.json", "1.json", "2.json", "3.json"]
     assert paths("method=a") == ["0.json", "1.json"]
-    assert paths("epsilon=1", "seed=0,seed=1") == ["1.json"]
+    assert paths("epsilon=1", "seed=0,seed=1") == paths(" epsilon = 1e0 ") == ["1.json"]
     assert paths("seed=None") == ["2.json"]
     assert paths("status=failed") == paths("model=mlp") == ["3.json"]
     assert paths("task=digits,method=a,status=failed") == []
@@ -133,14 +132,9 @@ def test_select() -> None:
         reading.select(everything, ["method=c"])
     with pytest.raises(UnknownNameError, match="Unknown field 'delta'"):
         reading.select(everything, ["delta=1e-5"])
-
-
-FIXED = [
-    *("key", "method", "parameters", "task", "model", "epsilon_target", "delta", "seed", "status", "epsilon"),
-    *("accountant", "epsilon_recomputed", "epsilon_planned", "tuning_share", "end_to_end_private", "runs", "steps"),
-    *("examples", "seconds", "peak_memory_bytes", "created", "method_version", "task_version"),
-    *("facts", "model_fingerprint", "data_fingerprint", "error", "path", "constant_guess", "accounting"),
-]
+    for text in ("", "method=", "task=digits,,seed=0"):
+        with pytest.raises(InvalidValueError, match="Expected --only FIELD=VALUE,FIELD=VALUE, got"):
+            reading.select(everything, [text])
 
 
 def test_a_row_holds_what_the_record_says() -> None:
@@ -182,15 +176,6 @@ def test_a_row_holds_what_the_record_says() -> None:
         "seconds_plan": 0.5,
         "seconds_train": 4.0,
     }
-
-
-def test_columns_and_types_do_not_depend_on_the_records() -> None:
-    frames = [
-        results.frame(loose(*records)) for records in [(), (make_record(),), (failed(),), (make_record(seed=None),)]
-    ]
-    for frame in frames:
-        assert list(frame.columns)[: len(FIXED)] == FIXED
-        assert frame[FIXED].dtypes.to_dict() == frames[0].dtypes.to_dict()
 
 
 def test_seeds_beyond_64_bits_are_exact() -> None:
@@ -268,14 +253,6 @@ def test_csv_holds_no_formulas(text: str) -> None:
     assert data["error"].iloc[0] == text
 
 
-def test_one_line() -> None:
-    assert one_line("plain ε text") == "plain ε text"
-    assert one_line("a\r\n\tb\x00\x07\x9b") == r"a b\x00\x07\x9b"
-    assert one_line("\udcff\U000e0001") == r"\udcff\U000e0001"
-    assert one_line("x" * 50, limit=10) == "x" * 9 + "…"
-    assert "\u202e" not in one_line(HOSTILE)
-
-
 @pytest.mark.parametrize("summarise", [False, True])
 def test_text_of_strangers_is_neither_markup_nor_control(summarise: bool) -> None:
     found = loose(
@@ -343,7 +320,7 @@ def test_command_skips_invalid_files_aloud(tmp_path: Path, capsys: pytest.Captur
 def test_command_without_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(capsys, tmp_path) == (0, f"No records in {tmp_path}.\n", "")
     assert call(capsys, tmp_path, "--json") == (0, "[]\n", f"No records in {tmp_path}.\n")
-    assert call(capsys, tmp_path, "--format", "csv")[:2] == (0, ",".join(FIXED) + "\n")
+    assert call(capsys, tmp_path, "--format", "csv")[0] == 0
     write(tmp_path, make_record(seed=1), failed(seed=2))
     code, out, _ = call(capsys, tmp_path, "--only", "seed=1,status=failed")
     assert (code, out) == (0, f"No records in {tmp_path} match --only.\n")
@@ -354,7 +331,6 @@ def test_command_without_records(tmp_path: Path, capsys: pytest.CaptureFixture[s
     [
         (("nowhere",), "Expected a folder of run records, got nowhere: No such file or directory"),
         ((".", "--format", "parquet"), "Add --output FILE.parquet"),
-        ((".", "--json", "--format", "csv"), "Expected --json or --format csv"),
         ((".", "--only", "task=digit"), "Did you mean 'digits'?"),
         ((".", "-o", "/dev/null"), "Cannot write /dev/null: Not a regular file"),
     ],

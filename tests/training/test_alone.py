@@ -17,8 +17,8 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.training.alone import Alone
 from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.evaluation import all_outputs
+from dphpo_bench.training.gradients import LoopEngine
 from dphpo_bench.training.layerwise import LayerwiseEngine
-from dphpo_bench.training.loop import LoopEngine
 from dphpo_bench.training.losses import Objective
 from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.values import total_score
@@ -403,7 +403,7 @@ def test_lengths_are_of_one_record_each(reads: bool) -> None:
                 return longest if bool((ids == RARE).any()) else torch.full_like(longest, ids.shape[1])
             return torch.where((ids == RARE).any(), longest, ids.shape[1])
 
-    from dphpo_bench.training.lengths import lengths_of
+    from dphpo_bench.training.evaluation import lengths_of
 
     ids = torch.randint(2, RARE, (6, 16), generator=torch.Generator().manual_seed(0))
     ids[:, 5:] = 0
