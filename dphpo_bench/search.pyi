@@ -3,8 +3,8 @@ from .contract.search_space import Extent as Extent
 from .contract.search_space import Proposals as Proposals
 from .contract.search_space import Space as Space
 from .contract.search_space import distribution_of as distribution_of
-from .external.results import StudyResult as StudyResult
 from .external.study import Study as Study
+from .external.study import StudyResult as StudyResult
 from .external.trials import StudyTrial as StudyTrial
 from .privacy.run_counts import Binomial as Binomial
 from .privacy.run_counts import CappedGeometric as CappedGeometric

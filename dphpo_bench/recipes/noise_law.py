@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dphpo_bench.session.session import Session
     from dphpo_bench.training.optimizers import UpdateRule
 
-# Settled on the development set (`tests.benchmarks.development_set`), then frozen; see docs/hyfreedp.md.
+# Settled on the development set (`research.development_set`), then frozen; see docs/hyfreedp.md.
 RISE = 1.2
 """Half of the records' losses may rise by this factor from the noise of a whole run."""
 
