@@ -186,7 +186,7 @@ def query_command(
     folder: Annotated[Path, typer.Option(help="The leaderboard.")] = Path("leaderboard"),
     as_json: JsonOption = False,
 ) -> None:
-    """Ask leaderboard.csv: a row for each contestant on each task at each ε. Shares and their gaps lie in 0 to 1.
+    """Ask leaderboard.csv: a row for each entry on each task at each ε. Shares and their gaps lie in 0 to 1.
 
     The columns are those of its first line: SELECT * FROM board LIMIT 1.
 

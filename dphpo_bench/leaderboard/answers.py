@@ -1,4 +1,4 @@
-"""Answers: which method, at my ε, for my kind of task? Distances to the oracle for each kind, setting and ε."""
+"""Answers: which method, at my ε, for my kind of task? Distances to the oracle for each kind, task–model pair and ε."""
 
 import math
 from collections import Counter, defaultdict
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from dphpo_bench.leaderboard.claims import FAMILY_ERROR, Claims
-from dphpo_bench.leaderboard.contestants import Contest, Entry, median
+from dphpo_bench.leaderboard.entries import Contest, Member, median
 from dphpo_bench.leaderboard.means import POINT, Mean, over_tasks
 from dphpo_bench.leaderboard.subjects import Subject
-from dphpo_bench.leaderboard.values import BEHIND, EQUIVALENT, UNCERTAIN, Contestant
+from dphpo_bench.leaderboard.values import BEHIND, EQUIVALENT, UNCERTAIN, Entry
 from dphpo_bench.records.estimates import Estimate
 from dphpo_bench.records.measure import Measure
 
@@ -27,23 +27,23 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A contestant's line in an answer.
+    """An entry's line in an answer.
 
     Attributes:
         parts: what `lead` is over, the best first: seeds if it is about a single table, else tables.
         over_tasks: the same lead with an interval about other tasks like these; None for fewer than two tasks.
         untuned: 1 if it is significantly better than untuned `auto_clipping`, −1 if worse, else 0.
-        standing: "equivalent" to the first, within a point; else "behind" if significantly; else "uncertain".
+        verdict: "equivalent" to the first, within a point; else "behind" if significantly; else "uncertain".
         calibration: by how much its cross entropy is better, hence smaller, than the anchor's.
         cost: examples processed, relative to untuned `auto_clipping`; median over the tables.
     """
 
-    contestant: Contestant
+    entry: Entry
     lead: Estimate
     parts: tuple[Part, ...]
     over_tasks: Estimate | None
     untuned: int
-    standing: str
+    verdict: str
     cross_entropy: Estimate | None
     calibration: Estimate | None
     cost: float | None
@@ -52,9 +52,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Absent:
-    """A contestant in some of an answer's tables: its lead over the anchor there, and that of the answer's first."""
+    """An entry in some of an answer's tables: its lead over the anchor there, and that of the answer's first."""
 
-    contestant: Contestant
+    entry: Entry
     tables: int
     lead: Estimate | None
     first: Estimate | None
@@ -73,7 +73,7 @@ class Answer:
     epsilon: float | None
     measure: Measure
     anchor: str
-    settings: tuple[str, ...]
+    task_models: tuple[str, ...]
     tables: int
     places: tuple[Place, ...]
     references: tuple[Place, ...]
@@ -93,7 +93,7 @@ class Answer:
 
 
 def answers_of(subjects: Sequence[Subject], claims: Sequence[Claims]) -> tuple[Answer, ...]:
-    """Return the answers of the subjects at each ε and over all; who is told apart is as in the claims."""
+    """Return the answers of the subjects at each ε and over all; who is significant is as in the claims."""
     tested = {(each.subject, each.epsilon): each for each in claims}
     answers = []
     for subject in subjects:
@@ -107,17 +107,17 @@ def answers_of(subjects: Sequence[Subject], claims: Sequence[Claims]) -> tuple[A
 
 @dataclass(frozen=True)
 class _Test:
-    """The board's test of two contestants: adjusted by Holm as in the claims, else for each comparison with the first.
+    """The board's test of two entries: adjusted by Holm as in the claims, else for each comparison with the first.
 
     Comparisons with the first are as many as there are others, so that with 95 % confidence the best one is not behind.
     """
 
     subject: Subject
     target: float | None
-    p_values: Mapping[frozenset[Contestant], float]
+    p_values: Mapping[frozenset[Entry], float]
     others: int
 
-    def sign(self, who: Contestant, other: Contestant) -> int:
+    def sign(self, who: Entry, other: Entry) -> int:
         """Return 1 if the first is significantly better, −1 if worse, else 0."""
         mean = self.subject.mean(who, other, self.target) if who != other else None
         if mean is None:
@@ -125,7 +125,7 @@ class _Test:
         p_value = self.p_values.get(frozenset((who, other)), self.others * mean.p_value)
         return 0 if p_value > FAMILY_ERROR else 1 if mean.value > 0 else -1
 
-    def standing(self, who: Contestant, first: Contestant) -> str:
+    def verdict(self, who: Entry, first: Entry) -> str:
         if who == first:
             return EQUIVALENT
         behind = self.subject.lead(first, who, self.target)
@@ -135,7 +135,7 @@ class _Test:
                 return EQUIVALENT
         return BEHIND if self.sign(first, who) == 1 else UNCERTAIN
 
-    def _margin(self, first: Contestant) -> float:
+    def _margin(self, first: Entry) -> float:
         """Return a point; of a metric that has no points, as much of the first's mean."""
         measure, mean = self.subject.measure, self.subject.mean(first, None, self.target)
         return POINT if measure.share or measure.logarithmic else POINT * abs(mean.value if mean else 0.0)
@@ -146,10 +146,10 @@ def _answer(subject: Subject, target: float | None, claims: Claims | None) -> An
     oracles = [contest.oracle for contest in contests if contest.oracle]
     untuned = [contest.untuned for contest in contests if contest.untuned]
     anchor, anchors = ("the oracle", oracles) if len(oracles) == len(contests) else (UNTUNED, untuned)
-    inside = Counter(entry.contestant for contest in contests for entry in contest.entries if not entry.lacks)
-    leads: list[tuple[Contestant, Estimate]] = []
+    inside = Counter(member.entry for contest in contests for member in contest.members if not member.lacks)
+    leads: list[tuple[Entry, Estimate]] = []
     if len(anchors) == len(contests):
-        measured = anchors[0].contestant
+        measured = anchors[0].entry
         everywhere = (who for who, tables in inside.items() if tables == len(contests))
         leads = [(who, lead) for who in everywhere if (lead := subject.lead(who, measured, target))]
     # Who has no interval, for want of a second seed, is not put first.
@@ -163,16 +163,16 @@ def _answer(subject: Subject, target: float | None, claims: Claims | None) -> An
         epsilon=target,
         measure=subject.measure,
         anchor=anchor,
-        settings=tuple(dict.fromkeys(contest.title for contest in contests)),
+        task_models=tuple(dict.fromkeys(contest.title for contest in contests)),
         tables=len(contests),
-        places=tuple(place for place in places if not place.contestant.reference),
-        references=tuple(place for place in places if place.contestant.reference),
-        absent=tuple(_absent(subject, contests, anchors[0].contestant, inside, ranked[0])) if ranked else (),
+        places=tuple(place for place in places if not place.entry.reference),
+        references=tuple(place for place in places if place.entry.reference),
+        absent=tuple(_absent(subject, contests, anchors[0].entry, inside, ranked[0])) if ranked else (),
     )
 
 
 def _absent(
-    subject: Subject, contests: Sequence[Contest], anchor: Contestant, inside: Counter[Contestant], first: Contestant
+    subject: Subject, contests: Sequence[Contest], anchor: Entry, inside: Counter[Entry], first: Entry
 ) -> Iterator[Absent]:
     for who, tables in sorted(inside.items(), key=lambda item: (-item[1], item[0].label)):
         if tables < len(contests) and not who.reference:
@@ -181,33 +181,33 @@ def _absent(
 
 
 def _place(
-    who: Contestant,
+    who: Entry,
     lead: Estimate,
     test: _Test,
     contests: Sequence[Contest],
-    anchors: Sequence[Entry],
-    first: Contestant,
+    anchors: Sequence[Member],
+    first: Entry,
 ) -> Place:
     subject, target = test.subject, test.target
-    entries = [contest.by_contestant[who] for contest in contests]
+    members = [contest.by_entry[who] for contest in contests]
     untuned = [contest.untuned for contest in contests if contest.untuned]
     costs = [
-        entry.examples / contest.untuned.examples
-        for entry, contest in zip(entries, contests, strict=True)
-        if contest.untuned and contest.untuned.examples and entry.examples
+        member.examples / contest.untuned.examples
+        for member, contest in zip(members, contests, strict=True)
+        if contest.untuned and contest.untuned.examples and member.examples
     ]
     cross_entropy = subject.mean(who, None, target, "cross_entropy")
     return Place(
-        contestant=who,
+        entry=who,
         lead=lead,
-        parts=tuple(sorted(_parts(contests, entries, anchors), key=lambda part: (-round(part.value, 9), part.name))),
-        over_tasks=_over_tasks(subject, contests, entries, anchors),
-        untuned=test.sign(who, untuned[0].contestant) if len(untuned) == len(contests) else 0,
-        standing=test.standing(who, first),
+        parts=tuple(sorted(_parts(contests, members, anchors), key=lambda part: (-round(part.value, 9), part.name))),
+        over_tasks=_over_tasks(subject, contests, members, anchors),
+        untuned=test.sign(who, untuned[0].entry) if len(untuned) == len(contests) else 0,
+        verdict=test.verdict(who, first),
         cross_entropy=cross_entropy.estimate.inside(0.0, math.inf) if cross_entropy else None,
-        calibration=_negative(subject.mean(who, anchors[0].contestant, target, "cross_entropy")),
+        calibration=_negative(subject.mean(who, anchors[0].entry, target, "cross_entropy")),
         cost=median(costs),
-        tuning_share=median(share for entry in entries for share in entry.finished["tuning_share"]) or 0.0,
+        tuning_share=median(share for member in members for share in member.finished["tuning_share"]) or 0.0,
     )
 
 
@@ -216,29 +216,29 @@ def _negative(mean: Mean | None) -> Estimate | None:
 
 
 def _over_tasks(
-    subject: Subject, contests: Sequence[Contest], entries: Sequence[Entry], anchors: Sequence[Entry]
+    subject: Subject, contests: Sequence[Contest], members: Sequence[Member], anchors: Sequence[Member]
 ) -> Estimate | None:
-    by_setting: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    for contest, entry, anchor in zip(contests, entries, anchors, strict=True):
-        by_setting[contest.setting.task, contest.title].append(_lead(entry, anchor))
+    by_task_model: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    for contest, member, anchor in zip(contests, members, anchors, strict=True):
+        by_task_model[contest.task_model.task, contest.title].append(_lead(member, anchor))
     by_task: defaultdict[str, list[float]] = defaultdict(list)
-    for (task, _), leads in by_setting.items():
+    for (task, _), leads in by_task_model.items():
         by_task[task].append(fmean(leads))
     return subject.bounded(over_tasks(by_task)) if len(by_task) > 1 else None
 
 
-def _lead(entry: Entry, anchor: Entry) -> float:
-    return fmean(entry.by_seed().values()) - fmean(anchor.by_seed().values())
+def _lead(member: Member, anchor: Member) -> float:
+    return fmean(member.by_seed().values()) - fmean(anchor.by_seed().values())
 
 
-def _parts(contests: Sequence[Contest], entries: Sequence[Entry], anchors: Sequence[Entry]) -> Iterator[Part]:
+def _parts(contests: Sequence[Contest], members: Sequence[Member], anchors: Sequence[Member]) -> Iterator[Part]:
     if len(contests) == 1:
         oracle = fmean(anchors[0].by_seed().values())
-        yield from (Part(f"seed {seed}", score - oracle) for seed, score in sorted(entries[0].by_seed().items()))
+        yield from (Part(f"seed {seed}", score - oracle) for seed, score in sorted(members[0].by_seed().items()))
         return
-    one_setting = len({contest.title for contest in contests}) == 1
+    one_task_model = len({contest.title for contest in contests}) == 1
     one_target = len({contest.target for contest in contests}) == 1
-    for contest, entry, anchor in zip(contests, entries, anchors, strict=True):
+    for contest, member, anchor in zip(contests, members, anchors, strict=True):
         at = f"ε = {contest.target:g}"
-        name = at if one_setting else contest.title if one_target else f"{contest.title}, {at}"
-        yield Part(name, _lead(entry, anchor))
+        name = at if one_task_model else contest.title if one_target else f"{contest.title}, {at}"
+        yield Part(name, _lead(member, anchor))

@@ -1,30 +1,30 @@
-"""Claims of who beats whom: all pairs of contestants, on the same tables, with one family-wise error rate."""
+"""Claims of who beats whom: all pairs of entries, on the same tables, with one family-wise error rate."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from dphpo_bench.leaderboard.contestants import FEW_SEEDS, Contest
+from dphpo_bench.leaderboard.entries import FEW_SEEDS, Contest
 from dphpo_bench.leaderboard.means import Mean, holm
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.subjects import ALL_KINDS, Subject
-from dphpo_bench.leaderboard.values import Contestant
+from dphpo_bench.leaderboard.values import Entry
 from dphpo_bench.records.measure import Measure
 
 FAMILY_ERROR = 0.05
 """The family-wise error rate of all claims of a board, as far as Student's t-test holds."""
 
 MOST = 3 / 4
-"""The share of a subject's tasks that two contestants must both be in to be compared."""
+"""The share of a subject's tasks that two entries must both be in to be compared."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two contestants on the same tables, with the adjusted p-value."""
+    """Two entries on the same tables, with the adjusted p-value."""
 
-    better: Contestant
-    worse: Contestant
+    better: Entry
+    worse: Entry
     lead: Mean
     p_value: float
     ahead: int
@@ -37,10 +37,10 @@ class Pair:
 
 @dataclass(frozen=True)
 class Claims:
-    """All pairs of contestants on some tables at one ε.
+    """All pairs of entries on some tables at one ε.
 
     Attributes:
-        order: the contestants that are in all of the tables, the best mean first.
+        order: the entries that are in all of the tables, the best mean first.
         others: those that are compared on most of them, by label.
         pairs: each two, on the tables that both are in, if these are most.
     """
@@ -49,8 +49,8 @@ class Claims:
     epsilon: float
     measure: Measure
     tasks: int
-    order: tuple[Contestant, ...]
-    others: tuple[Contestant, ...]
+    order: tuple[Entry, ...]
+    others: tuple[Entry, ...]
     pairs: tuple[Pair, ...]
 
     @property
@@ -65,14 +65,14 @@ class Claims:
     def complete(self) -> tuple[Pair, ...]:
         return tuple(pair for pair in self.pairs if pair.better in self.order and pair.worse in self.order)
 
-    def beaten(self, who: Contestant) -> list[Pair]:
+    def beaten(self, who: Entry) -> list[Pair]:
         return [pair for pair in self.significant if pair.better == who]
 
 
 def claims_of(subjects: Sequence[Subject], counted: Sequence[Contest], standard: Standard) -> tuple[Claims, ...]:
-    """Return the claims about the subjects of several settings; without such a subject, about each counted setting.
+    """Return the claims about the subjects of several task–model pairs; without any, about each pair that counts.
 
-    They are about contestants that are in all tables of a subject, at every ε, with at least three seeds, but for tasks
+    They are about entries that are in all tables of a subject, at every ε, with at least three seeds, but for tasks
     from which the standard excuses them. Two are compared on the tasks that both are in, if these are three quarters.
     Half of the error is for the claims about all tasks, half for those about kinds of task, if there are both.
     """
@@ -96,12 +96,12 @@ def claims_of(subjects: Sequence[Subject], counted: Sequence[Contest], standard:
 
 def _compared(subject: Subject, standard: Standard) -> Iterator[Claims]:
     tasks = frozenset(contest.title for contest in subject.contests)
-    known = dict.fromkeys(who for contest in subject.contests for who in contest.by_contestant)
+    known = dict.fromkeys(who for contest in subject.contests for who in contest.by_entry)
     lacking = {
         who: [
             contest
             for contest in subject.contests
-            if who.reference or not contest.compares(who) or len(contest.by_contestant[who].runs) < FEW_SEEDS
+            if who.reference or not contest.compares(who) or len(contest.by_entry[who].runs) < FEW_SEEDS
         ]
         for who in known
     }
@@ -109,7 +109,8 @@ def _compared(subject: Subject, standard: Standard) -> Iterator[Claims]:
         who: tasks - {contest.title for contest in lacking[who]}
         for who in known
         if all(
-            (who.method, contest.setting.task, contest.setting.model) in standard.excused for contest in lacking[who]
+            (who.method, contest.task_model.task, contest.task_model.model) in standard.excused
+            for contest in lacking[who]
         )
     }
     compared = [
@@ -124,7 +125,7 @@ def _compared(subject: Subject, standard: Standard) -> Iterator[Claims]:
         means = {who: mean for who in complete if (mean := subject.mean(who, None, target))}
         pairs = []
         for first, second, part in compared:
-            tables = [contest.by_contestant for contest in part.at(target)]
+            tables = [contest.by_entry for contest in part.at(target)]
             lead = part.mean(first, second, target) if len(tables) >= MOST * len(contests) else None
             if lead and lead.error is not None:
                 better, worse, lead = (second, first, -lead) if lead.value < 0 else (first, second, lead)

@@ -1,4 +1,4 @@
-"""Kinds of settings: what records and models are, and which data constants were settled on."""
+"""Kinds of task–model pairs: what records and models are, and which data constants were settled on."""
 
 import re
 from collections.abc import Mapping

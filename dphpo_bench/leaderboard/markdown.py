@@ -60,9 +60,9 @@ def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = Non
         "short_alignment": lambda column: "--:" if column.kind == "number" else ":--",
     }
     shared = {**context(board, paths), "charts": charts, "terms": _terms, "max_listed": MAX_LISTED}
-    settings = shared["settings"]
-    stems = list(file_stems([OVERALL, *(setting for setting, _ in settings)]))[1:]
-    files = {setting: f"{TABLES}/{stem}.md" for (setting, _), stem in zip(settings, stems, strict=True)}
+    task_models = shared["task_models"]
+    stems = list(file_stems([OVERALL, *(task_model for task_model, _ in task_models)]))[1:]
+    files = {task_model: f"{TABLES}/{stem}.md" for (task_model, _), stem in zip(task_models, stems, strict=True)}
     written = [finding for finding in board.findings if finding.figures]
     shared |= {"files": files, "findings": written}
 
@@ -77,7 +77,9 @@ def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = Non
         pages["claims.md"] = page("claims.md")
     if written:
         pages["queries.md"] = page("queries.md")
-    return pages | {files[setting]: page("table.md", setting=setting, tables=tables) for setting, tables in settings}
+    return pages | {
+        files[task_model]: page("table.md", task_model=task_model, tables=tables) for task_model, tables in task_models
+    }
 
 
 def _short(board: Board, charts: Sequence[Chart]) -> dict[str, Any]:
@@ -91,12 +93,12 @@ def _short(board: Board, charts: Sequence[Chart]) -> dict[str, Any]:
         "middle": middle,
         "uneven": brief.uneven(board),
         "methods": methods,
-        "variants": any(" (" in line.contestant.label for line in methods),
+        "variants": any(" (" in line.entry.label for line in methods),
         "method_columns": brief.method_columns(board),
         "pictures": [chart for chart in charts if middle and chart.kind == "answer" and chart.title == middle.title],
-        "settings": brief.setting_lines(board),
-        "listed_settings": brief.listed_settings(board),
-        "setting_columns": brief.setting_columns(board),
+        "task_model_lines": brief.task_model_lines(board),
+        "listed_task_models": brief.listed_task_models(board),
+        "task_model_columns": brief.task_model_columns(board),
         "about_methods": brief.described(methods, board),
         "others": brief.others(methods, board),
         "scope": brief.scope_of(board) if board.tables else None,
@@ -131,7 +133,7 @@ def prose(text: str) -> str:
 
     Plain words, numbers and their punctuation stay as they are. Any other word becomes a code span, as do the names of
     methods: `auto_clipping`, @name, #1, GH-1, :smile:, www.example.org, $x$, and possible hashes of commits. The rest
-    is not markup in CommonMark or in GitHub's extensions, wherever it stands. Extensions that look for ordinary words
+    is not markup in CommonMark or in GitHub's extensions, anywhere. Extensions that look for ordinary words
     would still find them.
     """
     return " ".join(_word(word) for word in one_line(text, MAX_TEXT).split(" "))
@@ -164,7 +166,7 @@ def _cell(column: Column, row: Row | OverallRow, kind: str) -> str:
         return prose(text)
     if column.key != "method":
         return prose(text).replace(" ", NO_BREAK)
-    label = row.contestant.label
+    label = row.entry.label
     marks = prose(text.removeprefix(label))
     return f"{f'*{kind}:* ' if kind else ''}{code(label)}{NO_BREAK + marks if marks else ''}"
 

@@ -1,4 +1,4 @@
-"""Standings over all tasks and budgets."""
+"""Rows over all tasks and budgets."""
 
 import math
 from collections import Counter, defaultdict
@@ -9,14 +9,14 @@ from statistics import fmean
 
 import numpy as np
 
-from dphpo_bench.leaderboard.contestants import Contest, Draws, median, scores_of
+from dphpo_bench.leaderboard.entries import Contest, Draws, median, scores_of
 from dphpo_bench.leaderboard.means import POINT
-from dphpo_bench.leaderboard.rows import Row, Standing, Table
+from dphpo_bench.leaderboard.rows import Figures, Row, Table
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.statistics import draw, middle, middle_ranks, ranks
 from dphpo_bench.leaderboard.subjects import ALL_KINDS, TESTS, Subject
-from dphpo_bench.leaderboard.submissions import Setting
-from dphpo_bench.leaderboard.values import Contestant, Ranks, common_measure
+from dphpo_bench.leaderboard.submissions import TaskModel
+from dphpo_bench.leaderboard.values import Entry, Ranks, common_measure
 from dphpo_bench.records.estimates import Estimate, metric_estimate
 from dphpo_bench.records.measure import SEVERAL, Measure
 
@@ -28,8 +28,8 @@ LEAST, MOST = -1.0, 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class OverallRow(Standing):
-    """A contestant over several tables.
+class OverallRow(Figures):
+    """An entry over several tables.
 
     Attributes:
         epsilon_ratio: the largest ε of its runs as a share of the target; ∞ if it is not private; None if no run could
@@ -56,7 +56,7 @@ class OverallRow(Standing):
 
 @dataclass(frozen=True)
 class Overall:
-    """Contestants over several tables: `rows` are in all of them, `incomplete` are not.
+    """Entries over several tables: `rows` are in all of them, `incomplete` are not.
 
     Attributes:
         tests: True if only tables count on which this project settled no constant.
@@ -80,15 +80,15 @@ class Overall:
         return self.rows + self.incomplete + self.references
 
 
-def overalls_of(counted: Sequence[tuple[Contest, Table]], draws: Mapping[Setting, Draws]) -> tuple[Overall, ...]:
+def overalls_of(counted: Sequence[tuple[Contest, Table]], draws: Mapping[TaskModel, Draws]) -> tuple[Overall, ...]:
     """Return the lists over all tables that count, each followed by that over tests alone, if there are others, too."""
     targets = sorted({contest.target for contest, _ in counted})
     chosen: list[float | None] = [None, *targets] if len(targets) > 1 else list(targets)
-    tests = [pair for pair in counted if not pair[0].setting.development]
+    tests = [pair for pair in counted if not pair[0].task_model.development]
     groups = [(False, counted)] + ([(True, tests)] if 0 < len(tests) < len(counted) else [])
     overalls = []
     for of_tests, pairs in groups:
-        measure = common_measure(contest.setting.measure for contest, _ in pairs) or SEVERAL
+        measure = common_measure(contest.task_model.measure for contest, _ in pairs) or SEVERAL
         subject = Subject(TESTS if of_tests else ALL_KINDS, measure, tuple(contest for contest, _ in pairs))
         for target in chosen:
             at = [pair for pair in pairs if target in (None, pair[0].target)]
@@ -102,20 +102,20 @@ def counted_contests(contests: Sequence[Contest], standard: Standard) -> list[Co
 
     Tables with the same task, model and ε may differ in data or δ; of these, the one with most of the methods counts.
     """
-    methods = standard.methods or {entry.contestant.method for contest in contests for entry in contest.ranked}
+    methods = standard.methods or {member.entry.method for contest in contests for member in contest.ranked}
     best: dict[tuple[str, str, float], tuple[int, Contest]] = {}
     for contest in contests:
-        present = len(methods & {entry.contestant.method for entry in contest.ranked})
-        if not (present and 2 * present >= len(methods) and standard.may_count(contest.setting, contest.target)):
+        present = len(methods & {member.entry.method for member in contest.ranked})
+        if not (present and 2 * present >= len(methods) and standard.may_count(contest.task_model, contest.target)):
             continue
-        key = contest.setting.task, contest.setting.model, contest.target
+        key = contest.task_model.task, contest.task_model.model, contest.target
         if key not in best or present > best[key][0]:
             best[key] = present, contest
     return [contest for _, contest in best.values()]
 
 
 def missing_tables(counted: Sequence[Contest], standard: Standard) -> tuple[str, ...]:
-    present = {(contest.setting.task, contest.setting.model, contest.target) for contest in counted}
+    present = {(contest.task_model.task, contest.task_model.model, contest.target) for contest in counted}
     missing = {
         (task, model): [
             f"{epsilon:g}" for epsilon in sorted(standard.epsilons or ()) if (task, model, epsilon) not in present
@@ -126,24 +126,24 @@ def missing_tables(counted: Sequence[Contest], standard: Standard) -> tuple[str,
 
 
 def _overall(
-    target: float | None, counted: Sequence[tuple[Contest, Table]], subject: Subject, draws: Mapping[Setting, Draws]
+    target: float | None, counted: Sequence[tuple[Contest, Table]], subject: Subject, draws: Mapping[TaskModel, Draws]
 ) -> Overall:
     chosen = [contest for contest, _ in counted]
-    inside = Counter(entry.contestant for contest in chosen for entry in contest.ranked)
+    inside = Counter(member.entry for contest in chosen for member in contest.ranked)
     complete = sorted((who for who, count in inside.items() if count == len(counted)), key=lambda who: who.label)
     mean_ranks, places = _overall_ranks(chosen, complete, draws)
-    everyone: defaultdict[Contestant, list[tuple[Row, Contest]]] = defaultdict(list)
+    everyone: defaultdict[Entry, list[tuple[Row, Contest]]] = defaultdict(list)
     for contest, table in counted:
         for row in table.everyone:
-            everyone[row.contestant].append((row, contest))
-    measure = common_measure(contest.setting.measure for contest in chosen)
+            everyone[row.entry].append((row, contest))
+    measure = common_measure(contest.task_model.measure for contest in chosen)
     rows = [
         _overall_row(who, in_tables, subject, target, measure, mean_ranks.get(who), places.get(who))
         for who, in_tables in everyone.items()
     ]
-    rows.sort(key=lambda row: (0 if row.contestant.reference else -row.tables, row.contestant.label))
-    ranked = [(round(row.mean_rank.mean, 9), row.contestant.label, row) for row in rows if row.mean_rank]
-    references = tuple(row for row in rows if row.contestant.reference and row.tables == len(counted))
+    rows.sort(key=lambda row: (0 if row.entry.reference else -row.tables, row.entry.label))
+    ranked = [(round(row.mean_rank.mean, 9), row.entry.label, row) for row in rows if row.mean_rank]
+    references = tuple(row for row in rows if row.entry.reference and row.tables == len(counted))
     return Overall(
         epsilon=target,
         tables=tuple(table.title for _, table in counted),
@@ -155,25 +155,25 @@ def _overall(
 
 
 def _overall_ranks(
-    contests: Sequence[Contest], complete: Sequence[Contestant], draws: Mapping[Setting, Draws]
-) -> tuple[dict[Contestant, Estimate], dict[Contestant, Ranks]]:
-    """Return each complete contestant's mean rank, and its place by mean rank when tasks and seeds are drawn."""
+    contests: Sequence[Contest], complete: Sequence[Entry], draws: Mapping[TaskModel, Draws]
+) -> tuple[dict[Entry, Estimate], dict[Entry, Ranks]]:
+    """Return each complete entry's mean rank, and its place by mean rank when tasks and seeds are drawn."""
     if not complete:
         return {}, {}
-    tasks = sorted({contest.setting.task for contest in contests})
+    tasks = sorted({contest.task_model.task for contest in contests})
     task_weights = draw(len(tasks), stream=0)
     observed: list[list[float]] = []
     drawn = np.zeros((len(task_weights), len(complete)))
     for contest in contests:
-        among = [contest.by_contestant[who] for who in complete]
-        scores = scores_of(among, draws[contest.setting], contest.setting.measure)
+        among = [contest.by_entry[who] for who in complete]
+        scores = scores_of(among, draws[contest.task_model], contest.task_model.measure)
         observed.append(scores.ranks.tolist())
-        # Ranks are halves, so sums are exact. Each drawing has as many tables for one contestant as for another.
-        drawn += task_weights[:, [tasks.index(contest.setting.task)]] * scores.resampled_ranks(
-            draws[contest.setting].weights
+        # Ranks are halves, so sums are exact. Each drawing has as many tables for one entry as for another.
+        drawn += task_weights[:, [tasks.index(contest.task_model.task)]] * scores.resampled_ranks(
+            draws[contest.task_model].weights
         )
     places = middle_ranks(ranks(-drawn))
-    tables = Counter(contest.setting.task for contest in contests)
+    tables = Counter(contest.task_model.task for contest in contests)
     drawn /= (task_weights @ np.array([[tables[task]] for task in tasks])).astype(np.float64)
     mean_ranks = [
         Estimate(fmean(of_one), low, high)
@@ -183,7 +183,7 @@ def _overall_ranks(
 
 
 def _overall_row(
-    who: Contestant,
+    who: Entry,
     in_tables: Sequence[tuple[Row, Contest]],
     subject: Subject,
     target: float | None,
@@ -199,12 +199,12 @@ def _overall_row(
     ]
     lacks = any(row.lacks_seeds for row in rows)
     utility = subject.mean(who, None, target, "utility") if measure else None
-    oracle = next((contest.oracle.contestant for _, contest in in_tables if contest.oracle), None)
+    oracle = next((contest.oracle.entry for _, contest in in_tables if contest.oracle), None)
     cross_entropy = subject.mean(who, None, target, "cross_entropy")
     gaps = [row.gap_to_oracle.mean for row in rows if row.gap_to_oracle]
     shares = [share for row, contest in in_tables if (share := _share_of_way(row, contest)) is not None]
     return OverallRow(
-        contestant=who,
+        entry=who,
         tables=len(rows),
         seeds=min(row.seeds for row in rows),
         failed=sum(row.failed for row in rows),
@@ -237,4 +237,4 @@ def _share_of_way(row: Row, contest: Contest) -> float | None:
     way = contest.oracle.mean - start
     if way < POINT:
         return None
-    return min(MOST, max(LEAST, (contest.by_contestant[row.contestant].mean - start) / way))
+    return min(MOST, max(LEAST, (contest.by_entry[row.entry].mean - start) / way))

@@ -17,14 +17,14 @@ from markupsafe import Markup
 from dphpo_bench.leaderboard import advice_texts
 from dphpo_bench.leaderboard import sentences as texts
 from dphpo_bench.leaderboard.advice_texts import grid
-from dphpo_bench.leaderboard.answers import Answer
 from dphpo_bench.leaderboard.board import Board
-from dphpo_bench.leaderboard.charts import Chart, settings_of
+from dphpo_bench.leaderboard.brief import middle_answer
+from dphpo_bench.leaderboard.charts import Chart, task_models_of
 from dphpo_bench.leaderboard.columns import MARKS, overall_columns, rounded_number, row_columns, to_csv, varying
 from dphpo_bench.leaderboard.links import Paths, about, record_links
 from dphpo_bench.leaderboard.measured import measured_rows
 from dphpo_bench.leaderboard.rows import Row, Table
-from dphpo_bench.leaderboard.values import Contestant
+from dphpo_bench.leaderboard.values import Entry
 from dphpo_bench.records.charts import STYLE
 from dphpo_bench.records.estimates import change_text, interval_text
 
@@ -45,7 +45,7 @@ def context(board: Board, paths: Paths | None) -> dict[str, Any]:
         "guide": grid(measured_rows(to_csv(board))),
         "advice_texts": advice_texts,
         "texts": texts,
-        "settings": settings_of(board),
+        "task_models": task_models_of(board),
         "paths": paths or Paths(),
         "varying": varying,
         "row_columns": partial(row_columns, explains=board.explains, shifts=board.shifts),
@@ -56,7 +56,7 @@ def context(board: Board, paths: Paths | None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Card:
-    contestant: Contestant
+    entry: Entry
     rows: tuple[tuple[Table, Row], ...]
 
     @property
@@ -71,7 +71,7 @@ class Card:
         commands: dict[str, str] = {}
         for table, row in self.rows:
             if row.command:
-                commands.setdefault(table.setting, row.command)
+                commands.setdefault(table.task_model, row.command)
         return commands
 
 
@@ -84,15 +84,15 @@ def to_html(board: Board, charts: Sequence[Chart], paths: Paths | None = None) -
     return environment.get_template("page.html").render(
         **shared,
         subjects=_subjects(board),
-        default=default_answer(board),
+        default=middle_answer(board),
         epsilons=sorted({answer.epsilon for answer in board.answers if answer.epsilon is not None}),
-        setting_numbers={setting: number for number, (setting, _) in enumerate(shared["settings"])},
-        answered={setting for answer in board.answers for setting in answer.settings},
+        task_model_numbers={task_model: number for number, (task_model, _) in enumerate(shared["task_models"])},
+        answered={task_model for answer in board.answers for task_model in answer.task_models},
         pictures=_pictures(charts),
         interval_text=interval_text,
         change_text=change_text,
         cards=cards,
-        card_ids={card.contestant: f"m{number}" for number, card in enumerate(cards, 1)},
+        card_ids={card.entry: f"m{number}" for number, card in enumerate(cards, 1)},
         style=Markup(STYLE),
         about=about,
         record_links=record_links,
@@ -101,17 +101,11 @@ def to_html(board: Board, charts: Sequence[Chart], paths: Paths | None = None) -
     )
 
 
-def default_answer(board: Board) -> Answer | None:
-    """Return the answer that the page opens with: the first subject, at the middle of its ε."""
-    single = [answer for answer in texts.first_answers(board) if answer.epsilon is not None]
-    return single[len(single) // 2] if single else None
-
-
 def cards_of(board: Board) -> Iterator[Card]:
-    rows: defaultdict[Contestant, list[tuple[Table, Row]]] = defaultdict(list)
+    rows: defaultdict[Entry, list[tuple[Table, Row]]] = defaultdict(list)
     for table in board.tables:
         for row in table.everyone:
-            rows[row.contestant].append((table, row))
+            rows[row.entry].append((table, row))
     for who in sorted(rows, key=lambda who: (who.reference, who.label)):
         yield Card(who, tuple(rows[who]))
 
@@ -140,6 +134,6 @@ def _pictures(charts: Sequence[Chart]) -> Mapping[str, list[Markup]]:
 
 
 def _subjects(board: Board) -> dict[str, list[str]]:
-    several = dict.fromkeys(answer.subject for answer in board.answers if len(answer.settings) > 1)
-    single = dict.fromkeys(answer.subject for answer in board.answers if len(answer.settings) == 1)
+    several = dict.fromkeys(answer.subject for answer in board.answers if len(answer.task_models) > 1)
+    single = dict.fromkeys(answer.subject for answer in board.answers if len(answer.task_models) == 1)
     return {name: [*group] for name, group in (("Several tasks", several), ("One task", single)) if group}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dphpo_bench.base.progress import Progress
-from dphpo_bench.leaderboard.contestants import Entry
+from dphpo_bench.leaderboard.entries import Member
 from dphpo_bench.leaderboard.submissions import Run, Submissions, read_submissions
 from dphpo_bench.leaderboard.values import Refused
 from dphpo_bench.sweep.extra_runs import REPLAY, Split, counterpart
@@ -47,13 +47,13 @@ class Replays:
     def explain(self, keys: Iterable[str]) -> bool:
         return not {about for about, _ in self.by_role}.isdisjoint(keys)
 
-    def splits(self, entry: Entry, oracle: Entry | None) -> list[Split]:
+    def splits(self, member: Member, oracle: Member | None) -> list[Split]:
         """Return the split of each finished run that has one; a run that paid nothing for tuning needs no extra run."""
-        if oracle is None or entry is oracle or not entry.contestant.end_to_end_private:
+        if oracle is None or member is oracle or not member.entry.end_to_end_private:
             return []
         columns = ["seed", "key", "tuning_share", "score"]
         by_seed = {run.seed: run for run in oracle.finished[columns].itertuples()}
-        splits = (self._split(run, counterpart(by_seed, run.seed)) for run in entry.finished[columns].itertuples())
+        splits = (self._split(run, counterpart(by_seed, run.seed)) for run in member.finished[columns].itertuples())
         return [split for split in splits if split]
 
     def _split(self, run: Any, oracle: Any) -> Split | None:
@@ -75,11 +75,11 @@ def read_checked(paths: Sequence[Path], cache: Path | None = None, progress: Pro
 
 
 def _score(run: Run | None) -> float | None:
-    return None if run is None or run.value is None else run.setting.measure.score(run.value)
+    return None if run is None or run.value is None else run.task_model.measure.score(run.value)
 
 
 def _misfit(run: Run, parameters: Mapping[str, Any], about: Run, source: Run) -> str:
-    if (run.setting, run.target, run.seed) != (about.setting, about.target, about.seed):
+    if (run.task_model, run.target, run.seed) != (about.task_model, about.target, about.seed):
         return f"it is about {about.path}, whose task, ε or seed is another"
     same_run = about is source
     if parameters.get("share") != (1.0 if same_run else 1 - about.tuning_share):

@@ -9,7 +9,7 @@ from typing import Any
 
 from dphpo_bench.base.errors import DataError, DphpoBenchError
 from dphpo_bench.contract import registry
-from dphpo_bench.leaderboard.contestants import frame_of, newest
+from dphpo_bench.leaderboard.entries import frame_of, newest
 from dphpo_bench.leaderboard.requirements import ROUNDING
 from dphpo_bench.leaderboard.submissions import Run
 from dphpo_bench.leaderboard.values import Refused
@@ -45,7 +45,7 @@ def choose(runs: Sequence[Run], count: int) -> list[Run]:
     methods, tasks = registry.methods(), registry.tasks()
 
     def is_here(run: Run) -> bool:
-        method, task = methods.get(run.method), tasks.get(run.setting.task)
+        method, task = methods.get(run.method), tasks.get(run.task_model.task)
         if method is None or task is None:
             return False
         return method.cls.version <= run.method_version and task.cls.version <= run.task_version
@@ -109,7 +109,7 @@ def compared(repeat: Repeat, store: RecordStore) -> list[Difference] | str:
     # Records of version 2 state no risk.
     names = [*old, *(name for name in new if name not in old and not name.startswith("privacy.risk"))]
     both = [Difference(name, old.get(name), new.get(name)) for name in names]
-    return [pair for pair in both if not _alike(pair.recorded, pair.repeated)]
+    return [pair for pair in both if not _equal(pair.recorded, pair.repeated)]
 
 
 def _values(record: RunRecord) -> Iterator[tuple[str, Any]]:
@@ -127,7 +127,7 @@ def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from _leaves(f"{place}.{name}" if place else str(name), part)
 
 
-def _alike(recorded: Any, repeated: Any) -> bool:
+def _equal(recorded: Any, repeated: Any) -> bool:
     numbers = [
         value for value in (recorded, repeated) if isinstance(value, int | float) and not isinstance(value, bool)
     ]

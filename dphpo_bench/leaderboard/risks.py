@@ -23,13 +23,13 @@ def settled(submissions: Submissions, folder: Path) -> tuple[Submissions, str]:
     chosen: dict[Risk, Risk] = {}
     for risk in sorted({run.risk for run in submissions.runs if run.risk}, key=astuple):
         # Ledgers that differ in rounding share a line as well, in the first build as in later ones.
-        chosen[risk] = next((known for known in (*shown, *chosen.values()) if _alike(known, risk)), risk)
+        chosen[risk] = next((known for known in (*shown, *chosen.values()) if _equal(known, risk)), risk)
     runs = tuple(replace(run, risk=chosen[run.risk]) if run.risk else run for run in submissions.runs)
     lines = (",".join(map(repr, values)) for values in sorted({*map(astuple, chosen.values())}))
     return replace(submissions, runs=runs), "\n".join([_HEADER, *lines, ""])
 
 
-def _alike(first: Risk, second: Risk) -> bool:
+def _equal(first: Risk, second: Risk) -> bool:
     pairs = zip(astuple(first), astuple(second), strict=True)
     return all(math.isclose(*pair, rel_tol=ROUNDING, abs_tol=ROUNDING) for pair in pairs)
 

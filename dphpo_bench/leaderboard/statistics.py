@@ -1,4 +1,4 @@
-"""Ranks by bootstrap, with equal drawings of seeds for all contestants.
+"""Ranks by bootstrap, with equal drawings of seeds for all entries.
 
 The same values give the same result on every machine: sums are exact, random numbers come from a bit stream that never
 changes, and ranks compare whole numbers.
@@ -26,11 +26,11 @@ Reals = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of contestants on one task at one ε.
+    """Scores of entries on one task at one ε.
 
     Attributes:
-        values: shape (contestants, seeds), in units of 1e-12; 0 where there is none.
-        present: shape (contestants, seeds), 1 where there is a score, else 0. Each contestant has at least one.
+        values: shape (entries, seeds), in units of 1e-12; 0 where there is none.
+        present: shape (entries, seeds), 1 where there is a score, else 0. Each entry has at least one.
     """
 
     values: Integers
@@ -38,7 +38,7 @@ class Scores:
 
     @classmethod
     def of(cls, scores: Sequence[Sequence[float | None]]) -> "Scores":
-        """Return scores in [−1, 1], of shape (contestants, seeds), as whole numbers; None where there is no run."""
+        """Return scores in [−1, 1], of shape (entries, seeds), as whole numbers; None where there is no run."""
         values = [[0 if score is None else round(score * UNIT) for score in row] for row in scores]
         present = [[int(score is not None) for score in row] for row in scores]
         return cls(np.asarray(values, dtype=np.int64), np.asarray(present, dtype=np.int64))
@@ -53,11 +53,11 @@ class Scores:
         return ranks(np.rint(self.means / EQUAL))
 
     def resampled_ranks(self, weights: Integers) -> Reals:
-        """Return ranks of the contestants in each resampling, 1 is best.
+        """Return ranks of the entries in each resampling, 1 is best.
 
         Means of n seeds drawn from n seeds spread less than means of n new seeds, and lack Student's heavy tails.
         Deviations from the mean are therefore widened by √(n/(n−1)) · t / z, as Hesterberg's (2015) expanded percentile
-        interval does for means: their middle 95 % is as wide as the t interval. If none of a contestant's seeds is
+        interval does for means: their middle 95 % is as wide as the t interval. If none of an entry's seeds is
         drawn, it keeps its mean.
         """
         counts = weights @ self.present.T

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from dphpo_bench.leaderboard.contestants import Contest
+from dphpo_bench.leaderboard.entries import Contest
 from dphpo_bench.leaderboard.means import Mean, Rate, Sample, means_of, rate_of
-from dphpo_bench.leaderboard.values import Contestant
+from dphpo_bench.leaderboard.values import Entry
 from dphpo_bench.records.estimates import Estimate
 from dphpo_bench.records.measure import SEVERAL, Measure
 
@@ -21,11 +21,11 @@ class Subject:
     name: str
     measure: Measure
     contests: tuple[Contest, ...]
-    _means: dict[tuple[Contestant, Contestant | None, str], dict[float | None, Mean]] = field(default_factory=dict)
+    _means: dict[tuple[Entry, Entry | None, str], dict[float | None, Mean]] = field(default_factory=dict)
 
     @property
     def several(self) -> bool:
-        return len({contest.setting for contest in self.contests}) > 1
+        return len({contest.task_model for contest in self.contests}) > 1
 
     def at(self, target: float | None) -> list[Contest]:
         return [contest for contest in self.contests if target in (None, contest.target)]
@@ -35,16 +35,16 @@ class Subject:
         return sorted({contest.target for contest in self.contests})
 
     def on(self, titles: frozenset[str]) -> "Subject":
-        """Return the part of these settings."""
+        """Return the part of these task–model pairs."""
         return Subject(self.name, self.measure, tuple(each for each in self.contests if each.title in titles))
 
     def mean(
-        self, who: Contestant, other: Contestant | None = None, target: float | None = None, column: str = "score"
+        self, who: Entry, other: Entry | None = None, target: float | None = None, column: str = "score"
     ) -> Mean | None:
-        """Return the mean of a contestant over the tables at one ε, less that of another; by the board's one test.
+        """Return the mean of an entry over the tables at one ε, less that of another; by the board's one test.
 
         Args:
-            who: the contestant.
+            who: the entry.
             other: who to subtract; None: nobody.
             target: the ε; None for all tables.
             column: as `Entry.by_seed` knows it.
@@ -57,7 +57,7 @@ class Subject:
             self._means[key] = self._means_of(who, other, column)
         return self._means[key].get(target)
 
-    def _means_of(self, who: Contestant, other: Contestant | None, column: str) -> dict[float | None, Mean]:
+    def _means_of(self, who: Entry, other: Entry | None, column: str) -> dict[float | None, Mean]:
         """Return the means at each ε where all tables have both, and over all tables if that is everywhere."""
         sides = [
             {target: self._samples(side, target, column) for target in self.targets} for side in (who, other) if side
@@ -70,15 +70,15 @@ class Subject:
             del means[None]
         return means
 
-    def _samples(self, who: Contestant, target: float, column: str) -> list[Sample]:
+    def _samples(self, who: Entry, target: float, column: str) -> list[Sample]:
         """Return the samples in each of the tables; none if it lacks in one."""
-        entries = [contest.by_contestant.get(who) for contest in self.at(target)]
-        samples = [entry.sample(column) for entry in entries if entry]
+        members = [contest.by_entry.get(who) for contest in self.at(target)]
+        samples = [member.sample(column) for member in members if member]
         known = [sample for sample in samples if sample]
-        return known if len(known) == len(entries) else []
+        return known if len(known) == len(members) else []
 
     def lead(
-        self, who: Contestant | None, other: Contestant | None, target: float | None = None, column: str = "score"
+        self, who: Entry | None, other: Entry | None, target: float | None = None, column: str = "score"
     ) -> Estimate | None:
         """Return by how much the first is ahead, if both are known and different."""
         if who is None or other is None or who == other:
@@ -90,24 +90,24 @@ class Subject:
         """Return a difference with an interval that differences of this measure can have."""
         return difference.inside(-1.0, 1.0) if self.measure.share else difference
 
-    def collapses(self, who: Contestant) -> Rate:
-        """Return how many of the contestant's runs in the tables collapsed, at all ε."""
-        entries = (contest.by_contestant.get(who) for contest in self.contests)
-        return rate_of([sample for entry in entries if entry and (sample := entry.sample())])
+    def collapses(self, who: Entry) -> Rate:
+        """Return how many of the entry's runs in the tables collapsed, at all ε."""
+        members = (contest.by_entry.get(who) for contest in self.contests)
+        return rate_of([sample for member in members if member and (sample := member.sample())])
 
 
-def settings_of(contests: Sequence[Contest]) -> tuple[Subject, ...]:
+def task_models_of(contests: Sequence[Contest]) -> tuple[Subject, ...]:
     titles = dict.fromkeys(contest.title for contest in contests)
     single = ([contest for contest in contests if contest.title == title] for title in titles)
-    return tuple(Subject(chosen[0].title, chosen[0].setting.measure, tuple(chosen)) for chosen in single)
+    return tuple(Subject(chosen[0].title, chosen[0].task_model.measure, tuple(chosen)) for chosen in single)
 
 
 def groups_of(counted: Sequence[Contest]) -> tuple[Subject, ...]:
     """Return all counted tables, the tests among them, then each kind; metrics that are no shares stand apart."""
-    kinds = sorted({kind for contest in counted for kind in contest.setting.kinds})
-    tests = [contest for contest in counted if not contest.setting.development]
+    kinds = sorted({kind for contest in counted for kind in contest.task_model.kinds})
+    tests = [contest for contest in counted if not contest.task_model.development]
     groups = [(ALL_KINDS, [*counted]), (TESTS, tests)]
-    groups += [(kind, [contest for contest in counted if kind in contest.setting.kinds]) for kind in kinds]
+    groups += [(kind, [contest for contest in counted if kind in contest.task_model.kinds]) for kind in kinds]
     several: dict[tuple[int, ...], Subject] = {}
     for name, chosen in groups:
         for subject in _averaged(name, chosen):
@@ -117,11 +117,11 @@ def groups_of(counted: Sequence[Contest]) -> tuple[Subject, ...]:
 
 
 def _averaged(name: str, contests: Sequence[Contest]) -> Iterator[Subject]:
-    measures = sorted({contest.setting.measure for contest in contests})
+    measures = sorted({contest.task_model.measure for contest in contests})
     shares = [measure for measure in measures if measure.share and measure.higher_is_better]
     groups = [shares, *([measure] for measure in measures if measure not in shares)]
     for group in filter(None, groups):
         measure = group[0] if len(group) == 1 else SEVERAL
-        alike = tuple(contest for contest in contests if contest.setting.measure in group)
+        together = tuple(contest for contest in contests if contest.task_model.measure in group)
         by = f" by {measure.title if len(group) == 1 else 'metrics in points'}"
-        yield Subject(name if len(group) == len(measures) else f"{name}{by}", measure, alike)
+        yield Subject(name if len(group) == len(measures) else f"{name}{by}", measure, together)

@@ -58,7 +58,7 @@ _PLACE = ("<task>", "<method>", "<key>.json")
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class TaskModel:
     task: str
     model: str
     delta: float
@@ -67,8 +67,14 @@ class Setting:
     facts: str
     measure: Measure = field(repr=False)
     seen: bool = False
-    kinds: tuple[str, ...] = field(default=(), repr=False)  # of the facts, and no part of a setting's random stream
-    n_records: int = field(default=0, repr=False)  # the same
+    kinds: tuple[str, ...] = field(default=(), repr=False)  # of the facts
+    n_records: int = field(default=0, repr=False)
+
+    @property
+    def stream(self) -> str:
+        """The name of its random stream, which published ranks rest on."""
+        names = ("task", "model", "delta", "data_fingerprint", "model_fingerprint", "facts", "seen")
+        return f"Setting({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     @property
     def model_kind(self) -> str:
@@ -102,7 +108,7 @@ class Run:
 
     Attributes:
         end_to_end_private: None for a run that failed before it could say.
-        value: of the setting's metric, on test data; None for a run that failed.
+        value: of the task–model pair's metric, on test data; None for a run that failed.
         epsilon: the claim, which the ledger confirms; ∞ for a run that is not private; None for one that failed before
             it could say.
         shifted: as `value`, on shifted records; None without such a test.
@@ -113,7 +119,7 @@ class Run:
     """
 
     path: str
-    setting: Setting
+    task_model: TaskModel
     target: float
     method: str
     parameters: str
@@ -208,8 +214,8 @@ def _files(paths: Sequence[Path], reject: Callable[[Refused], None]) -> Iterable
             raise InvalidValueError(f"Expected records or folders of them, got {root}: no such file or folder.")
 
 
-def setting_of(identity: Identity) -> Setting:
-    return Setting(
+def task_model_of(identity: Identity) -> TaskModel:
+    return TaskModel(
         identity.task,
         identity.model,
         identity.delta,
@@ -267,7 +273,7 @@ def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
     claimed = (privacy.recomputed or privacy.planned) if privacy else None
     run = Run(
         path=shown,
-        setting=setting_of(identity),
+        task_model=task_model_of(identity),
         target=identity.epsilon,
         method=identity.method,
         parameters=compact_json(identity.parameters),

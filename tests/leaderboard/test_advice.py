@@ -32,7 +32,7 @@ from dphpo_bench.leaderboard.measured import (
     shipped_table,
 )
 from dphpo_bench.leaderboard.page import to_html
-from dphpo_bench.leaderboard.submissions import Setting
+from dphpo_bench.leaderboard.submissions import TaskModel
 from dphpo_bench.records.measure import ACCURACY
 from tests.benchmarks.advice import report, trials
 from tests.leaderboard.boards import HOSTILE, empty_board, hostile_board, sample_board, with_sizes
@@ -115,7 +115,7 @@ def test_sizes_of_one_data_set_are_a_single_task() -> None:
 )
 def test_models_have_kinds(task: str, model: str, kind: str) -> None:
     kinds = kinds_of(task, model, {"inputs": {"shape": [107]}})
-    assert Setting(task, model, 1e-5, "", "", "", ACCURACY, kinds=kinds).model_kind == kind
+    assert TaskModel(task, model, 1e-5, "", "", "", ACCURACY, kinds=kinds).model_kind == kind
 
 
 def test_the_lowest_bound_is_advised_and_not_the_lowest_mean() -> None:

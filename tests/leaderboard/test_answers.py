@@ -41,7 +41,7 @@ def table(**more: Any) -> list[RunRecord]:
 
 
 def place_of(answer: Answer, label: str) -> Place:
-    (found,) = (place for place in answer.everyone if place.contestant.label == label)
+    (found,) = (place for place in answer.everyone if place.entry.label == label)
     return found
 
 
@@ -53,7 +53,7 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Answer:
 
 def test_distances_are_by_welchs_test(single: Answer) -> None:
     assert (single.subject, single.epsilon, single.anchor, single.tables) == ("toy (linear)", 1.0, "the oracle", 1)
-    assert [place.contestant.method for place in single.places] == ["hyfreedp", "mechanic", "auto_clipping", "dowg"]
+    assert [place.entry.method for place in single.places] == ["hyfreedp", "mechanic", "auto_clipping", "dowg"]
     assert single.references == ()  # the oracle is the line that others are measured from
     best = single.places[0]
     expected = stats.ttest_ind(BEST, ORACLE, equal_var=False).confidence_interval(0.95)
@@ -63,7 +63,7 @@ def test_distances_are_by_welchs_test(single: Answer) -> None:
 
 
 def test_who_is_better_than_untuned_and_how_all_stand_to_the_first(single: Answer) -> None:
-    stands = {place.contestant.method: (place.untuned, place.standing) for place in single.places}
+    stands = {place.entry.method: (place.untuned, place.verdict) for place in single.places}
     assert stands == {"hyfreedp": (1, "equivalent"), "mechanic": (1, "uncertain"), "auto_clipping": (0, "behind"),
                       "dowg": (-1, "behind")}  # fmt: skip
 
@@ -113,7 +113,7 @@ def test_kinds_of_tasks_and_budgets(tmp_path: Path) -> None:
     assert [answer.epsilon for answer in answers] == [1.0, 3.0, None] * 5
     everything = {(answer.subject, answer.epsilon): answer for answer in answers}
     pictures = everything["pictures", 3.0]
-    assert (pictures.tables, pictures.settings) == (2, ("more (linear)", "toy (linear)"))
+    assert (pictures.tables, pictures.task_models) == (2, ("more (linear)", "toy (linear)"))
     assert {part.name for part in pictures.places[0].parts} == {"more (linear)", "toy (linear)"}
     assert {part.name for part in everything["toy (linear)", None].places[0].parts} == {"ε = 1", "ε = 3"}
     assert {part.name for part in everything["pictures", None].places[0].parts} >= {"toy (linear), ε = 1"}
@@ -130,7 +130,7 @@ def test_metrics_are_not_averaged_and_who_is_absent_is_named(tmp_path: Path) -> 
     assert [answer.subject for answer in answers] == [
         "all tasks by accuracy", "line (linear)", "more (linear)", "toy (linear)"
     ]  # fmt: skip
-    assert [(one.contestant.method, one.tables) for one in answers[0].absent] == [("dowg", 1)]
+    assert [(one.entry.method, one.tables) for one in answers[0].absent] == [("dowg", 1)]
     line = answers[1]
     assert place_of(line, "auto_clipping").lead.mean == pytest.approx(-0.95)  # a larger error is worse
     assert sentences(line)[0].startswith("hyfreedp is 0.450 of mean squared error behind the oracle [")
@@ -142,7 +142,7 @@ def test_without_an_oracle_the_untuned_run_is_the_anchor(tmp_path: Path) -> None
     ).answers
     assert answer.anchor == "untuned auto_clipping"
     # A single run has no interval; it is not put first.
-    assert [place.contestant.method for place in answer.places] == ["hyfreedp", "dp_sgd"]
+    assert [place.entry.method for place in answer.places] == ["hyfreedp", "dp_sgd"]
     assert board_of(tmp_path / "other", *runs("hyfreedp", BEST)).answers == ()
 
 
@@ -171,7 +171,7 @@ def test_who_is_in_most_tables_is_set_beside_the_first_there(tmp_path: Path) -> 
     few = runs("prodigy", [0.5, 0.6])
     answer = board_of(tmp_path, *(record for one in tables for record in one), *partial, *few).answers[0]
     assert answer.tables == 4
-    assert [(one.contestant.method, one.tables) for one in answer.absent] == [("dowg", 3), ("prodigy", 1)]
+    assert [(one.entry.method, one.tables) for one in answer.absent] == [("dowg", 3), ("prodigy", 1)]
     one = answer.absent[0]
     assert one.lead is not None
     assert one.first is not None

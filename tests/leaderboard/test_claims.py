@@ -130,4 +130,4 @@ def test_kinds(task: str, model: str, inputs: object, kinds: tuple[str, ...], tm
     record = record.model_copy(update={"identity": record.identity.model_copy(update={"model": model})})
     submit(tmp_path, record)
     (run,) = read(tmp_path).runs
-    assert run.setting.kinds == kinds
+    assert run.task_model.kinds == kinds

@@ -1,4 +1,4 @@
-"""Labels of contestants: the defaults have the bare name, whoever else is on the board."""
+"""Labels of entries: the defaults have the bare name, whoever else is on the board."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +22,7 @@ def runs(method: str, **changes: Any) -> list[RunRecord]:
 
 
 def labels(board: Board) -> list[list[str]]:
-    return [sorted(row.contestant.label for row in table.everyone) for table in board.tables]
+    return [sorted(row.entry.label for row in table.everyone) for table in board.tables]
 
 
 @pytest.mark.parametrize(

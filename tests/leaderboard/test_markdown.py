@@ -183,7 +183,7 @@ def test_hostile_texts_are_shown_and_are_nothing_but_text() -> None:
         failed=tuple(Refused(text, text) for text in HOSTILE),
     )
     drawn = [
-        Chart(f"{kind}-{number}", f"About, {text}", f"About {text}", "", kind, markup.setting)
+        Chart(f"{kind}-{number}", f"About, {text}", f"About {text}", "", kind, markup.task_model)
         for kind in ("answer", "metric")
         for number, text in enumerate((*HOSTILE, *MARKUP))
     ]
@@ -214,7 +214,7 @@ def test_hostile_texts_are_shown_and_are_nothing_but_text() -> None:
         for at, token in enumerate(tokens)
         if token.type == "heading_open" and token.tag == "h1"
     ]
-    assert {one_line(one.setting, MAX_TEXT) for one in hostile.tables} <= set(headings)
+    assert {one_line(one.task_model, MAX_TEXT) for one in hostile.tables} <= set(headings)
 
 
 def test_long_lists_of_records_are_cut_and_counted() -> None:

@@ -33,8 +33,8 @@ OTHERS = [range(5 * task, 5 * task + (5 if task < 6 else 3)) for task in range(1
 scores = st.floats(0, 1).map(lambda value: round(value, 6))
 
 
-def sample(values: Sequence[float], start: int = 0, falls: Falls = NO_FALLS, setting: str = "") -> Sample:
-    return Sample(dict(enumerate(values, start)), falls, setting)
+def sample(values: Sequence[float], start: int = 0, falls: Falls = NO_FALLS, task_model: str = "") -> Sample:
+    return Sample(dict(enumerate(values, start)), falls, task_model)
 
 
 # ------------------------------------------------------------------------------------------------- against scipy
@@ -110,7 +110,7 @@ def test_tasks_at_random() -> None:
     theirs = stats.ttest_1samp([0.1, 0.3, 0.2, 0.6], 0).confidence_interval(0.95)
     ours = over_tasks(values)
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high))
-    # Two settings of one task are not two tasks.
+    # Two task–model pairs of one task are not two tasks.
     twice = over_tasks({"one": [0.1, 0.1], "two": [0.3, 0.3]})
     assert (twice.low, twice.high) == pytest.approx((over_tasks({"one": [0.1], "two": [0.3]}).low, twice.high))
 

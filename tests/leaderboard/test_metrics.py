@@ -41,7 +41,7 @@ def test_the_lower_error_is_ranked_first(errors: Board) -> None:
     (table,) = errors.tables
     assert table.measure == Measure("mean_squared_error", higher_is_better=False)
     # The failed run counts as the worst of the table, 4100: (3800 + 3850 + 4100) / 3 is below 4050.
-    assert [row.contestant.method for row in table.rows] == ["hyfreedp", "liu_talwar", "auto_clipping"]
+    assert [row.entry.method for row in table.rows] == ["hyfreedp", "liu_talwar", "auto_clipping"]
     best, searched, untuned = table.rows
     assert best.utility is not None
     assert best.utility.mean == pytest.approx(3550)
@@ -61,7 +61,7 @@ def test_gaps_follow_the_direction(errors: Board) -> None:
     assert best.gap_to_oracle.mean == pytest.approx(500)
     assert best.gap_closed is not None
     assert best.gap_closed.mean == pytest.approx(0.5)
-    assert errors.overalls[0].rows[0].contestant == best.contestant
+    assert errors.overalls[0].rows[0].entry == best.entry
     assert errors.overalls[0].rows[0].utility == best.utility
 
 
@@ -94,7 +94,7 @@ def test_metrics_of_several_tasks_are_ranked_together_and_not_averaged(tmp_path:
     )
     assert board.measure is None
     best = board.overalls[0].rows[0]
-    assert best.contestant.method == "hyfreedp"
+    assert best.entry.method == "hyfreedp"
     assert (best.utility, best.gap_to_oracle) == (None, None)
     readme = render(board, tmp_path)["README.md"]
     assert "mean squared error (lower is better)" in readme
@@ -132,7 +132,7 @@ def test_a_collapsed_perplexity_counts_as_that_of_a_guess_of_all_tokens_alike(co
     ]
     (table,) = board_of(tmp_path, *records).tables
     best, untuned, searched = table.rows
-    assert (best.contestant.method, searched.contestant.method) == ("hyfreedp", "liu_talwar")
+    assert (best.entry.method, searched.entry.method) == ("hyfreedp", "liu_talwar")
     assert (best.ranks.low, best.ranks.high) != (untuned.ranks.low, untuned.ranks.high)  # type: ignore[union-attr]
     assert searched.utility is not None
     assert searched.utility.mean == pytest.approx((628 * 9 * 9) ** (1 / 3))

@@ -1,4 +1,4 @@
-"""Extra runs on the board: no contestants, but two columns; and none that do not fit the records they name."""
+"""Extra runs on the board: no entries, but two columns; and none that do not fit the records they name."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -53,13 +53,13 @@ def rows_of(folder: Path) -> dict[str, Row]:
     submissions = read_all(folder)
     assert submissions.rejected == ()
     (table,) = score(submissions).tables
-    return {row.contestant.label: row for row in table.everyone}
+    return {row.entry.label: row for row in table.everyone}
 
 
 def test_the_columns_add_up_to_the_lead_of_the_oracle(tmp_path: Path) -> None:
     submit(tmp_path, *(record for seed in range(3) for record in all_of(seed)))
     rows = rows_of(tmp_path)
-    assert set(rows) == {"liu_talwar", "auto_clipping", "grid_oracle"}  # extra runs are no contestants
+    assert set(rows) == {"liu_talwar", "auto_clipping", "grid_oracle"}  # extra runs are no entries
     own = rows["liu_talwar"]
     # Seed by seed: own values .04 without paying, the oracle's .04; together .1, .09, .08.
     assert own.lost_to_noise.mean == pytest.approx(0.04)
@@ -110,7 +110,7 @@ def test_what_does_not_fit_the_records_it_names_is_rejected(
     assert table.rows[0].lost_to_noise.mean == pytest.approx(0.04)
 
 
-def test_an_extra_run_of_another_seed_or_setting_is_rejected(tmp_path: Path) -> None:
+def test_an_extra_run_of_another_seed_or_task_model_is_rejected(tmp_path: Path) -> None:
     own, oracle = runs()
     other = replay(own, own, 0.99)
     moved = make_record("replay", seed=5, accuracy=0.99, parameters=other.identity.parameters)

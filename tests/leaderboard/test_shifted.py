@@ -24,7 +24,7 @@ def shifted(method: str, seed: int, value: float, about: str = "noise") -> RunRe
 
 def rows_of(board: Board) -> dict[str, Row]:
     (table,) = board.tables
-    return {row.contestant.method: row for row in table.everyone}
+    return {row.entry.method: row for row in table.everyone}
 
 
 def test_a_row_has_the_mean_if_all_its_runs_have_the_metric(tmp_path: Path) -> None:

@@ -42,12 +42,12 @@ SECTIONS = [
 
 
 def wide_board() -> Board:
-    """More settings, ε, methods and findings than a short page can hold, each finding with an objection."""
-    settings = [(f"task_{at} (linear)", f"task_{at}", 0.9) for at in range(25)]
+    """More task–model pairs, ε, methods and findings than a short page can hold, each finding with an objection."""
+    task_models = [(f"task_{at} (linear)", f"task_{at}", 0.9) for at in range(25)]
     methods = [(f"method_{at:02d}", "", 0.002 * at, 0.01 * at, 1.0 + at) for at in range(40)]
     findings = [Finding(f"Finding {at}", "It is 3.", (("3", "SELECT 3"),), "It may be 4.") for at in range(20)]
     epsilons = (0.1, 0.3, 1.0, 3.0, 8.0, 16.0)
-    tables = [boards.table(setting, epsilon, methods) for setting in settings for epsilon in epsilons]
+    tables = [boards.table(task_model, epsilon, methods) for task_model in task_models for epsilon in epsilons]
     return boards.board(tables, findings)
 
 
@@ -124,17 +124,15 @@ def test_figures_of_the_methods_are_those_of_their_rows() -> None:
     assert header == ["method", "ε = 1", "ε = 3", "ε = 8", "worst run", "collapses", "cost"]
     line = next(row for row in rows if row[0] == "`hyfreedp`")
     place = sample.answers[1].places[0]
-    assert place.contestant.label == "hyfreedp"
+    assert place.entry.label == "hyfreedp"
     assert line[2] == f"−{-100 * place.lead.mean:.1f} \\[−{-100 * place.lead.low:.1f}, −{-100 * place.lead.high:.1f}\\]"
-    oracle = next(row.utility.mean for row in first.references if row.contestant == first.oracle)
+    oracle = next(row.utility.mean for row in first.references if row.entry == first.oracle)
     assert line[4] == f"−{100 * (oracle - 0.2):.1f}, cifar10 (linear), ε = 3"
-    runs = sum(
-        row.seeds + row.failed for table in sample.tables for row in table.rows if row.contestant.label == "hyfreedp"
-    )
+    runs = sum(row.seeds + row.failed for table in sample.tables for row in table.rows if row.entry.label == "hyfreedp")
     assert line[5:] == [f"2 of {runs}; 2 of 7 on cifar10 (linear)", "1.0"]
 
 
-def test_an_epsilon_of_fewer_settings_says_so_and_hides_no_row() -> None:
+def test_an_epsilon_of_fewer_task_models_says_so_and_hides_no_row() -> None:
     tables = [table for table in boards.sample_board().tables if table.epsilon != 1 or table.task == "cifar10"]
     worst = replace(tables[-1].rows[0], worst=0.1)  # on mnist, which is not at ε = 1
     tables[-1] = replace(tables[-1], rows=(worst, *tables[-1].rows[1:]))
@@ -143,15 +141,15 @@ def test_an_epsilon_of_fewer_settings_says_so_and_hides_no_row() -> None:
     assert header[1:4] == ["ε = 1 (1 setting)", "ε = 3 (3 settings)", "ε = 8 (3 settings)"]
     line = next(row for row in rows if row[0] == "`hyfreedp`")
     assert line[4].endswith(f", {tables[-1].title}")
-    runs = sum(row.seeds + row.failed for table in tables for row in table.rows if row.contestant.label == "hyfreedp")
+    runs = sum(row.seeds + row.failed for table in tables for row in table.rows if row.entry.label == "hyfreedp")
     assert line[5] == f"0 of {runs}; 1 of 15 on cifar10 (linear)"
-    assert "a mean over the settings at each ε, each one task with one model" in page
+    assert "a mean over the task–model pairs at each ε, with 95 % intervals" in page
 
 
 def test_a_failed_run_is_a_worst_run() -> None:
     table = boards.sample_board().tables[0]
     row = replace(table.rows[0], failed=1)
-    oracle = next(each.utility.mean for each in table.references if each.contestant == table.oracle)
+    oracle = next(each.utility.mean for each in table.references if each.entry == table.oracle)
     (line, *_) = brief.method_lines(boards.board([replace(table, rows=(row, *table.rows[1:]))]))
     assert line.worst == (-oracle, "cifar10 (linear), ε = 1")
 
@@ -161,22 +159,22 @@ def test_collapses_on_tables_of_other_metrics_count() -> None:
     sample = boards.sample_board()
     *_, last = sample.tables
     perplexity = Measure("perplexity", higher_is_better=False)
-    far = replace(last, measure=perplexity, setting="e2e (gpt2)", rows=(replace(last.rows[0], collapsed=2),))
+    far = replace(last, measure=perplexity, task_model="e2e (gpt2)", rows=(replace(last.rows[0], collapsed=2),))
     with_far = replace(
         sample,
         tables=(*sample.tables, far),
         overalls=(replace(sample.overalls[0], tables=(*sample.overalls[0].tables, far.title)),),
     )
     (before, *_), (after, *_) = brief.method_lines(sample), brief.method_lines(with_far)
-    assert after.contestant == before.contestant == far.rows[0].contestant
+    assert after.entry == before.entry == far.rows[0].entry
     assert after.collapses == (before.collapses[0] + 2, before.collapses[1] + far.rows[0].seeds + far.rows[0].failed)
     assert after.worst == before.worst
 
 
-def test_settings_name_their_size_and_the_best() -> None:
+def test_task_models_name_their_size_and_the_best() -> None:
     table = replace(boards.sample_board().tables[0], n_records=12_345)
     (header, _, row) = cells_of(to_markdown(boards.board([table]), [])["README.md"], "## Tasks")
-    assert header == ["setting", "stage", "N", "metric", "δ", "ε", "seeds", "best at ε = 1", "its mean", "oracle"]
+    assert header == ["task and model", "stage", "N", "metric", "δ", "ε", "seeds", "best at ε = 1", "its mean", "oracle"]
     assert row[:4] == ["[`cifar10 (linear)`](tables/cifar10-linear.md)", "test", "12,345", "accuracy, %"]
     assert row[6:8] == ["2–6", "`hyfreedp`"]
     assert table.rows[0].utility == Estimate(
