@@ -19,15 +19,21 @@ from statistics import fmean, median
 import numpy as np
 
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.leaderboard.claims import FAMILY_ERROR, Claims, claims_of
+from dphpo_bench.leaderboard.answers import (
+    ALL_KINDS,
+    FAMILY_ERROR,
+    Claims,
+    Subject,
+    claims_of,
+    groups_of,
+    task_models_of,
+)
 from dphpo_bench.leaderboard.entries import Contest, Member, asked_for, contests_of, frame_of, newest
-from dphpo_bench.leaderboard.means import POINT, Mean
-from dphpo_bench.leaderboard.overall import counted_contests
-from dphpo_bench.leaderboard.replays import read_checked
+from dphpo_bench.leaderboard.means import POINT, Mean, ranks
+from dphpo_bench.leaderboard.reruns import read_checked
 from dphpo_bench.leaderboard.standard import Standard
-from dphpo_bench.leaderboard.statistics import ranks
-from dphpo_bench.leaderboard.subjects import ALL_KINDS, Subject, groups_of, task_models_of
 from dphpo_bench.leaderboard.submissions import Submissions
+from dphpo_bench.leaderboard.tables import counted_contests
 from dphpo_bench.leaderboard.values import Entry
 from dphpo_bench.records.estimates import change_text
 from dphpo_bench.sweep.extra_runs import REPLAY

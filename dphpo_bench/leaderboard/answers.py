@@ -1,18 +1,270 @@
-"""Answers: which method, at my ε, for my kind of task? Distances to the oracle for each kind, task–model pair and ε."""
+"""Answers: which method, at my ε, for my kind of task, and who beats whom.
+
+Subjects are groups of tables that questions are about. Claims compare all pairs of entries on the same tables, with one
+family-wise error rate. Answers are distances to the oracle for each subject and ε.
+"""
 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import combinations
 from statistics import fmean
 
-from dphpo_bench.leaderboard.claims import FAMILY_ERROR, Claims
-from dphpo_bench.leaderboard.entries import Contest, Member, median
-from dphpo_bench.leaderboard.means import POINT, Mean, over_tasks
-from dphpo_bench.leaderboard.subjects import Subject
+from dphpo_bench.leaderboard.entries import FEW_SEEDS, Contest, Member, median
+from dphpo_bench.leaderboard.means import POINT, Mean, Rate, Sample, holm, means_of, over_tasks, rate_of
+from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.values import BEHIND, EQUIVALENT, UNCERTAIN, Entry
 from dphpo_bench.records.estimates import Estimate
-from dphpo_bench.records.measure import Measure
+from dphpo_bench.records.measure import SEVERAL, Measure
+
+ALL_KINDS = "all tasks"
+TESTS = "test tasks"
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """Tables of one measure, each of one task at one ε."""
+
+    name: str
+    measure: Measure
+    contests: tuple[Contest, ...]
+    _means: dict[tuple[Entry, Entry | None, str], dict[float | None, Mean]] = field(default_factory=dict)
+
+    @property
+    def several(self) -> bool:
+        return len({contest.task_model for contest in self.contests}) > 1
+
+    def at(self, target: float | None) -> list[Contest]:
+        return [contest for contest in self.contests if target in (None, contest.target)]
+
+    @cached_property
+    def targets(self) -> list[float]:
+        return sorted({contest.target for contest in self.contests})
+
+    def on(self, titles: frozenset[str]) -> "Subject":
+        """Return the part of these task–model pairs."""
+        return Subject(self.name, self.measure, tuple(each for each in self.contests if each.title in titles))
+
+    def mean(
+        self, who: Entry, other: Entry | None = None, target: float | None = None, column: str = "score"
+    ) -> Mean | None:
+        """Return the mean of an entry over the tables at one ε, less that of another; by the board's one test.
+
+        Args:
+            who: the entry.
+            other: who to subtract; None: nobody.
+            target: the ε; None for all tables.
+            column: as `Entry.by_seed` knows it.
+
+        Returns:
+            None if either is not in all of the tables.
+        """
+        key = who, other, column
+        if key not in self._means:
+            self._means[key] = self._means_of(who, other, column)
+        return self._means[key].get(target)
+
+    def _means_of(self, who: Entry, other: Entry | None, column: str) -> dict[float | None, Mean]:
+        """Return the means at each ε where all tables have both, and over all tables if that is everywhere."""
+        sides = [
+            {target: self._samples(side, target, column) for target in self.targets} for side in (who, other) if side
+        ]
+        common = [target for target in self.targets if all(side[target] for side in sides)]
+        if not common:
+            return {}
+        means = means_of(*({target: side[target] for target in common} for side in sides))
+        if len(common) < len(self.targets):
+            del means[None]
+        return means
+
+    def _samples(self, who: Entry, target: float, column: str) -> list[Sample]:
+        """Return the samples in each of the tables; none if it lacks in one."""
+        members = [contest.by_entry.get(who) for contest in self.at(target)]
+        samples = [member.sample(column) for member in members if member]
+        known = [sample for sample in samples if sample]
+        return known if len(known) == len(members) else []
+
+    def lead(
+        self, who: Entry | None, other: Entry | None, target: float | None = None, column: str = "score"
+    ) -> Estimate | None:
+        """Return by how much the first is ahead, if both are known and different."""
+        if who is None or other is None or who == other:
+            return None
+        mean = self.mean(who, other, target, column)
+        return self.bounded(mean.estimate) if mean else None
+
+    def bounded(self, difference: Estimate) -> Estimate:
+        """Return a difference with an interval that differences of this measure can have."""
+        return difference.inside(-1.0, 1.0) if self.measure.share else difference
+
+    def collapses(self, who: Entry) -> Rate:
+        """Return how many of the entry's runs in the tables collapsed, at all ε."""
+        members = (contest.by_entry.get(who) for contest in self.contests)
+        return rate_of([sample for member in members if member and (sample := member.sample())])
+
+
+def task_models_of(contests: Sequence[Contest]) -> tuple[Subject, ...]:
+    titles = dict.fromkeys(contest.title for contest in contests)
+    single = ([contest for contest in contests if contest.title == title] for title in titles)
+    return tuple(Subject(chosen[0].title, chosen[0].task_model.measure, tuple(chosen)) for chosen in single)
+
+
+def groups_of(counted: Sequence[Contest]) -> tuple[Subject, ...]:
+    """Return all counted tables, the tests among them, then each kind; metrics that are no shares stand apart."""
+    kinds = sorted({kind for contest in counted for kind in contest.task_model.kinds})
+    tests = [contest for contest in counted if not contest.task_model.development]
+    groups = [(ALL_KINDS, [*counted]), (TESTS, tests)]
+    groups += [(kind, [contest for contest in counted if kind in contest.task_model.kinds]) for kind in kinds]
+    several: dict[tuple[int, ...], Subject] = {}
+    for name, chosen in groups:
+        for subject in _averaged(name, chosen):
+            if subject.several:
+                several.setdefault(tuple(map(id, subject.contests)), subject)
+    return (*several.values(),)
+
+
+def _averaged(name: str, contests: Sequence[Contest]) -> Iterator[Subject]:
+    measures = sorted({contest.task_model.measure for contest in contests})
+    shares = [measure for measure in measures if measure.share and measure.higher_is_better]
+    groups = [shares, *([measure] for measure in measures if measure not in shares)]
+    for group in filter(None, groups):
+        measure = group[0] if len(group) == 1 else SEVERAL
+        together = tuple(contest for contest in contests if contest.task_model.measure in group)
+        by = f" by {measure.title if len(group) == 1 else 'metrics in points'}"
+        yield Subject(name if len(group) == len(measures) else f"{name}{by}", measure, together)
+
+
+FAMILY_ERROR = 0.05
+"""The family-wise error rate of all claims of a board, as far as Student's t-test holds."""
+
+MOST = 3 / 4
+"""The share of a subject's tasks that two entries must both be in to be compared."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two entries on the same tables, with the adjusted p-value."""
+
+    better: Entry
+    worse: Entry
+    lead: Mean
+    p_value: float
+    ahead: int
+    tables: int
+
+    @property
+    def significant(self) -> bool:
+        return self.p_value <= FAMILY_ERROR
+
+
+@dataclass(frozen=True)
+class Claims:
+    """All pairs of entries on some tables at one ε.
+
+    Attributes:
+        order: the entries that are in all of the tables, the best mean first.
+        others: those that are compared on most of them, by label.
+        pairs: each two, on the tables that both are in, if these are most.
+    """
+
+    subject: str
+    epsilon: float
+    measure: Measure
+    tasks: int
+    order: tuple[Entry, ...]
+    others: tuple[Entry, ...]
+    pairs: tuple[Pair, ...]
+
+    @property
+    def title(self) -> str:
+        return f"{self.subject}, ε = {self.epsilon:g}"
+
+    @property
+    def significant(self) -> tuple[Pair, ...]:
+        return tuple(pair for pair in self.pairs if pair.significant)
+
+    @property
+    def complete(self) -> tuple[Pair, ...]:
+        return tuple(pair for pair in self.pairs if pair.better in self.order and pair.worse in self.order)
+
+    def beaten(self, who: Entry) -> list[Pair]:
+        return [pair for pair in self.significant if pair.better == who]
+
+
+def claims_of(subjects: Sequence[Subject], counted: Sequence[Contest], standard: Standard) -> tuple[Claims, ...]:
+    """Return the claims about the subjects of several task–model pairs; without any, about each pair that counts.
+
+    They are about entries that are in all tables of a subject, at every ε, with at least three seeds, but for tasks
+    from which the standard excuses them. Two are compared on the tasks that both are in, if these are three quarters.
+    Half of the error is for the claims about all tasks, half for those about kinds of task, if there are both.
+    """
+    several = [subject for subject in subjects if subject.several]
+    titles = {contest.title for contest in counted}
+    chosen = several or [subject for subject in subjects if subject.name in titles]
+    untested = [claims for subject in chosen for claims in _compared(subject, standard) if claims.pairs]
+    levels = [claims.subject.startswith(ALL_KINDS) for claims in untested]
+    sizes: Counter[bool] = Counter()
+    for claims, level in zip(untested, levels, strict=True):
+        sizes[level] += len(claims.pairs)
+    shares = [1 / sizes[level] / len(sizes) for level in levels]
+    weights = [share for claims, share in zip(untested, shares, strict=True) for _ in claims.pairs]
+    adjusted = holm([pair.lead.p_value for claims in untested for pair in claims.pairs], weights)
+    p_values = iter(adjusted)
+    return tuple(
+        replace(claims, pairs=tuple(replace(pair, p_value=next(p_values)) for pair in claims.pairs))
+        for claims in untested
+    )
+
+
+def _compared(subject: Subject, standard: Standard) -> Iterator[Claims]:
+    tasks = frozenset(contest.title for contest in subject.contests)
+    known = dict.fromkeys(who for contest in subject.contests for who in contest.by_entry)
+    lacking = {
+        who: [
+            contest
+            for contest in subject.contests
+            if who.reference or not contest.compares(who) or len(contest.by_entry[who].runs) < FEW_SEEDS
+        ]
+        for who in known
+    }
+    inside = {
+        who: tasks - {contest.title for contest in lacking[who]}
+        for who in known
+        if all(
+            (who.method, contest.task_model.task, contest.task_model.model) in standard.excused
+            for contest in lacking[who]
+        )
+    }
+    compared = [
+        (first, second, subject if shared == tasks else subject.on(shared))
+        for first, second in combinations(inside, 2)
+        if len(shared := inside[first] & inside[second]) >= MOST * len(tasks)
+    ]
+    complete = [who for who in inside if inside[who] == tasks]
+    partial = {who for first, second, _ in compared for who in (first, second)} - {*complete}
+    for target in subject.targets:
+        contests = subject.at(target)
+        means = {who: mean for who in complete if (mean := subject.mean(who, None, target))}
+        pairs = []
+        for first, second, part in compared:
+            tables = [contest.by_entry for contest in part.at(target)]
+            lead = part.mean(first, second, target) if len(tables) >= MOST * len(contests) else None
+            if lead and lead.error is not None:
+                better, worse, lead = (second, first, -lead) if lead.value < 0 else (first, second, lead)
+                ahead = sum(table[better].mean > table[worse].mean for table in tables)
+                pairs.append(Pair(better, worse, lead, lead.p_value, ahead, len(tables)))
+        yield Claims(
+            subject=subject.name,
+            epsilon=target,
+            measure=subject.measure,
+            tasks=len(contests),
+            order=tuple(sorted(means, key=lambda who: (-round(means[who].value, 9), who.label))),
+            others=tuple(sorted(partial, key=lambda who: who.label)),
+            pairs=tuple(pairs),
+        )
+
 
 UNTUNED = "untuned auto_clipping"
 

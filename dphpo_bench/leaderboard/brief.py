@@ -9,13 +9,12 @@ from statistics import fmean
 from typing import Any
 
 from dphpo_bench.base.text import count
-from dphpo_bench.leaderboard.answers import Answer, Place
+from dphpo_bench.leaderboard.answers import TESTS, Answer, Place
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.entries import median
 from dphpo_bench.leaderboard.links import about
-from dphpo_bench.leaderboard.rows import Row, Table
 from dphpo_bench.leaderboard.sentences import first_answers
-from dphpo_bench.leaderboard.subjects import TESTS
+from dphpo_bench.leaderboard.tables import Row, Table
 from dphpo_bench.leaderboard.values import Entry
 from dphpo_bench.records.estimates import NOTHING, change_text, metric_text
 from dphpo_bench.records.measure import Measure

@@ -9,8 +9,8 @@ from itertools import groupby
 
 from dphpo_bench.leaderboard.answers import Answer
 from dphpo_bench.leaderboard.board import Board
-from dphpo_bench.leaderboard.rows import Table
 from dphpo_bench.leaderboard.sentences import about_intervals, first_answers, point_text, sentences
+from dphpo_bench.leaderboard.tables import Table
 from dphpo_bench.leaderboard.values import Entry, PathPoint
 from dphpo_bench.records.charts import (
     DASHED,

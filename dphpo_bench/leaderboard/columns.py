@@ -10,8 +10,7 @@ from typing import Any
 from dphpo_bench.base.text import rounded_up
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.means import Rate
-from dphpo_bench.leaderboard.overall import PROFILE, OverallRow
-from dphpo_bench.leaderboard.rows import Row
+from dphpo_bench.leaderboard.tables import PROFILE, OverallRow, Row
 from dphpo_bench.leaderboard.values import Ranks
 from dphpo_bench.records import export
 from dphpo_bench.records.estimates import NOTHING, Estimate, measure_text, metric_text

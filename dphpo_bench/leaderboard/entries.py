@@ -14,10 +14,9 @@ from typing import Any
 import pandas as pd
 
 from dphpo_bench.base.text import compact_json, one_line, value_text, varying_names
-from dphpo_bench.leaderboard.means import NO_FALLS, Falls, Sample, fall_limit
+from dphpo_bench.leaderboard.means import NO_FALLS, Falls, Integers, Sample, Scores, draw, fall_limit
 from dphpo_bench.leaderboard.requirements import NOT_PRIVATE, defaults_of
 from dphpo_bench.leaderboard.standard import REFERENCES, Standard
-from dphpo_bench.leaderboard.statistics import Integers, Scores, draw
 from dphpo_bench.leaderboard.submissions import Run, TaskModel
 from dphpo_bench.leaderboard.values import Entry
 from dphpo_bench.records.measure import Measure

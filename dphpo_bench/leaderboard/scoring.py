@@ -4,17 +4,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dphpo_bench.leaderboard.answers import Answer, answers_of
+from dphpo_bench.leaderboard.answers import Answer, answers_of, claims_of, groups_of, task_models_of
 from dphpo_bench.leaderboard.board import Board
-from dphpo_bench.leaderboard.claims import claims_of
 from dphpo_bench.leaderboard.entries import asked_for, contests_of, frame_of, newest, seed_draws
-from dphpo_bench.leaderboard.overall import counted_contests, missing_tables, overalls_of
-from dphpo_bench.leaderboard.replays import Replays
-from dphpo_bench.leaderboard.rows import Row, Table, table_of
+from dphpo_bench.leaderboard.reruns import Replays
 from dphpo_bench.leaderboard.sentences import findings
 from dphpo_bench.leaderboard.standard import Standard
-from dphpo_bench.leaderboard.subjects import groups_of, task_models_of
 from dphpo_bench.leaderboard.submissions import Submissions
+from dphpo_bench.leaderboard.tables import Row, Table, counted_contests, missing_tables, overalls_of, table_of
 from dphpo_bench.sweep.extra_runs import REPLAY
 
 

@@ -5,14 +5,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
-from dphpo_bench.leaderboard.answers import UNTUNED, Absent, Answer, Place
+from dphpo_bench.leaderboard.answers import FAMILY_ERROR, UNTUNED, Absent, Answer, Claims, Place, Subject
 from dphpo_bench.leaderboard.board import Board
-from dphpo_bench.leaderboard.claims import FAMILY_ERROR, Claims
 from dphpo_bench.leaderboard.entries import Contest
 from dphpo_bench.leaderboard.means import POINT
-from dphpo_bench.leaderboard.overall import Overall, OverallRow
-from dphpo_bench.leaderboard.rows import Table
-from dphpo_bench.leaderboard.subjects import Subject
+from dphpo_bench.leaderboard.tables import Overall, OverallRow, Table
 from dphpo_bench.leaderboard.values import BEHIND, EQUIVALENT, UNCERTAIN, Entry, Finding
 from dphpo_bench.records.estimates import Estimate, change_text
 

@@ -15,24 +15,31 @@ from typer.testing import CliRunner
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.cli.commands import app
 from dphpo_bench.contract import registry
-from dphpo_bench.leaderboard import advice_texts, measured
-from dphpo_bench.leaderboard.advice import Advice, Evidence, Option, Question, advise, expected
-from dphpo_bench.leaderboard.advice_texts import NO_INTERVAL, grid, guide_lines, rate_text, sentence
-from dphpo_bench.leaderboard.columns import to_csv
-from dphpo_bench.leaderboard.kinds import FINE_TUNED, LINEAR, base_name, kinds_of
-from dphpo_bench.leaderboard.markdown import to_markdown
-from dphpo_bench.leaderboard.means import Rate
-from dphpo_bench.leaderboard.measured import (
+from dphpo_bench.leaderboard import advice
+from dphpo_bench.leaderboard.advice import (
     COLUMNS,
+    NO_INTERVAL,
     SHIPPED,
+    Advice,
+    Evidence,
     Measured,
+    Option,
+    Question,
+    advise,
+    expected,
+    grid,
+    guide_lines,
     measured_rows,
+    rate_text,
     read_board,
+    sentence,
     shipped_file,
     shipped_table,
 )
-from dphpo_bench.leaderboard.page import to_html
-from dphpo_bench.leaderboard.submissions import TaskModel
+from dphpo_bench.leaderboard.columns import to_csv
+from dphpo_bench.leaderboard.means import Rate
+from dphpo_bench.leaderboard.pages import to_html, to_markdown
+from dphpo_bench.leaderboard.submissions import FINE_TUNED, LINEAR, TaskModel, base_name, kinds_of
 from dphpo_bench.records.measure import ACCURACY
 from tests.benchmarks.advice import report, trials
 from tests.leaderboard.boards import HOSTILE, empty_board, hostile_board, sample_board, with_sizes
@@ -257,7 +264,7 @@ def test_the_packages_table_has_what_advice_needs_of_the_board() -> None:
 
 
 def test_the_packages_table_is_that_of_the_board_here_and_small() -> None:
-    shipped = Path(measured.__file__).parent / SHIPPED
+    shipped = Path(advice.__file__).parent / SHIPPED
     table = (ROOT / "leaderboard" / "leaderboard.csv").read_text()
     if "model_kind" not in table.partition("\n")[0]:
         pytest.skip("the board was built before it had these columns")
@@ -340,7 +347,7 @@ def test_a_guide_that_is_cut_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last rows, with other methods than those before, were left out without a word."""
     whole = to_markdown(with_sizes(sample_board()), [])["README.md"]
     assert "Rows that are only on" not in whole
-    monkeypatch.setattr(advice_texts, "MAX_LINES", 0)
+    monkeypatch.setattr(advice, "MAX_LINES", 0)
     cut = to_markdown(with_sizes(sample_board()), [])["README.md"]
     assert "Rows that are only on [the page](index.html): 1." in cut
     assert "| 50,000 records, a linear model" in whole
@@ -349,7 +356,7 @@ def test_a_guide_that_is_cut_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_board_of_this_project_shows_its_whole_guide_and_how_good_it_is() -> None:
     rows, _ = read_board(ROOT / "leaderboard")
-    assert len(guide_lines(grid(rows))) <= advice_texts.MAX_LINES
+    assert len(guide_lines(grid(rows))) <= advice.MAX_LINES
     page = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
     assert [line for line in report(trials(rows))[2:] if line not in page] == []
 

@@ -14,7 +14,7 @@ from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.charts import Chart, charts
 from dphpo_bench.leaderboard.columns import row_columns, varying
 from dphpo_bench.leaderboard.links import Paths
-from dphpo_bench.leaderboard.markdown import MAX_LISTED, MAX_TEXT, code, prose, to_markdown
+from dphpo_bench.leaderboard.pages import MAX_LISTED, MAX_TEXT, code, prose, to_markdown
 from dphpo_bench.leaderboard.values import Finding, Refused
 from dphpo_bench.records.measure import ACCURACY
 from tests.leaderboard.boards import HOSTILE, board, empty_board, hostile_board, sample_board, table

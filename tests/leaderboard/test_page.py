@@ -18,9 +18,9 @@ from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.charts import charts
 from dphpo_bench.leaderboard.columns import Column, row_columns, varying
 from dphpo_bench.leaderboard.links import Paths
-from dphpo_bench.leaderboard.page import to_html
-from dphpo_bench.leaderboard.rows import Row
+from dphpo_bench.leaderboard.pages import to_html
 from dphpo_bench.leaderboard.sentences import sentences
+from dphpo_bench.leaderboard.tables import Row
 from dphpo_bench.records.measure import ACCURACY
 from tests.leaderboard import boards
 

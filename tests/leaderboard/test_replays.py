@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from dphpo_bench.leaderboard.columns import CSV, row_columns, to_csv
-from dphpo_bench.leaderboard.markdown import to_markdown
-from dphpo_bench.leaderboard.page import to_html
-from dphpo_bench.leaderboard.rows import Row
+from dphpo_bench.leaderboard.pages import to_html, to_markdown
 from dphpo_bench.leaderboard.scoring import score
+from dphpo_bench.leaderboard.tables import Row
 from dphpo_bench.records.estimates import Estimate
 from dphpo_bench.records.measure import ACCURACY
 from dphpo_bench.records.record import RunRecord

@@ -8,7 +8,7 @@ import pytest
 
 from dphpo_bench.contract.registry import methods
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.leaderboard.rerun import Difference, Repeat, choose, compared, repeats
+from dphpo_bench.leaderboard.reruns import Difference, Repeat, choose, compared, repeats
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import Cell
 from dphpo_bench.sweep.extra_runs import Workshop

@@ -14,12 +14,11 @@ from scipy import stats
 
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.columns import row_columns
-from dphpo_bench.leaderboard.markdown import to_markdown
-from dphpo_bench.leaderboard.overall import Overall
-from dphpo_bench.leaderboard.rows import Row, Table
+from dphpo_bench.leaderboard.pages import to_markdown
 from dphpo_bench.leaderboard.scoring import score
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.submissions import Submissions, task_model_of
+from dphpo_bench.leaderboard.tables import Overall, Row, Table
 from dphpo_bench.records.measure import ACCURACY
 from dphpo_bench.records.record import Audit, RunRecord
 from dphpo_bench.records.store import read_record

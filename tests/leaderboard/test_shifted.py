@@ -7,9 +7,8 @@ import pytest
 from dphpo_bench.contract.further import SHIFTED
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.columns import CSV, to_csv
-from dphpo_bench.leaderboard.markdown import to_markdown
-from dphpo_bench.leaderboard.page import to_html
-from dphpo_bench.leaderboard.rows import Row
+from dphpo_bench.leaderboard.pages import to_html, to_markdown
+from dphpo_bench.leaderboard.tables import Row
 from dphpo_bench.records.estimates import mean_interval
 from dphpo_bench.records.record import FurtherMetrics, RunRecord
 from tests.leaderboard.submitted import board_of, make_record, read, submit

@@ -14,9 +14,8 @@ from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.build import render
 from dphpo_bench.leaderboard.charts import charts
 from dphpo_bench.leaderboard.links import Paths
-from dphpo_bench.leaderboard.markdown import to_markdown
 from dphpo_bench.leaderboard.means import Rate
-from dphpo_bench.leaderboard.page import to_html
+from dphpo_bench.leaderboard.pages import to_html, to_markdown
 from dphpo_bench.leaderboard.values import Finding
 from dphpo_bench.records.estimates import Estimate
 from dphpo_bench.records.measure import Measure
@@ -174,7 +173,18 @@ def test_collapses_on_tables_of_other_metrics_count() -> None:
 def test_task_models_name_their_size_and_the_best() -> None:
     table = replace(boards.sample_board().tables[0], n_records=12_345)
     (header, _, row) = cells_of(to_markdown(boards.board([table]), [])["README.md"], "## Tasks")
-    assert header == ["task and model", "stage", "N", "metric", "δ", "ε", "seeds", "best at ε = 1", "its mean", "oracle"]
+    assert header == [
+        "task and model",
+        "stage",
+        "N",
+        "metric",
+        "δ",
+        "ε",
+        "seeds",
+        "best at ε = 1",
+        "its mean",
+        "oracle",
+    ]
     assert row[:4] == ["[`cifar10 (linear)`](tables/cifar10-linear.md)", "test", "12,345", "accuracy, %"]
     assert row[6:8] == ["2–6", "`hyfreedp`"]
     assert table.rows[0].utility == Estimate(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dphpo_bench.leaderboard.statistics import Scores, draw, middle_ranks
+from dphpo_bench.leaderboard.means import Scores, draw, middle_ranks
 
 
 def test_draws_are_fixed_for_ever() -> None:
