@@ -1,7 +1,6 @@
 """Which method, at my ε, for my kind of task: distances, ties, parts, and the sentences about them."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ from scipy import stats
 
 from dphpo_bench.leaderboard.answers import Answer, Place
 from dphpo_bench.leaderboard.sentences import absence, sentences
-from dphpo_bench.records.estimates import Estimate
 from dphpo_bench.records.record import RunRecord
 from tests.leaderboard.submitted import board_of, make_record
 
@@ -78,28 +76,6 @@ def test_the_sentences_say_so(single: Answer) -> None:
     ]
 
 
-def test_the_first_sentence_names_nobody_who_costs_as_much_or_is_worse(single: Answer) -> None:
-    first, second, *others = single.places
-    dear = replace(second, cost=1.1)
-    behind = replace(second, lead=Estimate(first.lead.mean - 0.011, -0.03, 0.01))
-    for place in (dear, behind):
-        (text, *_) = sentences(replace(single, places=(first, place, *others)))
-        assert text.endswith("for the cost of 1.5 untuned runs.")
-
-
-def test_calibration_stands_beside_accuracy(tmp_path: Path) -> None:
-    records = [*runs("grid_oracle", ORACLE, nats=0.4), *runs("hyfreedp", BEST, nats=0.7), *runs("dowg", [0.5, None])]
-    (answer,) = board_of(tmp_path, *records).answers
-    own = place_of(answer, "hyfreedp")
-    assert own.cross_entropy is not None
-    assert own.calibration is not None
-    assert (own.cross_entropy.mean, own.calibration.mean) == pytest.approx((0.7, -0.3))
-    failing = place_of(answer, "dowg")  # a failed run counts as the worst value, and has no cross entropy
-    assert failing.parts[-1].value == pytest.approx(-0.9125)
-    assert failing.cross_entropy is not None
-    assert failing.cross_entropy.high is None
-
-
 def test_kinds_of_tasks_and_budgets(tmp_path: Path) -> None:
     records = [
         record
@@ -144,24 +120,6 @@ def test_without_an_oracle_the_untuned_run_is_the_anchor(tmp_path: Path) -> None
     # A single run has no interval; it is not put first.
     assert [place.entry.method for place in answer.places] == ["hyfreedp", "dp_sgd"]
     assert board_of(tmp_path / "other", *runs("hyfreedp", BEST)).answers == ()
-
-
-def test_a_table_of_another_metric_leaves_the_mean_of_shares(tmp_path: Path) -> None:
-    """Perplexity has no points: the tables of accuracy and ROC-AUC are averaged as if it were not there."""
-    shares = [*table(), *table(task="area", metric="roc_auc")]
-    words = [
-        record
-        for method in ("hyfreedp", "auto_clipping", "grid_oracle")
-        for record in runs(method, [4.5, 4.6], task="text", metric="perplexity", higher_is_better=False)
-    ]
-    (alone, *_), (mixed, *rest) = (
-        board_of(tmp_path / "a", *shares).answers,
-        board_of(tmp_path / "b", *shares, *words).answers,
-    )
-    assert (alone.subject, mixed.subject) == ("all tasks", "all tasks by metrics in points")
-    assert (alone.tables, alone.measure.title, alone.measure.share) == (2, "several metrics", True)
-    assert [place.lead for place in mixed.places] == [place.lead for place in alone.places]
-    assert [answer.subject for answer in rest] == ["area (linear)", "text (linear)", "toy (linear)"]
 
 
 def test_who_is_in_most_tables_is_set_beside_the_first_there(tmp_path: Path) -> None:

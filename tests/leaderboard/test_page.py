@@ -24,7 +24,6 @@ from dphpo_bench.leaderboard.tables import Row
 from dphpo_bench.records.measure import ACCURACY
 from tests.leaderboard import boards
 
-ROOT = Path(__file__).parents[2]
 BESIDE = Paths(frozenset({"../docs/scoring.md", "../methods/dp_sgd.py"}))
 BUILDERS = {
     "sample": boards.sample_board,

@@ -44,14 +44,6 @@ def test_what_is_another_run_here_is_not_repeated(tmp_path: Path) -> None:
     assert "another method or task" in others[0].reason
 
 
-def test_what_ran_on_another_device_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    submit(tmp_path, make_record("auto_clipping", "digits", environment={"device": "cuda:0"}))
-    workshop = Workshop(DataSource.resolve(tmp_path, tmp_path), Resources())
-    made, refused, others = repeats(read(tmp_path).runs, [tmp_path], workshop)
-    assert (made, refused[0].reason, others) == ([], "It ran on cuda:0, and there is none here.", [])
-
-
 @pytest.mark.parametrize(
     ("metrics", "differences"),
     [

@@ -193,19 +193,6 @@ def test_overall_counts_tables_with_half_of_all_and_ranks_who_is_in_all_of_them(
     assert (overall.rows[0].ranks.low, overall.rows[0].ranks.high) == (1, 1)
 
 
-def test_overall_ranks_change_with_tasks(scored) -> None:
-    """x is clearly best on one task and clearly worst on the other: no place is certain."""
-    records = [
-        *_runs("x", [0.90, 0.91, 0.90], task="a"),
-        *_runs("y", [0.80, 0.81, 0.80], task="a"),
-        *_runs("x", [0.50, 0.51, 0.50], task="b"),
-        *_runs("y", [0.60, 0.61, 0.60], task="b"),
-    ]
-    overall = _overall_of(scored(*records), 1.0)
-    assert [(row.mean_rank.mean, row.mean_rank.low, row.mean_rank.high) for row in overall.rows] == [(1.5, 1, 2)] * 2
-    assert [(row.ranks.low, row.ranks.high) for row in overall.rows] == [(1, 2), (1, 2)]
-
-
 def test_overalls_are_for_all_and_for_each_epsilon(scored) -> None:
     records = [
         record
@@ -236,18 +223,6 @@ def test_epsilon_is_the_largest_of_all_runs_failed_ones_included(scored) -> None
     assert (unknown.epsilon, unknown.accountant) == (None, "")
     texts = {column.key: column.text(unknown) for column in row_columns(ACCURACY)}
     assert (texts["epsilon"], texts["accountant"], texts["metric"]) == ("–", "–", "–")
-
-
-def test_costs_are_medians(scored) -> None:
-    for seed, (examples, seconds) in enumerate([(100.0, 1.0), (200.0, 2.0), (9000.0, 90.0)]):
-        board = scored(
-            make_record("hyfreedp", seed=seed, accuracy=0.95, examples=examples, seconds={"train": seconds}),
-            make_record("auto_clipping", seed=seed, examples=100.0),
-        )
-    row = _row(board.tables[0], "hyfreedp")
-    assert row.examples == 200
-    assert board.seconds == 93 + 3 * 2.5  # those of the untuned, too
-    assert board.overalls[0].rows[0].relative_cost == 2
 
 
 def test_a_record_that_says_it_is_not_private_is_another_entry(scored) -> None:
@@ -435,17 +410,6 @@ def test_findings_say_what_the_tables_say(scored) -> None:
     assert "and 1 worse" in searching.text
     assert "At ε = 8, 1 of 1" in searching.text
     assert "recommended" not in searching.text
-
-
-def test_equal_means_share_ranks_however_their_scores_are_rounded(scored) -> None:
-    """Thirds add up to one, though not with a finite number of digits."""
-    board = scored(*_runs("alpha", [1 / 3, 1 / 3, 1 / 3]), *_runs("beta", [0.0, 0.5, 0.5]))
-    assert [row.mean_rank.mean for row in board.overalls[0].rows] == [1.5, 1.5]
-
-
-def test_an_empty_board(tmp_path: Path) -> None:
-    board = score(read(tmp_path))
-    assert (board.tables, board.overalls, board.findings, board.records) == ((), (), (), 0)
 
 
 def test_runs_that_all_end_below_those_at_a_smaller_epsilon_have_collapsed(tmp_path: Path) -> None:

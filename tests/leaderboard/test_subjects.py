@@ -1,16 +1,12 @@
 """Subjects: one test for pictures and claims, development and test data, collapses over all tables of an entry."""
 
-import csv
-import io
 import math
 from pathlib import Path
 
 import pytest
 
-from dphpo_bench.leaderboard.columns import overall_csv, to_csv
 from dphpo_bench.leaderboard.entries import contests_of, frame_of
 from dphpo_bench.leaderboard.means import Rate
-from dphpo_bench.leaderboard.scoring import score
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.submissions import TaskModel
 from dphpo_bench.records.measure import ACCURACY
@@ -58,17 +54,6 @@ def test_pictures_and_claims_name_the_same(tmp_path: Path) -> None:
     assert {place.entry.label for place in answer.places if place.untuned == 1} == better
 
 
-def test_a_noisy_last_one_is_uncertain_and_not_bold(tmp_path: Path) -> None:
-    wild = [make_record("prodigy", "one", seed=seed, accuracy=value, facts={**FACTS, "task": "one"})
-            for seed, value in enumerate((0.1, 0.95, 0.15, 0.9, 0.1))]  # fmt: skip
-    (answer,) = board_of(tmp_path, *tables("one"), *wild).answers
-    assert [(place.entry.label, place.verdict) for place in answer.places][-1] == ("prodigy", "uncertain")
-    rows = {row["label"]: row for row in csv.DictReader(io.StringIO(to_csv(score(read(tmp_path)))))}
-    assert rows["prodigy"]["standing"] == "uncertain"
-    assert float(rows["prodigy"]["mean_low"]) >= 0.0
-    assert float(rows["prodigy"]["mean_high"]) <= 1.0
-
-
 def test_a_collapse_in_one_table_is_allowed_for_in_the_others(tmp_path: Path) -> None:
     calm, fallen = (
         board_of(tmp_path / name, *tables("one", "two", dowg=drop)) for name, drop in (("a", 0.0), ("b", 0.3))
@@ -104,25 +89,6 @@ def test_how_deep_a_entry_may_fall(tmp_path: Path, tasks: int) -> None:
     anywhere = dict.fromkeys((*searches, "dowg"), math.inf)
     few, many = {**anywhere, "mechanic": 0.0}, {**searches, "papernot_steinke": 0.11, "dowg": 0.2, "mechanic": 0.0}
     assert found == pytest.approx(few if tasks == 1 else many, abs=0.002)
-
-
-def test_tests_have_a_ranking_of_their_own(tmp_path: Path) -> None:
-    board = board_of(tmp_path, *tables("adult", "mnist", "mine"))
-    assert [(overall.title, overall.tests, len(overall.tables)) for overall in board.overalls] == [
-        ("ε = 1", False, 3), ("ε = 1, test tasks", True, 2),
-    ]  # fmt: skip
-    assert {table.task: table.stage for table in board.tables} == {
-        "adult": "development", "mnist": "test", "mine": "test"
-    }  # fmt: skip
-    assert "test tasks" in [answer.subject for answer in board.answers]
-    lines = [*csv.DictReader(io.StringIO(overall_csv(board)))]
-    assert [(line["stage"], line["label"]) for line in lines if line["label"] == "hyfreedp"] == [
-        ("all", "hyfreedp"), ("test", "hyfreedp"),
-    ]  # fmt: skip
-    best = lines[0]
-    assert (best["within_1"], best["within_2"], best["within_5"]) == ("0.0", "1.0", "1.0")
-    assert float(best["normalised"]) == pytest.approx(0.18 / 0.2)
-    assert all(overall.tests is False for overall in board_of(tmp_path / "x", *tables("mine")).overalls)
 
 
 def test_test_records_have_a_part_of_their_own(tmp_path: Path) -> None:
