@@ -15,8 +15,8 @@ from . import search as search
 from . import transformers as transformers
 from .base.progress import NullProgress as NullProgress
 from .base.tensors import Records as Records
+from .comparison.compare import Comparison as Comparison
 from .comparison.compare import compare as compare
-from .comparison.result import Comparison as Comparison
 from .contract.method import Cost as Cost
 from .contract.method import Method as Method
 from .contract.method import Outcome as Outcome
@@ -44,10 +44,13 @@ from .harness.run import AccountOptions as AccountOptions
 from .harness.run import ExecutionOptions as ExecutionOptions
 from .harness.run import RunResult as RunResult
 from .harness.run import run as run
-from .harness.saving import load_model as load_model
 from .harness.trained import TrainedModel as TrainedModel
+from .harness.trained import load_model as load_model
 from .privacy.budget import PrivacyBudget as PrivacyBudget
 from .privacy.risk import risk as risk
+from .recipes.array_options import Labels as Labels
+from .recipes.array_options import Measures as Measures
+from .recipes.array_options import TrainingOptions as TrainingOptions
 from .recipes.array_task import ArrayTask as ArrayTask
 from .records.record import RunRecord as RunRecord
 from .records.store import read_record as read_record

@@ -1,4 +1,4 @@
-from .external.price_report import Price as Price
+from .external.price import Price as Price
 from .privacy.accountants.report import EpsilonReport as EpsilonReport
 from .privacy.accountants.report import epsilon as epsilon
 from .privacy.calibration import calibrate as calibrate

@@ -1,4 +1,3 @@
-from .contract.further import FurtherTest as FurtherTest
 from .contract.metrics import ACCURACY as ACCURACY
 from .contract.metrics import BALANCED_ACCURACY as BALANCED_ACCURACY
 from .contract.metrics import CROSS_ENTROPY as CROSS_ENTROPY
@@ -7,6 +6,7 @@ from .contract.metrics import MEAN_SQUARED_ERROR as MEAN_SQUARED_ERROR
 from .contract.metrics import PERPLEXITY as PERPLEXITY
 from .contract.metrics import R2 as R2
 from .contract.metrics import ROC_AUC as ROC_AUC
+from .contract.metrics import FurtherTest as FurtherTest
 from .contract.metrics import Metric as Metric
 from .contract.metrics import ModelMetric as ModelMetric
 from .contract.metrics import ModelMetrics as ModelMetrics

@@ -73,10 +73,12 @@ def reviews_task() -> bench.ArrayTask:
         train=(encoded(train), train_labels),
         test=(encoded(test), test_labels),
         model=with_lora(pretrained()),
-        pretrained=True,  # every run starts from these very weights, which must not have seen the private records
-        epochs=5,
-        batch_size=250,
-        learning_rate=1e-2,
+        training=bench.TrainingOptions(
+            pretrained=True,  # every run starts from these very weights, which must not have seen the private records
+            epochs=5,
+            batch_size=250,
+            learning_rate=1e-2,
+        ),
         public=True,  # made up; leave this out if your records are private
     )
 

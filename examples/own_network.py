@@ -42,9 +42,8 @@ def digits() -> bench.ArrayTask:
         train=(images[:1437], labels[:1437]),
         test=(images[1437:], labels[1437:]),
         model=SmallNetwork,  # a function or a class without arguments: initial weights follow the seed
-        metrics=[bench.metrics.ACCURACY, bench.metrics.BALANCED_ACCURACY],
-        epochs=15,
-        learning_rate=3e-3,
+        measures=bench.Measures(metrics=[bench.metrics.ACCURACY, bench.metrics.BALANCED_ACCURACY]),
+        training=bench.TrainingOptions(epochs=15, learning_rate=3e-3),
         public=True,  # scikit-learn ships them; leave this out if your records are private
     )
 

@@ -49,10 +49,9 @@ def table_task(frame: pd.DataFrame) -> bench.ArrayTask:
         train=frame[:cut],
         test=frame[cut:],
         model=nn.Linear(COLUMNS.size, 2),
-        target="account",
+        labels=bench.Labels(target="account"),
         columns=COLUMNS,
-        epochs=20,
-        learning_rate=0.05,
+        training=bench.TrainingOptions(epochs=20, learning_rate=0.05),
         public=True,  # made up; leave this out if your records are private
     )
 

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1]
 SECTION = (ROOT / "CONTRIBUTING.md").read_text().split("\n## Recipes of change\n")[1].split("\n## ")[0]
 ROWS = [row.strip("|").split("|") for row in SECTION.splitlines() if row.startswith("| a") or row.startswith("| check")]
 USERS = {
-    "peak_memory_bytes": {"dphpo_bench/cli/run_tables.py", "dphpo_bench/sweep/cells.py"},
+    "peak_memory_bytes": {"dphpo_bench/sweep/cells.py"},
 }
 """Files of the package that use an example; a new one of its kind does not need them."""
 

@@ -33,7 +33,7 @@ def table() -> pd.DataFrame:
 
 
 def board() -> pd.DataFrame:
-    """Those of one setting."""
+    """Return the rows of one task and model."""
     rows = table()
     return rows[rows.setting == SETTING]
 
@@ -48,9 +48,9 @@ def _points(rows: pd.DataFrame, column: str) -> dict[str, Estimate]:
 
 
 def distance() -> str:
-    """How far below the oracle each private method ends: on average, at best and at worst.
+    """Draw how far below the oracle each private method ends: on average, at best and at worst.
 
-    Of those that are in all settings that are measured in points.
+    Only methods on all tasks and models that are measured in points are drawn.
     """
     rows = table()
     rows = rows[rows.metric != "perplexity"]
@@ -60,7 +60,7 @@ def distance() -> str:
 
 
 def _distances(tables: dict[str, pd.DataFrame], settings: int, title: str, kind: str) -> str:
-    """Draw a panel for each group of tables, with the private methods that are in so many settings in each."""
+    """Draw a panel for each group of tables, with private methods on so many tasks and models."""
     rows = pd.concat(tables, names=["panel"]).reset_index("panel")
     rows = rows[rows.end_to_end_private & ~rows.reference & rows.gap_to_oracle.notna()]
     by = rows.groupby(["method", "panel"]).gap_to_oracle
@@ -85,7 +85,7 @@ def sizes() -> str:
     rows = rows_of_defaults()
     rows = rows[rows.task.isin(("adult_few", "synthetic")) & (rows.epsilon_target == 1)]
     panels = {f"N = {records:,}": rows[rows.n_records == records] for records in (300, 1_000, 3_000, 10_000)}
-    return _distances(panels, 3, "Points below an oracle that has as many records", "settings, ε = 1")
+    return _distances(panels, 3, "Points below an oracle that has as many records", "tasks and models, ε = 1")
 
 
 def losses() -> str:
@@ -105,11 +105,11 @@ OFTEN_MEASURED = ("digits (linear)", "adult (linear)", "adult (mlp)", "sst2 (lin
 
 
 def privacy() -> str:
-    """Draw the distance to the oracle by ε, also below 1 and above 8, on the settings of the suite `epsilons`."""
+    """Draw the distance to the oracle by ε, also below 1 and above 8, on what the suite `epsilons` runs on."""
     rows = rows_of_defaults()
     rows = rows[rows.setting.isin(OFTEN_MEASURED)]
     panels = {f"ε = {epsilon:g}": rows[rows.epsilon_target == epsilon] for epsilon in (0.1, 0.3, 1, 16)}
-    return _distances(panels, len(OFTEN_MEASURED), "Points below an oracle that has the same ε", "settings")
+    return _distances(panels, len(OFTEN_MEASURED), "Points below an oracle that has the same ε", "tasks and models")
 
 
 TARGETS = (0.87, 0.9, 0.925)
@@ -224,7 +224,7 @@ LEAST_FALL = 0.1
 
 
 def worst() -> str:
-    """Draw how far the worst run of a method ends below its own mean: the median setting, the mildest, the worst."""
+    """Draw how far the worst run of a method ends below its mean: the median task and model, and both extremes."""
     rows = table()
     rows = rows[(rows.metric != "perplexity") & rows.end_to_end_private & ~rows.reference & rows.worst.notna()]
     rows = rows.assign(fall=(100 * (rows["mean"] - rows.worst)).round(6).clip(LEAST_FALL))

@@ -1,4 +1,4 @@
-"""The table of accounting.md: proven risk of every method at the same ε. Plans only; no data are read.
+"""The table of research/risk.md: proven risk of every method at the same ε. Plans only; no data are read.
 
 python docs/figures/risk_table.py [TASK]
 """

@@ -23,8 +23,7 @@ from dphpo_bench.audit.canaries import GRADIENTS, LABELS, MODEL, SETUPS
 from dphpo_bench.audit.curves import Curve, claimed_curve
 from dphpo_bench.audit.sizes import FEWEST, Reach, Size, default_size, reach, size_for_curve, size_for_epsilon
 from dphpo_bench.base.errors import AccountError, AuditError, UnsupportedEventError
-from dphpo_bench.base.meter import Meter
-from dphpo_bench.base.progress import Progress
+from dphpo_bench.base.progress import Meter, Progress
 from dphpo_bench.base.terminal import TerminalProgress
 from dphpo_bench.contract.task import Task
 from dphpo_bench.harness.account import VOID, Account, Entry

@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping
 from functools import cache, wraps
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Interval
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.handed_over import unexpected, way_out
 from dphpo_bench.base.text import shown
 
 P = ParamSpec("P")
@@ -118,6 +117,21 @@ def quoted(value: Any) -> str:
     return shown(value, form=repr if isinstance(value, str) else str)
 
 
+def unexpected(rule: str, value: object, way_out: str = "") -> InvalidValueError:
+    """Return the error for an argument of another kind, of which only texts and numbers are quoted.
+
+    Args:
+        rule: such as "Expected a task or the name of one".
+        value: the argument; it may hold records.
+        way_out: a sentence.
+    """
+    if value is None or isinstance(value, str | int | float):
+        got = shown(value, form=repr)
+    else:
+        got = f"the class {shown(value.__name__)}" if isinstance(value, type) else f"a {shown(type(value).__name__)}"
+    return InvalidValueError(f"{rule}, got {got}. {way_out}".rstrip())
+
+
 def short_text(name: str, value: Any) -> str:
     """Return `value` if it is a text of 1 to `MAX_NAME` printable characters; reject anything else."""
     if not (isinstance(value, str) and 1 <= len(value) <= MAX_NAME and value.isprintable()):
@@ -160,6 +174,24 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
     return checked
 
 
+def check_fields(instance: Any) -> None:
+    """Check the fields of a frozen dataclass by what their annotations declare; for `__post_init__`.
+
+    Checked are `Literal[...]`, `Annotated[float, Interval(...)]`, `Annotated[int, Interval(...)]`, and
+    `Annotated[str, rule]`, where `rule` raises if the text is wrong. None is accepted where the annotation allows it.
+    Other fields may hold anything.
+
+    A declared field becomes exactly a float, an int or a str: a subclass of one could change its value later.
+
+    Raises:
+        InvalidValueError: if a value breaks its rule.
+        DphpoBenchError: raised by a rule for texts.
+    """
+    cls: Any = type(instance)
+    for name, kinds in _declarations(cls):
+        object.__setattr__(instance, name, _taken(name, getattr(instance, name), kinds))
+
+
 class _Unknown(dict[str, Any]):
     """Names of an annotation; those for type checkers only mean anything."""
 
@@ -174,31 +206,51 @@ def _rules(function: Callable[..., Any]) -> dict[str, tuple[Any, ...]]:
     rules = {}
     for name, hint in function.__annotations__.items():
         try:
-            kind = eval(hint, {}, names) if isinstance(hint, str) else hint
+            kinds = _alternatives(eval(hint, {}, names) if isinstance(hint, str) else hint)
         except (AttributeError, TypeError):
             continue
-        several = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-        if name != "return" and all(_is_simple(part, len({*several} - {NoneType})) for part in several):
-            rules[name] = several
+        if name != "return" and all(_is_simple(kind, len({*kinds} - {NoneType})) for kind in kinds):
+            rules[name] = kinds
     return rules
 
 
+@cache
+def _declarations(cls: Any) -> tuple[tuple[str, tuple[Any, ...]], ...]:
+    """Return name and types of each field whose annotation declares a rule."""
+    types = {field.name: field.type for field in dataclasses.fields(cls)}
+    if any(isinstance(annotation, str) for annotation in types.values()):
+        hints = get_type_hints(cls, include_extras=True)
+        types = {name: hints[name] for name in types}
+    several = [(name, _alternatives(kind)) for name, kind in types.items()]
+    return tuple(pair for pair in several if any(get_origin(kind) in (Annotated, Literal) for kind in pair[1]))
+
+
+def _alternatives(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
 def _is_simple(kind: Any, alternatives: int) -> bool:
-    if kind in _WORDS or get_origin(kind) in (Literal, Mapping):
+    if kind in _WORDS or get_origin(kind) in (Annotated, Literal, Mapping):
         return True
     return get_origin(kind) is Callable or (isinstance(kind, type) and kind is not Any and alternatives == 1)
 
 
 def _taken(name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
+    """Return a value that is of one of the kinds, as Python's type of it."""
     for kind in kinds:
+        if get_origin(kind) is Annotated and not (value is None and NoneType in kinds):
+            base, *rules = get_args(kind)
+            if base is not str:
+                return ranged(name, value, base, *rules)
+            text = short_text(name, value)
+            for rule in filter(callable, rules):
+                rule(text)
+            return text
         fits, exact = _as_kind(kind, value)
         if fits:
             return exact
-    words = " or ".join(_words(kind) for kind in kinds)
     way = f"; write {value.__name__!r}" if str in kinds and isinstance(value, type) else ""
-    if not isinstance(value, type) and way_out(value):
-        raise unexpected(f"Expected {name} to be {words}", value)
-    raise InvalidValueError(f"Expected {name} to be {words}, got {quoted(value)}{way}.")
+    raise InvalidValueError(f"Expected {name} to be {' or '.join(map(_words, kinds))}, got {quoted(value)}{way}.")
 
 
 def _as_kind(kind: Any, value: Any) -> tuple[bool, Any]:
@@ -217,7 +269,9 @@ def _as_kind(kind: Any, value: Any) -> tuple[bool, Any]:
     if kind is Path:
         return isinstance(value, os.PathLike), value
     if get_origin(kind) is Literal:
-        return isinstance(value, str) and value in get_args(kind), value
+        options = get_args(kind)
+        is_option = isinstance(value, str) and value in options
+        return is_option, options[options.index(value)] if is_option else None
     base = get_origin(kind) or kind
     return callable(value) if base is Callable else isinstance(value, base), value
 

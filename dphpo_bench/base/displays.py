@@ -2,7 +2,9 @@
 
 import html
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
 
 from dphpo_bench.base.text import one_line
 
@@ -16,6 +18,23 @@ Display = tuple[str, list[tuple[str, str]]]
 def as_texts(rows: Mapping[str, object]) -> list[tuple[str, str]]:
     """Return rows of labels and values as texts, without those that are None."""
     return [(label, str(value)) for label, value in rows.items() if value is not None]
+
+
+def flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield rows of JSON values by dotted names, such as "trial.training.steps"; values that differ are listed."""
+    if isinstance(value, Mapping):
+        for inner, item in value.items():
+            yield from flat(item, f"{name}.{inner}" if name else inner)
+    elif isinstance(value, list | tuple) and value and all(isinstance(item, Mapping) for item in value):
+        several = [dict(flat(item, name)) for item in value]
+        for inner in dict.fromkeys(chain.from_iterable(several)):
+            texts = [item.get(inner, "none") for item in several]
+            separator = "; " if any(", " in text for text in texts) else ", "
+            yield inner, texts[0] if len(set(texts)) == 1 else separator.join(texts)
+    elif isinstance(value, list | tuple):
+        yield name, ", ".join(map(str, value))
+    else:
+        yield name, "none" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 class Displayed:

@@ -3,6 +3,8 @@
 The command line prints the message alone and exits with `exit_code`; any other exception that escapes is a bug.
 """
 
+from importlib.util import find_spec
+
 from dphpo_bench.base.text import escaped
 
 
@@ -92,3 +94,19 @@ class OverBudgetError(DphpoBenchError):
     """A method asked for a release that its plan does not cover."""
 
     exit_code = 3
+
+
+def require_extra(extra: str, purpose: str, *packages: str) -> None:
+    """Reject an installation that lacks packages; import none of them.
+
+    Args:
+        extra: which of `pip install 'dphpo-bench[extra]'` brings them.
+        purpose: who needs them, such as "Language models need".
+        packages: the names by which they are imported.
+
+    Raises:
+        MissingExtraError: if one of them is not installed.
+    """
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        raise MissingExtraError(f"{purpose} {', '.join(missing)}: pip install 'dphpo-bench[{extra}]'.")

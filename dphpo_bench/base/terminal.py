@@ -1,15 +1,15 @@
-"""Progress for people: live bars on a terminal, plain lines elsewhere."""
+"""Progress for people: live bars on a terminal, plain lines elsewhere; and text that a terminal cannot hold."""
 
+import codecs
 import sys
 import threading
 import time
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dphpo_bench.base.encodings import encodable
-from dphpo_bench.base.meter import Meter
-from dphpo_bench.base.progress import Advance, NullProgress, Progress
+from dphpo_bench.base.progress import Advance, Meter, NullProgress, Progress
 from dphpo_bench.base.text import duration_text
 
 if TYPE_CHECKING:
@@ -177,3 +177,41 @@ def _write(line: str) -> None:
     with suppress(OSError):
         sys.stderr.write(encodable(line + "\n", getattr(sys.stderr, "encoding", None)))
         sys.stderr.flush()
+
+
+_IN_ASCII = {
+    **{"ε": "eps", "δ": "delta", "σ": "sigma", "η": "eta", "γ": "gamma", "α": "alpha", "μ": "mu", "κ": "kappa"},
+    **{"θ": "theta", "ρ": "rho", "λ": "lambda", "β": "beta", "Δ": "Delta", "Σ": "Sum", "Π": "Prod", "√": "sqrt "},
+    **{"−": "-", "–": "-", "—": "-", "×": "x", "·": "*", "±": "+/-", "≤": "<=", "≥": ">=", "≈": "~", "∝": "~"},
+    **{"∞": "inf", "→": "->", "←": "<-", "↦": "->", "…": "...", "✓": "+", "✗": "x", "†": "+", "‡": "++", "•": "*"},
+    **{"‘": "'", "’": "'", "“": '"', "”": '"', "‹": "<", "›": ">", "⟨": "<", "⟩": ">", "█": "#", "░": "."},
+}
+
+
+def write_replacements(*streams: Any) -> None:
+    """Let text streams write replacements of what their encoding lacks; others, as of tests, stay as they are."""
+    for stream in streams:
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors=_HANDLER)
+
+
+def encodable(text: str, encoding: str | None) -> str:
+    """Return the text with replacements of what an encoding lacks; None is UTF-8."""
+    encoding = encoding or "utf-8"
+    return text.encode(encoding, _HANDLER).decode(encoding)
+
+
+def _replacing(error: UnicodeError) -> tuple[str, int]:
+    """Replace letters by ASCII: symbols by words, letters with accents by those without, all others by "?"."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    parts = []
+    for letter in error.object[error.start : error.end]:
+        plain = unicodedata.normalize("NFKD", letter)
+        bare = "".join(part for part in plain if not unicodedata.combining(part))
+        parts.append(_IN_ASCII.get(letter, bare if bare.isascii() else "?"))
+    return "".join(parts), error.end
+
+
+_HANDLER = "dphpo_bench.replacing"
+codecs.register_error(_HANDLER, _replacing)

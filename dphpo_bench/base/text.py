@@ -4,7 +4,6 @@ import difflib
 import json
 import math
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import ROUND_CEILING, Context
 from typing import Any
@@ -90,48 +89,6 @@ def rounded_up(value: float, digits: int) -> str:
 def rounded_down(value: float) -> str:
     """Return a bound from below with two digits after the point."""
     return f"{math.floor(value * 100) / 100:.2f}"
-
-
-def folded(text: str) -> str:
-    """Return the text without what readers overlook: white space, capitals, Unicode's form, invisible letters."""
-    return " ".join(_normal(_normal(text).casefold()).split())
-
-
-def difference(text: str, other: str) -> str:
-    """Return in what texts differ that are equal when folded."""
-    forms = (
-        ("type", str),
-        ("white space", lambda text: " ".join(text.split())),
-        ("capitals", str.casefold),
-        ("Unicode's form", _normal),
-    )
-    return next((name for name, form in forms if form(text) == form(other)), "several ways")
-
-
-def _normal(text: str) -> str:
-    if text.isascii():
-        return text
-    return "".join(part for part in unicodedata.normalize("NFKC", text) if unicodedata.category(part) != "Cf")
-
-
-def is_number(text: str) -> bool:
-    """Return True for a text that pandas reads as a number."""
-    try:
-        return "_" not in text and isinstance(float(text), float)
-    except ValueError:
-        return False
-
-
-def number_way_out(text: str, column: str, if_missing: str) -> str:
-    """Return how to make numbers of a column of texts such as this one."""
-    if not any(map(str.isdigit, text)):
-        reading = f"pandas.read_csv(…, na_values=[{shown(text, form=repr)}])"
-        return f"if that stands for missing values, read it so by {reading}, and {if_missing}; else mend it"
-    if "," in text:
-        return "read decimal commas by pandas.read_csv(…, decimal=','), and commas between thousands by thousands=','"
-    if not is_number(text):
-        return "mend the value, or declare another kind of column"
-    return f"make numbers of texts by pandas.to_numeric({column}), or declare another kind of column"
 
 
 def compact_json(value: Any) -> str:

@@ -1,8 +1,10 @@
 """The command `explain`."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -10,13 +12,21 @@ from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.terminal import make_progress
 from dphpo_bench.base.text import count, one_line
 from dphpo_bench.cli import options
-from dphpo_bench.cli.output import complain, show, show_json
-from dphpo_bench.cli.show import read_oracles
-from dphpo_bench.cli.sweep import interrupted_by_sigterm
+from dphpo_bench.cli.output import columns_of, complain, say, show, show_json, table
+from dphpo_bench.cli.records import read_oracles
+from dphpo_bench.cli.sweep import interrupted_by_sigterm, label_of
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dphpo_bench.records.measure import Measure
     from dphpo_bench.records.reading import Result
     from dphpo_bench.records.record import RunRecord
+    from dphpo_bench.records.store import RecordStore
+    from dphpo_bench.sweep.extra_runs import Question, Split
+
+MAX_TEXT = 70
+MEANS = ("oracle", "run", "loss", "noise", "choice")
 
 
 def explain_command(
@@ -49,26 +59,27 @@ def explain_command(
 
     Exit code: 0 done, 1 an extra run failed, 2 a mistake in the call, 130 interrupted.
     """
-    from dphpo_bench.cli.explain_tables import json_row, one_table, summary_table
     from dphpo_bench.contract.task_files import TaskFiles
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.account import DEFAULT
     from dphpo_bench.harness.counting import check_may_spend
     from dphpo_bench.records import reading
     from dphpo_bench.records.store import RecordStore
-    from dphpo_bench.sweep.extra_runs import Workshop, questions
+    from dphpo_bench.sweep.extra_runs import REPLAY, Workshop, questions
     from dphpo_bench.sweep.private_cells import PrivateCells
     from dphpo_bench.sweep.resources import Resources
     from dphpo_bench.sweep.running import executor_for, run_cells
 
     root, results = _read(records)
     chosen = [result.record for result in reading.select(results, only or [])]
+    if len(chosen) > 1:  # of several, those that are private
+        private_ends = (record for record in chosen if record.privacy is None or record.privacy.end_to_end_private)
+        chosen = [record for record in private_ends if record.identity.method != REPLAY]
     store = RecordStore(results_dir or root)
     source = DataSource.resolve(data_dir)
     workshop = Workshop(source, Resources(gpus=gpus), TaskFiles.of(task_file or []).make)
-    asked, refused = questions(
-        _explainable(chosen), read_oracles(store.root.glob("*")), store.root, workshop, make_progress(quiet)
-    )
+    oracles = read_oracles(store.root.glob("*"))
+    asked, refused = questions(chosen, oracles, store.root, workshop, make_progress(quiet))
     _tell(refused, none=not asked)
     cells = [cell for question in asked for cell in question.cells]
     if cells:
@@ -83,11 +94,11 @@ def explain_command(
         except DphpoBenchError as error:
             complain(f"{question.record.identity.method}, {question.record.identity.key}: {error}")
     if as_json:
-        show_json([json_row(question, split, store) for question, split in splits])
-    elif len(splits) == 1:
-        show(one_table(*splits[0]))
+        show_json([_json_row(question, split, store) for question, split in splits])
     elif splits:
-        show(summary_table(splits))
+        show(_table(splits))
+        for note in dict.fromkeys(question.note for question, _ in splits if question.note):
+            say(f"{note[0].upper()}{note[1:]}.")
     raise typer.Exit(0 if len(splits) == len(asked) else 1)
 
 
@@ -123,16 +134,6 @@ def _read(paths: list[Path]) -> "tuple[Path, list[Result]]":
     return roots.pop(), list(by_file.values())
 
 
-def _explainable(records: "list[RunRecord]") -> "list[RunRecord]":
-    """Return the record, or of several the private ones."""
-    from dphpo_bench.sweep.extra_runs import REPLAY
-
-    return records if len(records) == 1 else [
-        record for record in records
-        if record.identity.method != REPLAY and (record.privacy is None or record.privacy.end_to_end_private)
-    ]  # fmt: skip
-
-
 def _tell(refused: "list[tuple[RunRecord, str]]", *, none: bool) -> None:
     reasons: defaultdict[str, list[str]] = defaultdict(list)
     for record, reason in refused:
@@ -144,3 +145,47 @@ def _tell(refused: "list[tuple[RunRecord, str]]", *, none: bool) -> None:
     for reason, methods in reasons.items():
         which = f"{len(methods)} records of {', '.join(sorted(set(methods)))}"
         complain(f"Not explained: {one_line(which)}: {reason}")
+
+
+def _json_row(question: "Question", split: "Split", store: "RecordStore") -> dict[str, Any]:
+    identity = question.record.identity
+    extra = {"at_full": question.at_full, "at_left": question.at_left}
+    return {
+        "key": identity.key,
+        **{name: getattr(identity, name) for name in ("method", "parameters", "task", "model", "epsilon", "seed")},
+        "oracle": question.oracle.identity.key,
+        "metric": _measure(question.record).name,
+        "results": {"own": split.run, "oracle": split.oracle, "at_full": split.at_full, "at_left": split.at_left},
+        "extra_runs": {name: cell and str(store.path_of(cell.identity)) for name, cell in extra.items()},
+        "loss": split.loss,
+        "noise": split.noise,
+        "choice": split.choice,
+        "note": question.note or None,
+    }
+
+
+def _table(splits: "Sequence[tuple[Question, Split]]") -> "Table":
+    groups: defaultdict[tuple[str, float, str], list[tuple[Question, Split]]] = defaultdict(list)
+    for question, split in splits:
+        who = question.record.identity
+        label = one_line(label_of(who), MAX_TEXT)
+        groups[one_line(f"{who.task} ({who.model})"), who.epsilon, label].append((question, split))
+    rows = []
+    for (task, epsilon, label), group in sorted(groups.items()):
+        measure = _measure(group[0][0].record)
+        means = {name: fmean(getattr(split, name) for _, split in group) for name in MEANS}
+        texts = [measure.text(measure.value(means[name])) for name in ("oracle", "run")]
+        for name in ("loss", "noise", "choice"):
+            text = f"{100 * means[name] + 0.0:.2f}" if measure.share else f"{means[name] + 0.0:.3g}"
+            texts.append(text.replace("-", "−"))
+        rows.append((task, f"{epsilon:g}", label, str(len(group)), *texts))
+    headers = "task", "ε", "method", ">seeds", ">oracle", ">own", ">lost", ">to noise", ">to a worse choice"
+    caption = "Differences of shares are in points, of perplexities in nats. A negative loss is a gain."
+    title = "Why they lost against the oracle, means over seeds"
+    return table(columns_of(headers), rows, title=title, caption=caption)
+
+
+def _measure(record: "RunRecord") -> "Measure":
+    from dphpo_bench.records.measure import shown_measure
+
+    return shown_measure(record.identity.facts, record.metrics)

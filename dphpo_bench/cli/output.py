@@ -5,9 +5,10 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from dphpo_bench.base.encodings import encodable
+from dphpo_bench.base.terminal import encodable
 from dphpo_bench.base.text import finite_json, one_line
 
 if TYPE_CHECKING:
@@ -46,11 +47,21 @@ def table(
     return lines
 
 
+def columns_of(headers: Iterable[str]) -> Columns:
+    """Return the columns of rows that hold the texts of their cells."""
+    return [(header, itemgetter(place)) for place, header in enumerate(headers)]
+
+
 def facts(rows: Iterable[tuple[str, str]], **look: Any) -> "Table":
-    lines = table([("", lambda row: row[0]), ("", lambda row: row[1])], rows, show_header=False, **look)
+    lines = table(columns_of(("", "")), rows, show_header=False, **look)
     lines.title_justify = lines.caption_justify = "left"
     lines.columns[0].no_wrap, lines.columns[0].style = True, "bold"
     return lines
+
+
+def show_facts(title: str, rows: Iterable[tuple[str, str]], caption: str | None = None) -> None:
+    """Print a title and a table of labels and texts, as a `Display` has them."""
+    show(facts(rows, title=one_line(title, MAX_COMPLAINT), caption=caption))
 
 
 def show(*renderables: Any) -> None:

@@ -3,7 +3,7 @@
 import shlex
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,13 +14,11 @@ import typer
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import count, duration_text, one_line, value_text
 from dphpo_bench.cli import options
-from dphpo_bench.cli.output import say, show, show_json, table
+from dphpo_bench.cli.output import columns_of, say, show, show_json, table
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from dphpo_bench.records.record import Identity
     from dphpo_bench.records.store import RecordStore
-    from dphpo_bench.sweep.cells import Cell
     from dphpo_bench.sweep.driver import Summary
     from dphpo_bench.sweep.dry_run import PlannedCells
 
@@ -118,7 +116,9 @@ def sweep_command(
         if seconds is not None:
             each = duration_text(seconds / capacity)
             time_text = f"About {duration_text(seconds)} for one worker, {each} for {capacity}."
-        show(_dry_table(groups), f"{stock_text(stock)} To run: {examples:,.0f} example passes. {time_text}")
+        headers = "method", "task", "ε", "planned", ">tuning", ">runs", ">passes", ">time", ">to run"
+        show(table(columns_of(headers), map(_dry_row, groups), plain=True, padding=(0, 1)))
+        say(f"{stock_text(stock)} To run: {examples:,.0f} example passes. {time_text}")
     raise typer.Exit(1 if any(group.error for group in groups) else 0)
 
 
@@ -136,32 +136,29 @@ def interrupted_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _dry_table(groups: "Sequence[PlannedCells]") -> "Table":
-    from rich.box import SIMPLE
+def label_of(identity: "Identity") -> str:
+    """Return a method's name, and its parameters that are not the defaults."""
+    from dphpo_bench.harness.recording import changed_parameters
 
-    def planned(group: "PlannedCells") -> str:
-        plan = group.plan
-        return f"{plan.epsilon:.6g} {plan.accountant}" if plan else one_line(group.error)
+    changed = changed_parameters(identity)
+    return " ".join([identity.method, *(f"{name}={value_text(value)}" for name, value in changed.items())])
 
-    def to_run(group: "PlannedCells") -> str:
-        cells = len(group.todo) + len(group.finished) + len(group.failed)
-        return f"{len(group.todo)} of {cells}{f', {len(group.failed)} failed' if group.failed else ''}"
 
-    return table(
-        [
-            ("method", lambda group: " ".join([group.cell.identity.method, *_changed_parameters(group.cell)])),
-            ("task", lambda group: f"{group.cell.identity.task} ({group.cell.identity.model})"),
-            ("ε", lambda group: f"{group.cell.identity.epsilon:g}"),
-            ("planned", planned),
-            (">tuning", lambda group: f"{group.plan.tuning_share:.0%}" if group.plan else ""),
-            (">runs", lambda group: f"{group.plan.runs:,}" if group.plan else ""),
-            (">passes", lambda group: f"{group.plan.examples:.2g}" if group.plan else ""),
-            (">time", lambda group: "?" if group.seconds is None else duration_text(group.seconds)),
-            (">to run", to_run),
-        ],
-        groups,
-        box=SIMPLE,
-    )
+def _dry_row(group: "PlannedCells") -> list[str]:
+    who, plan = group.cell.identity, group.plan
+    cells = len(group.todo) + len(group.finished) + len(group.failed)
+    planned = [one_line(group.error), "", "", ""]
+    if plan:
+        planned = [f"{plan.epsilon:.6g} {plan.accountant}", f"{plan.tuning_share:.0%}"]
+        planned += [f"{plan.runs:,}", f"{plan.examples:.2g}"]
+    return [
+        label_of(who),
+        f"{who.task} ({who.model})",
+        f"{who.epsilon:g}",
+        *planned,
+        "?" if group.seconds is None else duration_text(group.seconds),
+        f"{len(group.todo)} of {cells}{f', {len(group.failed)} failed' if group.failed else ''}",
+    ]
 
 
 def _json_rows(group: "PlannedCells") -> "Iterator[dict[str, Any]]":
@@ -180,6 +177,8 @@ def _json_rows(group: "PlannedCells") -> "Iterator[dict[str, Any]]":
 def _show_summary(summary: "Summary", store: "RecordStore", seconds: float, task_files: Mapping[str, str]) -> None:
     from rich.text import Text
 
+    from dphpo_bench.harness.recording import Call
+    from dphpo_bench.sweep.cells import device_of
     from dphpo_bench.sweep.driver import log_path
 
     stock, failures = summary.stock, summary.failures
@@ -192,31 +191,17 @@ def _show_summary(summary: "Summary", store: "RecordStore", seconds: float, task
         log = log_path(store, record)
         if log.exists():
             show(f"  its output: {log}")
-        say(f"  alone: {_command_of(cell, task_files)}")
+        call = replace(
+            Call.of(cell.identity),
+            task_file=task_files.get(cell.identity.task),
+            device=device_of(cell),
+            threads=cell.resources.threads,
+            results_dir="alone",
+        )
+        say(f"  alone: {call}")
     if len(failures) > SHOWN_FAILURES:
         show(f"\n... and {len(failures) - SHOWN_FAILURES:,} more.")
     if failures or stock.failed:
         known = f"{len(stock.failed):,} cells failed in an earlier sweep. " if stock.failed else ""
         show(f"\n{known}They are kept as failed; --retry-failed runs them again.")
     say(f"\nRecords: {store.root} (dphpo-bench results {shlex.quote(str(store.root))})")
-
-
-def _command_of(cell: "Cell", task_files: Mapping[str, str]) -> str:
-    from dphpo_bench.harness.recording import Call
-    from dphpo_bench.sweep.cells import device_of
-
-    call = replace(
-        Call.of(cell.identity),
-        task_file=task_files.get(cell.identity.task),
-        device=device_of(cell),
-        threads=cell.resources.threads,
-        results_dir="alone",
-    )
-    return str(call)
-
-
-def _changed_parameters(cell: "Cell") -> list[str]:
-    from dphpo_bench.harness.recording import different
-
-    changed = different(cell.identity.parameters, type(cell.method)().parameters)
-    return [f"{name}={value_text(value)}" for name, value in changed.items()]

@@ -3,7 +3,7 @@
 import inspect
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -21,24 +21,12 @@ _ELSEWHERE = re.compile(r"The other parameters are those of every `\w+`\.\s*")
 _NAMES = {int: "whole number", float: "number", str: "text", bool: "True or False"}
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """Parameter of a method.
+def parameters(cls: type[Method]) -> list[dict[str, Any]]:
+    """Return the parameters of a method as JSON values, its own first, then those that it shares with others.
 
-    Attributes:
-        kind: its allowed values, such as "0 < number < 1".
-        default: None if there is none; then a value is required.
-        meaning: from the docstring of the class that has it; "" if that says nothing.
+    `type` is what it may be, such as "0 < number < 1"; `default` is None if a value is required; `meaning` is from the
+    docstring of the class that has it, "" if that says nothing.
     """
-
-    name: str
-    kind: str
-    default: Any
-    meaning: str
-
-
-def parameters(cls: type[Method]) -> list[Parameter]:
-    """Return the parameters of a method, its own first, then those that it shares with others."""
     hints = get_type_hints(cls, include_extras=True)
     owners: dict[str, type] = {}
     for base in reversed(cls.__mro__):
@@ -50,8 +38,9 @@ def parameters(cls: type[Method]) -> list[Parameter]:
         if field.default_factory is not MISSING:
             default = field.default_factory()
         meaning = next(filter(None, (attributes(base).get(field.name, "") for base in cls.__mro__)), "")
+        default = None if default is MISSING else default
         kind = kind_text(hints[field.name])
-        described.append(Parameter(field.name, kind, None if default is MISSING else default, meaning))
+        described.append({"name": field.name, "type": kind, "default": default, "meaning": meaning})
     return described
 
 

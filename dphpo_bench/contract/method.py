@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, get_args, get_origin
 
 from typing_extensions import TypeVar
 
-from dphpo_bench.base.displays import Display, Displayed
+from dphpo_bench.base.checks import check_fields
+from dphpo_bench.base.displays import Display, Displayed, flat
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import count, shown
-from dphpo_bench.contract.parameters import check_fields
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
 
@@ -106,7 +106,7 @@ class Plan(Displayed, Generic[P]):
             for item in self.releases
         ]
         cost = f"{count(self.cost.runs, 'run')}, {self.cost.steps:,} steps, {self.cost.examples:,.0f} example passes"
-        rows += [("parameters", shown(self.parameters, 400)), ("cost", cost), ("event", describe(self.event))]
+        rows += [*flat(self.to_json()["parameters"] or {}), ("cost", cost), ("event", describe(self.event))]
         return f"Plan for ε = {self.budget.epsilon:g}, δ = {self.budget.delta:.3g}", rows
 
     def to_json(self) -> dict[str, Any]:

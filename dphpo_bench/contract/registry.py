@@ -5,7 +5,7 @@ import inspect
 import json
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib.metadata import Distribution, EntryPoint, entry_points
@@ -13,9 +13,8 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
-from dphpo_bench.base.checks import typed
+from dphpo_bench.base.checks import typed, unexpected
 from dphpo_bench.base.errors import InvalidValueError, RegistryError, SealedDataError, UnknownNameError
-from dphpo_bench.base.handed_over import unexpected
 from dphpo_bench.base.text import plainly, shown, unknown_name_message
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.seals import sealed
@@ -40,19 +39,80 @@ class Registered(Generic[PlugIn]):
     origin: str
 
 
-def methods() -> dict[str, Registered[Method]]:
-    """Return all methods by name, sorted."""
-    return _load("dphpo_bench.methods", Method)  # type: ignore[type-abstract]
+class Plugins(Mapping[str, Registered[PlugIn]]):
+    """The plug-ins of one group by name, sorted. Each is loaded when it is asked for, so that none disturbs another.
+
+    Args:
+        group: a key of `GROUPS`.
+        base: its class.
+    """
+
+    def __init__(self, group: str, base: type[PlugIn]) -> None:
+        self._kind = base.__name__.lower()
+        self._points: dict[str, list[EntryPoint]] = {}
+        for point in sorted(points(group), key=lambda point: point.name):
+            self._points.setdefault(point.name, []).append(point)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._points)
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._points
+
+    def __getitem__(self, name: str) -> Registered[PlugIn]:
+        """Load a plug-in.
+
+        Raises:
+            RegistryError: if it cannot be loaded, or if two have this name.
+        """
+        point, *others = self._points[name]
+        for other in others:
+            if other.value != point.value:
+                raise RegistryError(
+                    f"Two plug-ins provide the {self._kind} {name!r}: {point.value} ({_origin(point)}) and "
+                    f"{other.value} ({_origin(other)}). Uninstall one of them."
+                )
+        with sealed():
+            cls: Any = load_class(point)
+        return Registered(cls, _origin(point))
+
+    def working(self, name: str) -> Registered[PlugIn] | None:
+        """Load a plug-in; None if there is no such plug-in. A broken one is a warning, and None."""
+        if name not in self:
+            return None
+        try:
+            return self[name]
+        except Exception as error:
+            point = self._points[name][0]
+            warnings.warn(
+                f"Skipped the broken {self._kind} plug-in {name!r} ({point.value}, {_origin(point)}): {error}",
+                stacklevel=3,
+            )
+            return None
+
+    def loaded(self) -> dict[str, Registered[PlugIn]]:
+        """Load all plug-ins but broken ones."""
+        return {name: plug_in for name in self if (plug_in := self.working(name))}
 
 
-def tasks() -> dict[str, Registered[Task]]:
-    """Return all tasks by name, sorted."""
-    return _load("dphpo_bench.tasks", Task)  # type: ignore[type-abstract]
+def methods() -> Plugins[Method]:
+    """Return all methods by name."""
+    return Plugins("dphpo_bench.methods", Method)  # type: ignore[type-abstract]
 
 
-def is_registered(cls: type) -> bool:
+def tasks() -> Plugins[Task]:
+    """Return all tasks by name."""
+    return Plugins("dphpo_bench.tasks", Task)  # type: ignore[type-abstract]
+
+
+def is_registered(cls: type[Method] | type[Task]) -> bool:
     """Return whether an entry point names this class."""
-    return any(entry.cls is cls for group in (methods(), tasks()) for entry in group.values())
+    group: Plugins[Any] = methods() if issubclass(cls, Method) else tasks()
+    plug_in = group.working(getattr(cls, "name", ""))
+    return plug_in is not None and plug_in.cls is cls
 
 
 @typed
@@ -189,30 +249,6 @@ def load_class(point: EntryPoint) -> type[Method] | type[Task]:
     if not isinstance(getattr(cls, "summary", None), str):
         raise RegistryError(f"{label} has no `summary`. Set this class attribute to a line of text.")
     return cls
-
-
-def _load(group: str, base: type[PlugIn]) -> dict[str, Registered[PlugIn]]:
-    """Load every entry point of a group; a broken plug-in is a warning, two of one name are an error."""
-    kind = base.__name__.lower()
-    by_name: dict[str, EntryPoint] = {}
-    for point in points(group):
-        known = by_name.setdefault(point.name, point)
-        if known.value != point.value:
-            raise RegistryError(
-                f"Two plug-ins provide the {kind} {point.name!r}: {known.value} ({_origin(known)}) and "
-                f"{point.value} ({_origin(point)}). Uninstall one of them."
-            )
-    loaded: dict[str, Registered[PlugIn]] = {}
-    for name, point in sorted(by_name.items()):
-        try:
-            with sealed():
-                cls: Any = load_class(point)
-            loaded[name] = Registered(cls, _origin(point))
-        except Exception as error:
-            warnings.warn(
-                f"Skipped the broken {kind} plug-in {name!r} ({point.value}, {_origin(point)}): {error}", stacklevel=3
-            )
-    return loaded
 
 
 def _origin(point: EntryPoint) -> str:

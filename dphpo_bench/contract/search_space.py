@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from dphpo_bench.base.checks import number, short_text
+from dphpo_bench.base.checks import check_fields, number, short_text
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
-from dphpo_bench.contract.parameters import Name, check_fields
+from dphpo_bench.contract.parameters import Name
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

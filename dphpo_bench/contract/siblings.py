@@ -24,7 +24,7 @@ def sibling_of(method: Method, task: Task) -> Task | None:
     if sibling is None:
         raise InvalidValueError(
             f"Method {method.name} tunes on public records, and task {task.name} declares none. Let `sibling` of the "
-            "task return a task on similar public records, or pass sibling= to ArrayTask."
+            "task return a task on similar public records, or pass sibling= in the TrainingOptions of an ArrayTask."
         )
     pair = f"a sibling of task {task.name}"
     if not sibling.public:

@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from dphpo_bench.base.checks import check_file_name, short_text
@@ -14,11 +15,8 @@ from dphpo_bench.base.tensors import RECORD, Records, Tensors
 from dphpo_bench.base.text import shown, unknown_name_message
 from dphpo_bench.contract import metrics
 from dphpo_bench.contract import search_space as search
-from dphpo_bench.contract.declared import checked_shares, declared_losses, declared_scores
 from dphpo_bench.contract.distributions import checked_space
-from dphpo_bench.contract.inputs import Input as Input
-from dphpo_bench.contract.inputs import inputs_json
-from dphpo_bench.contract.metrics import Metric, ModelMetric
+from dphpo_bench.contract.metrics import BALANCED_ACCURACY, F1, ROC_AUC, FurtherTest, Metric, ModelMetric
 from dphpo_bench.contract.seals import guarded
 from dphpo_bench.training.optimizer_names import check_optimizer
 from dphpo_bench.training.target_scale import TargetScale
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from torch import Tensor
 
-    from dphpo_bench.contract.further import FurtherTest
     from dphpo_bench.contract.search_space import Candidate
     from dphpo_bench.data.datasets import Dataset
     from dphpo_bench.data.encoding import Columns
@@ -43,8 +40,46 @@ MAX_STEPS = 10**9
 MAX_DELTA = 1e-3
 """Largest δ of a record that a board takes."""
 
+OF_RARE_CLASSES = (BALANCED_ACCURACY, F1, ROC_AUC)
+"""Metrics that count a rare class as much as a frequent one; a count of right answers says little about them."""
+
+SUM_TOLERANCE = 0.011
+"""Shares may be rounded to two digits."""
+
 Kind = Literal["classification", "binary", "multilabel", "regression", "tokens", "own"]
 """Kind of a model's output, with ready-made losses, scores and metrics; "own": none of them."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """Shape and type of an input of a model.
+
+    Attributes:
+        shape: of one record's.
+        dtype: real numbers of any precision, integers, or booleans, as in masks.
+        vocabulary: integers, such as token ids, are from 0 to below this; None: unknown.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Literal["float", "int", "bool"] = "float"
+    vocabulary: int | None = None
+
+
+def inputs_json(inputs: Input | Mapping[str, Input]) -> Any:
+    """Return descriptions of inputs as JSON values."""
+    if isinstance(inputs, Mapping):
+        return {name: inputs_json(item) for name, item in inputs.items()}
+    return {"shape": [int(size) for size in inputs.shape], "dtype": inputs.dtype, "vocabulary": inputs.vocabulary}
+
+
+def inputs_of_json(value: Any) -> Input | dict[str, Input]:
+    """Return the descriptions that `inputs_json` wrote; raise an error of Python's if they are none."""
+    if set(value) == {"shape", "dtype", "vocabulary"}:
+        dtype, vocabulary = value["dtype"], value["vocabulary"]
+        if dtype not in ("float", "int", "bool"):
+            raise ValueError(f"dtype {dtype}")
+        return Input(tuple(map(int, value["shape"])), dtype, None if vocabulary is None else int(vocabulary))
+    return {str(name): inputs_of_json(item) for name, item in value.items()}  # type: ignore[misc]
 
 
 def usual_delta(n_records: int) -> float:
@@ -76,7 +111,7 @@ class TaskFacts:
         unit: what is protected as a whole, and counted by N, B and δ: "record", or the name of units that hold several
             records each, such as "patient". See `Records.units`.
         class_shares: of a classification or a binary task: the share of each class, from public knowledge. With them
-            scores follow a first metric of rare classes; see `contract.declared`.
+            scores follow a first metric of rare classes; see `declared_scores`.
         class_weights: "balanced": losses have weights by `class_shares`, 1 for the rarest class; None: no weights.
         target_scale: of a regression: the constants by which its targets are scaled; see `TargetScale.of`.
     """
@@ -209,6 +244,89 @@ class TaskFacts:
     def default_delta(self) -> float:
         """See `usual_delta`."""
         return usual_delta(self.n_records)
+
+
+def checked_shares(facts: TaskFacts) -> tuple[float, ...] | None:
+    """Return the declared shares of the classes as floats; None if there are none.
+
+    Raises:
+        InvalidValueError: if they are not a positive share of each class, the kind of task has no classes, or class
+            weights are of an unknown form or lack shares.
+    """
+    shares: Any = facts.class_shares
+    if facts.class_weights not in (None, "balanced"):
+        raise InvalidValueError(
+            f"Expected class_weights='balanced' or None, got {shown(facts.class_weights, form=repr)}."
+        )
+    if shares is None:
+        if facts.class_weights:
+            raise InvalidValueError(
+                "Expected class_shares with class_weights='balanced', such as class_shares=(0.93, 0.07), from public "
+                "knowledge: shares that are counted in private records would be a release."
+            )
+        return None
+    classes = {"classification": facts.n_classes, "binary": 2}.get(facts.kind)
+    if classes is None:
+        raise InvalidValueError(f"Expected class_shares of a classification or a binary task, got {facts.kind!r}.")
+    shares = shares.tolist() if hasattr(shares, "tolist") else shares  # NumPy's, pandas'
+    numbers = isinstance(shares, Sequence) and all(isinstance(share, Real) for share in shares)
+    if not numbers or len(shares) != classes or not all(0 < share < 1 for share in shares):
+        raise InvalidValueError(
+            f"Expected class_shares with a share between 0 and 1 for each of {classes} classes, in their order, such "
+            f"as (0.93, 0.07), got {shown(shares, form=repr)}."
+        )
+    if not math.isclose(math.fsum(shares), 1, abs_tol=SUM_TOLERANCE):
+        raise InvalidValueError(f"Expected class_shares that add up to 1, got {math.fsum(shares):.4g}.")
+    return tuple(map(float, shares))
+
+
+def check_balanced(scores: Any, shares: object) -> None:
+    """Reject scores that are neither a function nor "balanced" with declared shares."""
+    if scores is not None and not callable(scores) and scores != "balanced":
+        raise InvalidValueError(
+            f"Expected scores to be a function of outputs and targets, or 'balanced', got {shown(scores, form=repr)}."
+        )
+    if scores == "balanced" and shares is None:
+        raise InvalidValueError(
+            "Expected class_shares with scores='balanced', such as class_shares=(0.93, 0.07), from public knowledge."
+        )
+
+
+def declared_losses(losses: "PerRecord", facts: TaskFacts) -> "PerRecord":
+    """Return losses on the scale of the targets and with the class weights that facts declare; else as they are."""
+    if facts.target_scale is not None:
+        losses = facts.target_scale.losses(losses)
+    if facts.class_weights and facts.class_shares:
+        from dphpo_bench.training.rare_classes import ClassWeighted
+
+        losses = ClassWeighted(losses, facts.class_shares)
+    return losses
+
+
+def declared_scores(facts: TaskFacts, first: Metric | ModelMetric | None) -> "PerRecord | None":
+    """Return the scores that follow the first metric where classes are rare and their shares are declared.
+
+    Balanced accuracy and F1 have balanced counts of right answers, the area under the ROC curve has balanced
+    probabilities. None: scores are those of the kind.
+    """
+    if facts.class_shares is None or first not in OF_RARE_CLASSES:
+        return None
+    from dphpo_bench.training.rare_classes import balanced_probability, balanced_right
+
+    if first == ROC_AUC:
+        return balanced_probability(facts.class_shares, weighted_losses=facts.class_weights is not None)
+    return balanced_right(facts.class_shares)
+
+
+def advice_on_scores(task: str, facts: TaskFacts, first: Metric | ModelMetric | None) -> str | None:
+    """Return a sentence for a task whose searches count right answers though its first metric does not; else None."""
+    if facts.kind not in ("classification", "binary") or facts.class_shares or first not in OF_RARE_CLASSES:
+        return None
+    return (
+        f"Searches on {task} compare runs by right answers, while its first metric is {first.name}: if a class is "
+        "rare, all runs tie. Declare the shares of the classes from public knowledge, such as "
+        "class_shares=(0.93, 0.07), and scores follow the metric."
+    )
 
 
 class Task(ABC):

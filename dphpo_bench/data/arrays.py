@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.handed_over import PAIRS, check_delimiter, comes_from, parted_frame, unexpected
+from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.tensors import RECORD, Records, Tensors, leaves
 from dphpo_bench.base.text import shown
 from dphpo_bench.data import labels
@@ -94,30 +93,25 @@ def parted(data: Any, which: str, kind: str, target: str) -> tuple[Any, Any]:
     """Return inputs and targets as they are, the items of a dataset as columns; see `as_records`."""
     if isinstance(data, Dataset):
         data = _columns(data, which)
-    if comes_from(data, "datasets", "Dataset"):
+    if hasattr(data, "with_format"):  # of Hugging Face
         named = data.with_format("numpy")[:]
-        data = named if any(values.ndim > 1 for values in named.values()) else data.to_pandas()
+        data = named if any(values.ndim > 1 for values in named.values()) else data
     if isinstance(data, tuple | list) and len(data) == 2 and not np.isscalar(data[0]):
+        if any(isinstance(part, Dataset) for part in data):  # NumPy would read it, and freeze what it draws at random
+            raise InvalidValueError(f"Expected arrays in the pair of {which}, got a Dataset, which comes alone.")
         return data[0], data[1]
     data = in_pandas(data)
-    is_frame = _is_frame(data)
-    if is_frame:
-        check_delimiter(data)
-    if is_frame or isinstance(data, Mapping):
+    if _is_frame(data) or isinstance(data, Mapping):
         if target not in data:
             raise InvalidValueError(f"Expected {target!r} among {list(data)} of {which}; name the labels by target=.")
-        if is_frame:
-            return parted_frame(data, target)
-        inputs = {name: values for name, values in data.items() if name != target}
-        return (inputs["inputs"] if set(inputs) == {"inputs"} else inputs), data[target]
+        inputs, labels = without_column(data, target)
+        return (inputs["inputs"] if isinstance(inputs, dict) and set(inputs) == {"inputs"} else inputs), labels
     if kind == "tokens" and isinstance(data, Tensor | np.ndarray) and data.ndim == 2:
         return data[:, :-1], data[:, 1:]
-    pairs = isinstance(data, list) and data and isinstance(data[0], tuple | list) and len(data[0]) == 2
-    raise unexpected(
+    raise InvalidValueError(
         f"Expected {which} to be (inputs, labels) or a torch Dataset of such pairs, or a dictionary or a frame with "
-        f"{target!r}",
-        data,
-        PAIRS if pairs else "",
+        f"{target!r}, got a {type(data).__name__}. tuple(zip(*records)) makes (inputs, labels) of pairs (input, "
+        "label); loader.dataset are the records of a DataLoader."
     )
 
 
@@ -145,6 +139,17 @@ def without_column(data: Any, name: str) -> tuple[Any, Any]:
     if isinstance(data, Mapping) and name in data:
         return {other: values for other, values in data.items() if other != name}, data[name]
     return data, None
+
+
+def parted_frame(frame: Any, name: str) -> tuple[Any, Any]:
+    """Return a frame without a column that it has, and the column; reject several of this name."""
+    column = frame[name]
+    if column.ndim > 1:
+        raise DataError(
+            f"Expected a single column {shown(name, form=repr)}, got {column.shape[1]} of this name; drop or rename "
+            "all but one."
+        )
+    return frame.drop(columns=name), column
 
 
 def parted_units(data: Any, unit: Any, target: str) -> tuple[Any, Tensor, str]:
@@ -196,21 +201,16 @@ def _columns(dataset: "Dataset[Any]", which: str) -> Any:
     """Return the rows of a dataset as columns: a pair of them, a dictionary of them, or a single one."""
     size = len(dataset) if hasattr(dataset, "__len__") else 0
     if size == 0:
-        raise unexpected(f"Expected a Dataset with a length and at least one record as {which}", dataset)
-    places = [number * size // _REREAD if size > _REREAD else number % size for number in range(_REREAD)]
-    before = [copy.deepcopy(dataset[place]) for place in places]
-    rows = [dataset[index] for index in range(size)]
-    if not all(_same(item, rows[place]) for item, place in zip(before, places, strict=True)):
+        raise InvalidValueError(
+            f"Expected a Dataset with a length and at least one record as {which}, got a {type(dataset).__name__}."
+        )
+    if not items_stay(dataset, size):
         raise InvalidValueError(
             f"Expected a Dataset whose items stay, but two reads of items of {which} differ: what it draws at random "
             "would be drawn once and frozen. Take the random transform out of it, and pass it as "
             "augment=Augmentation(transform, copies), which draws anew in each step."
         )
-    if isinstance(rows[0], tuple) and len(rows[0]) > 2 and isinstance(rows[0][0], Tensor) and rows[0][0].ndim:
-        raise InvalidValueError(
-            f"Expected {which} to hold pairs (input, label), got items of {len(rows[0])} parts. Several inputs have "
-            "names: ({'first': a, 'second': b}, label)."
-        )
+    rows = [dataset[index] for index in range(size)]
     return _stacked(rows, which)
 
 
@@ -229,7 +229,7 @@ def _same(a: Any, b: Any) -> bool:
 
 def items_stay(dataset: "Dataset[Any]", size: int) -> bool:
     """Return whether two reads of some items of a dataset are equal: a random transform would change them."""
-    places = sorted({number * size // _REREAD for number in range(_REREAD)})
+    places = [number * size // _REREAD if size > _REREAD else number % size for number in range(_REREAD)]
     before = [copy.deepcopy(dataset[place]) for place in places]
     return all(_same(item, dataset[place]) for item, place in zip(before, places, strict=True))
 
@@ -243,7 +243,7 @@ def _stacked(rows: list[Any], which: str) -> Any:
             return _stacked(list(inputs), which), _stacked(list(targets), which)
         if isinstance(rows[0], str | bytes):  # labels
             return rows
-        return torch.stack([as_tensor(np.asarray(row) if np.isscalar(row) else row, which) for row in rows])
+        return torch.stack([as_tensor(row, which) for row in rows])
     except InvalidValueError:
         raise
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -253,8 +253,6 @@ def _stacked(rows: list[Any], which: str) -> Any:
 
 
 def _as_input(tensor: Tensor, which: str, names: list[str] | None = None) -> Tensor:
-    if tensor.is_complex():
-        raise InvalidValueError(f"Expected real inputs in {which}, got complex ones; give their parts as two columns.")
     if not tensor.is_floating_point() and tensor.dtype != torch.bool:
         return tensor.to(torch.int64, copy=True)
     narrow = tensor.to(tensor.dtype if tensor.dtype in _PRECISIONS else torch.float32, copy=True)
@@ -278,7 +276,7 @@ def _as_targets(targets: Tensors, which: str, kind: str) -> Tensors:
         return targets
     if not isinstance(targets, Tensor):
         raise InvalidValueError(f"Expected one tensor of labels in {which}, got several; kind='own' takes them.")
-    if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
+    if targets.is_floating_point() or targets.dtype == torch.bool:
         raise InvalidValueError(f"Expected integers as tokens in {which}, got {targets.dtype}; convert them.")
     return targets.to(torch.int64, copy=True)
 

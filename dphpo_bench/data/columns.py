@@ -1,6 +1,6 @@
 """Kinds of columns of a table, each encoded by constants that are known without looking at private records."""
 
-import math
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -12,8 +12,6 @@ from zoneinfo import ZoneInfo
 
 from dphpo_bench.base.checks import exact_int, quoted
 from dphpo_bench.base.errors import InvalidValueError
-
-Standin = float | Literal["typical"] | None
 
 CYCLES = {"day": 1.0, "week": 7.0, "year": 365.2425}
 """Cycles of a calendar, in days."""
@@ -44,17 +42,16 @@ class Number:
     typical: float
     spread: float
     logarithmic: bool = False
-    missing: Standin = None
+    missing: float | Literal["typical"] | None = None
     indicator: bool = False
 
     def __post_init__(self) -> None:
-        _set(self, typical=_constant(self, "typical"), spread=_spread(self))
-        _flags(self, "logarithmic", "indicator")
+        _set(self, typical=_constant(self, "typical"), spread=_constant(self, "spread", positive=True))
         if self.missing not in (None, "typical"):
             _set(self, missing=_constant(self, "missing"))
             if self.logarithmic and float(self.missing or 0) <= -1:
                 raise InvalidValueError(f"Expected missing above -1 of a logarithmic Number, got {self.missing}.")
-        _check_indicator(self)
+        _check_flags(self, "logarithmic", "indicator")
 
     def __repr__(self) -> str:
         return _code(self, "typical", "spread", "logarithmic")  # of which the fingerprint of `adult` is a hash
@@ -85,23 +82,19 @@ class Category:
 
     def __post_init__(self) -> None:
         values = self.values
-        if isinstance(values, str):
+        if isinstance(values, str | bytes) or not (isinstance(values, Sequence) or hasattr(values, "__array__")):
             raise InvalidValueError(
-                f"Expected values to be a tuple of categories, got the text {quoted(values)}; write "
-                f"({quoted(values)},): parentheses without a comma make no tuple."
-            )
-        if isinstance(values, bytes) or not (isinstance(values, Sequence) or hasattr(values, "__array__")):
-            raise InvalidValueError(
-                f"Expected values to be a tuple of categories, in an order that stays, got a {type(values).__name__}."
+                f"Expected values to be a tuple of categories, in an order that stays, such as ('a',), got a "
+                f"{type(values).__name__} {quoted(values)}."
             )
         values = tuple(map(_category, values))
-        for (_, value), times in Counter((type(value), value) for value in values).items():
-            if times > 1:
-                raise InvalidValueError(f"Expected different categories, got {quoted(value)} twice; remove one.")
-        if not values:
-            raise InvalidValueError("Expected at least one category in values, got none.")
+        counts = Counter((type(value), value) for value in values)
+        twice = [value for (_, value), times in counts.items() if times > 1]
+        if twice or not values:
+            got = f"{quoted(twice[0])} twice" if twice else "none"
+            raise InvalidValueError(f"Expected at least one category in values, each once, got {got}.")
         _set(self, values=values)
-        _flags(self, "other")
+        _check_flags(self, "other")
 
     def __repr__(self) -> str:
         return _code(self, "values")
@@ -141,16 +134,14 @@ class Date:
     indicator: bool = False
 
     def __post_init__(self) -> None:
-        _set(self, spread=_spread(self))
-        _flags(self, "indicator")
+        _set(self, spread=_constant(self, "spread", positive=True))
         cycles = self.cycles
-        if not isinstance(cycles, list | tuple) or any(cycle not in list(CYCLES) for cycle in cycles):
+        is_list = isinstance(cycles, list | tuple)
+        if not is_list or any(name not in list(CYCLES) for name in cycles) or len({*cycles}) < len(cycles):
             raise InvalidValueError(
-                f"Expected cycles to be a tuple of {', '.join(map(repr, CYCLES))}, such as ('week',), got "
+                f"Expected cycles to be a tuple of {', '.join(map(repr, CYCLES))}, each once, such as ('week',), got "
                 f"{quoted(cycles)}."
             )
-        if len(set(cycles)) < len(cycles):
-            raise InvalidValueError(f"Expected different cycles, got {quoted(cycles)}.")
         _set(self, cycles=tuple(cycles))
         zone = self.clock()
         for name in ("typical", "missing"):
@@ -165,7 +156,7 @@ class Date:
                 ) from None
             text = moment.isoformat()
             _set(self, **{name: text.removesuffix("T00:00:00")})
-        _check_indicator(self)
+        _check_flags(self, "indicator")
 
     def __repr__(self) -> str:
         return _code(self, "typical", "spread")
@@ -255,43 +246,26 @@ def _set(column: Any, **values: Any) -> None:
         object.__setattr__(column, name, value)
 
 
-def _constant(column: Any, name: str) -> float:
+def _constant(column: Any, name: str, *, positive: bool = False) -> float:
     """Return a constant as Python's int or float."""
     value = getattr(column, name)
-    if isinstance(value, bool) or not isinstance(value, Real | Decimal) or not _is_finite(value):
-        or_else = ' or "typical"' if name == "missing" else ""
+    is_number = isinstance(value, Real | Decimal) and not isinstance(value, bool)
+    if not is_number or not abs(value) <= sys.float_info.max or (positive and value <= 0):  # NaN is not, either
+        rule = "a finite number above 0" if positive else "a finite number"
+        rule += ' or "typical"' if name == "missing" else ""
         raise InvalidValueError(
-            f"Expected {name} of {type(column).__name__} to be a finite number{or_else}, known without looking at the "
-            f"private records, got {quoted(value)}."
+            f"Expected {name} of {type(column).__name__} to be {rule}, known without looking at the private "
+            f"records, got {quoted(value)}."
         )
     whole = exact_int(value)
     return float(value) if whole is None else whole
 
 
-def _is_finite(value: Any) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number beyond the largest float
-        return False
-
-
-def _spread(column: Any) -> float:
-    spread = _constant(column, "spread")
-    if spread <= 0:
-        raise InvalidValueError(
-            f"Expected spread > 0 of {type(column).__name__}, got {spread}; it is how far typical values lie apart."
-        )
-    return spread
-
-
-def _flags(column: Any, *names: str) -> None:
+def _check_flags(column: Any, *names: str) -> None:
     for name in names:
         if not isinstance(getattr(column, name), bool):
             raise InvalidValueError(f"Expected {name} to be True or False, got {quoted(getattr(column, name))}.")
-
-
-def _check_indicator(column: Any) -> None:
-    if column.indicator and column.missing is None:
+    if "indicator" in names and column.indicator and column.missing is None:
         raise InvalidValueError(
             'Expected missing= with indicator=True: the value that stands for missing ones, such as missing="typical".'
         )

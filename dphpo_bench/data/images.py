@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image
 
-from dphpo_bench.data.cache import Array, cached_array, cached_rows
+from dphpo_bench.data.cache import Array, cached_array, is_cached
 from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.data.rows import hash_of_digests, published_files, unusable
 from dphpo_bench.data.source import DataSource
@@ -56,7 +56,7 @@ def prepare_records(source: DataSource, dataset: Images) -> None:
     """
     source.check_mirror(dataset)
     for split in dataset.published:
-        if cached_rows(*_place(source, dataset, split)) < split.rows:
+        if not is_cached(*_place(source, dataset, split)):
             load_records(source, dataset, split)
 
 
@@ -71,13 +71,13 @@ def load_records(source: DataSource, dataset: Images, split: Split) -> Array:
 
     place = _place(source, dataset, split)
 
-    def compute(start: int) -> Iterator[Array]:
+    def compute() -> Iterator[Array]:
         paths = published_files(source, dataset, split)
         with _on_disk(decode(paths, dataset, split, source), place[0].parent, place[2]) as (records, digests):
             order = sorted(range(len(digests)), key=digests.__getitem__)
             if split.content_hash not in ("", hash_of_digests(digests)):
                 raise unusable(paths[0], dataset, "its images or labels are not those of the published dataset")
-            for first in range(start, len(order), _ROWS_PER_BLOCK):
+            for first in range(0, len(order), _ROWS_PER_BLOCK):
                 yield records[order[first : first + _ROWS_PER_BLOCK]]
 
     return cached_array(*place, compute)

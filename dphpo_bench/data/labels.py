@@ -5,7 +5,7 @@ tensor([1, 0])
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.text import folded, is_number, number_way_out, shown
-from dphpo_bench.data.numeric import may_be_rounded, place_of, rounded
+from dphpo_bench.base.text import shown
+from dphpo_bench.data.numeric import is_masked, may_be_rounded, of_objects, place_of, rounded
 
 Class = str | bool | int | float
 """A label's meaning, as its owner writes it."""
@@ -84,7 +84,7 @@ def encoded_labels(labels: Any, which: str, kind: str, classes: tuple[Class, ...
         the labels' shape for "regression". Labels of another shape come back as they are: the caller refuses them.
 
     Raises:
-        InvalidValueError: if a label is missing, is no class, or has no clear meaning; with the line that helps.
+        InvalidValueError: if a label is missing, is no class, or has no clear meaning.
     """
     names = list(map(_plain, labels.columns)) if hasattr(labels, "columns") else None
     values = _array(labels, which, kind)
@@ -99,49 +99,40 @@ def encoded_labels(labels: Any, which: str, kind: str, classes: tuple[Class, ...
     if classes is not None:
         encoded = torch.tensor(_places(values, which, classes), dtype=torch.int64)
     else:
-        encoded = _counted(values, which) if kind == "classification" else _zeros_and_ones(values, which)
+        encoded = _undeclared(values, which, kind)
     return encoded if kind == "classification" else encoded.float()
 
 
 def _array(labels: Any, which: str, kind: str) -> "np.ndarray[Any, Any]":
     """Return labels as an array of NumPy, in which texts stay texts and objects stay objects."""
-    if isinstance(labels, Mapping):
-        raise InvalidValueError(f"Expected one tensor of labels in {which}, got several; kind='own' takes them.")
-    if hasattr(labels, "toarray") or (isinstance(labels, Tensor) and labels.layout != torch.strided):
-        way = "to_dense()" if isinstance(labels, Tensor) else "toarray()"
-        raise InvalidValueError(f"Expected {which} labels to be dense, got a sparse matrix; use its {way}.")
-    if np.ma.isMaskedArray(labels):
-        if np.ma.getmaskarray(labels).any():
-            raise InvalidValueError(
-                f"Expected a label for each record of {which}, got a masked one in row "
-                f"{int(np.argwhere(np.ma.getmaskarray(labels))[0][0])}; drop these records."
-            )
-        labels = np.ma.getdata(labels)
     try:
+        if is_masked(labels):
+            raise TypeError
         if isinstance(labels, Tensor):
             labels = labels.detach().cpu()
-            return np.asarray(labels.float() if labels.dtype == torch.bfloat16 else labels.numpy())
-        if isinstance(labels, list | tuple):
-            return _of_list(labels, kind)
-        values = np.asarray(labels)
+            labels = labels.float() if labels.dtype == torch.bfloat16 else labels
+        values = np.asarray(_rows_of_names(labels) if kind == "multilabel" else labels)
+        if isinstance(labels, list | tuple) and values.dtype.kind not in "biufcMmO":
+            values = np.array(labels, dtype=object)  # NumPy would make texts of numbers beside texts
     except (TypeError, ValueError, RuntimeError, OverflowError):  # its text may quote a record
         values = np.asarray(None)
     if values.dtype == object and values.ndim == 0:
         raise InvalidValueError(
-            f"Expected {which} labels as an array, a series or a list with one label for each record, got a "
+            f"Expected {which} labels as a dense array, a series or a list with one label for each record, got a "
             f"{type(labels).__name__} of another form."
         )
     return values
 
 
-def _of_list(labels: Sequence[Any], kind: str) -> "np.ndarray[Any, Any]":
-    """Return an array of objects if the list holds texts or collections of names, which NumPy would convert."""
-    if kind == "multilabel" and any(isinstance(label, AbstractSet) or _names(label) for label in labels):
-        rows = np.empty(len(labels), dtype=object)
-        rows[:] = [set(label) for label in labels]
-        return rows
-    values = np.asarray(labels)
-    return values if values.dtype.kind in "biufcMm" else np.array(labels, dtype=object)
+def _rows_of_names(labels: Any) -> Any:
+    """Return rows that are collections of texts as sets in an array of objects; anything else as it is."""
+    is_list = isinstance(labels, list | tuple) or getattr(labels, "dtype", "") == np.dtype(object)
+    listed = list(labels) if is_list and getattr(labels, "ndim", 1) == 1 else []
+    if not any(isinstance(row, AbstractSet) or _names(row) for row in listed):
+        return labels
+    rows = np.empty(len(listed), dtype=object)
+    rows[:] = [{_plain(name) for name in row} if isinstance(row, AbstractSet) or _names(row) else row for row in listed]
+    return rows
 
 
 def _names(label: Any) -> bool:
@@ -155,81 +146,38 @@ def _plain(value: Any) -> Any:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-def _is_missing(value: Any) -> bool:
-    try:
-        return value is None or bool(value != value)
-    except (TypeError, ValueError, RuntimeError):  # pandas' NA is not comparable; an array is no label
-        return type(value).__name__ == "NAType"
-
-
 def _places(values: "np.ndarray[Any, Any]", which: str, classes: tuple[Class, ...]) -> list[int]:
     """Return the place of each label among the classes."""
+    rule = f"Expected each label of {which} to be one of classes={shown(classes, 120, form=repr)}"
     if may_be_rounded(values):
-        rule = f"Expected exact labels of {which}, got {values.dtype} that may stand for several whole numbers"
-        raise InvalidValueError(f"{rule}; pass integers or texts.")
+        raise InvalidValueError(f"{rule}, got {values.dtype} that may stand for several; pass integers or texts.")
     places = {value: place for place, value in enumerate(classes)}
     takes_booleans = set(classes) == {0, 1} or any(isinstance(value, bool) for value in classes)
-
-    def place(value: Any) -> int | None:
-        return None if isinstance(value, bool) and not takes_booleans else places.get(value)  # to Python, True is 1
-
     numbers = []
     for row, label in enumerate(values.tolist()):
         value = _plain(label)
-        try:
-            number = place(value)
-        except TypeError:  # a list or the like
-            number = None
+        is_class = isinstance(value, Class) and (takes_booleans or not isinstance(value, bool))  # to Python, True is 1
+        number = places.get(value) if is_class else None
         if number is None:
             raise InvalidValueError(
-                f"Expected each label of {which} to be one of classes={_shown(classes)}, got {shown(value, form=repr)} "
-                f"in row {row}; {_way(value, classes)}."
+                f"{rule}, got {shown(value, form=repr)} in row {row}; mend it, declare it, or drop these records. "
+                "Texts are no numbers."
             )
         numbers.append(number)
     return numbers
-
-
-def _way(value: Any, classes: tuple[Class, ...]) -> str:
-    """Return what helps if a label is no class."""
-    if _is_missing(value):
-        return "drop the records whose label is missing"
-    texts = [str(known) for known in classes]
-    if isinstance(value, str) and folded(value) in map(folded, texts):
-        if value not in texts:
-            return "texts must be equal: mend them by labels.str.strip(), .str.lower() or .str.normalize('NFC')"
-        return f"texts are no numbers: classes={_shown(tuple(texts))}, or labels.astype(int)"
-    if isinstance(value, Class) and str(value) in texts:
-        return "numbers are no texts: labels.astype(str)"
-    return "declare it as a class, or drop these records"
-
-
-def _shown(classes: Sequence[Any]) -> str:
-    return shown(tuple(classes), 120, form=repr)
 
 
 def _single(
     values: "np.ndarray[Any, Any]", which: str, classes: tuple[Class, ...] | None, names: list[Any] | None
 ) -> "np.ndarray[Any, Any]":
     """Return the labels in a matrix, of a single column or with 1 in the column of the class, as a vector."""
-    by_column, width = ".to_numpy()" if names is not None else "", values.shape[1]
-    if width == 1:
-        if classes is None:
-            raise InvalidValueError(
-                f"Expected labels of {which} of shape (n,), got {values.shape}; use labels{by_column}[:, 0]."
-            )
+    if classes is not None and values.shape[1] == 1:
         return values[:, 0]
-    if len(values) == 1 and width != len(classes or ()):
-        raise InvalidValueError(f"Expected labels of {which} of shape (n,), got {values.shape}; use labels[0].")
     one_hot = _matrix(values)
-    if one_hot is None or (one_hot.sum(1) != 1).any():
+    if classes is None or one_hot is None or (one_hot.sum(1) != 1).any():
         raise InvalidValueError(
-            f"Expected labels of {which} of shape (n,), or one 1 in each row, got a matrix {values.shape} of others; "
-            "kind='multilabel' takes several labels for each record."
-        )
-    if classes is None:
-        raise InvalidValueError(
-            f"Expected labels of {which} of shape (n,), got a matrix {values.shape} with one 1 in each row; use "
-            f"labels{by_column}.argmax(1), or name the columns: classes=(...)."
+            f"Expected labels of {which} of shape (n,), got a matrix {values.shape}. Of several columns with one 1 in "
+            "each row, name the columns: classes=(...); kind='multilabel' takes several labels for each record."
         )
     return np.array([classes[place] for place in _ordered(one_hot, which, classes, names).argmax(1)], dtype=object)
 
@@ -248,145 +196,77 @@ def _ordered(
     matrix: "np.ndarray[Any, Any]", which: str, classes: tuple[Class, ...], names: list[Any] | None
 ) -> "np.ndarray[Any, Any]":
     """Return the columns in the order of the classes, by their names if they have some."""
-    if matrix.shape[1] != len(classes):
+    if matrix.shape[1] != len(classes) or (names is not None and set(names) != set(classes)):
         raise InvalidValueError(
-            f"Expected a column of labels of {which} for each of classes={_shown(classes)}, got {matrix.shape[1]}."
+            f"Expected a column of labels of {which} for each of classes={shown(classes, 120, form=repr)}, got "
+            f"{matrix.shape[1] if names is None else shown(names, 120)}; rename them, or pass labels.to_numpy()."
         )
-    if names is None:
-        return matrix
-    if set(names) != set(classes):
-        raise InvalidValueError(
-            f"Expected columns of labels of {which} named as classes={_shown(classes)}, got {_shown(names)}; rename "
-            "them, or pass labels.to_numpy() with columns in the order of classes."
-        )
-    return matrix[:, [names.index(value) for value in classes]]
+    return matrix if names is None else matrix[:, [names.index(value) for value in classes]]
 
 
 def _several(
     values: "np.ndarray[Any, Any]", which: str, classes: tuple[Class, ...] | None, names: list[Any] | None
 ) -> Tensor:
     """Return several labels for each record: float32 of shape (n, labels)."""
-    rows = list(_collections(values)) if values.dtype == object and values.ndim == 1 else []
-    if rows and all(isinstance(row, AbstractSet) for row in rows):
-        if classes is None:
-            raise InvalidValueError(
-                f"Expected labels of {which} as 0 and 1 in columns, got collections of names; say which there are, in "
-                "the order of the outputs: classes=(...)."
-            )
-        for number, row in enumerate(rows):
-            for value in row - set(classes):
+    if len(values) and values.ndim == 1 and all(isinstance(row, AbstractSet) for row in values):
+        declared = shown(classes or "none", 120, form=repr)
+        for number, row in enumerate(values):
+            for value in row - set(classes or ()):
                 raise InvalidValueError(
-                    f"Expected each label of {which} to be one of classes={_shown(classes)}, got "
-                    f"{shown(value, form=repr)} in row {number}; declare it, or drop it."
+                    f"Expected each label of {which} to be one of classes={declared}, got {shown(value, form=repr)} in "
+                    f"row {number}; declare it in the order of the outputs, or drop it."
                 )
-        return torch.tensor([[float(value in row) for value in classes] for row in rows])
+        return torch.tensor([[float(value in row) for value in classes or ()] for row in values])
     if values.ndim != 2:
         return torch.zeros(values.shape)
     matrix = _matrix(values)
     if matrix is None:
-        raise InvalidValueError(
-            f"Expected labels of 0 and 1 in {which}, got others; if 1 means more than 0.5, use (labels > 0.5)."
-        )
+        raise InvalidValueError(f"Expected labels of 0 and 1 in {which}, got others, such as (labels > 0.5) makes.")
     return torch.tensor(matrix if classes is None else _ordered(matrix, which, classes, names)).float()
 
 
-def _collections(values: "np.ndarray[Any, Any]") -> Iterator[Any]:
-    """Yield rows as sets where they are collections of texts."""
-    for row in values:
-        yield {_plain(name) for name in row} if isinstance(row, AbstractSet) or _names(row) else row
+def _undeclared(values: "np.ndarray[Any, Any]", which: str, kind: str) -> Tensor:
+    """Return labels without declared classes: whole numbers from 0, of which the caller checks the range."""
+    values = _as_numbers(values)
+    rule = f"Expected {'labels of 0 and 1' if kind == 'binary' else 'integer class labels'} in {which}"
+    fits = np.full(len(values), values.dtype.kind in ("biuf" if kind == "binary" else "biu"))
+    if kind == "binary" and fits.all():
+        fits = (values == 0) | (values == 1)
+    if not fits.all():
+        row = int((~fits).argmax())
+        raise InvalidValueError(
+            f"{rule}, got {values.dtype} such as {shown(_plain(values[row]), form=repr)} in row {row}; drop missing "
+            'ones, use labels.astype(int), or say what they mean, in the order of the outputs: classes=("no", "yes").'
+        )
+    if values.dtype.kind == "u" and len(values) and int(values.max()) >= 2**63:
+        raise InvalidValueError(f"{rule}, got one above 2^63; renumber them.")
+    return torch.tensor(values.astype(np.int64))
 
 
 def _as_numbers(values: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
-    """Return an array of objects that are all numbers of one kind as such numbers; others as they are."""
-    if values.dtype != object:
+    """Return an array of objects that are all whole numbers or floats as such numbers; others as they are."""
+    if values.dtype != object or not {type(_plain(value)) for value in values.flat} <= {int, float}:
         return values
-    kinds = {type(_plain(value)) for value in values.flat}
-    if kinds <= {int, float} and kinds:
-        try:
-            return values.astype(float if float in kinds else np.int64)
-        except OverflowError:
-            return values
-    return values
-
-
-def _counted(values: "np.ndarray[Any, Any]", which: str) -> Tensor:
-    """Return numbers of classes from 0; the caller checks their range."""
-    values = _as_numbers(values)
-    if values.dtype.kind in "biu":
-        if len(values) and int(values.max()) >= 2**63:
-            raise InvalidValueError(f"Expected integer class labels in {which}, got one above 2^63; renumber them.")
-        return torch.tensor(values.astype(np.int64))
-    raise InvalidValueError(f"Expected integer class labels in {which}, got {_kind(values)}.")
-
-
-def _zeros_and_ones(values: "np.ndarray[Any, Any]", which: str) -> Tensor:
-    values = _as_numbers(values)
-    if values.dtype.kind not in "biuf":
-        raise InvalidValueError(f"Expected labels of 0 and 1 in {which}, got {_kind(values)}.")
-    others = np.flatnonzero((values != 0) & (values != 1))
-    if len(others):
-        value = values[others[0]].item()
-        if value != value:
-            way = "drop these records"
-        else:
-            signs = bool(np.isin(values, (-1, 1)).all())
-            way = f"say what they mean, the label 0 first: classes={'(-1, 1)' if signs else '(..., ...)'}"
-        raise InvalidValueError(
-            f"Expected labels of 0 and 1 in {which}, got others, such as {value!r} in row {others[0]}; {way}."
-        )
-    return torch.tensor(values.astype(np.float32))
-
-
-def _kind(values: "np.ndarray[Any, Any]") -> str:
-    """Return of what kind labels without declared classes are, and the line of code that helps."""
-    declare = "say what they mean, in the order of the outputs"
-    if values.dtype.kind == "f":
-        if np.isnan(values).any():
-            return f"{values.dtype} with a missing label in row {int(np.isnan(values).argmax())}; drop these records"
-        whole = bool((values == np.rint(values)).all())
-        return f"{values.dtype}; use " + (
-            "labels.astype(int)" if whole else "kind='regression' if they are continuous numbers to predict"
-        )
-    if values.dtype.kind in "USO":
-        for row, label in enumerate(values.tolist()):
-            value = _plain(label)
-            if _is_missing(value):
-                return f"a missing one in row {row}; drop these records, and {declare}: classes=(...)"
-            if isinstance(value, str) and value.strip().removeprefix("-").isdecimal():
-                return f"texts such as {shown(value, form=repr)} in row {row}; use labels.astype(int)"
-            if isinstance(value, str):
-                return f'texts such as {shown(value, form=repr)} in row {row}; {declare}: classes=("no", "yes")'
-        first = _plain(values.tolist()[0]) if len(values) else None
-        if isinstance(first, bool):
-            return f"objects such as {first} in row 0; {declare}: classes=(False, True)"
-        return f"objects of type {type(first).__name__}; convert them to 0 ... n_classes - 1"
-    return f"{values.dtype}; convert them to 0 ... n_classes - 1"
+    try:
+        return of_objects(values)
+    except OverflowError:
+        return values
 
 
 def _numbers(values: "np.ndarray[Any, Any]", which: str) -> Tensor:
     """Return the targets of a regression: float32, finite."""
     values = _as_numbers(values)
-    rule = f"Expected numbers as labels of {which}, since kind='regression'"
-    if values.dtype.kind == "b":
-        raise InvalidValueError(f"{rule}, got booleans; use kind='binary', or labels.astype(float).")
-    if texts := [str(text) for text in values.flat if isinstance(text, str)]:
-        text = next((text for text in texts if not is_number(text)), texts[0])
-        way_out = number_way_out(text, "labels", "drop these records")
-        raise InvalidValueError(f"{rule}, got the text {text!r}; {way_out}.")
-    if values.dtype == object and any(_is_missing(value) for value in values.flat):
-        row = next(row for row, value in enumerate(values) if np.any([_is_missing(item) for item in np.ravel(value)]))
-        raise InvalidValueError(
-            f"Expected finite labels in {which}, got a missing one in row {row}; drop these records."
-        )
     if values.dtype.kind not in "iuf":
-        raise InvalidValueError(f"{rule}, got {values.dtype}; convert them to numbers.")
+        raise InvalidValueError(
+            f"Expected numbers as labels of {which}, since kind='regression', got {values.dtype}; make numbers of "
+            "texts, such as by pandas.to_numeric, and drop records whose label is missing."
+        )
     exact = torch.tensor(values.astype(np.float64))
     numbers = exact.float()
     if not numbers.isfinite().all():
-        row = int((~numbers.isfinite()).nonzero()[0, 0])
         raise InvalidValueError(
-            f"Expected finite labels in {which}, got NaN or infinity in row {row} as float32; drop these records, or "
-            "scale them."
+            f"Expected finite labels in {which}, got NaN or infinity in {place_of(~numbers.isfinite())} as float32; "
+            "drop these records, or scale them."
         )
     if values.dtype != np.float32 and (wrong := rounded(exact)).any():
         raise InvalidValueError(

@@ -99,7 +99,7 @@ def _holds(folder: Path, weights: Weights) -> bool:
 
 
 def _download(weights: Weights, folder: Path) -> Path:
-    from dphpo_bench.data.download import download_from_hub
+    from dphpo_bench.data.source import download_from_hub
 
     if not weights.repo_id:
         raise DataError(f"The weights {weights.name} are not on this machine. {_ways(weights)}")

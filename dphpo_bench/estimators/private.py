@@ -20,20 +20,20 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
-from dphpo_bench.base.checks import inside, whole
+from dphpo_bench.base.checks import inside, unexpected, whole
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.handed_over import comes_from, parted_frame, unexpected, way_out
 from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.metrics import Metric, ModelMetric
+from dphpo_bench.data.arrays import parted_frame
 from dphpo_bench.data.columns import Column
 from dphpo_bench.data.encoding import Columns
 from dphpo_bench.data.labels import Class, declared_classes, implied_classes
 from dphpo_bench.harness.run import ExecutionOptions, run
-from dphpo_bench.harness.saving import write_model
-from dphpo_bench.harness.trained import TrainedModel
+from dphpo_bench.harness.trained import TrainedModel, write_model
 from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.recipes.array_options import Labels, Measures, TrainingOptions
 from dphpo_bench.recipes.array_task import ArrayTask
 from dphpo_bench.recipes.networks import zero_linear
 from dphpo_bench.training.target_scale import TargetScale
@@ -96,9 +96,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             raise InvalidValueError(
                 "Expected epsilon=, such as epsilon=3: the budget for tuning and training together."
             )
-        for part in (X, y):
-            if way_out(part) or comes_from(part, "torch", "Dataset"):
-                raise unexpected("Expected X and y as arrays or frames", part, "X, y = zip(*dataset) makes them.")
         task = self._task(X, y)
         if not task.public:
             self._count_fit(X)
@@ -164,7 +161,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     def _task(self, X: Any, y: Any) -> ArrayTask:
         """Return the records as a task."""
 
-    def _make_task(self, X: Any, y: Any, ids: Any, n_outputs: int, **declared: Any) -> ArrayTask:
+    def _make_task(self, X: Any, y: Any, ids: Any, n_outputs: int, labels: Labels, **declared: Any) -> ArrayTask:
         n_inputs = X.shape[1] if self.columns is None else Columns(self.columns).size
         version = self.version
         if self.results_dir is not None and "_is_clone" in self.__dict__:  # whose records may be a fold
@@ -176,10 +173,13 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             _network(self.network, n_inputs, n_outputs),
             columns=self.columns,
             unit=ids,
-            batch_size=self.batch_size,
-            epochs=self.epochs,
-            optimizer=self.optimizer,
-            learning_rate=self.learning_rate,
+            labels=labels,
+            training=TrainingOptions(
+                batch_size=self.batch_size,
+                epochs=self.epochs,
+                optimizer=self.optimizer,
+                learning_rate=self.learning_rate,
+            ),
             public=self.public,
             version=version,
             **declared,
@@ -324,8 +324,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             inside("threshold", self.threshold)
             if len(classes) != 2:
                 raise InvalidValueError(f"Expected two classes with a threshold, got {len(classes)}; leave it out.")
-        declared = {"class_shares": self.class_shares, "class_weights": self.class_weights, "metrics": self.metrics}
-        task = self._make_task(X, y, ids, len(classes), classes=classes, **declared)
+        labels = Labels(classes=classes, class_shares=self.class_shares, class_weights=self.class_weights)
+        task = self._make_task(X, y, ids, len(classes), labels, measures=Measures(metrics=self.metrics))
         self.classes_ = np.array(classes, dtype=None if len(set(map(type, classes))) == 1 else object)
         return task
 
@@ -378,7 +378,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         scale, bound = TargetScale.of(scale), self.error_bound
         if bound is None and scale is not None and not any(scale.logarithmic):
             bound = 2 * max(scale.spread)
-        return self._make_task(X, y, ids, 1, kind="regression", target_scale=scale, error_bound=bound)
+        return self._make_task(X, y, ids, 1, Labels(target_scale=scale, error_bound=bound), kind="regression")
 
 
 def _network(network: Any, n_inputs: int, n_outputs: int) -> "nn.Module | Callable[[], nn.Module]":

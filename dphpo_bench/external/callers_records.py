@@ -25,9 +25,9 @@ from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.functional import copied
 from dphpo_bench.training.losses import Objective
+from dphpo_bench.training.model_checks import refuse_unfit
 from dphpo_bench.training.randomness import global_randomness
 from dphpo_bench.training.structure import content, weights_hash
-from dphpo_bench.training.unfit import refuse_unfit
 from dphpo_bench.training.values import Query
 
 Losses = Callable[[nn.Module, Any], Tensor]

@@ -64,7 +64,7 @@ class Declaration:
     @property
     def identity(self) -> Identity:
         """The identity of its record, but for the seed."""
-        known = registry.methods().get(self.method)
+        known = registry.methods().working(self.method)
         facts = {
             "accounting": DECLARED,
             "event": hashlib.sha256(self._text.encode()).hexdigest()[:16],

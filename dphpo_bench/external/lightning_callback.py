@@ -4,8 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.extras import require_extra
+from dphpo_bench.base.errors import InvalidValueError, require_extra
 from dphpo_bench.external.budget_stop import StepBudget
 from dphpo_bench.external.trainer_rules import ACCUMULATION, CHOICE, CLIPPING, HALF_PRECISION, SCORES, warn_of
 

@@ -1,32 +1,194 @@
 """The price of tuning: what the published ε of a winner leaves out."""
 
 import math
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from dp_accounting import dp_event
 from dp_accounting.dp_event import DpEvent
 
-from dphpo_bench.base.checks import inside, positive, typed
+from dphpo_bench.base.checks import inside, positive, typed, whole
+from dphpo_bench.base.displays import Display, Displayed
 from dphpo_bench.base.errors import BudgetTooSmallError, InvalidValueError, UnsupportedEventError
-from dphpo_bench.base.text import one_line
-from dphpo_bench.external.histories import History, read_history
-from dphpo_bench.external.price_report import Price, SelectionPrice
-from dphpo_bench.external.studies import Stated, TrialOptions
-from dphpo_bench.harness.account_report import Total
+from dphpo_bench.base.text import count as counted
+from dphpo_bench.base.text import one_line, rounded_up
+from dphpo_bench.external.price_history import MAX_RUNS, History, read_history
+from dphpo_bench.harness.account_report import Total, bound_text
 from dphpo_bench.privacy import event_rules, events
 from dphpo_bench.privacy.accountants.report import epsilon as epsilon_of
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.calibration import calibrate
 from dphpo_bench.privacy.event_kinds import rebuilt
+from dphpo_bench.privacy.event_texts import describe, to_json
 from dphpo_bench.privacy.run_counts import MAX_MEAN, TruncatedNegativeBinomial
 from dphpo_bench.privacy.runs_together import adaptively, roughly, together
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
 
 SHAPE = 3.0
 """η of the number of runs of a private selection, as `papernot_steinke` has it."""
 
 _FINE, _MOST = 16, 1000  # releases in one run: for all accountants, and for a selection at all
 _COARSENESS = 4.0
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class SelectionPrice:
+    """Price of a private selection among as many runs on average, each like the costliest of a history.
+
+    Attributes:
+        epsilon: its ε at the noise of the costliest run.
+        accountant: whose ε that is.
+        score_noise: noise multiplier of each score of private records that keeps to this ε; None for public records.
+        noise_factor: by how much the noise has to grow for the published ε; None if it is not known.
+    """
+
+    epsilon: float
+    accountant: str
+    score_noise: float | None
+    noise_factor: float | None
+
+
+@dataclass(frozen=True, repr=False)
+class Price(Displayed):
+    """Privacy that tuning spent, of which a paper that publishes the winner states a part.
+
+    Attributes:
+        runs: number of runs, all taken to be on the same private records.
+        counts: how many runs had each event.
+        delta: δ of every ε here.
+        chosen_by: what chose the winner.
+        winner: ε of the winner alone; the largest of those that may have won.
+        least: the least of those that may have won.
+        published: ε that was published: as stated, else `winner`.
+        total: ε of all runs, for a record that trained.
+        accountant: whose ε `total.together` is.
+        scores: "raw", "noisy" or "public": what the scores are that chose the winner.
+        held_out: ε of all scores, for a record that computed them; None for public records.
+        by_results: True if results decided how long some run trained: `total.adaptively` counts.
+        costliest: event of the costliest run.
+        selection: price of a private selection instead; None if it is not known.
+        no_selection: why it is not known; else empty.
+        note: about how the history was read.
+    """
+
+    runs: int
+    counts: Mapping[DpEvent, int]
+    delta: float
+    chosen_by: str
+    winner: float
+    least: float
+    published: float
+    total: Total
+    accountant: str
+    scores: Literal["raw", "noisy", "public"]
+    held_out: Total | None
+    by_results: bool
+    costliest: DpEvent
+    selection: SelectionPrice | None
+    no_selection: str
+    note: str
+
+    def display(self) -> Display:
+        """Return the numbers as rows, and the call of `select` that would have kept to what was published."""
+        title = f"{counted(self.runs, 'run')} on the same private records"
+        most = sorted(self.counts.items(), key=lambda item: -item[1])[:_SHOWN]
+        rows = [(f"{times:,} ×", one_line(describe(event), 150)) for event, times in most]
+        if rest := len(self.counts) - len(most):
+            rows.append(("and", f"{counted(rest, 'other kind')} of runs"))
+        rows.append(("published", self._published()))
+        fixed = bound_text(self.total.together or 0.0)
+        if self.runs == 1:
+            rows.append(("spent", f"ε = {fixed}: nothing was chosen among runs."))
+        else:
+            title = f"{title}; the best by {self.chosen_by} was published"
+            later = "not known" if self.total.adaptively is None else bound_text(self.total.adaptively)
+            decided = " Results decided how long some runs trained: this ε counts." if self.by_results else ""
+            rows += [
+                ("left out", f"{counted(self.runs - 1, 'other run')}, whose scores chose the winner, too"),
+                ("spent", f"ε = {fixed} if number, noise, rate and steps of the runs were fixed in advance"),
+                ("", f"ε = {later} if any was chosen after looking, and this total had been planned.{decided}"),
+                ("scores", self._scores()),
+                *self._instead(),
+            ]
+        selection = f", {self.selection.accountant} (private selection)" if self.selection else ""
+        rows += [
+            ("accountants", f"{self.accountant} (all runs), rdp (chosen after looking){selection}"),
+            ("assumed", "All runs read the same records, in Poisson batches where a rate is below 1. Neighbours differ "
+             "by one record, added or removed."),
+        ]  # fmt: skip
+        return title, rows + ([("read as", self.note)] if self.note else [])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the price as JSON values."""
+        written = {
+            "counts": [{"count": times, "event": to_json(event)} for event, times in self.counts.items()],
+            "total": asdict(self.total),
+            "held_out": None if self.held_out is None else asdict(self.held_out),
+            "costliest": to_json(self.costliest),
+            "selection": None if self.selection is None else asdict(self.selection),
+        }
+        return {**vars(self), **written}
+
+    def _published(self) -> str:
+        winner = bound_text(self.winner)
+        if self.published != self.winner:
+            return f"ε = {self.published:g}, as stated; by the accountants here, the winner alone has ε = {winner}"
+        if self.least < self.winner:
+            return f"ε = {bound_text(self.least)} to {winner}: the winner alone; which run won is not known"
+        return f"ε = {winner} at δ = {self.delta:.3g}: the winner alone"
+
+    def _scores(self) -> str:
+        if self.held_out is None:
+            return "of public records only: they cost nothing more"
+        if self.scores == "raw":
+            return (
+                "The held-out records that scored the runs have no guarantee: their scores had no noise. If these "
+                "records also trained, as in cross-validation, no record has any. State scores or score_noise if it "
+                "was otherwise."
+            )
+        return (
+            f"A held-out record, in {counted(self.held_out.releases, 'noisy score')}: {self.held_out.text()}. A record "
+            "that trained some runs and scored others pays for both."
+        )
+
+    def _instead(self) -> list[tuple[str, str]]:
+        selection, spent = self.selection, self.total.together or 0.0
+        if selection is None:
+            return [("instead", f"The ε of a private selection is not known: {self.no_selection.rstrip('.')}.")]
+        than = "less" if selection.epsilon < spent else "not less"
+        scores = "" if selection.score_noise is None else f" and scores of noise {rounded_up(selection.score_noise, 3)}"
+        rows = [
+            ("instead", "A private selection draws hyperparameters blindly, runs a secret number of times, "
+             f"{self.runs:,} on average, and publishes the best alone."),
+            ("", f"ε = {bound_text(selection.epsilon)} at the noise of the costliest run{scores}: {than} than "
+             f"{bound_text(spent)}"),
+        ]  # fmt: skip
+        if selection.noise_factor is None:
+            return [*rows, ("", f"The noise that it needs for ε = {bound_text(self.published)} is not known.")]
+        match self.costliest:
+            case dp_event.SelfComposedDpEvent(
+                event=dp_event.PoissonSampledDpEvent(sampling_probability=rate, event=dp_event.GaussianDpEvent()),
+                count=steps,
+            ):
+                event = f"lambda sigma: bench.recipes.dp_sgd_event({rate!r}, {steps}, sigma)"
+            case _:
+                event = "..."
+        held_out = "" if self.scores == "public" else "held_out=0.1, n_scored=..., "
+        call = (
+            f"bench.select(train, space, budget=bench.PrivacyBudget({self.published:.6g}, {self.delta:g}), {held_out}"
+            f'method=bench.make_method("papernot_steinke", {{"mean": {self.runs}}}), event={event})'
+        )
+        factor = rounded_up(selection.noise_factor, 3)
+        return [
+            *rows,
+            ("", f"ε = {bound_text(self.published)}, as published, with {factor} times that noise"),
+            ("next time", call),
+        ]
 
 
 @typed
@@ -39,13 +201,7 @@ def price(
     scores: Literal["raw", "public"] | None = None,
     score_noise: float | None = None,
     count: int = 1,
-    study: str | None = None,
-    sample_rate: Stated = None,
-    noise_multiplier: Stated = None,
-    steps: Stated = None,
-    batch_size: Stated = None,
-    records: Stated = None,
-    epochs: Stated = None,
+    run: Callable[["FrozenTrial"], Any] | None = None,
 ) -> Price:
     """Return what tuning spent, what the published ε leaves out, and what a private selection would have cost.
 
@@ -55,9 +211,8 @@ def price(
     are taken to be on the same records, with Poisson batches where the rate is below 1.
 
     Args:
-        history: a list of runs; a path of TOML, JSON, an Optuna study in SQLite, or the text of an event; a storage's
-            URL; an Optuna study; an Opacus engine or accountant, or its `history`, which is one run; an event, or an
-            execution plan of jax_privacy, which has one. A run in a list is a tuple:
+        history: a list of runs; a path of TOML or JSON; an Optuna study; an Opacus engine or accountant, or its
+            `history`, which is one run; or an event, which is one, too. A run in a list is a tuple:
             `("dp-sgd", sample_rate, noise_multiplier, steps)`, `("gaussian", noise_multiplier)`,
             `("laplace", noise_multiplier)` or `("pure", epsilon)`; or a dictionary of these names, `mechanism` and
             `count`; or an event, or one of the objects above but a study.
@@ -68,63 +223,54 @@ def price(
         score_noise: noise multiplier of each score, if Gaussian noise was added before anybody saw it. Each run has
             one score; of a study, values reported during training are scores, too.
         count: how often the whole history was run.
-        study: name of the study, where a storage has several.
-        sample_rate: of each trial of a study: a number, or the name of a parameter or user attribute. Default: what
-            has this name, else `batch_size` / `records`.
-        noise_multiplier: likewise.
-        steps: likewise; else `epochs`, each of ⌈1/q⌉ steps at the rate q.
-        batch_size: likewise.
-        records: likewise; the number of training records.
-        epochs: likewise.
+        run: of a trial of an Optuna study, as an entry of a list; default: "dp-sgd" with what the trial's parameters
+            or user attributes name `sample_rate`, `noise_multiplier` and `steps`. Every trial that began counts.
 
     Raises:
         InvalidValueError: if the history cannot be read, or a number is out of range or missing.
         UnsupportedEventError: if no accountant bounds the runs.
     """
-    options = TrialOptions(study, sample_rate, noise_multiplier, steps, batch_size, records, epochs)
-    known = read_history(history, count, options)
-    delta = known.delta if delta is None else delta
+    times = whole("count", count, low=1, high=MAX_RUNS)
+    known = read_history(history, run)
+    said = known.publication
+    delta = said.delta if delta is None else delta
     if delta is None:
         raise InvalidValueError("Expected δ, which this history does not state: pass delta (--delta 1e-5).")
     delta = inside("delta", delta)
     if scores is None and score_noise is None:
-        scores, score_noise = known.scores, known.score_noise
-    noise, seen = score_noise, scores or ("raw" if score_noise is None else "noisy")
-    if noise is not None and seen != "noisy":
-        raise InvalidValueError(f"Expected scores={seen!r} or a score_noise, got both. Scores without noise have none.")
-    noise = None if noise is None else positive("score_noise", noise)
-    stated = known.epsilon if epsilon is None else epsilon
+        scores, score_noise = said.scores, said.score_noise
+    if scores is not None and score_noise is not None:
+        raise InvalidValueError(f"Expected scores={scores!r} or a score_noise, got both.")
+    score = events.non_private() if score_noise is None else events.gaussian(positive("score_noise", score_noise))
+    stated = said.epsilon if epsilon is None else epsilon
     stated = None if stated is None else positive("epsilon", stated)
 
-    total = together(known.runs, delta)
+    runs = {event: number * times for event, number in known.runs.items()}
+    n_runs = sum(runs.values())
     winner, least, costliest = _alone(known, delta)
     published = winner if stated is None else stated
-    held_out = None
-    if seen != "public":
-        score = events.non_private() if noise is None else events.gaussian(noise)
-        held_out = _total({score: known.n_scores or known.n_runs}, delta)
+    is_public = scores == "public"
     try:
-        selection = _selection(costliest, known.n_runs, delta, published, seen != "public")
-        reason = ""
+        selection, reason = _selection(costliest, n_runs, delta, published, not is_public), ""
     except UnsupportedEventError as error:
         selection, reason = None, str(error)
     return Price(
-        runs=known.n_runs,
-        counts=known.runs,
+        runs=n_runs,
+        counts=runs,
         delta=delta,
-        chosen_by=one_line(chosen_by or known.chosen_by or "validation score", 80),
+        chosen_by=one_line(chosen_by or said.chosen_by or "validation score", 80),
         winner=winner,
         least=least,
         published=published,
-        total=_total(known.runs, delta),
-        accountant=total.quoted,
-        scores=seen,
-        held_out=held_out,
+        total=_total(runs, delta),
+        accountant=together(runs, delta).quoted,
+        scores=scores or ("raw" if score_noise is None else "noisy"),
+        held_out=None if is_public else _total({score: times * (known.n_scores or known.n_runs)}, delta),
         by_results=known.by_results,
         costliest=costliest,
         selection=selection,
         no_selection=reason,
-        notes=known.notes,
+        note=known.note,
     )
 
 
@@ -161,42 +307,28 @@ def _selection(run: DpEvent, n_runs: int, delta: float, target: float, private_s
     Raises:
         UnsupportedEventError: if no bound is known, or a selection is none.
     """
-    if n_runs == 1:
-        raise UnsupportedEventError("a single run is no selection")
-    if n_runs > MAX_MEAN:
-        raise UnsupportedEventError(f"its mean is at most {MAX_MEAN:,.0f} runs")
     releases = len(event_rules.multiset(run))
-    if releases > _MOST:
-        raise UnsupportedEventError(f"the costliest run has {releases:,} different releases, more than {_MOST:,}")
+    if not 1 < n_runs <= MAX_MEAN or releases > _MOST:
+        raise UnsupportedEventError(f"it is for 2 to {MAX_MEAN:,.0f} runs of at most {_MOST:,} different releases")
     runs = TruncatedNegativeBinomial(n_runs, SHAPE)
 
     def noised(factor: float) -> DpEvent:
         return events.best_of(_scaled(run, factor), runs)
 
-    def scored(noise: float) -> DpEvent:
-        return events.best_of(events.gaussian(noise), runs)
-
-    fine = releases <= _FINE
-    report = epsilon_of(noised(1.0), delta) if fine else epsilon_of(
-        noised(1.0), delta, accountant="rdp", coarseness=_COARSENESS
-    )  # fmt: skip
-    score_noise = factor = alone = target_noise = None
+    if releases > _FINE:
+        report = epsilon_of(noised(1.0), delta, accountant="rdp", coarseness=_COARSENESS)
+    else:
+        report = epsilon_of(noised(1.0), delta)
+    score_noise = factor = None
     if private_scores and 0 < report.epsilon < math.inf:
-        score_noise = calibrate(scored, PrivacyBudget(report.epsilon, delta), accountant=report.quoted)
-    if fine and 0 < target < math.inf:
-        try:
+        budget = PrivacyBudget(report.epsilon, delta)
+        score_noise = calibrate(
+            lambda noise: events.best_of(events.gaussian(noise), runs), budget, accountant=report.quoted
+        )
+    if releases <= _FINE and 0 < target < math.inf:
+        with suppress(BudgetTooSmallError):
             factor = calibrate(noised, PrivacyBudget(target, delta))
-        except BudgetTooSmallError:
-            pass
-        else:
-            quoted = epsilon_of(noised(factor), delta).quoted
-            alone = together([_scaled(run, factor)], delta).epsilon
-            target_noise = (
-                calibrate(scored, PrivacyBudget(target, delta), accountant=quoted) if private_scores else None
-            )
-    return SelectionPrice(
-        float(n_runs), report.epsilon, report.quoted, score_noise, target, factor, alone, target_noise
-    )
+    return SelectionPrice(report.epsilon, report.quoted, score_noise, factor)
 
 
 def _scaled(event: DpEvent, factor: float) -> DpEvent:

@@ -100,7 +100,7 @@ def _selecting(method: str | Method) -> RandomStopping[Any]:
         return method
     serving = [
         name
-        for name, entry in registry.methods().items()
+        for name, entry in registry.methods().loaded().items()
         if issubclass(entry.cls, RandomStopping) and entry.cls.independent
     ]
     raise InvalidValueError(

@@ -15,8 +15,8 @@ from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.search_space import Candidate
 from dphpo_bench.external.hiding import global_seeds, global_states, has_drawn_more
 from dphpo_bench.external.spaces import checked_space
+from dphpo_bench.training.noise import poisson_sample
 from dphpo_bench.training.randomness import Streams
-from dphpo_bench.training.sampling import poisson_sample
 
 MAX_RECORDS = 10**12
 

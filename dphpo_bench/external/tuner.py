@@ -29,9 +29,8 @@ from dphpo_bench.recipes.dp_sgd import trainable
 from dphpo_bench.recipes.noise_law import Looked, stand_in
 from dphpo_bench.recipes.tuned_training import TunedTraining
 from dphpo_bench.session.session import open_session
-from dphpo_bench.training.averaging import WeightAverage
 from dphpo_bench.training.clipping import parse_clipping
-from dphpo_bench.training.optimizers import UpdateRule
+from dphpo_bench.training.optimizers import UpdateRule, WeightAverage
 from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.randomness import Streams
 

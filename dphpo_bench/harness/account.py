@@ -6,7 +6,6 @@ of its plan: a run that ends early because of what it released is as private as 
 together).
 """
 
-import errno
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -207,6 +206,7 @@ class Account:
         return not again
 
     def find(self, number: str) -> Entry | None:
+        """Return the release with this number, if it counts."""
         return next((entry for entry in self.read()[1] if entry.number == number), None)
 
     def notes_of(self, number: str) -> Path:
@@ -288,20 +288,16 @@ class Account:
             with FileLock(self.path.with_name(f"{self.path.name}.lock"), mode=0o600):
                 yield
         except OSError as error:
-            raise AccountError(self._unwritable(error)) from None
+            raise AccountError(
+                f"Cannot write the account {self.path}: {error.strerror or error}. No data was read: a run on private "
+                "records is counted first. Free some space, or name a writable folder of results."
+            ) from None
 
     def _append(self, lines: "Sequence[Mapping[str, Any]]") -> None:
         if lines:
             if not self.path.exists():  # whole or not at all, so that a file without its header is damaged
                 write_whole(self.path, json.dumps({"version": VERSION}) + "\n", mode=0o600)
             append(self.path, "".join(json.dumps(line) + "\n" for line in lines))
-
-    def _unwritable(self, error: OSError) -> str:
-        reason, full = error.strerror or str(error), error.errno in (errno.ENOSPC, errno.EDQUOT)
-        return (
-            f"Cannot write the account {self.path}: {reason}. No data was read: a run on private records is counted "
-            f"first. {'Free some space' if full else 'Name a writable folder of results'}."
-        )
 
 
 _closed: list[AccountError] | None = None  # refusals since accounts were closed; None: they are not

@@ -1,4 +1,4 @@
-"""Reports of accounts: the releases, and ε of all of them together."""
+"""Reports of accounts: the releases, ε of all of them together, and a page of text for a data protection officer."""
 
 import math
 from collections.abc import Sequence
@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 from dphpo_bench.base.checks import typed
 from dphpo_bench.base.displays import Display, Displayed
 from dphpo_bench.base.errors import AccountError, DphpoBenchError, InvalidValueError, RecordError, UnsupportedEventError
-from dphpo_bench.base.text import count, rounded_up, shown
+from dphpo_bench.base.text import count, one_line, rounded_up, shown
 from dphpo_bench.contract.registry import tasks
-from dphpo_bench.harness.account import DEFAULT, Account, Cap, Entry, accounts_in
+from dphpo_bench.harness.account import DEFAULT, OPEN, Account, Cap, Entry, accounts_in
 from dphpo_bench.privacy.ledger import Ledger
-from dphpo_bench.privacy.runs_together import RenyiFilter, adaptively, together
+from dphpo_bench.privacy.risk import Risk, risk
+from dphpo_bench.privacy.runs_together import RenyiFilter, adaptively, composed, is_quick, together
 from dphpo_bench.records.reading import path_text, record_files
+from dphpo_bench.records.statement import Section, attack, unit_text
 from dphpo_bench.records.store import RecordStore, read_record
 
 if TYPE_CHECKING:
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 
     from dphpo_bench.records.record import RunRecord
 
-_SMALL = ("no", "one", "both", "all three", "all four", "all five", "all six", "all seven", "all eight", "all nine")
 _LISTED = 15
 _TOLERANCE = 1e-9  # rounding of two evaluations of one event
 
@@ -96,16 +97,14 @@ class AccountReport(Displayed):
 
     def display(self) -> Display:
         """Return the total and the last releases."""
-        numbered = list(enumerate(self.releases, start=1))
+        earlier = max(0, len(self.releases) - _LISTED)
         rows = [("total", self.summary()), ("file", str(self.path))]
         rows += [("not counted when it ran", path) for path in self.uncounted[:_LISTED]]
-        if len(numbered) > _LISTED:
-            rows.append(("earlier", count(len(numbered) - _LISTED, "run")))
-        for number, run in numbered[-_LISTED:]:
+        rows += [("earlier", count(earlier, "run"))] if earlier else []
+        for number, run in enumerate(self.releases[earlier:], start=earlier + 1):
             cost = f"ε = {bound_text(run.epsilon, 4)}, δ = {run.delta:.3g} per {run.unit}"
-            rows.append(
-                (f"run {number:,}", f"{run.date} {run.method} on {run.task} ({run.model}), {cost}: {run.status}")
-            )
+            text = f"{run.date} {run.method} on {run.task} ({run.model}), {cost}: {run.status}"
+            rows.append((f"run {number:,}", text))
         return f"Account {self.name}", rows
 
     def summary(self) -> str:
@@ -117,24 +116,22 @@ class AccountReport(Displayed):
         if not self.totals:
             return "no run on private records is counted."
         if n == 1:
-            text = f"{runs}: {self.totals[0].text()}"
-        elif len(self.totals) > 1:
-            each = "; ".join(
-                f"per {total.unit}, {count(total.releases, 'run')}: {total.text()}" for total in self.totals
-            )
-            text = f"{runs}; {each}. No total covers runs of different units"
+            parts = [f"{runs}: {self.totals[0].text()}"]
+        elif len(self.totals) == 1:
+            parts = [f"{runs}; {'both' if n == 2 else f'all {n}'} together: {self.totals[0].text()}"]
         else:
-            text = f"{runs}; {_SMALL[n] if n < len(_SMALL) else f'all {n}'} together: {self.totals[0].text()}"
+            each = [f"per {total.unit}, {count(total.releases, 'run')}: {total.text()}" for total in self.totals]
+            parts = ["; ".join([runs, *each]), "No total covers runs of different units"]
         if self.cap and self.uncounted:
-            text += f". The cap does not cover {count(len(self.uncounted), 'record')} that no account counted"
-        elif self.used is not None and self.cap:
+            parts.append(f"The cap does not cover {count(len(self.uncounted), 'record')} that no account counted")
+        elif self.cap and self.used is not None:
             used = math.ceil(100 * self.used)
-            text += f". Of the cap of ε = {self.cap[0]:g}, {used} % is used, whatever runs are chosen by"
+            parts.append(f"Of the cap of ε = {self.cap[0]:g}, {used} % is used, whatever runs are chosen by")
         if self.changed:
-            text += ". The records changed between runs; all are counted together"
+            parts.append("The records changed between runs; all are counted together")
         if self.others:
-            text += f". This is account {self.name}; others here: {', '.join(self.others)}"
-        return f"{text}."
+            parts.append(f"This is account {self.name}; others here: {', '.join(self.others)}")
+        return f"{'. '.join(parts)}."
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
@@ -163,7 +160,7 @@ def account(folder: Path | str, name: str = DEFAULT) -> AccountReport:
         InvalidValueError: if there is no such folder, or no such account in it.
         AccountError: if the account is damaged.
     """
-    if not isinstance(folder, Path | str) or not Path(folder).is_dir():
+    if not Path(folder).is_dir():
         raise InvalidValueError(
             f"Expected a folder of results, got {shown(folder)}. Name the --results-dir of earlier runs."
         )
@@ -215,30 +212,26 @@ def report_of(book: Account) -> AccountReport:
 def _totals(releases: Sequence[Entry], foreign: "Sequence[RunRecord]", cap: Cap | None) -> tuple[Total, ...]:
     counted = [(entry.unit, entry.dp_event, entry.delta) for entry in releases]
     others = [(record.identity.unit, _event_of(record), record.identity.delta) for record in foreign]
-    units: dict[str, tuple[list[DpEvent | str], list[float]]] = {}
+    units: dict[str, list[tuple[DpEvent | str, float]]] = {}
     for unit, event, delta in counted + others:
-        events, deltas = units.setdefault(unit, ([], []))
-        events.append(event)
-        deltas.append(delta)
+        units.setdefault(unit, []).append((event, delta))
     return tuple(
-        _total(unit, events, min(deltas) if cap is None else cap.delta) for unit, (events, deltas) in units.items()
+        _total(unit, [event for event, _ in some], min(delta for _, delta in some) if cap is None else cap.delta)
+        for unit, some in units.items()
     )
 
 
 def _total(unit: str, events: "Sequence[DpEvent | str]", delta: float) -> Total:
-    unknown = next((event for event in events if isinstance(event, str)), "")
     known = [event for event in events if not isinstance(event, str)]
-    if unknown:
-        return Total(unit, len(events), delta, None, None, unknown)
-    try:
-        least = together(known, delta).epsilon
-    except UnsupportedEventError as error:
-        return Total(unit, len(events), delta, None, None, str(error))
-    try:
-        chosen = max(least, adaptively(known, delta)) if len(known) > 1 else least
-    except UnsupportedEventError:
-        chosen = None
-    return Total(unit, len(events), delta, least, chosen)
+    unknown = next((event for event in events if isinstance(event, str)), "")
+    least = chosen = None
+    if not unknown:
+        try:
+            least = together(known, delta).epsilon
+            chosen = max(least, adaptively(known, delta)) if len(known) > 1 else least
+        except UnsupportedEventError as error:
+            unknown = "" if least is not None else str(error)
+    return Total(unit, len(events), delta, least, chosen, unknown)
 
 
 def total_of(releases: Sequence[Entry]) -> Total:
@@ -270,7 +263,7 @@ def _is_private(record: "RunRecord") -> bool:
     identity = record.identity
     if "public" in identity.facts:
         return identity.facts.get("public") is False
-    known = tasks().get(identity.task)
+    known = tasks().working(identity.task)
     return known is None or not known.cls.public
 
 
@@ -285,3 +278,95 @@ def _event_of(record: "RunRecord") -> "DpEvent | str":
         return Ledger.from_json(privacy.ledger).event
     except DphpoBenchError as error:
         return f"the ledger of the record {key} cannot be read: {error}"
+
+
+def account_title(report: AccountReport) -> str:
+    return f"Privacy statement: account {report.name}, {count(len(report.releases) + len(report.uncounted), 'run')}"
+
+
+def account_sections(report: AccountReport) -> list[Section]:
+    return [
+        ("Guarantee", _guarantee(report)),
+        *[("What an attacker can learn at most", _attack(report, total)) for total in report.totals],
+        ("What is counted", _counted(report)),
+        ("Runs", [_run(index, report) for index in range(len(report.releases))] + [*report.uncounted]),
+        ("To verify", ["dphpo-bench account RESULTS computes the totals again from the events of the runs' plans."]),
+    ]
+
+
+def _attack(report: AccountReport, total: Total) -> list[str]:
+    proven = total_risk(report, total)
+    if proven is None:
+        return ["Not computed: the runs are too many or too different, or some are known by their ledgers only."]
+    return attack(proven, unit_text(total.unit))
+
+
+def total_risk(report: AccountReport, total: Total) -> Risk | None:
+    """Return the risk of all runs of a unit, if their settings were fixed in advance; None if it is not known."""
+    events = [entry.dp_event for entry in report.releases if entry.unit == total.unit]
+    if total.together is None or len(events) < total.releases or not is_quick(events):
+        return None
+    try:
+        return risk(composed(events), total.delta)
+    except DphpoBenchError:
+        return None
+
+
+def _guarantee(report: AccountReport) -> list[str]:
+    sentences = [] if report.totals else ["Nothing has been released."]
+    for total in report.totals:
+        unit = unit_text(total.unit)
+        if total.together is None:
+            sentences.append(f"For {unit}: none that is known. {total.unknown}.")
+        elif total.together == math.inf:
+            sentences.append(f"For {unit}: none. Some run had no privacy, and its output has to stay inside.")
+        else:
+            which = "All runs" if len(report.totals) == 1 else f"The {count(total.releases, 'run')} per {total.unit}"
+            sentences.append(
+                f"{which} together are (ε, δ)-differentially private with ε = {bound_text(total.together, 5)} and δ = "
+                f"{total.delta:.3g}, if their settings were fixed before the first. Neighbouring data sets differ by "
+                f"{unit}, added or removed."
+            )
+        if total.releases > 1 and total.adaptively is not None and total.adaptively < math.inf:
+            sentences.append(
+                f"If later settings were chosen after looking at earlier results, ε = "
+                f"{bound_text(total.adaptively, 5)} holds on condition that this total was planned beforehand, "
+                "whatever the results."
+            )
+    if len(report.totals) > 1:
+        sentences.append("No total covers runs of different units: those of one guarantee nothing known for another.")
+    if report.cap and report.uncounted:
+        sentences.append("The cap does not cover records that no account counted when they ran.")
+    elif report.cap:
+        epsilon, delta = report.cap
+        sentences.append(
+            f"A cap was set before the first run: whatever runs are chosen by, all of them together are (ε, "
+            f"δ)-differentially private with ε = {epsilon:g} and δ = {delta:g}. The harness refuses a run that does "
+            "not fit."
+        )
+    return sentences
+
+
+def _counted(report: AccountReport) -> list[str]:
+    sentences = [
+        f"Every run that account {report.name} of this folder of results counted, by the event of its plan, written "
+        "before the records were read: also runs that failed or were killed. Runs elsewhere are not known here.",
+    ]
+    if report.uncounted:
+        sentences.append(
+            f"{count(len(report.uncounted), 'record')} that no account counted when it ran, by its ledger."
+        )
+    if report.others:
+        sentences.append(f"Other accounts here, which are not in these numbers: {', '.join(report.others)}.")
+    if report.changed:
+        sentences.append("The records changed between runs; all runs are counted as if they had been the same.")
+    return sentences
+
+
+def _run(index: int, report: AccountReport) -> str:
+    entry = report.releases[index]
+    ended = "not ended, or killed" if entry.status == OPEN else entry.status
+    return one_line(
+        f"{index + 1}. {entry.date}, {entry.what}: {entry.method} on {entry.task} ({entry.model}), ε = "
+        f"{bound_text(entry.epsilon, 4)}, δ = {entry.delta:.3g}, per {entry.unit}; {ended}."
+    )

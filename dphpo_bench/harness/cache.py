@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.checks import inside
-from dphpo_bench.base.engine_hash import engine_hash
 from dphpo_bench.base.errors import UnsupportedEventError
-from dphpo_bench.base.files import read_whole, write_whole
+from dphpo_bench.base.files import engine_hash, read_whole, write_whole
 from dphpo_bench.contract.method import Method, Plan
 from dphpo_bench.contract.registry import code_hash, source_of
 from dphpo_bench.contract.task import Task

@@ -164,14 +164,12 @@ def _locked(path: Path, create: int) -> int | None:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC | create, 0o600)
     except FileNotFoundError:
         return None
+    is_free = True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            os.close(file)
-            return None
-        # Else the file system has no locks.
-    if os.fstat(file).st_nlink:
+        is_free = error.errno not in (errno.EWOULDBLOCK, errno.EACCES)  # else the file system has no locks
+    if is_free and os.fstat(file).st_nlink:
         return file
     os.close(file)
     return None
@@ -179,21 +177,14 @@ def _locked(path: Path, create: int) -> int | None:
 
 def _read(path: Path) -> dict[str, int]:
     try:
-        text = read_whole(path, MAX_JOURNAL_BYTES)
+        # A last line without an end: the process died while it wrote it, so nothing was done with that value.
+        values = dict(json.loads(line) for line in read_whole(path, MAX_JOURNAL_BYTES).split(b"\n")[:-1])
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise RecordError(f"Cannot read the journal {path}: {error.strerror}.") from None
-    values: dict[str, int] = {}
-    try:
-        if len(text) > MAX_JOURNAL_BYTES:
-            raise ValueError
-        # A last line without an end: the process died while it wrote it, so nothing was done with that value.
-        for line in text.split(b"\n")[:-1]:
-            name, value = json.loads(line)
-            if type(name) is not str or type(value) is not int or value < 0:
-                raise ValueError
-            values[name] = value
     except (ValueError, TypeError, RecursionError):
-        raise RecordError(f"{path} is not a journal of an unfinished run. Remove it.") from None
+        values = {"": None}
+    if not all(type(name) is str and type(value) is int and value >= 0 for name, value in values.items()):
+        raise RecordError(f"{path} is not a journal of an unfinished run. Remove it.")
     return values

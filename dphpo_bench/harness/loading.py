@@ -34,9 +34,6 @@ from dphpo_bench.session.releases import Releases, releases_beside
 
 KEY_BYTES = 32
 
-RESUMABLE = "under which a run with checkpoints goes on"
-"""Key of a journal: a hash of what must not change, also where the checkpoint is lost."""
-
 _OPTION = "Leave out --checkpoint-every (checkpoint_every)."
 
 
@@ -191,14 +188,8 @@ def _continue(run: Run, path: Path, every: int) -> None:
     if journal := run.journal.path:
         anew = f"remove it and {journal} to start anew, which is a second release: count ε and δ of both runs"
     run.checkpoints = Checkpoints(path, every, conditions, anew)
-    secret = json.dumps(conditions, sort_keys=True).encode()
-    number = int(hashlib.sha256(secret).hexdigest()[:16], 16)
-    if run.journal.once(RESUMABLE, lambda: number) != number:
-        raise RecordError(
-            "An earlier run of this was interrupted with other data, code or packages, or on another device: the same "
-            f"noise on other questions would show the records. Go on as there; or {anew}."
-        )
     if run.checkpoints.step:
         run.progress.note(f"Going on after step {run.checkpoints.step}, from the checkpoint of an earlier process.")
     # A seed alone would take the releases of an edited method for those of the present one.
+    secret = json.dumps(conditions, sort_keys=True).encode()
     run.releases = run.releases or Releases(releases_beside(path), secret)

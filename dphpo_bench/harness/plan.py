@@ -2,13 +2,13 @@
 
 import math
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.checks import check_file_name, typed
 from dphpo_bench.base.displays import Display, Displayed
-from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, PlanOverBudgetError, SealedDataError
+from dphpo_bench.base.errors import InvalidValueError, PlanOverBudgetError, SealedDataError
 from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method, Plan
@@ -17,10 +17,10 @@ from dphpo_bench.contract.seals import sealed
 from dphpo_bench.contract.siblings import sibling_of
 from dphpo_bench.contract.task import Task, TaskFacts, usual_delta
 from dphpo_bench.harness.cache import Cache
-from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.privacy.accountants.report import EpsilonReport
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.risk import CERTAIN, Risk
+from dphpo_bench.records.record import bounds_text, unit_rows
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
@@ -52,13 +52,33 @@ class CheckedPlan(Displayed):
 
     def display(self) -> Display:
         """Return the ε of the whole procedure, and the plan in short."""
-        (budget, rows), epsilon = self.plan.display(), self.epsilon
+        plan, facts = self.plan, self.facts
         rows = [
-            ("ε of the whole procedure", f"{epsilon.epsilon:.6g} ({epsilon.quoted})"),
+            *unit_rows(facts.unit, facts.n_records),
+            ("budget", f"ε = {plan.budget.epsilon:g}, δ = {plan.budget.delta:.3g}"),
+            ("ε of the whole procedure", bounds_text(self.epsilon.by_accountant, self.epsilon.quoted)),
             ("share spent on tuning", f"{self.tuning_share:.2%}"),
-            *rows,
+            *plan.display()[1],
         ]
-        return f"{budget}: {self.method.name} on {self.facts.task} ({self.facts.model})", rows
+        return f"Plan: {self.method.name} on {facts.task} ({facts.model})", rows
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan, its ε and its risk as JSON values."""
+        values, facts = self.plan.to_json(), self.facts
+        return {
+            "method": self.method.name,
+            "method_parameters": self.method.parameters,
+            "task": facts.task,
+            "model": facts.model,
+            "unit": facts.unit,
+            "budget": values["budget"],
+            "epsilon": self.epsilon.epsilon,
+            "accountant": self.epsilon.quoted,
+            "epsilon_by_accountant": dict(self.epsilon.by_accountant),
+            "tuning_share": self.tuning_share,
+            "risk": asdict(self.risk),
+            **{name: values[name] for name in ("parameters", "releases", "cost", "event")},
+        }
 
     @cached_property
     def risk(self) -> Risk:
@@ -102,12 +122,7 @@ def plan(
         raise InvalidValueError(f"Expected a PrivacyBudget(epsilon, delta), got {shown(budget, form=repr)}.")
     cache = cache or Cache()
     with sealed() as complaints:
-        try:
-            planned = cache.plan(method, task, budget)
-        except DphpoBenchError:
-            raise
-        except Exception as error:
-            raise InvalidValueError(f"Method {method.name} cannot plan: {reason_of(error)}") from error
+        planned = cache.plan(method, task, budget)
     if complaints:
         raise SealedDataError(complaints[0])
     if type(planned) is not Plan:

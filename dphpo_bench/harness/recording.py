@@ -26,7 +26,7 @@ from dphpo_bench.harness.reasons import MAX_REASON, reason_of
 from dphpo_bench.harness.state import Run
 from dphpo_bench.privacy.accountants.report import EpsilonReport
 from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.privacy.risk import CERTAIN, Risk, worst
+from dphpo_bench.privacy.risk import CERTAIN, worst
 from dphpo_bench.records.measure import Measure
 from dphpo_bench.records.record import MAX_RECORD_BYTES, CostRecord, Epsilon, Identity, Privacy, RunRecord, moment
 from dphpo_bench.records.risks import recorded
@@ -54,19 +54,9 @@ def task_identity(task: Task, facts: TaskFacts, source: DataSource) -> dict[str,
         public["augmentation"] = augmentation.to_json()
     if not task.public:  # where it is absent, they are
         public["public"] = False
-    try:
-        data_fingerprint = task.data_fingerprint(source)
-    except DphpoBenchError:
-        raise
-    except Exception as error:
-        raise InvalidValueError(f"Task {facts.task} has no fingerprint: {reason_of(error)}") from None
-    try:
-        with sealed() as complaints:
-            model_fingerprint = task.model_fingerprint()
-    except DphpoBenchError:
-        raise
-    except Exception as error:
-        raise InvalidValueError(f"Task {facts.task} builds no model {facts.model}: {reason_of(error)}") from None
+    data_fingerprint = task.data_fingerprint(source)
+    with sealed() as complaints:
+        model_fingerprint = task.model_fingerprint()
     if complaints:
         raise SealedDataError(complaints[0])
     return {
@@ -156,6 +146,11 @@ def _record(run: Run) -> RunRecord:
 
 def _unchecked_record(run: Run) -> RunRecord:
     checked, recomputed = run.checked, run.recomputed
+    proven = CERTAIN
+    if recomputed and checked.end_to_end_private:  # a run that stops early is as private as its plan
+        proven = worst([checked.risk, checked.cache.risk(run.ledger.event, checked.plan.budget.delta)])
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    noise = f"{DISCRETE} {version('opendp')}, discrete" if run.secure_noise else "torch, not hardened"
     seconds = {stage: value for stage, value in run.seconds.items() if stage != "train" or not run.hides_time}
     return RunRecord(
         identity=run.identity,
@@ -170,31 +165,16 @@ def _unchecked_record(run: Run) -> RunRecord:
             tuning_share=checked.tuning_share,
             end_to_end_private=checked.end_to_end_private,
             ledger=run.ledger.to_json(),
-            risk=recorded(_risk(run)),
+            risk=recorded(proven),
         ),
         cost=CostRecord(**asdict(checked.plan.cost)),
         seconds=seconds,
-        peak_memory_bytes=None if run.hides_time else _peak_memory_bytes(),
+        peak_memory_bytes=None if run.hides_time else memory,
         constant_guess=run.guess,
         further=dict(run.further),
-        environment=environment(
-            run.device, f"opendp {version('opendp')}, discrete" if run.secure_noise else "torch, not hardened"
-        ),
+        environment=environment(run.device, noise),
         created=moment(day_only=run.hides_time),
     )
-
-
-def _risk(run: Run) -> Risk:
-    """Return the worse risk of plan and ledger: a run that stops early is as private as its plan."""
-    checked = run.checked
-    if run.recomputed is None or not checked.end_to_end_private:
-        return CERTAIN
-    return worst([checked.risk, checked.cache.risk(run.ledger.event, checked.plan.budget.delta)])
-
-
-def _peak_memory_bytes() -> int:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def environment(device: str, noise: str) -> dict[str, str]:
@@ -226,7 +206,7 @@ class Call:
     model: str
     epsilon: float
     delta: float
-    seed: int | None
+    seed: int | str | None
     parameters: Mapping[str, Any]  # those that are not the method's defaults
     task_file: str | None = None  # of a task that is not registered
     secure_noise: bool = False
@@ -243,9 +223,10 @@ class Call:
 
     @classmethod
     def of_record(cls, record: RunRecord, task_file: str | None = None) -> "Call":
-        environment = record.environment
+        who, environment = record.identity, record.environment
         return replace(
-            cls.of(record.identity),
+            cls.of(who),
+            seed=who.seed if who.seed is None or who.is_public else "YOUR_SEED",  # whoever sees it subtracts the noise
             task_file=task_file,
             secure_noise=environment.get("noise", "").startswith(DISCRETE),
             device=environment.get("device", "auto"),

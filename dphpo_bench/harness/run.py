@@ -31,9 +31,8 @@ from dphpo_bench.harness.loading import check_continuable, load
 from dphpo_bench.harness.measuring import measure
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.recording import record
-from dphpo_bench.harness.saving import write_model
 from dphpo_bench.harness.state import Run, timed
-from dphpo_bench.harness.trained import TrainedModel
+from dphpo_bench.harness.trained import TrainedModel, write_model
 from dphpo_bench.harness.training import train, verify
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.event_kinds import needs_density
@@ -271,15 +270,15 @@ def resolve_device(device: "str | torch.device") -> str:
 
     if isinstance(device, str) and device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    reason = "runs need cpu, cuda or cuda with a number"
     try:
-        if torch.device(device).type in ("cpu", "cuda"):
-            # Numbered, so that it stays the same one if the current device changes.
-            return str(torch.zeros(1, device=device).device)
-    except (NotImplementedError, RuntimeError, AssertionError, TypeError) as error:
-        if not isinstance(error, TypeError) and "device type at start of device string" not in str(error):
-            reason = str(error).splitlines()[0].rstrip(".")
-    raise InvalidValueError(f"Cannot use device {shown(str(device), form=repr)}: {reason}. Try --device cpu.")
+        if torch.device(device).type not in ("cpu", "cuda"):
+            raise RuntimeError("runs need cpu, cuda or cuda with a number")
+        return str(torch.zeros(1, device=device).device)  # numbered, so that it stays if the current device changes
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = shown(str(error).partition("\n")[0].rstrip("."), 200)
+        raise InvalidValueError(
+            f"Cannot use device {shown(str(device), form=repr)}: {reason}. Try --device cpu."
+        ) from None
 
 
 class RunFailedError(DphpoBenchError):

@@ -10,14 +10,14 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import AccountError, InvalidValueError
-from dphpo_bench.base.meter import Meter
-from dphpo_bench.base.progress import NullProgress, Progress
+from dphpo_bench.base.progress import Meter, NullProgress, Progress
 from dphpo_bench.contract.method import Outcome
 from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import VOID, Account, Entry
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.plan import CheckedPlan
+from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.privacy.event_kinds import has_selection, hides_time
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.training.randomness import Streams
@@ -56,88 +56,54 @@ def conditions_of(device: str, threads: int, code: str) -> int:
 
 @dataclass(kw_only=True)
 class Run:
-    """One run. Each stage reads what earlier ones have added; an attribute of a later stage is not there yet.
+    """One run. Each stage reads what earlier ones have added; stages set `identity`, `train` and `record`."""
 
-    Attributes:
-        checked: the plan.
-        task: whose records the method trains on.
-        seed: makes a run on public records repeatable, noise included; None takes the noise from the operating
-            system's entropy.
-        secure_noise: draw exact noise, and all else that privacy rests on from cryptographic generators.
-        device: of torch.
-        code: a hash of the code of a run that may go on after a kill, where that must not change; see `code_of`.
-        progress: where long work reports to.
-        source: where data are found; default: where the environment says.
-        store: the folder of results; None: nothing is written.
-        account: counts the run; None: nobody does, or its caller has.
-        again: the number of the earlier run that this one repeats; see `check_again`.
-        counted: the caller has counted the run.
-        checkpoint_every: steps between two checkpoints; None: it has none.
-        observer: called with each release.
-        order: number of trials of a selection → their indices in the order in which they run, which changes nothing.
-        journal: where the seed of an unseeded run is kept until it is recorded; default: in memory.
-        is_first: no other process has begun this run or joined it, so its entry can be taken back.
-        identity: of the run's record.
-        entry: the run's line in the account; None without one.
-        train: the training records.
-        checkpoints: from which the run goes on; None: it has none.
-        releases: notes what is released, where a restart would draw the same noise; None: nothing is noted.
-        meter: counts what is computed; None: the stage `train` starts one.
-        ledger: what was released.
-        status: "ok", or how the run failed.
-        error: why it failed.
-        outcome: what the method returned; None if the run failed, but for its test.
-        recomputed: ε of the ledger; None if it cannot be bounded.
-        metrics: of the task, on its test records; none of a run that failed.
-        guess: the best constant guess, if the model is no better.
-        further: metrics by name of the further test.
-        seconds: by stage.
-        record: of the run.
-        path: where the record lies; None: it was not written.
-    """
-
+    # The call.
     checked: CheckedPlan
     task: Task
-    seed: int | None = None
-    secure_noise: bool = False
+    seed: int | None = None  # repeats a run on public records; None takes the noise from the system's entropy
+    secure_noise: bool = False  # draw exact noise, and all that privacy rests on from cryptographic generators
     device: str = "cpu"
-    code: str = ""
+    code: str = ""  # a hash of the code of a run that may go on after a kill; see `code_of`
     progress: Progress = field(default_factory=NullProgress)
     source: DataSource = field(default_factory=DataSource.resolve)
-    store: "RecordStore | None" = None
-    account: Account | None = None
-    again: str | None = None
-    counted: bool = False
-    checkpoint_every: int | None = None
-    observer: "Observer | None" = None
-    order: Callable[[int], Sequence[int]] = range
+    store: "RecordStore | None" = None  # the folder of results; None: nothing is written
+    account: Account | None = None  # counts the run; None: nobody does, or its caller has
+    counted: bool = False  # by the caller, as a sweep does
+    again: str | None = None  # the number of the earlier run that this one repeats; see `check_again`
+    checkpoint_every: int | None = None  # steps
+    observer: "Observer | None" = None  # called with each release
+    order: Callable[[int], Sequence[int]] = range  # number of trials → the order in which they run
 
-    journal: Journal = field(default_factory=Journal)
-    is_first: bool = False
+    # Count and load.
     identity: "Identity" = field(init=False)
-    entry: Entry | None = None
-    train: "Records" = field(default=None)  # type: ignore[assignment]  # set by the stage `load`
+    journal: Journal = field(default_factory=Journal)  # keeps the seed of an unseeded run until it is recorded
+    is_first: bool = False  # no other process has begun this run or joined it, so its entry can be taken back
+    entry: Entry | None = None  # the run's line in the account
+    train: "Records" = field(default=None)  # type: ignore[assignment]
     checkpoints: "Checkpoints | None" = None
-    releases: "Releases | None" = None
+    releases: "Releases | None" = None  # notes what is released, where a restart would draw the same noise
 
-    meter: Meter | None = None
-    ledger: Ledger = field(default_factory=Ledger)
+    # Train and verify.
+    ledger: Ledger = field(default_factory=Ledger)  # what was released
+    meter: Meter | None = None  # counts what is computed; None: the stage `train` starts one
+    outcome: Outcome | None = None  # what the method returned; None if the run failed, but for its test
     status: "Status" = "ok"
-    error: str | None = None
-    outcome: Outcome | None = None
-    recomputed: "EpsilonReport | None" = None
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    guess: "ConstantGuess | None" = None
-    further: "Mapping[str, FurtherMetrics]" = field(default_factory=dict)
+    error: str | None = None  # why the run failed
+    recomputed: "EpsilonReport | None" = None  # ε of the ledger; None if it cannot be bounded
 
-    seconds: dict[str, float] = field(default_factory=dict)
+    # Measure and record.
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    guess: "ConstantGuess | None" = None  # the best constant guess, if the model is no better
+    further: "Mapping[str, FurtherMetrics]" = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)  # by stage
     record: "RunRecord" = field(init=False)
-    path: "Path | None" = None
+    path: "Path | None" = None  # of the record; None: it was not written
 
     def __post_init__(self) -> None:
         if not self.secure_noise:
             return
-        from dphpo_bench.training.secure_noise import require_opendp
+        from dphpo_bench.training.noise import require_opendp
 
         if self.seed is not None:
             raise InvalidValueError(
@@ -206,9 +172,9 @@ class Run:
             self.note(status=VOID)
             self.journal.discard()
 
-    def fail(self, reason: str, *, status: "Status" = "failed", keep_model: bool = False) -> None:
+    def fail(self, why: str | BaseException, *, status: "Status" = "failed", keep_model: bool = False) -> None:
         """Make it a failed run, without metrics; the model, which has been paid for, stays if only the test failed."""
-        self.status, self.error = status, reason
+        self.status, self.error = status, why if isinstance(why, str) else reason_of(why, self.unseeded)
         self.metrics, self.guess, self.further = {}, None, {}
         if not keep_model:
             self.outcome = None

@@ -1,15 +1,29 @@
-"""A trained network with what its predictions need: the encoding of its inputs, and the meaning of its outputs."""
+"""Trained networks with what their predictions need, and their files of weights, of which reading runs no code.
 
-from collections.abc import Mapping
+A model's file is in the safetensors format. It holds the weights, the encoding of inputs, the meaning of outputs, and
+which run the model is of.
+"""
+
+import copy
+import json
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
 
+from dphpo_bench.base.checks import typed
 from dphpo_bench.base.displays import Display, Displayed, as_texts
 from dphpo_bench.base.errors import DataError, InvalidValueError
+from dphpo_bench.base.files import write_aside, write_whole
 from dphpo_bench.base.tensors import Records, Tensors, each, length
-from dphpo_bench.base.text import shown
-from dphpo_bench.contract.task import Input, Kind, Task
+from dphpo_bench.base.text import compact_json, shown
+from dphpo_bench.contract.registry import make_task, tasks
+from dphpo_bench.contract.task import Input, Kind, Task, inputs_json, inputs_of_json
+from dphpo_bench.data.columns import Number
 from dphpo_bench.data.encoding import Columns
+from dphpo_bench.data.labels import declared_classes
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.training.target_scale import TargetScale
 
@@ -18,6 +32,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from dphpo_bench.data.labels import Class
+
+SUFFIX = ".safetensors"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -199,37 +215,32 @@ class TrainedModel(Displayed):
         from torch import Tensor
 
         from dphpo_bench.data.arrays import as_inputs
+        from dphpo_bench.data.tables import without_columns
 
-        data = self._without_consumed(data.inputs if isinstance(data, Records) else data)
+        data = data.inputs if isinstance(data, Records) else data
+        by_name = None if isinstance(self.inputs, Input) else self.inputs
+        if self.columns is not None:
+            data = without_columns(data, {*self.consumed} - {*self.columns})
+        elif by_name is not None and isinstance(data, Mapping):
+            data = without_columns(data, {*self.consumed} - {*by_name})
         if self.columns is not None and not isinstance(data, Tensor):
             data = self.columns.encode(data)
         elif self.input_names is not None and hasattr(data, "columns"):
             data = _selected(data, self.input_names)
         inputs = as_inputs(data, "data")
-        if isinstance(self.inputs, Input):
-            if isinstance(inputs, Mapping):
-                raise InvalidValueError(f"Expected one array of inputs, got several: {shown(', '.join(inputs))}.")
+        if isinstance(self.inputs, Input) and not isinstance(inputs, Mapping):
             return _converted(inputs, self.inputs, "inputs")
-        if not isinstance(inputs, Mapping) or set(inputs) != set(self.inputs):
+        if by_name is None or not isinstance(inputs, Mapping) or set(inputs) != set(by_name):
+            form = "one array of inputs" if by_name is None else f"inputs by name, {', '.join(by_name)}"
             names = ", ".join(inputs) if isinstance(inputs, Mapping) else "a single array"
-            raise InvalidValueError(f"Expected inputs by name, {', '.join(self.inputs)}, got {shown(names)}.")
-        return {name: _converted(inputs[name], spec, f"input {name!r}") for name, spec in self.inputs.items()}
-
-    def _without_consumed(self, data: Any) -> Any:
-        """Return a table or several inputs by name without the columns that training consumed."""
-        declared = self.inputs if self.columns is None else self.columns
-        if isinstance(declared, Input) or (self.columns is None and not isinstance(data, Mapping)):
-            return data  # of a frame, the inputs are selected
-        from dphpo_bench.data.encoded_tables import without_columns
-
-        return without_columns(data, {*self.consumed} - {*declared})
+            raise InvalidValueError(f"Expected {form}, got {shown(names)}.")
+        return {name: _converted(inputs[name], spec, f"input {name!r}") for name, spec in by_name.items()}
 
 
 def _selected(frame: Any, names: tuple[str, ...]) -> Any:
     """Return the columns of these names, in their order."""
     by_name = {str(name): place for place, name in enumerate(frame.columns)}
-    missing = [name for name in names if name not in by_name]
-    if missing:
+    if missing := [name for name in names if name not in by_name]:
         raise DataError(
             f"Expected the columns of the training records, {shown(', '.join(names), 200)}; the frame lacks "
             f"{shown(', '.join(missing))}."
@@ -239,27 +250,16 @@ def _selected(frame: Any, names: tuple[str, ...]) -> Any:
 
 def _converted(tensor: "Tensor", spec: Input, what: str) -> "Tensor":
     """Return an input as the network takes it; reject another shape or type."""
-    got = tuple(tensor.shape)
-    if got[1:] != tuple(spec.shape):
-        expected = f"({', '.join(map(str, ('n', *spec.shape)))})"
+    if (got := tuple(tensor.shape))[1:] != tuple(spec.shape):
+        expected = ", ".join(map(str, ("n", *spec.shape)))
         hint = "; put a single record in a list" if got == tuple(spec.shape) else ""
-        raise InvalidValueError(f"Expected {what} of shape {expected}, got {got}{hint}.")
+        raise InvalidValueError(f"Expected {what} of shape ({expected}), got {got}{hint}.")
     is_bool, is_float = str(tensor.dtype) == "torch.bool", tensor.is_floating_point()
     if spec.dtype == "float":
         return tensor if is_float else tensor.float()
-    if spec.dtype == "bool" and is_bool:
-        return tensor
-    if spec.dtype == "bool" or is_float or is_bool:
+    if is_float or is_bool != (spec.dtype == "bool"):
         kind = "booleans" if spec.dtype == "bool" else "integers"
         raise InvalidValueError(f"Expected {what} to be {kind}, as in training, got {tensor.dtype}.")
-    if (
-        spec.vocabulary is not None
-        and tensor.numel()
-        and not 0 <= int(tensor.min()) <= int(tensor.max()) < spec.vocabulary
-    ):
-        raise InvalidValueError(
-            f"Expected {what} from 0 to {spec.vocabulary - 1}, got {int(tensor.min())} to {int(tensor.max())}."
-        )
     return tensor
 
 
@@ -268,3 +268,189 @@ def _array_of(classes: "tuple[Class, ...]") -> "NDArray[Any]":
     import numpy as np
 
     return np.array(classes, dtype=None if len(set(map(type, classes))) == 1 else object)
+
+
+def check_model_path(path: Path) -> None:
+    """Check, before any work is done, that a model can be written there; no file is overwritten."""
+    if path.suffix != SUFFIX:
+        raise InvalidValueError(f"Expected a model's file to end in {SUFFIX}, got {shown(path, 300)}.")
+    if os.path.lexists(path):
+        raise InvalidValueError(
+            f"Expected a model's file that does not exist, got {shown(path, 300)}. Name another one."
+        )
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+        raise InvalidValueError(f"Cannot write a model to {shown(path, 300)}: {shown(folder)} is no writable folder.")
+
+
+def write_model(trained: TrainedModel, path: Path) -> Path:
+    """Write a model, what its predictions need, and which run it is of, whole or not at all."""
+    from safetensors.torch import save
+
+    check_model_path(path)
+    # Each tensor is copied: weights that two layers share are written for both, so that a plain load finds all of them.
+    state = trained.network.state_dict()
+    tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in state.items()}
+    content = save(tensors, metadata=_metadata(trained))
+    try:
+        return write_whole(path, content)
+    except OSError as error:
+        reason = f"Cannot write the model {path}: {error.strerror}."
+    try:  # it has been paid for
+        aside = write_aside(path, content)
+    except OSError:
+        raise DataError(reason) from None
+    raise DataError(f"{reason} It was kept at {aside}.")
+
+
+def loading_code(trained: TrainedModel, path: Path | str) -> str:
+    """Return the call that loads a model which `write_model` wrote to a path."""
+    from dphpo_bench.training.structure import network_json
+
+    if network_json(trained.network) is not None or trained.task in tasks():
+        return f"dphpo_bench.load_model({str(path)!r})"
+    return f"dphpo_bench.load_model({str(path)!r}, model=...)"  # a module of the network's class
+
+
+@typed
+def load_model(
+    path: Path | str,
+    task: str | Task | None = None,
+    *,
+    model: "nn.Module | Callable[[], nn.Module] | None" = None,
+) -> TrainedModel:
+    """Load the trained model that `RunResult.save` or `run --save-model` wrote; its `predict` takes a table.
+
+    The file alone is enough if the network consists of torch's usual layers, one or several in a `Sequential`, or if
+    its task is registered. Reading the file runs no code of it. Without this package, the weights go into a network of
+    the same structure by `network.load_state_dict(safetensors.torch.load_file(path))`.
+
+    Args:
+        path: of the file.
+        task: the task whose model it is, or its registered name.
+        model: instead of the task, a module of the network's structure, which is copied, or a function that makes one.
+
+    Returns:
+        The model, on the CPU, its network in evaluation mode.
+
+    Raises:
+        DataError: if there is no such file, it is damaged, it is not of this task and its model, or the network has
+            another structure.
+        InvalidValueError: if neither file, task nor `model` say what the network's structure is.
+    """
+    import torch
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no dictionary)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"Cannot read the model {path}: {shown(error, 200)}.") from None
+    with torch.random.fork_rng(devices=[]):
+        network = _network(metadata, path, task, model)
+    try:
+        network.load_state_dict(tensors, assign=next(network.parameters(), torch.empty(0)).is_meta)
+    except RuntimeError as error:
+        raise DataError(
+            f"The model in {path} has another structure than {type(network).__name__}: {shown(error, 300)}."
+        ) from None
+    return _described(metadata, path, network)
+
+
+def _metadata(trained: TrainedModel) -> dict[str, str]:
+    """Return all about a model but its weights, as texts; what JSON text holds reads back as it was."""
+    from dphpo_bench.training.structure import network_json
+
+    values = {
+        "inputs": inputs_json(trained.inputs),
+        "columns": None if trained.columns is None else trained.columns.to_json(),
+        "input_names": trained.input_names,
+        "classes": trained.classes,
+        "target_scale": None if trained.target_scale is None else trained.target_scale.to_json(),
+        "consumed": trained.consumed or None,
+        "threshold": trained.threshold,
+    }
+    structure = network_json(trained.network)
+    return {
+        "format": "pt",
+        "dphpo-bench": version("dphpo-bench"),
+        "record": trained.record,
+        "method": trained.method,
+        "task": trained.task,
+        "model": trained.model,
+        "epsilon": "unknown" if trained.epsilon is None else repr(trained.epsilon),
+        "delta": repr(trained.delta),
+        "unit": trained.unit,
+        "kind": trained.kind,
+        **{name: compact_json(value) for name, value in values.items() if value is not None},
+        **({} if structure is None else {"network": structure}),
+    }
+
+
+def _described(metadata: Mapping[str, str], path: Path | str, network: "nn.Module") -> TrainedModel:
+    """Return the model that `_metadata` described."""
+    try:
+        kind: Any = metadata["kind"]
+        if kind not in get_args(Kind):
+            raise ValueError(f"kind {kind}")
+        names, classes, columns, scale, consumed, threshold = (
+            json.loads(metadata[name]) if name in metadata else None
+            for name in ("input_names", "classes", "columns", "target_scale", "consumed", "threshold")
+        )
+        return TrainedModel(
+            network=network,
+            kind=kind,
+            inputs=inputs_of_json(json.loads(metadata["inputs"])),
+            columns=None if columns is None else Columns.from_json(columns),
+            input_names=None if names is None else tuple(map(str, names)),
+            classes=None if classes is None else declared_classes(classes, kind),
+            target_scale=None if scale is None else TargetScale.of([Number(**part) for part in scale], kind),
+            method=metadata["method"],
+            task=metadata["task"],
+            model=metadata["model"],
+            epsilon=None if metadata["epsilon"] == "unknown" else float(metadata["epsilon"]),
+            delta=float(metadata["delta"]),
+            unit=metadata["unit"],
+            record=metadata["record"],
+            consumed=tuple(map(str, consumed or ())),
+            threshold=None if threshold is None else float(threshold),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, DataError) as error:
+        raise DataError(
+            f"Expected in {path} a model that RunResult.save wrote, got metadata without a usable "
+            f"{shown(error, 200).rstrip('.')}. safetensors.torch.load_file reads the weights alone."
+        ) from None
+
+
+def _network(
+    metadata: Mapping[str, str],
+    path: Path | str,
+    task: str | Task | None,
+    model: "nn.Module | Callable[[], nn.Module] | None",
+) -> "nn.Module":
+    """Return a network of the structure of that in the file, without its weights."""
+    from torch import nn
+
+    from dphpo_bench.training.structure import network_of
+
+    if model is not None:
+        network = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
+        if not isinstance(network, nn.Module):
+            raise InvalidValueError(f"Expected model= to be or to make a torch.nn.Module, got {shown(model)}.")
+        return network
+    if task is None and "network" in metadata:
+        return network_of(metadata["network"])
+    name, kind = metadata.get("task", "unknown"), metadata.get("model", "unknown")
+    if task is None and name not in tasks():
+        raise InvalidValueError(
+            f"The network {shown(kind)} in {path} has code of its own, which no file holds. Pass "
+            f"model=, a module or a function that makes it; or the task {shown(name, form=repr)}."
+        )
+    expected = (task.facts.task, task.facts.model) if isinstance(task, Task) else (task or name, kind)
+    if expected != (name, kind):
+        raise DataError(
+            f"Expected in {path} model {shown(expected[1])} of task {shown(expected[0])}, got {shown(kind)} of "
+            f"{shown(name)}."
+        )
+    return (task if isinstance(task, Task) else make_task(name, kind)).build_model()

@@ -5,8 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import DphpoBenchError, OverBudgetError, UnsupportedEventError
-from dphpo_bench.base.meter import Meter
-from dphpo_bench.base.progress import NullProgress, Progress
+from dphpo_bench.base.progress import Meter, NullProgress, Progress
 from dphpo_bench.contract.method import Outcome
 from dphpo_bench.contract.seals import sealed
 from dphpo_bench.contract.siblings import refuse_shared, sibling_of
@@ -57,15 +56,15 @@ def _let_run(run: Run, session: "Session") -> None:
             else:
                 run.fail(outcome)
     except OverBudgetError as error:
-        run.fail(reason_of(error, run.unseeded), status="over_budget")
+        run.fail(error, status="over_budget")
     except DphpoBenchError as error:
         if run.ledger.untouched and not complaints:  # a mistake in the call, found before anything was released
             error.asked_nothing = True
             run.take_back()
             raise
-        run.fail(reason_of(error, run.unseeded))
+        run.fail(error)
     except (Exception, SystemExit) as error:
-        run.fail(reason_of(error, run.unseeded))
+        run.fail(error)
     except BaseException:
         if not run.ledger.untouched:
             run.journal.remember()

@@ -12,10 +12,10 @@ from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.means import Rate
 from dphpo_bench.leaderboard.tables import PROFILE, OverallRow, Row
 from dphpo_bench.leaderboard.values import Ranks
-from dphpo_bench.records import export
+from dphpo_bench.records import tables as export
 from dphpo_bench.records.estimates import NOTHING, Estimate, measure_text, metric_text
 from dphpo_bench.records.measure import ACCURACY, Measure
-from dphpo_bench.records.tables import value_at
+from dphpo_bench.records.reading import value_at
 
 CROSS_ENTROPY = Measure("cross_entropy", higher_is_better=False)
 NAMES = "Its name, and the parameters in which its runs differ."

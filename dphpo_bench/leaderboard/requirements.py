@@ -118,8 +118,8 @@ def _parts(event: Any) -> Iterator[tuple[str, str]]:
 def built_in(kind: str) -> dict[str, Any]:
     """Return this project's methods or tasks by name. A record of a newer version would hide all others."""
     origin = f"dphpo-bench {version('dphpo-bench')}"
-    registered: Mapping[str, Any] = registry.methods() if kind == "method" else registry.tasks()
-    return {name: plug_in.cls for name, plug_in in registered.items() if plug_in.origin == origin}
+    plugins: registry.Plugins[Any] = registry.methods() if kind == "method" else registry.tasks()
+    return {name: plug_in.cls for name, plug_in in plugins.loaded().items() if plug_in.origin == origin}
 
 
 @cache

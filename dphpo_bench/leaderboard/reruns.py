@@ -128,7 +128,7 @@ def choose(runs: Sequence[Run], count: int) -> list[Run]:
     methods, tasks = registry.methods(), registry.tasks()
 
     def is_here(run: Run) -> bool:
-        method, task = methods.get(run.method), tasks.get(run.task_model.task)
+        method, task = methods.working(run.method), tasks.working(run.task_model.task)
         if method is None or task is None:
             return False
         return method.cls.version <= run.method_version and task.cls.version <= run.task_version

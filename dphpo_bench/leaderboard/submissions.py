@@ -16,7 +16,7 @@ from typing import Any, TypeGuard
 from dphpo_bench.base.errors import InvalidValueError, RecordError, RegistryError
 from dphpo_bench.base.progress import NullProgress, Progress
 from dphpo_bench.base.text import compact_json, escaped, one_line
-from dphpo_bench.contract.further import SHIFTED
+from dphpo_bench.contract.metrics import SHIFTED
 from dphpo_bench.leaderboard.recompute import Claim, Cost, recompute
 from dphpo_bench.leaderboard.requirements import (
     MAX_METRIC,

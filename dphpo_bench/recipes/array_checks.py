@@ -1,21 +1,25 @@
 """Checks of the arrays and the model that an `ArrayTask` gets."""
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dphpo_bench.base.checks import unexpected
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
-from dphpo_bench.base.handed_over import unexpected
 from dphpo_bench.base.tensors import Records, Tensors, call, each
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.metrics import OF_CLASSES, OF_NUMBERS, Metric, ModelMetric
 from dphpo_bench.contract.task import Input
 from dphpo_bench.data.labels import Class
-from dphpo_bench.training.failures import ASKS_FOR_EXAMPLE, described, is_about_types
-from dphpo_bench.training.losses import IGNORED, logits, tensors_of
+from dphpo_bench.training.losses import IGNORED, PerRecord, logits, tensors_of
+from dphpo_bench.training.model_checks import ASKS_FOR_EXAMPLE, described
+
+_WEIGHTS = ("weight", "pos_weight")
 
 
 def example_of(build: Callable[[], nn.Module], model: Any) -> nn.Module:
@@ -50,6 +54,65 @@ def checked_metrics(metrics: Any, kind: str) -> tuple[Metric | ModelMetric, ...]
         if kind not in ("regression", "own") and any(metric is known for known in OF_NUMBERS):
             raise InvalidValueError(f"Expected metrics of classes, got {metric.name}, which is about a regression.")
     return several
+
+
+def refuse_ignored_steps(model: nn.Module, losses: PerRecord | None) -> None:
+    """Reject a LightningModule whose loss is unknown; warn of what its training loop would do besides.
+
+    Args:
+        model: as it is built; its network is what `forward` computes.
+        losses: those of the task, if declared: they stand for the loss of `training_step`.
+    """
+    if not any(base.__name__ == "LightningModule" for base in type(model).__mro__):
+        return
+    if losses is None:
+        inner = [name for name, child in model.named_children() if next(child.parameters(), None) is not None]
+        network = f"module.{inner[0]}" if len(inner) == 1 else "the torch.nn.Module in it"
+        raise InvalidValueError(
+            f"Expected a network, got the LightningModule {type(model).__name__}, whose training_step and optimizers "
+            f"would be ignored. Pass {network}, or say its loss to ArrayTask, such as "
+            'losses=nn.CrossEntropyLoss(reduction="none"): then forward is the network.'
+        )
+    warnings.warn(
+        f"Of {type(model).__name__} only forward is used: losses=, optimizer= and learning_rate= of the task stand for "
+        "its training_step and configure_optimizers.",
+        stacklevel=4,
+    )
+
+
+def check_losses(losses: Any) -> None:
+    """Reject a class, a mean over a batch, class weights that clipping undoes, and losses with weights to train.
+
+    Args:
+        losses: as a task gets them: a function, a module of torch, a `functools.partial`, or None.
+    """
+    if losses is None:
+        return
+    name = losses.__name__ if isinstance(losses, type) else type(losses).__name__
+    if isinstance(losses, type):
+        raise InvalidValueError(
+            f'Expected losses to be a function, got the class {name}. Write {name}(reduction="none").'
+        )
+    settings = losses.keywords if isinstance(losses, partial) else {}
+    if isinstance(losses, nn.Module):
+        settings = {key: getattr(losses, key, None) for key in (*_WEIGHTS, "reduction")}
+        if any(parameter.requires_grad for parameter in losses.parameters()):
+            raise InvalidValueError(
+                f"Expected losses without weights to train, got {name} with some, which no step would change. Put them "
+                "into the model, which then returns what the losses need."
+            )
+    weighted = [key for key in _WEIGHTS if settings.get(key) is not None]
+    if weighted:
+        raise InvalidValueError(
+            f"Expected losses without {weighted[0]}=, got {name} with class weights: gradients are clipped after them, "
+            'which undoes them. Leave it out, and declare class_weights="balanced" with class_shares=(0.93, 0.07) from '
+            "public knowledge, which weigh clipped gradients."
+        )
+    if settings.get("reduction", "none") != "none":
+        raise InvalidValueError(
+            f"Expected a loss for each record, got {name} with reduction={settings['reduction']!r} over a batch. "
+            f'Write {name}(reduction="none"), or leave losses= out: each kind= has losses.'
+        )
 
 
 def check_columns(train: list[str] | None, test: list[str] | None) -> None:
@@ -102,8 +165,7 @@ def accepted(model: nn.Module, records: Records, example: Tensors | None = None)
     parts = records.inputs
     shapes = {name: (1, *part.shape[1:]) for name, part in parts.items()} if isinstance(parts, Mapping) else None
     what = shapes or (1, *records.named()["inputs"].shape[1:])
-    failure = failures[is_about_types(failures[0])]
-    text = f"The model does not accept inputs of shape {what}{described(failure, parts)}"
+    text = f"The model does not accept inputs of shape {what}: {described(failures[-1])}"
     raise InvalidValueError(text if example is not None else f"{text} {ASKS_FOR_EXAMPLE}") from None
 
 

@@ -1,64 +1,62 @@
 """A task from data and a model of your own.
 
 >>> from torch import nn
->>> task = ArrayTask("fraud", (X, y), nn.Linear(30, 2), batch_size=4096, epochs=20)  # doctest: +SKIP
+>>> task = ArrayTask("fraud", (X, y), nn.Linear(30, 2), training=TrainingOptions(epochs=20))  # doctest: +SKIP
 """
 
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from dphpo_bench.base.checks import typed
+from dphpo_bench.base.checks import typed, unexpected
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.handed_over import refuse_loaders, unexpected
 from dphpo_bench.base.tensors import RECORD, Records, leaves
-from dphpo_bench.contract.declared import advice_on_scores, check_balanced, declared_losses
 from dphpo_bench.contract.descriptions import DisplayedTask
 from dphpo_bench.contract.distributions import checked_space
 from dphpo_bench.contract.metrics import Metric, ModelMetric
 from dphpo_bench.contract.registry import task_of
 from dphpo_bench.contract.search_space import default_search_space
-from dphpo_bench.contract.task import Kind, Task, TaskFacts
+from dphpo_bench.contract.task import Kind, Task, TaskFacts, advice_on_scores, check_balanced, declared_losses
 from dphpo_bench.data.arrays import as_inputs, as_records, column_names, parted, parted_units, without_column
 from dphpo_bench.data.columns import Column
-from dphpo_bench.data.encoded_tables import consumed_names, encoded_tables
 from dphpo_bench.data.encoding import Columns
-from dphpo_bench.data.labels import Class, declared_classes, implied_classes
-from dphpo_bench.data.seen import declare_private
+from dphpo_bench.data.labels import declared_classes, implied_classes
+from dphpo_bench.data.schema import declare
+from dphpo_bench.data.tables import consumed_names, encoded_tables
 from dphpo_bench.recipes.array_checks import (
     accepted,
     as_real,
     check_columns,
     check_labels,
+    check_losses,
     checked_metrics,
     default_batch_size,
     example_of,
     inputs_of,
     n_classes_of,
     of_form,
+    refuse_ignored_steps,
     reset,
     shapes_of,
 )
-from dphpo_bench.recipes.handed_over import check_losses, check_model, refuse_ignored_steps
+from dphpo_bench.recipes.array_options import Labels, Measures, TrainingOptions
 from dphpo_bench.recipes.searched_run import check_values
-from dphpo_bench.training.augmentation import Augmentation, Transform, augmentation_of
+from dphpo_bench.training.augmentation import augmentation_of
 from dphpo_bench.training.functional import copied
-from dphpo_bench.training.losses import Objective, PerRecord
+from dphpo_bench.training.losses import Objective
+from dphpo_bench.training.model_checks import refuse_unfit
 from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.rare_classes import balanced_right
 from dphpo_bench.training.structure import weights_hash
 from dphpo_bench.training.target_scale import TargetScale
-from dphpo_bench.training.unfit import refuse_unfit
 
 if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
-
     from dphpo_bench.data.source import DataSource
 
 
@@ -78,42 +76,18 @@ class ArrayTask(DisplayedTask, Task):
             a module are drawn anew for every run, by each layer's `reset_parameters`. A module is copied.
         test: records of the same form, or None: then nothing is measured at the end. They are not protected.
         kind: what is asked of the model, and with it losses, scores and metrics: "classification", "binary",
-            "multilabel", "regression", "tokens", or "own" for what the next three say. See `TaskFacts.kind`.
-        losses: (outputs, targets) → a record's loss, shape (1,), of a batch of one; default: by kind.
-        scores: (outputs, targets) → each record's score in [0, 1], which searches pay to see; default: by kind, and
-            with `class_shares` by the first metric. "balanced": right answers, weighted by `class_shares`.
-        metrics: what is measured on the test records; the first is what tables show. Default: by kind.
+            "multilabel", "regression", "tokens", or "own" for what `measures` say. See `TaskFacts.kind`.
         columns: how each column of a table becomes inputs, by name. `train` and `test` are then tables, or pairs of a
             table and labels, as `Columns.encode` takes them.
-        target: the labels' name, where `train` is a dictionary or a frame.
         unit: whose records they are, where one person has several, so that persons and not single records are
             protected: the name of a column of `train`, which is then no input, or a vector of ids, one for each record.
-        classes: the labels' meaning, in the order of the model's outputs, such as ("no", "yes"): then labels may be
-            texts, booleans, any numbers, or rows with one 1 each. Default: labels count from 0, or are False and True.
-        augment: a random transform of inputs, or an `Augmentation` of a transform and a number of variants a step.
-        example: inputs of public records, shape (n, ...) as in `train`, to try the model on. Default: made-up numbers.
-        n_classes: number of classes; default: what the model puts out for an input of zeros.
-        class_shares: the share of each class, from public knowledge, such as (0.93, 0.07): scores then follow a first
-            metric that counts rare classes, `BALANCED_ACCURACY`, `F1` or `ROC_AUC`.
-        class_weights: "balanced" weighs each record's clipped gradient by `class_shares`: 1 for the rarest class, less
-            for the others.
-        error_bound: of a regression: the error that is as bad as any larger one.
-        target_scale: of a regression: (typical, spread) of the targets or a `bench.Number`, from public knowledge; a
-            list with an entry for each value, if a target has several. The network learns (y − typical) / spread; all
-            else is in the units of y, and `task.target_scale.invert(outputs)` makes predictions of outputs.
-        batch_size: expected batch size; default: `default_batch_size`.
-        epochs: passes over the data in expectation. Few epochs need less noise per step, many learn more.
-        optimizer: name of a `torch.optim` class.
-        learning_rate: for methods that tune none.
-        search_space: what searches may vary, as Optuna distributions or lists of choices by name; default: the
-            learning rate.
-        pretrained: start each run from the module's weights as they are now. They must not have seen these records:
-            that training would not be accounted for.
+        labels: their name and their meaning.
+        measures: losses, scores and metrics of your own.
+        training: batch size, epochs, optimiser, search space and the like.
         public: whether anybody may have the training records. If not, runs are not seeded by default.
         version: any text; change it when the data, the code of the model, or weights that its function loads change.
             It stands for the data in a record's identity, because a hash of private records would let anybody test
             guesses at a record.
-        sibling: a task on similar public records, an `ArrayTask` with public=True or the name of a registered one.
 
     Raises:
         InvalidValueError: if the data or the model break a rule above.
@@ -133,46 +107,35 @@ class ArrayTask(DisplayedTask, Task):
         test: Any = None,
         *,
         kind: Kind = "classification",
-        losses: PerRecord | None = None,
-        scores: PerRecord | Literal["balanced"] | None = None,
-        metrics: Sequence[Metric | ModelMetric] = (),
         columns: Mapping[str, Column | None] | None = None,
-        target: str = "labels",
         unit: Any = None,
-        classes: Sequence[Class] | None = None,
-        augment: Augmentation | Transform | None = None,
-        example: Any = None,
-        n_classes: int | None = None,
-        class_shares: Sequence[float] | None = None,
-        class_weights: Literal["balanced"] | None = None,
-        error_bound: float | None = None,
-        target_scale: Any = None,
-        batch_size: int | None = None,
-        epochs: float = 30,
-        optimizer: str = "AdamW",
-        learning_rate: float = 1e-3,
-        search_space: "Mapping[str, BaseDistribution] | None" = None,
-        pretrained: bool = False,
+        labels: Labels | None = None,
+        measures: Measures | None = None,
+        training: TrainingOptions | None = None,
         public: bool = False,
         version: str = "1",
-        sibling: Task | str | None = None,
     ) -> None:
         super().__init__()
         self.name = name
         self.public = public
-        self.augment = augmentation_of(augment)
-        self._version, self._sibling = version, None if sibling is None else task_of(sibling)
-        refuse_loaders(train, "train")
-        refuse_loaders(test, "test")
-        check_losses(losses)
-        self._model, self._pretrained = check_model(model), pretrained
-        self._losses, self._scores, self._metrics = losses, scores, checked_metrics(metrics, kind)
+        labels, measures, training = labels or Labels(), measures or Measures(), training or TrainingOptions()
+        self.augment = augmentation_of(training.augment)
+        self._version = version
+        self._sibling = None if training.sibling is None else task_of(training.sibling)
+        check_losses(measures.losses)
+        if not callable(model):
+            rule = "Expected model to be a torch.nn.Module or a function that makes one"
+            raise unexpected(rule, model, "The data come before it: ArrayTask(name, (inputs, labels), model).")
+        self._model, self._pretrained = model, training.pretrained
+        self._losses, self._scores = measures.losses, measures.scores
+        self._metrics = checked_metrics(measures.metrics, kind)
         built = example_of(self.build_model, model)
-        refuse_ignored_steps(built, losses)
+        refuse_ignored_steps(built, measures.losses)
         if isinstance(model, nn.Module):
             self._model = copied(model)
         if not public:
-            declare_private(train)
+            declare("private", train)
+        target = labels.target
         self.consumed = consumed_names(train, target, unit)
         if columns is not None:
             self.columns = columns if isinstance(columns, Columns) else Columns(columns)
@@ -184,6 +147,7 @@ class ArrayTask(DisplayedTask, Task):
         check_columns(column_names(train, target), column_names(test, target))
         self.input_names = column_names(train, target)
         train = parted(train, "train", kind, target)
+        classes = labels.classes
         self.classes = implied_classes(train[1], kind) if classes is None else declared_classes(classes, kind)
         train = as_records(train, "train", kind, target, self.classes)
         test = train.rows(slice(0)) if test is None else as_records(test, "test", kind, target, self.classes)
@@ -191,23 +155,24 @@ class ArrayTask(DisplayedTask, Task):
             raise InvalidValueError(
                 f"Expected test inputs of shape {shapes_of(train)} as in train, got {shapes_of(test)}."
             )
-        some = None if example is None else as_inputs(example, "example")
+        some = None if training.example is None else as_inputs(training.example, "example")
         self._train, outputs = accepted(built, train, some)
         self.example = None if some is None else of_form(some, self._train)
         masks = any(tensor.dtype == torch.bool for tensor in leaves(self._train.inputs))
         self._test = test if self._train is train else as_real(test, booleans=not masks)
+        n_classes = labels.n_classes
         if kind not in ("regression", "own"):
             n_classes = n_classes_of(outputs, kind, n_classes, self.classes)
         if kind in ("classification", "tokens", "multilabel"):
             for records, which in ((self._train, "train"), (self._test, "test")):
                 check_labels(records, kind, n_classes or 0, which)
         self._train = replace(self._train, units=units)
-        scale = TargetScale.of(target_scale)
+        scale = TargetScale.of(labels.target_scale)
         if scale is not None and kind == "regression":
             for records, which in ((self._train, "train"), (self._test, "test")):
                 scale.check(records.named()["targets"], which)
         n = self._train.n_units
-        space = None if search_space is None else checked_space(search_space)
+        space = None if training.search_space is None else checked_space(training.search_space)
         self._facts = TaskFacts(
             task=name,
             model=type(built).__name__,
@@ -215,19 +180,19 @@ class ArrayTask(DisplayedTask, Task):
             inputs=inputs_of(self._train),
             kind=kind,
             n_classes=n_classes,
-            error_bound=error_bound,
-            batch_size=default_batch_size(n) if batch_size is None else batch_size,
-            epochs=epochs,
-            optimizer=optimizer,
-            learning_rate=learning_rate,
+            error_bound=labels.error_bound,
+            batch_size=default_batch_size(n) if training.batch_size is None else training.batch_size,
+            epochs=training.epochs,
+            optimizer=training.optimizer,
+            learning_rate=training.learning_rate,
             search_space=default_search_space if space is None else lambda: dict(space or {}),
             unit=unit_name,
-            class_shares=class_shares,  # type: ignore[arg-type]  # checked there
-            class_weights=class_weights,
+            class_shares=labels.class_shares,  # type: ignore[arg-type]  # checked there
+            class_weights=labels.class_weights,
             target_scale=scale,
         )
         check_values(self._facts, space or {})
-        check_balanced(scores, class_shares)
+        check_balanced(measures.scores, labels.class_shares)
         if self.augment:
             self.augment.check(self._train.inputs)
         with torch.random.fork_rng(devices=[]):
@@ -293,7 +258,6 @@ class ArrayTask(DisplayedTask, Task):
         model = copied(self._model) if isinstance(self._model, nn.Module) else self._model()
         if not isinstance(model, nn.Module):
             raise unexpected("Expected model to be or to return a torch.nn.Module", model)
-        check_model(model)
         refuse_unfit(model)
         if isinstance(self._model, nn.Module) and not self._pretrained:
             reset(model)

@@ -31,8 +31,7 @@ class Training:
     """
 
     def __init__(self, session: Session, run: DpSgd) -> None:
-        from dphpo_bench.training.averaging import WeightAverage
-        from dphpo_bench.training.optimizers import UpdateRule
+        from dphpo_bench.training.optimizers import UpdateRule, WeightAverage
 
         self.run, self.steps = run, 0
         self._session, self._clipping = session, parse_clipping(run.clipping)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Interval
 
+from dphpo_bench.base.checks import check_fields
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.contract.method import Cost, Plan, Release
-from dphpo_bench.contract.parameters import Decay, Name, Positive, check_fields
+from dphpo_bench.contract.parameters import Decay, Name, Positive
 from dphpo_bench.contract.search_space import Candidate
 from dphpo_bench.contract.task import MAX_STEPS, TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -264,7 +265,7 @@ def training_steps(
         state: what else changes while the loop lasts, such as optimisers, lists and dictionaries; see `Session.steps`.
             None: the run has no checkpoints.
     """
-    from dphpo_bench.training.averaging import WeightAverage
+    from dphpo_bench.training.optimizers import WeightAverage
 
     weights = [trainable(model) for model in models]
     averages = [WeightAverage(trained, decay) for trained, decay in zip(weights, decays, strict=True)]

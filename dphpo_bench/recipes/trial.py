@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Interval
 
+from dphpo_bench.base.checks import check_fields
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.method import Cost, Outcome, Plan, Release
-from dphpo_bench.contract.parameters import Share, check_fields
+from dphpo_bench.contract.parameters import Share
 from dphpo_bench.contract.search_space import Candidate, Space
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget

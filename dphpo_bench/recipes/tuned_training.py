@@ -14,8 +14,7 @@ from dphpo_bench.recipes.dp_sgd import trainable
 from dphpo_bench.recipes.noise_law import SHRINK, Looked, first_rate, is_head, noise_walk, root_mean_square
 from dphpo_bench.recipes.queries import mean_loss_changes
 from dphpo_bench.session.session import Session
-from dphpo_bench.training.averaging import WeightAverage
-from dphpo_bench.training.optimizers import UpdateRule
+from dphpo_bench.training.optimizers import UpdateRule, WeightAverage
 
 # Settled like those of `noise_law`.
 TIMES, HEARD, GROWTH = 20, 3.0, 1.2

@@ -1,40 +1,34 @@
 """Released values, sorted for people: the choices of a run, its path while it trained, its candidates."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-LEAST_POINTS = 2
 MAX_POINTS = 100_000
 LARGEST = 1e300
 
-
-@dataclass(frozen=True)
-class Series:
-    """A number over the steps of a run: (step, value), in the order of steps."""
-
-    name: str
-    points: tuple[tuple[float, float], ...]
+Points = list[tuple[float, float]]
+"""(step, value), in the order of steps."""
 
 
 def chosen(released: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in released.items() if value is None or isinstance(value, str | int | float)}
 
 
-def series(released: Mapping[str, Any]) -> list[Series]:
+def series(released: Mapping[str, Any]) -> dict[str, Points]:
     """Return the paths: lists of numbers, and the columns of lists of dictionaries that hold a `step`."""
-    paths = []
+    paths: dict[str, Points] = {}
     for name, value in released.items():
-        if not isinstance(value, list) or not LEAST_POINTS <= len(value) <= MAX_POINTS:
+        if not isinstance(value, list) or len(value) > MAX_POINTS:
             continue
         if all(isinstance(point, dict) and is_number(point.get("step")) for point in value):
-            columns = dict.fromkeys(column for point in value for column in point if column != "step")
-            paths += [
-                Series(column, _points((point["step"], point.get(column)) for point in value)) for column in columns
-            ]
+            for column in dict.fromkeys(column for point in value for column in point if column != "step"):
+                paths[column] = [(point["step"], point.get(column)) for point in value]
         else:
-            paths.append(Series(name, _points(enumerate(value, 1))))
-    return [path for path in paths if len(path.points) >= LEAST_POINTS]
+            paths[name] = list(enumerate(value, 1))
+    known = {
+        name: sorted((step, value) for step, value in points if is_number(value)) for name, points in paths.items()
+    }
+    return {name: points for name, points in known.items() if len(points) > 1}
 
 
 def tried(released: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -46,7 +40,3 @@ def tried(released: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST < value < LARGEST
-
-
-def _points(pairs: Any) -> tuple[tuple[float, float], ...]:
-    return tuple(sorted(((step, value) for step, value in pairs if is_number(value)), key=lambda point: point[0]))

@@ -1,22 +1,109 @@
-"""Records read back from folders and files."""
+"""Records read back from folders and files: their values by column, and a choice of some of them."""
 
+import contextlib
 import math
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dphpo_bench.base.errors import InvalidValueError, RecordError
-from dphpo_bench.base.text import compact_json, count, one_line
-from dphpo_bench.records.columns import CHOICES, COLUMNS, SETTING
-from dphpo_bench.records.filters import Only
+from dphpo_bench.base.errors import InvalidValueError, RecordError, UnknownNameError
+from dphpo_bench.base.text import compact_json, count, one_line, shown, unknown_name_message
 from dphpo_bench.records.measure import Measure, shown_measure
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import read_record
 
 MAX_NAMED = 3
+MAX_SKIPPED = 5
+
+REPLAY = "replay"
+"""The method of extra runs, whose parameters name the records they are about and the values they train with."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A value of each `Result`: its pandas type, and its place, such as "record.privacy.epsilon", or a function."""
+
+    kind: str
+    source: str | Callable[[Any], Any]
+
+    def value(self, result: Any) -> Any:
+        return value_at(result, self.source) if isinstance(self.source, str) else self.source(result)
+
+
+def value_at(item: Any, place: str) -> Any:
+    for name in place.split("."):
+        item = None if item is None else getattr(item, name)
+    return item
+
+
+def _quoted_accountant(result: Any) -> Any:
+    if not (privacy := result.record.privacy):
+        return None
+    planned, recomputed = privacy.planned, privacy.recomputed
+    return planned.accountant if not recomputed or recomputed.epsilon < planned.epsilon else recomputed.accountant
+
+
+COLUMNS: Mapping[str, Column] = {
+    "key": Column("string", "record.identity.key"),
+    "method": Column("string", "record.identity.method"),
+    "parameters": Column("string", "parameters"),
+    "task": Column("string", "record.identity.task"),
+    "model": Column("string", "record.identity.model"),
+    "epsilon_target": Column("float64", "record.identity.epsilon"),
+    "delta": Column("float64", "record.identity.delta"),
+    "seed": Column("Int64", "record.identity.seed"),
+    "status": Column("string", "record.status"),
+    "epsilon": Column("float64", "record.privacy.epsilon"),
+    "accountant": Column("string", _quoted_accountant),
+    "epsilon_recomputed": Column("float64", "record.privacy.recomputed.epsilon"),
+    "epsilon_planned": Column("float64", "record.privacy.planned.epsilon"),
+    "tuning_share": Column("float64", "record.privacy.tuning_share"),
+    "end_to_end_private": Column("boolean", "record.privacy.end_to_end_private"),
+    "runs": Column("Int64", "record.cost.runs"),
+    "steps": Column("Int64", "record.cost.steps"),
+    "examples": Column("float64", "record.cost.examples"),
+    "seconds": Column("float64", "seconds"),
+    "peak_memory_bytes": Column("Int64", "record.peak_memory_bytes"),
+    "created": Column("string", lambda result: result.record.created.isoformat()),
+    "method_version": Column("Int64", "record.identity.method_version"),
+    "task_version": Column("Int64", "record.identity.task_version"),
+    "facts": Column("string", lambda result: compact_json(result.record.identity.facts)),
+    "model_fingerprint": Column("string", "record.identity.model_fingerprint"),
+    "data_fingerprint": Column("string", "record.identity.data_fingerprint"),
+    "error": Column("string", "record.error"),
+    "path": Column("string", "path"),
+    "constant_guess": Column("float64", "record.constant_guess.value"),
+    "accounting": Column("string", "record.accounting"),
+}
+"""All columns, in the order of exports."""
+
+SETTING = (
+    "task",
+    "model",
+    "epsilon_target",
+    "delta",
+    "method",
+    "parameters",
+    "method_version",
+    "task_version",
+    "facts",
+    "model_fingerprint",
+    "data_fingerprint",
+)
+"""The columns that runs share if they differ in their seeds alone, in the order in which runs are sorted."""
+
+CHOICES: Mapping[str, str] = {
+    "method": "method",
+    "task": "task",
+    "model": "model",
+    "epsilon": "epsilon_target",
+    "seed": "seed",
+    "status": "status",
+}
+"""The columns by which `--only` chooses, under the names that it has for them."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +196,10 @@ def guesses_line(results: Sequence[Result]) -> str | None:
     return f"{count(len(paths), 'run')} {verb} no better than a constant guess: {named}."
 
 
-def skipped_lines(skipped: Sequence[RecordError], shown: int = 5) -> list[str]:
-    lines = [f"Skipped: {one_line(str(error))}" for error in skipped[:shown]]
-    if len(skipped) > shown:
-        lines.append(f"Skipped: {len(skipped) - shown:,} more files.")
+def skipped_lines(skipped: Sequence[RecordError]) -> list[str]:
+    lines = [f"Skipped: {one_line(str(error))}" for error in skipped[:MAX_SKIPPED]]
+    if len(skipped) > MAX_SKIPPED:
+        lines.append(f"Skipped: {len(skipped) - MAX_SKIPPED:,} more files.")
     return lines
 
 
@@ -151,3 +238,50 @@ def path_text(path: Path) -> str:
 def _fields(result: Result) -> dict[str, str | float | None]:
     values = {name: COLUMNS[column].value(result) for name, column in CHOICES.items()}
     return {name: one_line(value) if isinstance(value, str) else value for name, value in values.items()}
+
+
+@dataclass(frozen=True)
+class Only:
+    """The values that each field may have. Numbers are compared as numbers: 1, 1.0 and 1e0 are the same."""
+
+    accepted: Mapping[str, frozenset[str | float]]
+
+    @classmethod
+    def parse(cls, texts: Sequence[str], available: Mapping[str, Collection[str | float | None]]) -> "Only":
+        """Read texts such as "method=hyfreedp,method=liu_talwar,task=mnist"; `available` has the values that occur, by
+        field.
+        """
+        accepted: dict[str, set[str | float]] = {}
+        for pair in (pair.strip() for text in texts for pair in text.split(",")):
+            field, equals, text = (part.strip() for part in pair.partition("="))
+            if not (field and equals and text):
+                raise InvalidValueError(
+                    f"Expected --only FIELD=VALUE,FIELD=VALUE, got {shown(pair, form=repr)}. Each value has its field."
+                )
+            if field not in available:
+                raise UnknownNameError(unknown_name_message("field", field, available))
+            values = {_comparable(value) for value in available[field]}
+            if _comparable(text) not in values:
+                raise UnknownNameError(unknown_name_message(field, text, map(_shown, available[field])))
+            accepted.setdefault(field, set()).add(_comparable(text))
+        return cls({field: frozenset(values) for field, values in accepted.items()})
+
+    def accepts(self, field: str, value: str | float | None) -> bool:
+        return field not in self.accepted or _comparable(value) in self.accepted[field]
+
+    def matches(self, values: Mapping[str, str | float | None]) -> bool:
+        return all(self.accepts(field, values[field]) for field in self.accepted)
+
+
+def _comparable(value: str | float | None) -> str | float:
+    """Return a number for a number or its text, else a text."""
+    if isinstance(value, str):
+        for read in (int, float):
+            with contextlib.suppress(ValueError):
+                value = read(value)
+                break
+    return str(value) if value is None or value != value else value
+
+
+def _shown(value: str | float | None) -> str:
+    return f"{value:g}" if isinstance(value, float) else shown(value)

@@ -6,9 +6,11 @@ whitelist of event types.
 
 import hashlib
 import json
+import math
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -24,12 +26,15 @@ from pydantic import (
     model_validator,
 )
 
-from dphpo_bench.base.displays import Display, Displayed, as_texts
+from dphpo_bench.base.displays import Display, Displayed
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import RECORD
-from dphpo_bench.base.text import compact_json, count, finite_json, plainly, shown, value_text
+from dphpo_bench.base.text import finite_json, plainly, rounded_up, shown
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.records.measure import measure_named, shown_measure
+
+if TYPE_CHECKING:
+    from dphpo_bench.privacy.risk import Risk
 
 SCHEMA_VERSION: Final = 3
 """The version of new records. Records of version 2 have no risk; they can be read, too."""
@@ -61,6 +66,34 @@ def moment(*, day_only: bool) -> datetime:
     """Return the time for a record: to the second, or the day alone where more would tell how long a run took."""
     now = datetime.now(UTC).replace(microsecond=0)
     return now.replace(hour=0, minute=0, second=0) if day_only else now
+
+
+def bounds_text(by_accountant: Mapping[str, float], quoted: str) -> str:
+    """Return such as "2.99985 (pld, quoted), 3.35733 (rdp)"."""
+    names = sorted(by_accountant, key=lambda name: (name != quoted, name))
+    return ", ".join(f"{by_accountant[name]:.6g} ({name}{', quoted' if name == quoted else ''})" for name in names)
+
+
+def unit_rows(unit: str, number: object) -> list[tuple[str, str]]:
+    """Return the row of a protected unit that is no single record."""
+    return [] if unit == RECORD else [("protected unit", f"{unit}, N = {number:,}, each with all its records")]
+
+
+def risk_rows(risk: "Risk | ProvenRisk | None", unit: str) -> list[tuple[str, str]]:
+    """Return labels and texts of a risk, with bounds rounded up; `unit` is whose presence ε is about."""
+    if risk is None:
+        return []
+    if risk.mu == math.inf:
+        return [("proven risk", "unbounded: an attack may be certain")]
+    hits, rare, advantage = (
+        f"{rounded_up(100 * share, 3)} %" for share in (risk.tpr_at_1pct, risk.tpr_at_01pct, risk.advantage)
+    )
+    who = "records" if unit == RECORD else "units"
+    return [
+        ("proven risk, at most", f"{hits} of {who} found at 1 % false alarms"),
+        ("", f"{rare} at 0.1 %; advantage {advantage}"),
+        ("as Gaussian DP", f"μ = {rounded_up(risk.mu, 4)}, off by {rounded_up(risk.mu_fit, 2)}"),
+    ]
 
 
 class _Part(BaseModel):
@@ -111,6 +144,16 @@ class Identity(_Part):
         return str(self.facts.get("unit", RECORD))
 
     @property
+    def is_public(self) -> bool:
+        """False for private records, whose noise whoever sees the seed can subtract."""
+        return bool(self.facts.get("public", True))
+
+    @property
+    def seed_text(self) -> str:
+        """The seed for people: "none" without one, and not that of a run on private records."""
+        return "none" if self.seed is None else str(self.seed) if self.is_public else "secret"
+
+    @property
     def key(self) -> str:
         """A versioned hash of names and values, 16 hexadecimal digits."""
         values = self.model_dump(exclude={"run"} if self.run is None else None)  # nor a sibling where there is none
@@ -143,6 +186,10 @@ class Epsilon(_Part):
     epsilon: NonNegative
     accountant: Name
     by_accountant: dict[str, NonNegative]
+
+    def text(self) -> str:
+        """Return the bounds of all accountants, the quoted one first."""
+        return bounds_text(self.by_accountant, self.accountant)
 
 
 class ProvenRisk(_Part):
@@ -241,7 +288,7 @@ class ConstantGuess(_Part):
 
 
 class FurtherMetrics(_Part):
-    """The metrics of a further test; see `contract.further.FurtherTest`.
+    """The metrics of a further test; see `contract.metrics.FurtherTest`.
 
     Attributes:
         about: what was measured. Values are comparable only where it is the same.
@@ -341,24 +388,32 @@ class RunRecord(Displayed, _Part):
     def display(self, **more: object) -> Display:
         """Return a title and rows of what the record holds; `more` are further rows, of which None is left out."""
         who, privacy = self.identity, self.privacy
-        rows: dict[str, object] = {**self.metric_texts(), "error": self.error}
+        rows: list[tuple[str, object]] = [*self.metric_texts().items(), ("error", self.error)]
         if guess := self.constant_guess:
-            rows["best constant guess"] = shown_measure(who.facts, self.metrics).text(guess.value)
+            text = shown_measure(who.facts, self.metrics).text(guess.value)
+            rows.append(("best constant guess", f"{text}: this run is no better"))
+        if self.released.get("winner", self) is None:
+            rows.append(("trials", "none finished, so that nothing was trained: these are the initial weights"))
+        rows += [
+            *unit_rows(who.unit, who.facts.get("n_records")),
+            ("accounting", self.accounting and f"{self.accounting}; nobody checked it"),
+        ]
+        rows.append(("ε target", f"{who.epsilon:g} at δ = {who.delta:.3g}"))
         if privacy:
-            covered = f"{privacy.tuning_share:.2%} of it for tuning" if privacy.end_to_end_private else "without tuning"
-            rows["ε"] = f"{privacy.epsilon:.6g} at δ = {who.delta:.3g}; target {who.epsilon:g}; {covered}"
-        rows["accounting"] = self.accounting
-        rows["unit"] = f"{who.unit}, N = {who.facts.get('n_records')}"
-        rows["parameters"] = ", ".join(f"{name}={value_text(value)}" for name, value in who.parameters.items()) or None
-        rows["released"] = compact_json(self.released) if self.released else None
-        if self.cost:
-            rows["cost"] = f"{count(self.cost.runs, 'run')}, {self.cost.steps:,} steps"
-        rows["seconds"] = ", ".join(f"{phase} {value:.1f}" for phase, value in self.seconds.items()) or None
-        rows |= {"created": f"{self.created:%Y-%m-%d}", "key": who.key, **more}
-        public = who.facts.get("public", True)  # else whoever sees the seed can subtract the noise
-        seed = "no seed" if who.seed is None else f"seed {who.seed}" if public else "a secret seed"
-        title = f"{who.method} on {who.task} ({who.model}), {seed}: {self.status}"
-        return title, as_texts(rows)
+            rows.append(("ε planned", privacy.planned.text()))
+            rows.append(("ε recomputed from the ledger", privacy.recomputed and privacy.recomputed.text()))
+            rows.append(("ε to quote", f"{privacy.epsilon:.6g}"))
+            share = (
+                f"{privacy.tuning_share:.2%}" if privacy.end_to_end_private else "not counted: the true ε is infinite"
+            )
+            rows.append(("share spent on tuning", share))
+            rows += risk_rows(privacy.risk, who.unit)
+        rows.append(("steps", self.cost and f"{self.cost.steps:,}"))
+        rows.append(("seconds", ", ".join(f"{phase} {value:.1f}" for phase, value in self.seconds.items()) or None))
+        peak = self.peak_memory_bytes
+        rows += [("peak memory", None if peak is None else f"{peak / 2**30:.2f} GiB"), *more.items()]
+        title = f"{who.method} on {who.task} ({who.model}), seed {who.seed_text}: {self.status}"
+        return title, [(label, str(text)) for label, text in rows if text is not None]
 
     def to_json(self) -> str:
         """Return the record as text, the same for the same record."""

@@ -2,9 +2,10 @@
 
 from dataclasses import asdict
 
+from dphpo_bench.base.errors import DphpoBenchError
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.risk import CERTAIN, Risk, risk, risk_of_point, worst
-from dphpo_bench.records.record import Privacy, ProvenRisk
+from dphpo_bench.records.record import Privacy, ProvenRisk, RunRecord
 
 _ROUNDING = 1e-9
 """Rounding of two evaluations of one event, far below the resolution of any accountant."""
@@ -37,3 +38,11 @@ def risk_of(privacy: Privacy, delta: float) -> Risk:
         return CERTAIN
     of_ledger, of_record = risk(Ledger.from_json(privacy.ledger).event, delta), stated(privacy, delta)
     return worst([of_ledger, of_record]) if of_record else of_ledger
+
+
+def record_risk(record: RunRecord) -> Risk | None:
+    """Return the risk of a recorded run; None if nothing bounds it, or the run failed before it was known."""
+    try:
+        return risk_of(record.privacy, record.identity.delta) if record.privacy else None
+    except DphpoBenchError:
+        return None

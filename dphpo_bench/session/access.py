@@ -14,8 +14,7 @@ import torch
 
 from dphpo_bench.base.checks import inside, whole
 from dphpo_bench.base.errors import InvalidValueError, ModelFailedError
-from dphpo_bench.base.meter import Meter
-from dphpo_bench.base.progress import NullProgress, Progress
+from dphpo_bench.base.progress import Meter, NullProgress, Progress
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract import search_space as search
@@ -29,15 +28,14 @@ from dphpo_bench.session.observer import Observer
 from dphpo_bench.session.raw import RawRecords
 from dphpo_bench.session.releases import OTHER_QUESTION, Releases
 from dphpo_bench.session.unique import Unique
-from dphpo_bench.training.noise import add_gaussian_noise
+from dphpo_bench.training.noise import add_gaussian_noise, poisson_sample, uniform
 from dphpo_bench.training.randomness import Streams, global_randomness
-from dphpo_bench.training.sampling import poisson_sample, uniform
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
     from torch import Tensor, nn
 
-    from dphpo_bench.training.secure_noise import AnyGenerator
+    from dphpo_bench.training.noise import AnyGenerator
     from dphpo_bench.training.values import Query
 
 T = TypeVar("T")

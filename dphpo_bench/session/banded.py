@@ -17,7 +17,7 @@ from dphpo_bench.session.access import Access
 from dphpo_bench.session.batch import Batch, mean_of
 from dphpo_bench.session.held_clipping import HeldRule
 from dphpo_bench.session.unique import Unique
-from dphpo_bench.training.banded_noise import BandedNoise
+from dphpo_bench.training.noise import BandedNoise
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent

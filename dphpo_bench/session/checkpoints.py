@@ -18,14 +18,13 @@ import torch
 
 from dphpo_bench.base.errors import InvalidValueError, RecordError
 from dphpo_bench.base.files import TORN, write_whole
-from dphpo_bench.base.meter import Meter
-from dphpo_bench.base.progress import Progress
+from dphpo_bench.base.progress import Meter, Progress
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.releases import Releases, releases_beside
 from dphpo_bench.training.snapshots import restore, snapshot
 
 if TYPE_CHECKING:
-    from dphpo_bench.training.secure_noise import AnyGenerator
+    from dphpo_bench.training.noise import AnyGenerator
 
 _DIGEST_BYTES = 32
 

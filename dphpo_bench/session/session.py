@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.checks import short_text
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.meter import Meter
-from dphpo_bench.base.progress import NullProgress, Progress
+from dphpo_bench.base.progress import Meter, NullProgress, Progress
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.search_space import Candidate, Proposals, Space

@@ -28,7 +28,7 @@ from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.harness.run import ExecutionOptions, run
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.ledger import Ledger
-from dphpo_bench.records.filters import Only
+from dphpo_bench.records.reading import Only
 from dphpo_bench.records.record import Epsilon, Identity, Privacy, RunRecord, moment
 from dphpo_bench.sweep.processes import Answer
 from dphpo_bench.sweep.resources import Resources

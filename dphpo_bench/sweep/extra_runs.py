@@ -23,13 +23,11 @@ from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS, DpSgd
 from dphpo_bench.recipes.searched_run import SearchedRun
 from dphpo_bench.recipes.trial import Trial
 from dphpo_bench.records.measure import compared_value, shown_measure
+from dphpo_bench.records.reading import REPLAY as REPLAY
 from dphpo_bench.records.record import Identity, RunRecord
 from dphpo_bench.sweep.cells import Cell
 from dphpo_bench.sweep.resources import Resources
 from dphpo_bench.sweep.suite import TaskMaker
-
-REPLAY = "replay"
-"""The method of the extra runs, whose parameters name the records they are about and the values they train with."""
 
 ORACLE = "grid_oracle"
 """The method, by its default parameters, to which distances are measured."""

@@ -26,11 +26,10 @@ import dphpo_bench.session.batch
 import dphpo_bench.session.sealed
 import dphpo_bench.session.session
 import dphpo_bench.sweep.cells
-import dphpo_bench.training.averaging
 import dphpo_bench.training.gradients
 import dphpo_bench.training.linear
 import dphpo_bench.training.optimizers
-from dphpo_bench.base.engine_hash import engine_hash
+from dphpo_bench.base.files import engine_hash
 from dphpo_bench.contract.registry import GROUPS, points
 
 for package in ("dphpo_bench.methods", "dphpo_bench.tasks"):

@@ -19,8 +19,7 @@ from concurrent.futures import Future
 from importlib.metadata import version
 from typing import Any
 
-from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.extras import require_extra
+from dphpo_bench.base.errors import InvalidValueError, require_extra
 from dphpo_bench.sweep.processes import COMPILER, Answer, Function, NotStartedError, Processes, environment
 from dphpo_bench.sweep.resources import Resources
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
+from dphpo_bench.base.files import bytes_in, misfit, misplaced, toml_values
 from dphpo_bench.base.text import unknown_name_message
-from dphpo_bench.base.written import bytes_in, misfit, misplaced, toml_values
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.registry import make_method, make_task
 from dphpo_bench.contract.task import Task

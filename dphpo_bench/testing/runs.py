@@ -151,7 +151,8 @@ def threads(number: int) -> Iterator[None]:
 @quiet()
 def recorded(method: Method, task: Task | None = None, source: DataSource | None = None) -> "RunRecord":
     """Return the record of a short run, by default on `Blobs`, whatever its status."""
-    from dphpo_bench.harness.run import run
+    from dphpo_bench.harness.run import ExecutionOptions, run
 
-    how: Any = {"source": source or DataSource.resolve(), "device": "cpu", "progress": NullProgress(), "check": False}
-    return run(method, task or Blobs(), PrivacyBudget(EPSILON, DELTA), seed=0, **how).record
+    execution = ExecutionOptions("cpu", source or DataSource.resolve())
+    budget, progress = PrivacyBudget(EPSILON, DELTA), NullProgress()
+    return run(method, task or Blobs(), budget, seed=0, execution=execution, progress=progress, check=False).record

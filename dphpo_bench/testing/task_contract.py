@@ -92,8 +92,8 @@ class TaskContract(DependenceContract):
         import torch
 
         from dphpo_bench.training.clipping import Abadi
-        from dphpo_bench.training.failures import tried
         from dphpo_bench.training.gradients import gradient_engine
+        from dphpo_bench.training.model_checks import tried
 
         with other_global_randomness(0):
             model = task.build_model()

@@ -28,8 +28,7 @@ from torch.overrides import TorchFunctionMode
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, each, joined, length, take
 from dphpo_bench.base.text import one_line
-from dphpo_bench.training.functional import copied
-from dphpo_bench.training.levels import Level, is_shared, ours
+from dphpo_bench.training.functional import Level, copied, is_shared, ours
 from dphpo_bench.training.recurrent import by_steps
 
 _TRACING = "transformers.utils.import_utils"

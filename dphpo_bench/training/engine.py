@@ -15,13 +15,20 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, call, converted, each, gathered, length, take
 from dphpo_bench.training.alone import by_vmap
 from dphpo_bench.training.clipping import Clipping, Weighed
-from dphpo_bench.training.evaluation import only_reads, rows_at_once
-from dphpo_bench.training.lengths import by_length, cut, lengths_at, says_lengths
+from dphpo_bench.training.evaluation import by_length, cut, lengths_at, only_reads, rows_at_once, says_lengths
 from dphpo_bench.training.losses import BY_RECORD, PerRecord, check_one_each, of_one, tensors_of
 from dphpo_bench.training.norms import add_product, row_norms
 from dphpo_bench.training.units import Units
 
 _FORWARD_ROWS = 512
+MEMORY_BYTES = 2**30
+"""Limit of a micro-batch's memory on a CPU, unless one record needs more: per-sample gradients, and layer by layer
+also tensors that wait for the backward pass."""
+
+_CACHE_BYTES = 2**24
+_GPU_MEMORY_BYTES = 2**32
+_GPU_MEMORY_SHARE = 1 / 16
+EFFICIENT_ROWS = 32
 
 
 class GradientEngine(ABC):
@@ -297,3 +304,16 @@ def _channels_last(images: Tensor) -> Tensor:
     # Not `images.contiguous(...)`: that keeps the strides of one-channel images, and convolutions go by the
     # strides.
     return torch.empty_like(images, memory_format=torch.channels_last).copy_(images)
+
+
+def per_sample_rows(size: float, device: torch.device, efficient: int = EFFICIENT_ROWS) -> int:
+    """Return the number of records of `size` bytes in a micro-batch.
+
+    On a CPU as many as fit in cache, at least as many as keep the products efficient, if they fit in `MEMORY_BYTES`.
+    On a GPU few large micro-batches are fastest, but several runs may share its memory.
+    """
+    if device.type != "cpu":
+        memory = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
+        return max(1, min(int(max(_GPU_MEMORY_BYTES, memory * _GPU_MEMORY_SHARE) / size), 4096))
+    cached = min(int(_CACHE_BYTES / size), 1024)
+    return max(1, cached, min(efficient, int(MEMORY_BYTES / size)))

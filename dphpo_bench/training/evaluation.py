@@ -1,4 +1,9 @@
-"""Outputs of a model, a few records at a time."""
+"""Outputs of a model, a few records at a time, cut to their lengths.
+
+A model whose outputs depend on the beginning of a record alone may tell its length, by a method `lengths_of(inputs)`:
+whole numbers, shape (n,), for inputs of shape (n, length, ...). Records of the same length then share micro-batches and
+are cut to it. Each length is rounded up to a multiple of four, by that record alone.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,10 +13,138 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dphpo_bench.base.tensors import Records, Tensors, call, each, gathered, joined
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.tensors import Records, Tensors, call, each, gathered, joined, leaves, length, single, take
 from dphpo_bench.training.alone import Alone
-from dphpo_bench.training.lengths import by_length, cut, says_lengths
-from dphpo_bench.training.losses import tensors_of
+from dphpo_bench.training.losses import IGNORED, check_one_each, tensors_of
+
+_MULTIPLE = 4
+_ROWS = 512
+_TOLERANCE = 1e-3
+
+
+def says_lengths(model: nn.Module, inputs: Tensors) -> bool:
+    """Return whether the model tells the lengths of records with such inputs."""
+    return isinstance(inputs, Tensor) and inputs.dim() > 1 and callable(getattr(model, "lengths_of", None))
+
+
+def lengths_of(model: nn.Module, inputs: Tensors, targets: Tensors) -> Tensor:
+    """Return lengths to cut records to, with all that the model needs and all targets that count: int64, shape (n,).
+
+    Raises:
+        InvalidValueError: if the model does not tell a whole number for each record.
+    """
+    inputs = single(inputs)
+    needed, whole = _model_lengths(model, inputs), inputs.shape[1]
+    if _are_by_place(targets, inputs):
+        needed = torch.maximum(needed, last_place(single(targets) != IGNORED).to(needed.device))
+    return (-(-needed // _MULTIPLE) * _MULTIPLE).clamp(min(_MULTIPLE, whole), whole)
+
+
+def by_length(
+    model: nn.Module, inputs: Tensors, targets: Tensors, indices: Tensor | None, rows: int
+) -> Iterator[tuple[Tensor, Tensor, int]]:
+    """Yield pieces of a batch, each of records of the same length: places in the batch, indices, and the length.
+
+    Args:
+        model: one that tells lengths.
+        inputs: of a whole dataset.
+        targets: of a whole dataset.
+        indices: the batch in it; None: all of it.
+        rows: the most records of a piece.
+    """
+    batch = torch.arange(length(inputs)) if indices is None else indices
+    lengths = lengths_at(model, inputs, targets, batch)
+    for size in torch.unique(lengths).tolist():
+        for places in (lengths == size).nonzero()[:, 0].split(rows):
+            yield places, batch[places.to(batch.device)], size
+
+
+def lengths_at(model: nn.Module, inputs: Tensors, targets: Tensors, rows: Tensor) -> Tensor:
+    """Return `lengths_of` for these rows of a whole dataset, a few at a time, on the CPU."""
+    lengths = [torch.empty(0, dtype=torch.int64)]
+    for start in range(0, len(rows), _ROWS):
+        some = rows[start : start + _ROWS]
+        x, y = (each(partial(take, rows=some), data) for data in (inputs, targets))
+        lengths.append(lengths_of(model, x, y).cpu())
+    return torch.cat(lengths)
+
+
+def last_place(counts: Tensor) -> Tensor:
+    """Return the number of the last place that counts, from 1 on; 0 where none does.
+
+    Args:
+        counts: shape (n, length), bool.
+    """
+    return (counts * torch.arange(1, counts.shape[1] + 1, device=counts.device)).amax(1)
+
+
+def cut(inputs: Tensors, targets: Tensors, rows: Tensor, size: int) -> tuple[Tensors, Tensors]:
+    """Return some records cut to a length, with their targets, which are cut if there is one for each place.
+
+    Records are cut before they are taken, so that copies have no gaps: of inputs with gaps a linear layer would make a
+    product for each record.
+    """
+    inputs = single(inputs)
+    if _are_by_place(targets, inputs):
+        targets = single(targets)[:, :size]
+    return take(inputs[:, :size], rows), each(partial(take, rows=rows), targets)
+
+
+def refuse_wrong_lengths(model: nn.Module, inputs: Tensors) -> None:
+    """Reject a model whose outputs depend on the padding.
+
+    Outputs of a model that draws random numbers are not compared.
+
+    Args:
+        model: at weights that hide nothing, in the mode to check.
+        inputs: made-up inputs of at least two records.
+    """
+    if not says_lengths(model, inputs):
+        return
+    for padding in (0, 1):  # token ids of padding, as a rule
+        texts = single(inputs).clone()
+        n, whole = texts.shape[:2]
+        for row in range(n):
+            texts[row, row * whole // n :] = padding
+        lengths = _model_lengths(model, texts).clamp(1, whole)
+        if all(map(torch.equal, _outputs(model, texts), _outputs(model, texts))):  # else it draws random numbers
+            for row, size in enumerate(lengths.tolist()):
+                text = texts[row : row + 1]
+                try:
+                    pairs = [*zip(_outputs(model, text), _outputs(model, text[:, :size]), strict=True)]
+                except (IndexError, RuntimeError, ValueError):
+                    raise InvalidValueError(
+                        f"Expected a model that takes records of any length, since it has lengths_of; one of {size} "
+                        "fails. Mend it, or remove lengths_of."
+                    ) from None
+                if any(_differ(complete, cut, size) for complete, cut in pairs):
+                    raise InvalidValueError(
+                        "Expected outputs that do not depend on what comes after a record's length as lengths_of tells "
+                        "it; they change when it is left out. Correct lengths_of, or remove it."
+                    )
+
+
+def _outputs(model: nn.Module, inputs: Tensor) -> list[Tensor]:
+    return leaves(tensors_of(call(model, inputs.clone())))  # to which it may write
+
+
+def _differ(complete: Tensor, cut: Tensor, size: int) -> bool:
+    some = complete if complete.shape == cut.shape else complete[:, :size]  # one output for each place
+    return some.shape != cut.shape or bool((some - cut).abs().max() > _TOLERANCE * complete.abs().max())
+
+
+def _model_lengths(model: nn.Module, inputs: Tensor) -> Tensor:
+    lengths: Tensor = Alone(lambda model, x: model.lengths_of(x), model)(inputs)
+    check_one_each(lengths, len(inputs), "length")
+    if lengths.dtype not in (torch.int64, torch.int32):
+        raise InvalidValueError(f"Expected lengths_of to give whole numbers, int64, got {lengths.dtype}.")
+    return lengths.long()
+
+
+def _are_by_place(targets: Tensors, inputs: Tensor) -> bool:
+    return isinstance(targets, Tensor) and targets.dim() == 2 and targets.shape == inputs.shape[:2]
+
 
 ROWS = 1024
 

@@ -21,14 +21,12 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, each, length
 from dphpo_bench.training.alone import only_row, only_torch
 from dphpo_bench.training.clipping import Clipping
-from dphpo_bench.training.engine import GradientEngine
-from dphpo_bench.training.functional import call_with
+from dphpo_bench.training.engine import EFFICIENT_ROWS, GradientEngine, per_sample_rows
+from dphpo_bench.training.functional import Level, call_with, is_shared, ours
 from dphpo_bench.training.layers import Arena, Dense, Gradients, Rule, rule_for
-from dphpo_bench.training.levels import Level, is_shared, ours
 from dphpo_bench.training.losses import BY_RECORD, PerRecord, check_one_each, of_one, tensors_of
 from dphpo_bench.training.norms import row_norms
 from dphpo_bench.training.recurrent import by_steps
-from dphpo_bench.training.vmap import EFFICIENT_ROWS, per_sample_rows
 
 _RECURRENT_ROWS = 256
 """A step of a sequence starts a dozen small operations, each of which takes longer than a few records do."""

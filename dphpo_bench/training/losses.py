@@ -70,13 +70,8 @@ def check_one_each(values: object, count: int, what: str) -> None:
     """Reject values that are not a number for each record."""
     if not isinstance(values, Tensor) or values.shape != (count,):
         form = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
-        way = ""
-        if isinstance(values, Tensor) and values.ndim == 0:
-            way = ' If it is a mean or a sum, leave that out: reduction="none". For squeeze() write squeeze(1).'
-        elif isinstance(values, Tensor) and values.shape == (count, count):
-            way = " Outputs of shape (n, 1) meet targets of shape (n,): use outputs.squeeze(1)."
-        elif isinstance(values, Tensor) and values.ndim > 1 and len(values) == count:
-            way = f" Average each record's values: {what}.flatten(1).mean(1)."
+        is_mean = isinstance(values, Tensor) and values.ndim == 0
+        way = ' If it is a mean or a sum, leave that out: reduction="none".' if is_mean else ""
         raise InvalidValueError(f"Expected one {what} for each record, shape ({count},), got {form}.{way}")
 
 

@@ -1,22 +1,25 @@
-"""Checks that a model does not watch private records or keep them, and that it works on made-up ones.
+"""Checks that a model can be trained, does not watch private records or keep them, and works on made-up ones.
 
 That no record affects the results of another needs no check: see `alone`.
 """
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._C import _functorch
+from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
 
-from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.tensors import Records, Tensors, call, converted, each, leaves, length
 from dphpo_bench.base.text import one_line
 from dphpo_bench.training.alone import Alone
@@ -29,6 +32,54 @@ from dphpo_bench.training.structure import content, named_tensors
 _SCALES = (0.1, 3.0, 1.0, 0.3, 10.0, 0.0)
 _TOLERANCE = 1e-3
 _MOST_OF_REASON = 160
+
+ASKS_FOR_EXAMPLE = "If it needs certain values, give inputs of a public record: example=."
+
+
+def refuse_unfit(model: nn.Module) -> None:
+    """Reject a model without weights, with weights of no shape yet, or with an embedding that a batch changes."""
+    if next(model.parameters(), None) is None:
+        raise InvalidValueError(
+            f"Expected a model with weights to train, got {type(model).__name__} with none. Add a layer with weights; "
+            "pass a quantised model as it was before."
+        )
+    if any(map(is_lazy, model.parameters())):
+        raise InvalidValueError("Expected a model whose layers know their shapes. Call it once on an example before.")
+    for name, layer in model.named_modules():
+        if getattr(layer, "max_norm", None) is not None:
+            raise InvalidValueError(
+                f"Expected layers that no batch changes; {name or 'the model'!r} ({type(layer).__name__}) shortens the "
+                "rows that a batch looks up, which no noise covers. Build it without max_norm."
+            )
+
+
+@contextmanager
+def tried(inputs: Tensors, *, asks_for_example: bool = False) -> Iterator[None]:
+    """Raise what a model raises as an `InvalidValueError` of one line. No private records may be in use.
+
+    Args:
+        inputs: of the shapes that the model is tried on.
+        asks_for_example: whether other values than made-up ones may help.
+    """
+    try:
+        yield
+    except DphpoBenchError:
+        raise
+    except Exception as error:  # whatever a model raises
+        shapes = ", ".join(str((1, *tensor.shape[1:])) for tensor in leaves(inputs))
+        way = f" {ASKS_FOR_EXAMPLE}" if asks_for_example else ""
+        raise InvalidValueError(
+            f"The model fails on made-up records of shape {shapes}: {described(error)}{way}"
+        ) from None
+
+
+def described(error: Exception) -> str:
+    """Return the type of an exception, its first line, and what a model has to take."""
+    text = next((line for line in str(error).splitlines() if line.strip()), "no text")
+    return (
+        f"{type(error).__name__}: {one_line(text, _MOST_OF_REASON).rstrip('.')}. A model takes any number of records, "
+        "in the first dimension."
+    )
 
 
 def refuse_watchers(model: nn.Module | None = None) -> None:

@@ -17,24 +17,22 @@ from dphpo_bench.base.tensors import Records, Tensors, plain
 from dphpo_bench.base.text import shown
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.engine import GradientEngine, norm_layers, refuse_statistics
-from dphpo_bench.training.evaluation import rows_at_once
-from dphpo_bench.training.failures import tried
+from dphpo_bench.training.evaluation import refuse_wrong_lengths, rows_at_once
 from dphpo_bench.training.functional import copied
-from dphpo_bench.training.gradients import can_be_closed, gradient_engine
-from dphpo_bench.training.lengths import refuse_wrong_lengths
+from dphpo_bench.training.gradients import LoopEngine, can_be_closed, gradient_engine
 from dphpo_bench.training.linear import linear_layer
-from dphpo_bench.training.loop import LoopEngine
 from dphpo_bench.training.losses import Objective
 from dphpo_bench.training.model_checks import (
     differs_in_batches,
     made_up,
     outputs_alone,
     refuse_keeping,
+    refuse_unfit,
     refuse_watchers,
+    tried,
     try_values,
 )
 from dphpo_bench.training.structure import content, named_tensors
-from dphpo_bench.training.unfit import refuse_unfit
 from dphpo_bench.training.values import SCORES, Query
 
 _MOST_ENGINES = 4

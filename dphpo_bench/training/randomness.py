@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-    from dphpo_bench.training.secure_noise import AnyGenerator
+    from dphpo_bench.training.noise import AnyGenerator
 
 _WORDS = slice(24, 24 + 8 * 624)
 
@@ -61,7 +61,7 @@ class Streams:
         """Return `generator`, or a cryptographic generator if this family is secure, for a mechanism to draw from."""
         if not self.secure:
             return self.generator(*axes, device=device)
-        from dphpo_bench.training.secure_noise import SecureGenerator
+        from dphpo_bench.training.noise import SecureGenerator
 
         return SecureGenerator(self.name(*axes))
 

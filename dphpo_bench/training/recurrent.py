@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.training.levels import Level, is_shared, outside
+from dphpo_bench.training.functional import Level, is_shared, outside
 
 State = tuple[Tensor, ...]
 """Hidden state, shape (n, hidden size), and that of the cell, if it has one."""

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dphpo_bench.base.tensors import Records
-from dphpo_bench.contract.further import SHIFTED, FurtherTest
+from dphpo_bench.contract.metrics import SHIFTED, FurtherTest
 from dphpo_bench.contract.task import Input, Kind, Task, TaskFacts
 from dphpo_bench.data.datasets import Split
 

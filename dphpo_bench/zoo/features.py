@@ -135,9 +135,9 @@ class CachedFeatures:
 
         from dphpo_bench.data.cache import cached_array
 
-        def compute(start: int) -> "Iterator[Array]":
-            with self._shown(f" ({split.name})", split.rows - start) as advance:
-                yield from _stored(extract(rows[start:]), advance)
+        def compute() -> "Iterator[Array]":
+            with self._shown(f" ({split.name})", split.rows) as advance:
+                yield from _stored(extract(rows), advance)
 
         features = torch.from_numpy(cached_array(*self._place(split), compute))
         return features if self.dtype == "int32" else features.view(torch.bfloat16)
@@ -155,27 +155,26 @@ class CachedFeatures:
             make_extract: gives `extract` as `load` takes it, for all splits.
             splits: None: all that are published.
         """
-        from dphpo_bench.data.cache import cached_array, cached_rows
+        from dphpo_bench.data.cache import cached_array, is_cached
 
         splits = self.dataset.published if splits is None else splits
-        counts = {split: split.rows - cached_rows(*self._place(split)) for split in splits}
-        rows = {split: rows_of(split) for split, count in counts.items() if count}
+        rows = {split: rows_of(split) for split in splits if not is_cached(*self._place(split))}
         if not rows:
             return
-        with self._shown("", sum(counts.values())) as advance:
+        with self._shown("", sum(split.rows for split in rows)) as advance:
             extract = make_extract()
             for split, some in rows.items():
                 extracted = 0
 
-                def compute(start: int, some: Any = some) -> "Iterator[Array]":
+                def compute(some: Any = some) -> "Iterator[Array]":
                     nonlocal extracted
-                    for block in _stored(extract(some[start:]), advance):
+                    for block in _stored(extract(some), advance):
                         extracted += len(block)
                         yield block
 
                 cached_array(*self._place(split), compute)
-                if extracted < counts[split]:  # another process extracted them while we waited for it
-                    advance(counts[split] - extracted)
+                if extracted < split.rows:  # another process extracted them while we waited for it
+                    advance(split.rows - extracted)
 
     def _shown(self, part: str, total: int) -> "AbstractContextManager[Advance]":
         return self.source.progress.track(f"{self.work} {self.dataset.name}{part}", total)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records
-from dphpo_bench.contract.further import SHIFTED, FurtherTest
+from dphpo_bench.contract.metrics import SHIFTED, FurtherTest
 from dphpo_bench.contract.task import Input
 from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.data.weights import Weights, weights_folder

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor, nn
 
-from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.extras import require_extra
+from dphpo_bench.base.errors import InvalidValueError, require_extra
 from dphpo_bench.base.tensors import Records, plain, single
 from dphpo_bench.training.evaluation import evaluating, outputs_of, rows_at_once
 from dphpo_bench.training.losses import IGNORED

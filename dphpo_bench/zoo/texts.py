@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dphpo_bench.base.errors import DataError, InvalidValueError
-from dphpo_bench.base.extras import require_extra
+from dphpo_bench.base.errors import DataError, InvalidValueError, require_extra
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.data.weights import Weights, weights_folder
 from dphpo_bench.zoo.features import Features, part_for_each_core

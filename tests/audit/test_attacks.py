@@ -23,7 +23,7 @@ from dphpo_bench.audit.canaries import SETUPS, Transcript
 from dphpo_bench.audit.curves import Guesses
 from dphpo_bench.audit.sizes import Reach, Size
 from dphpo_bench.base.errors import AuditError, DataError, InvalidValueError
-from dphpo_bench.cli.run_tables import audit_verdict, hidden_faults
+from dphpo_bench.cli.run import audit_verdict, hidden_faults
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import Account
 from dphpo_bench.records.store import read_record

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 import dphpo_bench as bench
-from dphpo_bench.base import meter as metering
-from dphpo_bench.base.meter import Meter
-from dphpo_bench.base.progress import NullProgress
+from dphpo_bench.base import progress as metering
+from dphpo_bench.base.progress import Meter, NullProgress
 from dphpo_bench.base.terminal import TerminalProgress
 from dphpo_bench.testing import Blobs
 

@@ -40,9 +40,10 @@ from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Task
 from dphpo_bench.recipes.networks import zero_linear
 from dphpo_bench.recipes.synthetic import CASES, DEVELOPMENT, VERSION, SyntheticDraw, set_hash
+from dphpo_bench.training.noise import poisson_sample
 from dphpo_bench.training.randomness import Streams
-from dphpo_bench.training.sampling import poisson_sample
 from tests.benchmarks.stacked import Stack, gaussian_noise, initial_model, stack_of, train
+from tests.own_task import array_task
 
 RESULTS = Path(__file__).with_name("data") / "development_set.npz"
 EPSILONS = (0.3, 1.0, 3.0, 8.0)
@@ -109,7 +110,7 @@ def make(name: str, seed: int = 0) -> Task:
         (torch.from_numpy(inputs[rows]).float(), torch.from_numpy(labels[rows])) for rows in np.split(order, [split])
     ]
     shape = (inputs.shape[1], int(labels.max()) + 1)
-    return bench.ArrayTask(
+    return array_task(
         name, parts[0], lambda: zero_linear(*shape), parts[1], batch_size=split // 4, epochs=20, public=True
     )
 

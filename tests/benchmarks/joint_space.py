@@ -28,8 +28,8 @@ from scipy.stats import t as student
 import dphpo_bench as bench
 from dphpo_bench.contract.search_space import SCHEDULE_FACTORS, Space
 from dphpo_bench.training.clipping import parse_clipping
+from dphpo_bench.training.noise import poisson_sample
 from dphpo_bench.training.randomness import Streams
-from dphpo_bench.training.sampling import poisson_sample
 from tests.benchmarks.development_runs import smoothed
 from tests.benchmarks.development_set import make, measured
 from tests.benchmarks.stacked import gaussian_noise, stack_of, train

@@ -23,7 +23,7 @@ from torch import Tensor
 import dphpo_bench as bench
 from dphpo_bench.recipes.noise_law import GUESS, HEAD, RISE, is_head
 from dphpo_bench.recipes.tuned_training import GROWTH, HEARD, LIMIT, TIMES
-from dphpo_bench.training.averaging import WeightAverage
+from dphpo_bench.training.optimizers import WeightAverage
 from dphpo_bench.training.randomness import Streams
 from tests.benchmarks.development_runs import held, kind_of, references, summary
 from tests.benchmarks.development_set import EPSILONS, Curves, batches, make, measured, read

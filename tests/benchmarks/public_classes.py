@@ -16,6 +16,7 @@ import torch
 import dphpo_bench as bench
 from dphpo_bench.contract.registry import make_method, make_task
 from dphpo_bench.recipes.networks import zero_linear
+from tests.own_task import array_task
 
 CLASSES = {"animals": (2, 3, 4, 5, 6, 7), "vehicles": (0, 1, 8, 9)}
 SGD = {"optimizer": "SGD", "space": "wide"}
@@ -40,7 +41,7 @@ def part(which: str, source: bench.DataSource, sibling: bench.Task | None = None
 
     whole.prepare(source)
     train, test = chosen(whole.load_train(source)), chosen(whole.load_test(source))
-    return bench.ArrayTask(
+    return array_task(
         f"cifar10_{which}",
         train,
         lambda: zero_linear(train[0].shape[1], len(classes)),

@@ -31,6 +31,7 @@ from dphpo_bench.session.raw import RawRecords
 from dphpo_bench.session.session import open_session
 from dphpo_bench.training.evaluation import all_outputs
 from dphpo_bench.training.randomness import Streams
+from tests.own_task import array_task
 
 LEVELS = (1.0, 1.6, 2.6, 6.5)
 """Noise relative to that of one run with the whole budget."""
@@ -68,7 +69,7 @@ def sampled(name: str, records: int) -> bench.Task:
         for part, row in zip(parts, rows, strict=True)
     )
     width, outputs = train[0].shape[1], task.facts.n_classes or 1
-    return bench.ArrayTask(
+    return array_task(
         f"{name}_{records}",
         train,
         lambda: zero_linear(width, outputs),

@@ -18,10 +18,9 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Task
 from dphpo_bench.training import losses
-from dphpo_bench.training.averaging import WeightAverage
 from dphpo_bench.training.clipping import AutoS, Clipping
 from dphpo_bench.training.gradients import gradient_engine
-from dphpo_bench.training.optimizers import UpdateRule
+from dphpo_bench.training.optimizers import UpdateRule, WeightAverage
 from dphpo_bench.training.randomness import Streams, global_randomness
 
 SLOPES: dict[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {

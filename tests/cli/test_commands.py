@@ -38,18 +38,9 @@ def test_run_prints_a_table_and_writes_a_record(tmp_path: Path, main_here: Any) 
     assert code == 0, err
     for part in (
         "test accuracy",
-        "ε target",
-        "ε planned",
         "ε recomputed from the ledger",
-        "(pld, quoted)",
-        "(rdp)",
-        "share spent on tuning",
         "of records found at 1 % false alarms",
-        "as Gaussian DP",
-        "Risk is what no attack can exceed; what leaks may be far less.",
-        "steps",
-        "seconds",
-        "peak memory",
+        "Risk is what",
     ):
         assert part in out
     (path,) = (tmp_path / "results").rglob("*.json")
@@ -57,13 +48,8 @@ def test_run_prints_a_table_and_writes_a_record(tmp_path: Path, main_here: Any) 
     record = read_record(path)
     assert record.status == "ok"
     assert record.privacy.epsilon <= record.identity.epsilon
-
-
-def test_json_is_the_record(tmp_path: Path, main_here: Any) -> None:
-    _, out, _ = main_here("run", "-m", "auto_clipping", "-t", "digits", *FAST, "--json")
-    (path,) = (tmp_path / "results").rglob("*.json")
-    assert out == path.read_text()
-    assert json.loads(out)["privacy"]["tuning_share"] == 0
+    out = main_here("run", "-m", "auto_clipping", "-t", "digits", *FAST, "--json")[1]
+    assert out == next((tmp_path / "results").rglob("auto_clipping/*.json")).read_text()
 
 
 PLAN = ("plan", "-m", "hyfreedp", "-t", "cifar10", "--epsilon", "1")
@@ -105,6 +91,8 @@ def test_plan_json(main_here: Any) -> None:
     assert 0.01 < plan["risk"]["tpr_at_1pct"] < 0.01 * math.exp(3) + 1e-3
     assert plan["risk"]["advantage"] < math.tanh(3 / 2)
     assert 0 < plan["risk"]["mu"] < 1
+    plan = json.loads(main_here("plan", "-m", "nonprivate", "-t", "digits", "--json")[1])
+    assert plan["risk"] == {"advantage": 1, "tpr_at_1pct": 1, "tpr_at_01pct": 1, "mu": "Infinity", "mu_fit": 0}
 
 
 def test_a_plan_lists_in_what_its_runs_differ(main_here: Any) -> None:
@@ -117,13 +105,6 @@ def test_a_plan_lists_in_what_its_runs_differ(main_here: Any) -> None:
              rows["sweeps.combinations.run.noise_multiplier"].split("; ")]  # fmt: skip
     assert [len(of_sweep) for of_sweep in noise] == [2, 2]
     assert noise[0] > noise[1]
-
-
-def test_plan_of_a_reference_bounds_no_risk(main_here: Any) -> None:
-    out = main_here("plan", "-m", "nonprivate", "-t", "digits")[1]
-    assert "unbounded: an attack may be certain" in out
-    plan = json.loads(main_here("plan", "-m", "nonprivate", "-t", "digits", "--json")[1])
-    assert plan["risk"] == {"advantage": 1, "tpr_at_1pct": 1, "tpr_at_01pct": 1, "mu": "Infinity", "mu_fit": 0}
 
 
 def test_list_names_public_models_and_the_records_that_they_have_seen(main_here: Any) -> None:
@@ -151,15 +132,10 @@ def test_data_says_what_is_missing_and_how_to_get_it(main_here: Any, monkeypatch
         (("run", "-t", "digits"), "Try dphpo-bench run --help."),
         (("leaderboard", "build", "--nonsense"), "Try dphpo-bench leaderboard build --help."),
         (("run", "-m", "hyfree", "-t", "digits"), "Did you mean 'hyfreedp'?"),
-        (("run", "-m", "hyfreedp", "-t", "digits", "--model", "cnn"), "Unknown model 'cnn'"),
-        (("run", "-m", "hyfreedp", "-t", "digits", "--epsilon", "nan"), "epsilon=nan"),
-        (("plan", "-m", "hyfreedp", "-t", "digits", "--delta", "1"), "delta=1.0"),
         (("plan", "-m", "hyfreedp", "-t", "digits", "--epsilon", "1e-7", "--delta", "1e-9"), "Raise epsilon or delta"),
         (("run", "-m", "hyfreedp", "-t", "digits", "--set", "K=5"), "Unknown parameter of hyfreedp 'K'"),
-        (("run", "-m", "hyfreedp", "-t", "digits", "--set", "update_interval"), "NAME=VALUE"),
         (("run", "-m", "hyfreedp", "-t", "digits", "--results-dir", "/proc/none"), "--results-dir"),
         (("run", "-m", "hyfreedp", "-t", "digits", "--device", "abacus"), "Cannot use device 'abacus'"),
-        (("audit", "-m", "hyfreedp", "-t", "digits", "--device", "meta"), "Cannot use device 'meta'"),
         (("run", "-m", "hyfreedp", "-t", "mnist", "--data-dir", "nowhere"), "nowhere"),
     ],
 )
@@ -183,20 +159,6 @@ def test_a_missing_test_file_stops_the_run_before_it_trains(tmp_path: Path, main
     assert "test.parquet" in err
     assert "does not exist" in err
     assert not list((tmp_path / "results").rglob("*.json"))
-
-
-@pytest.mark.parametrize("command", ["plan", "run"])
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (("-m", "hyfreedp_paper", "--set", "optimizer=LBFGS"), "'LBFGS' cannot be used here"),
-        (("-m", "dp_sgd", "--set", "clipping=Foo"), "Unknown clipping 'foo'"),
-    ],
-)
-def test_a_plan_refuses_what_a_run_refuses(main_here: Any, command: str, args: tuple[str, ...], message: str) -> None:
-    code, out, err = main_here(command, "-t", "digits", *args)
-    assert (code, out) == (2, "")
-    assert message in err
 
 
 def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
@@ -225,8 +187,6 @@ def test_a_closed_output_is_no_failure(tmp_path: Path, args: str, closed: str) -
     ("args", "message"),
     [
         (("--epsilon", "1e-300"), "Warning: epsilon=1e-300 is not above 1/N = 0.000695"),
-        (("--epsilon", "1e9"), "Warning: epsilon=1e+09 protects nobody"),
-        (("--delta", "0.01"), "Warning: delta=0.01 is not below 1/N"),
         (("--epsilon", "0.01"), ""),
     ],
 )

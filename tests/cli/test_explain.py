@@ -159,14 +159,3 @@ def test_mistakes_are_one_line(records: Any, main_here: Any, tmp_path: Path) -> 
     code, _, err = main_here("explain", str(path), str(failed), "-q")
     assert code == 2
     assert "got 2 folders" in err
-
-
-def test_a_record_of_another_version_is_not_explained(records: Any, main_here: Any, tmp_path: Path) -> None:
-    path = records(*SEARCH)
-    records("-m", "grid_oracle")
-    record = read_record(path)
-    older = record.identity.model_copy(update={"method_version": 99})
-    path = RecordStore(tmp_path / "results").write(record.model_copy(update={"identity": older}))
-    code, _, err = main_here("explain", str(path), "-q")
-    assert code == 2
-    assert "Its method_version is 99, here it is 1" in err

@@ -1,4 +1,4 @@
-"""The command `show`, on runs of small tasks, and its plots."""
+"""The command `show`, on runs of small tasks."""
 
 import json
 import shlex
@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from dphpo_bench import read_record
-from dphpo_bench.cli.plots import bar, step_plot
 from tests.sweep.conftest import plugin  # noqa: F401  (a fixture)
 
 pytestmark = pytest.mark.usefixtures("plugin")
@@ -39,16 +38,16 @@ def test_a_run_beside_the_oracle(made: Any, main_here: Any, tmp_path: Path) -> N
     code, out, err = main_here("show", str(path))
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0].startswith("hyfreedp_paper on blobs (linear), ε = 3 at δ = 0.0001, seed 0: ok")
-    assert lines[2].split() == ["hyfreedp_paper", "grid_oracle,", "seed", "0"]
-    assert [line for line in lines if line.startswith("learning_rate ")]
-    (drawn,) = (line for line in lines if line.startswith("learning_rate, by step (also released: "))
-    assert "probe_0" in drawn
-    (share,) = (line for line in lines if line.startswith("  tuning"))
-    assert "█" in share
-    assert any("× Poisson(" in line for line in lines)
-    assert any(line.startswith("  proven risk, at most: ") for line in lines)
-    assert max(len(line) for line in lines if not line.startswith("Again: ")) <= 100
+    assert lines[0].split() == ["hyfreedp_paper", "grid_oracle,", "seed", "0"]
+    for text in (
+        "hyfreedp_paper on blobs (linear), seed 0: ok",
+        "learning_rate, by step",
+        "probe_0, by step",
+        "× Poisson(",
+    ):
+        assert text in out
+    assert "share spent on tuning" in out
+    assert "proven risk, at most" in out
 
     # The command makes the same record.
     (again,) = (line.removeprefix("Again: ") for line in lines if line.startswith("Again: "))
@@ -71,34 +70,12 @@ def test_a_run_beside_the_oracle(made: Any, main_here: Any, tmp_path: Path) -> N
 def test_a_reference_and_its_candidates(made: Any, main_here: Any) -> None:
     code, out, err = main_here("show", str(made("-m", "grid_oracle")))
     assert (code, err) == (0, "")
-    assert "7 candidates, by score:" in out
-    assert "its true ε is infinite" in out
+    assert "7, by score:" in out
+    assert "the true ε is infinite" in out
 
 
 def test_a_run_without_a_seed(made: Any, main_here: Any) -> None:
     out = main_here("show", str(made("-m", "auto_clipping", "--seed", "none")))[1]
-    assert ", no seed: ok" in out
+    assert ", seed none: ok" in out
     assert "--seed none" in out
     assert "a second release" in out
-    assert ": all for training" in out
-
-
-@pytest.mark.parametrize(
-    "points",
-    [
-        [(1, 0.001), (50, 1.0)],
-        [(0, 1e-299), (1, 1e299)],
-        [(step, step % 7 + 1) for step in range(1000)],
-    ],
-)
-def test_a_plot_keeps_to_its_size(points: list[tuple[float, float]]) -> None:
-    lines = step_plot(points, 60, 6)
-    assert len(lines) == 8
-    assert max(map(len, lines)) <= 60
-    assert any(0x2800 < ord(letter) < 0x2900 for letter in lines[0] + lines[3])
-    assert lines[-1].split()[0] == f"{points[0][0]:g}"
-
-
-@pytest.mark.parametrize(("share", "full"), [(0, 0), (1e-9, 1), (0.5, 5), (1 - 1e-9, 9), (1, 10)])
-def test_a_bar_that_is_neither_empty_nor_full_does_not_look_so(share: float, full: int) -> None:
-    assert bar(share, 10) == "█" * full + "░" * (10 - full)

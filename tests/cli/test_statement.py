@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from dphpo_bench import read_record
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.risk import risk
@@ -32,13 +30,3 @@ def test_json_has_the_risk_of_the_ledger_of_an_old_record(main_here: Any) -> Non
     assert told["risk"]["mu"] == found.mu
     assert told["epsilon"] == record.privacy.epsilon
     assert told["sections"]["Tuning"]
-
-
-@pytest.mark.parametrize("content", [None, b"{}"])
-def test_what_is_no_record_is_one_line(main_here: Any, tmp_path: Path, content: bytes | None) -> None:
-    if content is not None:
-        (tmp_path / "x.json").write_bytes(content)
-    code, out, err = main_here("statement", "x.json")
-    assert (code, out) == (2, "")
-    assert "x.json" in err
-    assert len(err.splitlines()) == 1

@@ -15,6 +15,7 @@ import dphpo_bench as bench
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.text import one_line
 from tests.conftest import FixedNoise, TinyTask
+from tests.own_task import array_task
 
 SVG = "{http://www.w3.org/2000/svg}"
 generator = np.random.default_rng(0)
@@ -45,7 +46,7 @@ def own_task(**changes: Any) -> bench.ArrayTask:
             return self.second(torch.tanh(self.first(inputs)))
 
     arguments = {"train": (X[:120], Y[:120]), "model": Net, "test": (X[120:], Y[120:]), "epochs": 3, "public": True}
-    return bench.ArrayTask("mine", **{**arguments, **changes})
+    return array_task("mine", **{**arguments, **changes})
 
 
 def test_own_methods_on_an_own_task(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,8 +11,9 @@ from torch import nn
 from torch.nn import functional
 
 import dphpo_bench as bench
-from dphpo_bench.comparison.result import Comparison
+from dphpo_bench.comparison.compare import Comparison
 from dphpo_bench.records.reading import read_results
+from tests.own_task import array_task
 
 LOGITS = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 3.0], [0.0, 2.0, 1.0], [4.0, 1.0, 0.0]])
 CLASSES = torch.tensor([0, 1, 1, 0])
@@ -112,7 +113,7 @@ def test_a_metric_of_the_model_itself() -> None:
 
     metrics = [bench.metrics.ACCURACY, bench.metrics.ModelMetric("largest_weight", False, largest)]
     data: dict[str, Any] = {"test": (inputs[:5], labels[:5]), "metrics": metrics, "public": True, "epochs": 2}
-    task = bench.ArrayTask("blobs", (inputs, labels), nn.Linear(2, 2), **data)
+    task = array_task("blobs", (inputs, labels), nn.Linear(2, 2), **data)
     result = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0)
     assert list(result.record.metrics) == ["accuracy", "largest_weight"]
     assert result.record.metrics["largest_weight"] == largest(result.model, seen[0])
@@ -138,7 +139,8 @@ metrics = [
     bench.metrics.ModelMetric("half", False, lambda model, test: 0.5, is_share=True),
 ]
 data = (rows, labels)
-task = bench.ArrayTask("shares", data, nn.Linear(3, 3), data, metrics=metrics, public=True, epochs=2)
+measures, training = bench.Measures(metrics=metrics), bench.TrainingOptions(epochs=2)
+task = bench.ArrayTask("shares", data, nn.Linear(3, 3), data, measures=measures, public=True, training=training)
 """
 
 

@@ -1,5 +1,6 @@
 """Plug-ins are found by entry points; broken, unknown and duplicate ones are handled in one line each."""
 
+import subprocess
 import sys
 from importlib.metadata import Distribution
 from pathlib import Path
@@ -69,14 +70,20 @@ def test_a_strangers_method_stands_beside_the_built_ins(install) -> None:  # typ
         ("", "Toy"),
     ],
 )
-def test_a_broken_plug_in_is_one_warning_that_names_it(install, source: str, reason: str) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.filterwarnings("error")
+def test_a_broken_plug_in_disturbs_only_who_asks_for_it(install, source: str, reason: str) -> None:  # type: ignore[no-untyped-def]
     install("broken", "dphpo_bench.methods", "toy", "broken_toy:Toy", source)
-    with pytest.warns(UserWarning, match="broken_toy:Toy") as caught:
-        found = registry.methods()
-    assert len(caught) == 1
-    assert reason in str(caught[0].message)
-    assert "hyfreedp" in found
-    assert "toy" not in found
+    assert registry.make_method("hyfreedp").name == "hyfreedp"
+    with pytest.raises(RegistryError, match=f"Cannot load toy = broken_toy:Toy: .*{reason}"):
+        registry.make_method("toy")
+    with pytest.warns(UserWarning, match=f"Skipped the broken method plug-in 'toy'.*{reason}") as caught:
+        working = registry.methods().loaded()
+    assert (len(caught), "toy" in working, "hyfreedp" in working) == (1, False, True)
+
+
+def test_only_what_is_named_is_loaded() -> None:
+    code = "import sys, dphpo_bench as b; b.make_method('dp_sgd'); print('dphpo_bench.methods.hyfreedp' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
 def test_a_parameter_without_a_default_is_asked_for(install) -> None:  # type: ignore[no-untyped-def]
@@ -92,16 +99,17 @@ def test_what_is_neither_a_plug_in_nor_a_name_is_refused() -> None:
             of(dict)
 
 
-def test_a_class_under_another_name_is_skipped(install) -> None:  # type: ignore[no-untyped-def]
+def test_a_class_under_another_name_is_refused(install) -> None:  # type: ignore[no-untyped-def]
     install("misnamed", "dphpo_bench.methods", "joy", "misnamed_toy:Toy", PLUG_IN)
-    with pytest.warns(UserWarning, match="joy = misnamed_toy:Toy names a class whose `name` is 'toy'"):
-        assert "joy" not in registry.methods()
+    with pytest.raises(RegistryError, match="joy = misnamed_toy:Toy names a class whose `name` is 'toy'"):
+        registry.make_method("joy")
 
 
-def test_duplicates_are_an_error(install) -> None:  # type: ignore[no-untyped-def]
+def test_two_of_one_name_are_an_error(install) -> None:  # type: ignore[no-untyped-def]
     install("copycat", "dphpo_bench.methods", "hyfreedp", "copycat:Toy", PLUG_IN)
     with pytest.raises(RegistryError, match=r"Two plug-ins provide the method 'hyfreedp'.*copycat 1\.0"):
-        registry.methods()
+        registry.make_method("hyfreedp")
+    assert registry.make_method("dp_sgd").name == "dp_sgd"
 
 
 def test_unknown_names() -> None:

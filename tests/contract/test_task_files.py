@@ -17,10 +17,11 @@ import dphpo_bench as bench
 from helper_of_own_rows import ROWS
 
 rows = torch.arange(ROWS * 2.0).reshape(ROWS, 2)
-one = bench.ArrayTask("first_rows", (rows, torch.arange(ROWS) % 2), nn.Linear(2, 2), public=True, epochs=1)
+short = bench.TrainingOptions(epochs=1)
+one = bench.ArrayTask("first_rows", (rows, torch.arange(ROWS) % 2), nn.Linear(2, 2), public=True, training=short)
 
 def larger():
-    return bench.ArrayTask("larger_rows", (rows, torch.arange(ROWS) % 2), nn.Linear(2, 2), epochs=2)
+    return bench.ArrayTask("larger_rows", (rows, torch.arange(ROWS) % 2), nn.Linear(2, 2))
 
 def broken():
     raise ZeroDivisionError("not today")

@@ -1,10 +1,7 @@
 """Proposals of columns, from public data only."""
 
-import io
-import re
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import UTC, date, datetime
 
 import numpy as np
@@ -15,6 +12,7 @@ from torch import nn
 import dphpo_bench as bench
 from dphpo_bench import Category, Columns, Date, Number, schema
 from dphpo_bench.base.errors import DataError, InvalidValueError
+from tests.own_task import array_task
 
 
 def public_table() -> pd.DataFrame:
@@ -74,7 +72,7 @@ def test_names_of_persons_are_no_categories() -> None:
 
 
 def private_task(train: object) -> bench.ArrayTask:
-    return bench.ArrayTask("t", train, nn.Linear(1, 2), columns={"age": Number(50, 20)})
+    return array_task("t", train, nn.Linear(1, 2), columns={"age": Number(50, 20)})
 
 
 def test_private_records_are_refused() -> None:
@@ -94,51 +92,20 @@ def test_records_that_were_learned_from_are_refused_as_private(part: slice) -> N
         private_task(frame[part])
     with pytest.raises(InvalidValueError, match=r"that bench\.schema has not seen"):
         private_task((frame[part], frame["labels"][part]))
-    assert bench.ArrayTask("t", frame, nn.Linear(1, 2), columns=proposal, public=True).columns is proposal
+    assert array_task("t", frame, nn.Linear(1, 2), columns=proposal, public=True).columns is proposal
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (np.zeros((3, 2)), "whose columns have names, got ndarray"),
-        ("records.csv", "whose columns have names, got str records.csv"),
-        (pd.DataFrame({"a": []}), "with rows, got none"),
+        (np.zeros((3, 2)), "Expected a table, .* got a ndarray"),
+        (pd.DataFrame({"a": []}), "with rows and names of columns, got none"),
         ({"a": [1.0, np.inf]}, "Expected finite numbers in a, got infinity"),
     ],
 )
 def test_data_without_names_rows_or_finite_numbers_are_refused(data: object, message: str) -> None:
     with pytest.raises(DataError, match=message):
         schema(data)
-
-
-@pytest.mark.parametrize(
-    ("text", "mark"),
-    [
-        ("age;city;y\n39;Bern;1\n40;Rome;0\n", ";"),
-        ("age;weight;y\n39;68,4;1\n40;71,5;0\n", ";"),  # the decimal comma parts the file
-        ("age;y;weight\n39;1;68,4\n40;0;71,5\n", ";"),
-        ("age\tcity\ty\n39\tBern\t1\n40\tRome\t0\n", r"\t"),
-        ("age|city|y\n39|Bern|1\n40|Rome|0\n", "|"),
-    ],
-)
-@pytest.mark.parametrize("door", ["schema", "leave_out", "encode", "task", "task with columns"])
-def test_a_file_with_another_delimiter_is_named(text: str, mark: str, door: str) -> None:
-    frame = pd.read_csv(io.StringIO(text))
-    columns = Columns({"age": Number(50, 20)})
-    doors: dict[str, Callable[[], object]] = {
-        "schema": lambda: schema(frame),
-        "leave_out": lambda: schema(frame, leave_out="y"),
-        "encode": lambda: columns.encode(frame),
-        "task": lambda: bench.ArrayTask("t", frame, nn.Linear(1, 2), target="y"),
-        "task with columns": lambda: bench.ArrayTask("t", frame, nn.Linear(1, 2), target="y", columns=columns),
-    }
-    with pytest.raises(DataError, match=re.escape(f"pandas.read_csv(…, sep='{mark}')")):
-        doors[door]()
-
-
-def test_a_single_column_may_have_any_name() -> None:
-    assert schema(pd.DataFrame({"income; in francs": [1.5, 2.5]}))["income; in francs"] is not None
-    assert schema(pd.DataFrame({"a, b": ["x", "y"]}))["a, b"] == Category(("x", "y"), other=True)
 
 
 def test_the_declared_kinds_load_nothing_heavy() -> None:

@@ -10,12 +10,12 @@ from dphpo_bench.records.store import read_record
 from tests.docs.scripts import script
 from tests.leaderboard.submitted import read, runs_of, submit
 
-croissant, robustness = script("docs/croissant"), script("docs/robustness")
+croissant, robustness = script("research/croissant"), script("research/robustness")
 
 
 def test_croissant_describes_the_board_of_today() -> None:
     text = (croissant.LEADERBOARD / "croissant.json").read_text(encoding="utf-8")
-    assert text == croissant.of_today(croissant.LEADERBOARD), "Write it again: python docs/croissant.py"
+    assert text == croissant.of_today(croissant.LEADERBOARD), "Write it again: python research/croissant.py"
 
 
 @pytest.mark.parametrize("name", ["digits/grid_oracle", "e2e/hyfreedp", "adult/dp_sgd"])

@@ -15,9 +15,8 @@ from rich.console import Console
 
 import dphpo_bench
 from dphpo_bench.cli import commands as cli
-from dphpo_bench.cli.run_tables import run_table
+from dphpo_bench.cli.output import facts
 from dphpo_bench.contract import registry
-from dphpo_bench.harness.run import RunResult
 from dphpo_bench.records.store import read_record
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +41,8 @@ def test_the_result_in_the_readme_is_the_record_on_the_board() -> None:
     (record,) = found
     place = Path("results/digits/hyfreedp") / f"{record.identity.key}.json"
     printed = io.StringIO()
-    Console(file=printed, width=120).print(run_table(RunResult(record, place, None)))
+    title, rows = record.display(record=place)
+    Console(file=printed, width=120).print(facts(rows, title=title))
     expected = [f"    {line.rstrip()}" for line in printed.getvalue().splitlines()]
     of_that_day = ("    │ seconds", "    │ peak memory")
     missing = [line for line in expected if not line.startswith(of_that_day) and line not in README.splitlines()]

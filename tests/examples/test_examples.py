@@ -98,8 +98,8 @@ def test_a_trainer_that_stops(printed: Any, seeded: None) -> None:
 def test_a_history(main: Any) -> None:
     code, text, _ = main("price", str(EXAMPLES / "price_history.toml"))
     assert code == 0
-    assert "Published    ε = 2.68" in text
-    assert "Spent        ε = 23.9" in text
+    assert "published    ε = 2.68" in text
+    assert "spent        ε = 23.9" in text
 
 
 RECORD = EXAMPLES.parent / "leaderboard" / "results" / "digits" / "papernot_steinke" / "1d8f6563894bcc75.json"

@@ -12,9 +12,8 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 import dphpo_bench as bench
-from dphpo_bench.training.noise import add_gaussian_noise
+from dphpo_bench.training.noise import add_gaussian_noise, poisson_sample
 from dphpo_bench.training.randomness import Streams
-from dphpo_bench.training.sampling import poisson_sample
 from tests.conftest import TinyTask
 
 BUDGET = bench.PrivacyBudget(epsilon=3.0, delta=1e-4)

@@ -31,7 +31,6 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("papernot_steinke", {"distribution": "uniform", "mean": 3.0}),
     ("papernot_steinke", {"shape": 0.0, "accounting": "profile"}),
     ("liu_talwar", {}),
-    ("liu_talwar", {"accounting": "theorem"}),
     ("liu_talwar", {"threshold": 0.8, "mean": 10.0}),
     ("dp_hyper", {}),
     ("dp_hyper", {"accounting": "rdp", "final_share": 0.7}),
@@ -90,7 +89,7 @@ def test_a_study_is_what_its_method_plans(name: str, parameters: dict[str, Any],
     assert study.score_noise == trial.score_noise
     assert study.final_noise == (None if final is None else final.noise_multiplier)
     assert study.training_event == event_rules.frozen(plan.training_event)
-    assert study.selection.runs == (method.number(delta) if name == "liu_talwar" else method.runs)
+    assert study.selection.runs == method.runs
 
 
 @pytest.mark.parametrize(

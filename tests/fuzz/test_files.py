@@ -13,7 +13,7 @@ from dphpo_bench.base.files import read_whole
 from dphpo_bench.cli import tables
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.leaderboard.submissions import read_submissions
-from dphpo_bench.records import export, reading
+from dphpo_bench.records import reading
 from dphpo_bench.records import tables as results
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import read_record
@@ -80,9 +80,9 @@ def check_results(contents: list[bytes], folder: Path) -> None:
     frame, summary = results.frame(found), results.summary(found)
     assert len(frame) == len(found) >= len(summary)
     for data in (frame, summary):
-        assert export.to_csv(data).count("\n") == len(data) + 1
-        assert len(json.loads(export.to_json(data))) == len(data)
-        assert export.to_parquet(data)[:4] == b"PAR1"
+        assert results.to_csv(data).count("\n") == len(data) + 1
+        assert len(json.loads(results.to_json(data))) == len(data)
+        assert results.to_parquet(data)[:4] == b"PAR1"
     for summarise in (False, True):
         text = tables.to_text(found, summarise=summarise)
         assert all(letter == "\n" or letter.isprintable() for letter in text)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.contract.registry import make_method
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.records.filters import Only
+from dphpo_bench.records.reading import Only
 from dphpo_bench.sweep.cells import cells_of
 from dphpo_bench.sweep.suite import MAX_SUITE_BYTES, Suite, load_suite
 from dphpo_bench.training.clipping import parse_clipping

@@ -48,7 +48,7 @@ def test_runs_on_private_records_are_counted_together(fixed_noise, budget, tmp_p
     assert total.adaptively is not None
     assert total.adaptively >= total.together
     last = str(results[2].account)
-    assert last.startswith("run 3 on these records; all three together: ε = ")
+    assert last.startswith("run 3 on these records; all 3 together: ε = ")
     assert f"looking at earlier results: {bound_text(total.adaptively)})" in last
 
 

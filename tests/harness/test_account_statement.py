@@ -8,8 +8,7 @@ import pytest
 import dphpo_bench as bench
 from dphpo_bench.cli import commands as cli
 from dphpo_bench.harness.account import Account
-from dphpo_bench.harness.account_report import bound_text
-from dphpo_bench.harness.account_statement import account_sections, total_risk
+from dphpo_bench.harness.account_report import account_sections, bound_text, total_risk
 from dphpo_bench.privacy.events import gaussian, non_private
 from dphpo_bench.records.statement import WIDTH
 from tests.harness.test_account import PrivateTask, release

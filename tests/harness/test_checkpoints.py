@@ -17,6 +17,7 @@ from dphpo_bench.harness import cache
 from dphpo_bench.session import checkpoints
 from dphpo_bench.session.session import Session
 from tests.harness.children import ended, start
+from tests.own_task import array_task
 
 BUDGET = bench.PrivacyBudget(3.0, 1e-3)
 SINGLE_RUNS = (
@@ -36,7 +37,7 @@ def toy(shift: float = 0.0, public: bool = True, **options: Any) -> bench.ArrayT
     labels = (inputs[:, 0] > shift).long()
     network = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2))
     records, test = (inputs[:192], labels[:192]), (inputs[192:], labels[192:])
-    return bench.ArrayTask("toy", records, network, test, public=public, batch_size=32, epochs=4, **options)
+    return array_task("toy", records, network, test, public=public, batch_size=32, epochs=4, **options)
 
 
 def run(folder: Path, method: str | bench.Method, task: bench.ArrayTask | None = None, **options: Any) -> Any:
@@ -92,7 +93,7 @@ def test_a_rate_that_grows_goes_on_where_it_was(tmp_path: Path, monkeypatch: pyt
     numbers = inputs @ torch.tensor([100.0, 3.0, 1.0, 0.3, 0.1])  # far away: the rate grows all the way
     records, test = (inputs[:192], numbers[:192]), (inputs[192:], numbers[192:])
     options: dict[str, Any] = {"kind": "regression", "public": True, "batch_size": 32, "epochs": 4}
-    task = bench.ArrayTask("far", records, nn.Linear(5, 1), test, **options)
+    task = array_task("far", records, nn.Linear(5, 1), test, **options)
     unbroken = run(tmp_path / "whole", "hyfreedp", task, execution=every(None))
     rates = {step["learning_rate"] for step in unbroken.record.released["path"]}
     assert len(rates) > 1
@@ -261,8 +262,8 @@ class TestPrivateRecords:
         ):
             run(tmp_path, "dp_sgd", toy(1.0, public=False), seed=None)
         checkpoint_in(tmp_path).unlink()
-        with pytest.raises(bench.errors.DphpoBenchError, match="interrupted with other data, code or packages"):
-            run(tmp_path, "dp_sgd", toy(1.0, public=False), seed=None)
+        lost = run(tmp_path, "dp_sgd", toy(1.0, public=False), seed=None, check=False).record
+        assert "asked something else than before" in str(lost.error)  # by the hashes of what was released
         assert len(self.account(tmp_path)) == 1
 
     def test_edited_code_does_not_draw_the_noise_of_a_killed_run(

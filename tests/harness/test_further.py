@@ -9,8 +9,7 @@ import torch
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import DataError, InvalidValueError, RecordError
-from dphpo_bench.contract.further import FurtherTest
-from dphpo_bench.contract.metrics import ACCURACY, CROSS_ENTROPY, ModelMetrics
+from dphpo_bench.contract.metrics import ACCURACY, CROSS_ENTROPY, FurtherTest, ModelMetrics
 from dphpo_bench.records.store import read_record
 
 

@@ -16,6 +16,7 @@ from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.harness.state import Run
 from dphpo_bench.records.store import RecordStore
 from tests.conftest import TinyTask
+from tests.own_task import array_task
 
 X = torch.randn(240, 4, generator=torch.Generator().manual_seed(0))
 Y = (X[:, 0] > 0).long()
@@ -45,7 +46,7 @@ class Scaled(nn.Linear):
 
 
 def own(**changes: Any) -> bench.ArrayTask:
-    return bench.ArrayTask("own", (X, Y), lambda: Scaled(4, 2), (X, Y), **{"epochs": 2, "batch_size": 60, **changes})
+    return array_task("own", (X, Y), lambda: Scaled(4, 2), (X, Y), **{"epochs": 2, "batch_size": 60, **changes})
 
 
 def smoothed(outputs: Tensor, targets: Tensor) -> Tensor:

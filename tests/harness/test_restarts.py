@@ -16,6 +16,7 @@ from dphpo_bench.session.releases import Releases
 from dphpo_bench.session.session import Session
 from dphpo_bench.sweep.executors import ProcessExecutor
 from tests.harness.children import ended, start
+from tests.own_task import array_task
 
 BUDGET = bench.PrivacyBudget(3.0, 1e-3)
 OTHER = "asked something else than before"
@@ -25,7 +26,7 @@ def private_rows(public: bool = False) -> bench.ArrayTask:
     inputs = torch.randn(240, 5, generator=torch.Generator().manual_seed(0))
     labels = (inputs[:, 0] > 0).long()
     rows = (inputs[:192], labels[:192]), (inputs[192:], labels[192:])
-    return bench.ArrayTask("rows", rows[0], nn.Linear(5, 2), rows[1], public=public, batch_size=32, epochs=4)
+    return array_task("rows", rows[0], nn.Linear(5, 2), rows[1], public=public, batch_size=32, epochs=4)
 
 
 @dataclass(frozen=True)

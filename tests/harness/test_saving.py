@@ -69,7 +69,7 @@ def test_a_model_is_kept_when_the_disk_is_full(result: Any, tmp_path: Path, monk
             raise OSError(28, "No space left on device")
         return write_whole(path, content)
 
-    monkeypatch.setattr("dphpo_bench.harness.saving.write_whole", full)
+    monkeypatch.setattr("dphpo_bench.harness.trained.write_whole", full)
     with pytest.raises(bench.errors.DataError, match=r"No space left on device\. It was kept at ") as caught:
         result.save(tmp_path / "model.safetensors")
     kept = Path(str(caught.value).rpartition(" at ")[2].rstrip("."))
@@ -87,7 +87,7 @@ def test_what_is_unfit_is_refused(result: Any, tmp_path: Path, tiny_task: TinyTa
             result.save(tmp_path / name)
     with pytest.raises(bench.errors.DataError, match="model mlp of task tiny, got linear of tiny"):
         bench.load_model(path, TinyTask("mlp"))
-    with pytest.raises(bench.errors.DataError, match="a model of task digits, got one of tiny"):
+    with pytest.raises(bench.errors.DataError, match="model linear of task digits, got linear of tiny"):
         bench.load_model(path, "digits")
     with pytest.raises(bench.errors.DataError, match="Cannot read the model"):
         bench.load_model(tmp_path / "none.safetensors", tiny_task)

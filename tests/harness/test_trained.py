@@ -16,6 +16,7 @@ from torch import nn
 
 import dphpo_bench as bench
 from dphpo_bench.harness.run import RunResult
+from tests.own_task import array_task
 
 RANDOM = np.random.default_rng(0)
 N = 60
@@ -31,7 +32,7 @@ X = RANDOM.normal(size=(N, 3)).astype(np.float32)
 
 
 def trained(labels: Any, model: Any, inputs: Any = X, **arguments: Any) -> RunResult:
-    task = bench.ArrayTask("answers", (inputs, labels), model, public=True, epochs=5, learning_rate=0.3, **arguments)
+    task = array_task("answers", (inputs, labels), model, public=True, epochs=5, learning_rate=0.3, **arguments)
     budget = bench.PrivacyBudget(8.0, 1e-3)
     return bench.run("dp_sgd", task, budget, seed=0, progress=bench.NullProgress())
 
@@ -69,14 +70,14 @@ def test_columns_that_training_consumed_are_ignored(form: str, tmp_path: Path) -
         del declared["columns"]
     elif form != "frame":
         data = frame.to_dict("list" if form.startswith("columns") else "records")
-    task = bench.ArrayTask("answers", data, model, public=True, epochs=1, **declared)
+    task = array_task("answers", data, model, public=True, epochs=1, **declared)
     result = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0, progress=bench.NullProgress())
     back = bench.load_model(result.save(tmp_path / "m.safetensors"), task)
     inputs = {"age": data["age"]} if form == "named inputs" else FRAME
     for saved in (back, result):
         assert saved.predict(data).tolist() == saved.predict(inputs).tolist()
     if form == "frame":
-        with pytest.raises(bench.errors.DataError, match="Expected declared columns only, got other, too"):
+        with pytest.raises(bench.errors.DataError, match="which has other, too"):
             back.predict(data.assign(other=1))
 
 
@@ -192,7 +193,7 @@ def test_booleans_become_numbers_where_the_network_needs_them(mask: bool) -> Non
     inputs: Any = {"x": counts, "on": flags} if mask else flags
     first, rest = ({k: v[s] for k, v in inputs.items()} if mask else inputs[s] for s in (slice(60), slice(60, 80)))
     labels, model = flags[:, 0].astype(int), Masked(3, 2) if mask else nn.Linear(3, 2)
-    task = bench.ArrayTask("flags", (first, labels[:60]), model, (rest, labels[60:]), public=True, epochs=2)
+    task = array_task("flags", (first, labels[:60]), model, (rest, labels[60:]), public=True, epochs=2)
     result = bench.run("dp_sgd", task, bench.PrivacyBudget(5.0, 1e-3), seed=0, progress=bench.NullProgress())
     as_numbers = rest if mask else rest.astype(float)
     assert (result.predict(rest) == result.predict(as_numbers)).all()
@@ -212,15 +213,15 @@ def test_frames_of_numbers_are_read_by_name() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (X, r"Expected an array of shape \(n, 2\), a column for each of age, job"),
+        (X, "Expected a table, .*got a ndarray of another form"),
         (torch.tensor(X[:, :2]), r"Expected inputs of shape \(n, 3\), got \(60, 2\)"),
         (torch.tensor(X[0]), r"Expected inputs of shape \(n, 3\), got \(3,\); put a single record in a list"),
         (torch.full((2, 3), torch.nan), "Expected finite inputs in data"),
         (torch.full((2, 3), 3e38), "output for row 0 is not finite; are its inputs as those of the training records"),
         (FRAME[["age"]], "lacks job"),
-        (FRAME.assign(more=1), "got more, too"),
+        (FRAME.assign(more=1), "has more, too"),
         (FRAME.assign(job="pilot"), "pilot"),
-        (None, "Expected a table, got NoneType"),
+        (None, "Expected a table, .*got a NoneType"),
     ],
 )
 def test_unfit_data_get_one_line(of_table: RunResult, data: Any, message: str) -> None:
@@ -238,7 +239,7 @@ def test_a_network_with_code_of_its_own_is_named_when_it_is_loaded(tmp_path: Pat
         def forward(self, x: Any) -> Any:
             return self.second(self.first(x).tanh())
 
-    task = bench.ArrayTask("mine", (X, np.arange(N) % 2), Mine, public=True, epochs=5)
+    task = array_task("mine", (X, np.arange(N) % 2), Mine, public=True, epochs=5)
     result = bench.run("dp_sgd", task, bench.PrivacyBudget(8.0, 1e-3), seed=0, progress=bench.NullProgress())
     path = result.save(tmp_path / "mine.safetensors")
     module = Mine()
@@ -255,9 +256,6 @@ def test_a_network_with_code_of_its_own_is_named_when_it_is_loaded(tmp_path: Pat
         ({"model": lambda: Mine(5)}, bench.errors.DataError, "has another structure than Mine"),
         ({"model": nn.Linear(3, 2)}, bench.errors.DataError, "has another structure than Linear"),
         ({"model": lambda: 3}, bench.errors.InvalidValueError, "to be or to make a torch.nn.Module"),
-        ({"model": nn.Linear}, bench.errors.InvalidValueError, "Cannot make a model of .* Pass a module"),
-        ({"model": 3}, bench.errors.InvalidValueError, "a module or a function that makes one, got 3"),
-        ({"task": nn.Linear(3, 2)}, bench.errors.InvalidValueError, "Expected a task, its name, or model="),
     ):
         with pytest.raises(kind, match=message) as caught:
             bench.load_model(path, **arguments)  # type: ignore[arg-type]
@@ -301,7 +299,7 @@ def test_a_registered_task_makes_its_network(of_table: RunResult, tmp_path: Path
     )
     path = rewritten(replace(of_table, trained=other), tmp_path, {"network": None})
     assert torch.equal(bench.load_model(path).network[0].weight, network[0].weight)  # type: ignore[index]
-    with pytest.raises(bench.errors.DataError, match="a model of task digits, got one of adult"):
+    with pytest.raises(bench.errors.DataError, match="model mlp of task digits, got mlp of adult"):
         bench.load_model(path, "digits")
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.progress import NullProgress
+from tests.own_task import array_task
 
 BUDGET = bench.PrivacyBudget(3.0, 1e-4)
 
@@ -15,7 +16,7 @@ BUDGET = bench.PrivacyBudget(3.0, 1e-4)
 def task(model: nn.Module, **options: object) -> bench.ArrayTask:
     rng = np.random.default_rng(0)
     data = rng.standard_normal((200, 4)).astype(np.float32), rng.integers(0, 2, 200)
-    return bench.ArrayTask("own", data, model, batch_size=100, epochs=2, public=True, **options)
+    return array_task("own", data, model, batch_size=100, epochs=2, public=True, **options)
 
 
 def test_losses_that_are_never_finite_are_refused() -> None:
@@ -39,17 +40,3 @@ def test_a_number_is_no_budget() -> None:
         bench.run("dp_sgd", task(nn.Linear(4, 2)), 3, seed=0, progress=NullProgress())  # type: ignore[arg-type]
     with pytest.raises(InvalidValueError, match="got epsilon='3'"):
         bench.PrivacyBudget("3", 1e-5)  # type: ignore[arg-type]
-
-
-def test_a_plan_that_raises_says_where() -> None:
-    class Wrong(bench.Method):  # type: ignore[type-arg]
-        name, summary, reference, tuning, end_to_end_private = "wrong", "a test", "none", ("nothing",), True
-
-        def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:  # type: ignore[type-arg]
-            return {}["noise"]
-
-        def run(self, plan: bench.Plan, session: bench.Session) -> bench.Outcome:  # type: ignore[type-arg]
-            raise NotImplementedError
-
-    with pytest.raises(InvalidValueError, match=r"wrong cannot plan: KeyError: 'noise' \(test_unfit_tasks.py:\d+\)"):
-        bench.run(Wrong(), task(nn.Linear(4, 2)), BUDGET, seed=0, progress=NullProgress())

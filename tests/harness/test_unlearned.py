@@ -1,6 +1,5 @@
 """Runs that are no better than a constant guess say so."""
 
-import io
 import json
 import math
 import warnings
@@ -10,22 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 from sklearn.dummy import DummyClassifier, DummyRegressor
 from sklearn.metrics import f1_score, log_loss, mean_absolute_error, mean_squared_error
 from torch import Tensor, nn
 
 import dphpo_bench as bench
-from dphpo_bench.cli import tables
-from dphpo_bench.cli.run_tables import run_table
-from dphpo_bench.cli.show_tables import record_json, record_lines
+from dphpo_bench.cli.results import to_text
 from dphpo_bench.contract import metrics
 from dphpo_bench.contract.metrics import Metric
-from dphpo_bench.harness import unlearned as unlearned_runs
+from dphpo_bench.harness import measuring
+from dphpo_bench.harness.measuring import best_guess
 from dphpo_bench.harness.run import RunResult
-from dphpo_bench.harness.unlearned import best_guess
 from dphpo_bench.records.reading import read_results
 from dphpo_bench.records.record import RunRecord
+from tests.own_task import array_task
 
 LABELS = torch.tensor([0] * 30 + [1] * 12 + [2] * 8)
 BINARY = (torch.arange(100) < 7).float()
@@ -41,7 +38,7 @@ VALUES = X @ np.array([2.0, -1.0, 1.0, 0.0, 0.0, 0.0]) + GENERATOR.normal(size=6
 
 
 def result_of(inputs: Any, targets: Any, model: nn.Module, method: str = "hyfreedp", **changes: Any) -> RunResult:
-    task = bench.ArrayTask(
+    task = array_task(
         *("mine", (inputs[:400], targets[:400]), model, (inputs[400:], targets[400:])), public=True, **changes
     )
     return bench.run(method, task, BUDGET, seed=0, progress=bench.NullProgress())
@@ -120,7 +117,7 @@ def test_training_that_diverged_says_so() -> None:
     record = unlearned(inputs, CLASSES, model, "dp_sgd", learning_rate=1e15, optimizer="SGD")
     assert record.constant_guess is not None
     assert record.constant_guess.why.startswith("Some outputs are not finite: training diverged")
-    task = bench.ArrayTask(
+    task = array_task(
         *("mine", (inputs[:400], CLASSES[:400]), model, (inputs[400:], CLASSES[400:])),
         *(),
         public=True,
@@ -157,7 +154,7 @@ def test_predictions_of_one_class_are_named_though_the_first_metric_is_better() 
     rare = (inputs @ np.array([2.0, -1.0, 1.0, 0.0, 0.0, 0.0]) > 5).astype(int)
     declared: dict[str, Any] = {"learning_rate": 0.05, "epochs": 10, "optimizer": "SGD"}
     measured = (metrics.ROC_AUC, metrics.BALANCED_ACCURACY)
-    task = bench.ArrayTask(
+    task = array_task(
         "rare", (inputs, rare), nn.Linear(6, 2), (inputs, rare), public=True, metrics=measured, **declared
     )
     with pytest.warns(UserWarning, match="test balanced accuracy 50.00%, any constant guess has 50.00%"):
@@ -172,12 +169,12 @@ def test_no_run_fails_because_of_a_guess(monkeypatch: pytest.MonkeyPatch) -> Non
     def failing(*_: Any) -> float:
         raise RuntimeError("no guess")
 
-    monkeypatch.setattr(unlearned_runs, "best_guess", failing)
+    monkeypatch.setattr(measuring, "best_guess", failing)
     assert result_of(X, 0 * CLASSES, nn.Linear(6, 2), "dp_sgd").record.status == "ok"
 
 
 def test_record_show_run_and_results_say_it(tmp_path: Path) -> None:
-    task = bench.ArrayTask(
+    task = array_task(
         *("mine", (X[:400], 0 * CLASSES[:400]), nn.Linear(6, 2), (X[400:], CLASSES[400:])),
         public=True,
         learning_rate=0.3,
@@ -189,11 +186,6 @@ def test_record_show_run_and_results_say_it(tmp_path: Path) -> None:
     assert guess is not None
     assert record == result.record
     assert json.loads(record.to_json())["constant_guess"] == {"value": guess.value, "why": guess.why}
-    shown = " ".join(record_lines(record, None, "again"))
-    assert record.guess_line() in shown
-    assert record_json(record, None, "again")["constant_guess"]["value"] == guess.value
-    output = io.StringIO()
-    Console(file=output, width=200).print(run_table(result))
-    assert f"{guess.value:.2%}: this run is no better" in output.getvalue()
-    text = tables.to_text(read_results(tmp_path)[0], summarise=False)
+    assert f"{guess.value:.2%}: this run is no better" in repr(result)
+    text = to_text(read_results(tmp_path)[0], summarise=False)
     assert "1 run is no better than a constant guess: mine/dp_sgd/" in text

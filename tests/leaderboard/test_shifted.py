@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dphpo_bench.contract.further import SHIFTED
+from dphpo_bench.contract.metrics import SHIFTED
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.columns import to_csv
 from dphpo_bench.leaderboard.pages import to_html, to_markdown

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from dphpo_bench.base.engine_hash import engine_hash
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.files import engine_hash
 from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.leaderboard import recompute, submissions
 from dphpo_bench.leaderboard.requirements import RejectedError, check_risk

@@ -10,6 +10,7 @@ from torch import nn
 
 import dphpo_bench as bench
 from dphpo_bench.methods.adadp import distance
+from tests.own_task import array_task
 
 BUDGET = bench.PrivacyBudget(3.0, 1e-3)
 
@@ -17,7 +18,7 @@ BUDGET = bench.PrivacyBudget(3.0, 1e-3)
 def task(inputs: int = 4, steps: int = 40) -> bench.ArrayTask:
     x = torch.randn(64, inputs, generator=torch.Generator().manual_seed(0))
     options: dict[str, Any] = {"public": True, "batch_size": 16, "epochs": steps / 4}
-    return bench.ArrayTask(
+    return array_task(
         "toy", (x, (x[:, 0] > 0).long()), lambda: nn.Linear(inputs, 2), (x, (x[:, 0] > 0).long()), **options
     )
 

@@ -10,16 +10,15 @@ from dphpo_bench.contract import registry
 from dphpo_bench.harness.cache import Cache
 from dphpo_bench.testing import Blobs, MethodContract
 from dphpo_bench.testing.runs import DELTA, EPSILON
+from tests.touched import module, quick, skeleton, touched
 
 METHODS = sorted(registry.methods())
-# Each shares most of its code with another method: but for ε, and for its pinned run, its contract is slow.
-SLOW = {"dadaptation", "dog", "dowg", "dp_adam_wosm", "dp_hyper", "dp_hypo", "grid_composed", "grid_oracle_schedule"}
-SLOW |= {"hyfreedp_paper", "ldog", "liu_talwar", "mechanic", "nonprivate", "prodigy", "recommended", "replay"}
-SLOW |= {"schedule_free", "subsampled_tuning", "successive_halving"}
-SLOW |= {"disk", "doppler", "dp_adam_bc", "muon", "tail_average"}
+TOUCHED = touched("methods")
+ONE_OF_EACH = {"dp_sgd", "hyfreedp", "hyfreedp_paper", "linear_scaling", "objective_perturbation"}
+ONE_OF_EACH |= {"papernot_steinke", "prodigy", "propose_test", "random_search"}
 # Settings under which a method accounts differently from its default.
 VARIANTS = {
-    "liu_talwar": [{"accounting": "theorem"}, {"accounting": "rdp"}, {"threshold": "0.9"}],
+    "liu_talwar": [{"accounting": "rdp"}, {"threshold": "0.9"}],
     "papernot_steinke": [
         {"accounting": "rdp"},
         {"accounting": "layer_cake"},
@@ -47,16 +46,26 @@ def label(value: Any) -> str:
     return ",".join(f"{name}={text}" for name, text in value.items()) if isinstance(value, dict) else str(value)
 
 
-@pytest.fixture(  # by class, so that one method's tests follow one another
-    scope="class",
-    params=[pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in METHODS],
-)
+def test_each_skeleton_has_a_method_that_runs_its_contract() -> None:
+    skeletons = {name: skeleton(entry.cls, "dphpo_bench.methods") for name, entry in registry.methods().items()}
+    assert {skeletons[name] for name in ONE_OF_EACH} == set(skeletons.values())
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give the contract its methods, by class, so that the tests of one follow one another."""
+    if metafunc.cls is TestContract:
+        quickly = {name: name in ONE_OF_EACH or module(registry.methods()[name].cls) in TOUCHED for name in METHODS}
+        params = [quick(metafunc.config, name, quickly[name]) for name in METHODS]
+        metafunc.parametrize("method", params, indirect=True, scope="class")
+
+
+@pytest.fixture(scope="class")
 def method(request: pytest.FixtureRequest) -> bench.Method:
     return bench.make_method(request.param)
 
 
 class TestContract(MethodContract):
-    """Of every method at its defaults. What takes seconds for each of them is slow, as are the other ε."""
+    """Of methods at their defaults. What takes seconds for each of them is slow, as are the other ε."""
 
     epsilons: ClassVar[tuple[float, ...]] = (3.0,)
     tiny_epsilons: ClassVar[tuple[float, ...]] = (0.05,)
@@ -106,12 +115,12 @@ class ContractOfOneEpsilon(MethodContract):
     ("name", "options"),
     [
         pytest.param(name, options, marks=pytest.mark.slow if label(options) in SLOW_VARIANTS else ())
-        for name, options in [*((name, {}) for name in sorted(SLOW)), *ALL]
+        for name, options in ALL
     ],
     ids=label,
 )
 def test_a_variant_costs_what_it_may(name: str, options: dict[str, str]) -> None:
-    """What the contract says about ε: of methods whose contract is slow, and where one accounts otherwise."""
+    """What the contract says about ε, where a method accounts otherwise than by default."""
     contract, method = ContractOfOneEpsilon(), bench.make_method(name, options)
     contract.test_releases_cost_no_more_than_the_plan_and_the_plan_no_more_than_the_budget(method)
 

@@ -13,7 +13,7 @@ from dphpo_bench.methods.dowg import DoWG
 from dphpo_bench.methods.ldog import LDoG
 from dphpo_bench.methods.mechanic import Mechanic
 from dphpo_bench.methods.schedule_free import ScheduleFree
-from dphpo_bench.training.averaging import WeightAverage
+from dphpo_bench.training.optimizers import WeightAverage
 from tests.conftest import TinyTask, session_on
 
 STARTS = (torch.tensor([[1.0, -2.0], [0.5, 0.0]]), torch.tensor([0.0, 0.25]))

@@ -14,6 +14,7 @@ from torch import nn
 import dphpo_bench as bench
 from dphpo_bench.methods.muon import hidden_matrices
 from tests.conftest import session_on
+from tests.own_task import array_task
 
 BUDGET = bench.PrivacyBudget(3.0, 1e-3)
 NEIGHBOURS = ("disk", "doppler", "dp_adam_bc", "muon", "tail_average")
@@ -25,7 +26,7 @@ def task(network: Callable[[], nn.Module], inputs: int = 1, steps: int = 4, **op
     """64 records, two classes, batches of 16."""
     x = torch.randn(64, inputs, generator=torch.Generator().manual_seed(0))
     records = (x, (x[:, 0] > 0).long())
-    return bench.ArrayTask("toy", records, network, records, public=True, batch_size=16, epochs=steps / 4, **options)
+    return array_task("toy", records, network, records, public=True, batch_size=16, epochs=steps / 4, **options)
 
 
 def flat(tensors: Sequence[torch.Tensor]) -> Weights:

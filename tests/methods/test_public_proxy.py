@@ -23,6 +23,7 @@ from dphpo_bench.testing.runs import Bench
 from dphpo_bench.training.randomness import Streams
 from dphpo_bench.training.structure import weights_hash
 from tests.conftest import TinyTask, session_on
+from tests.own_task import array_task
 
 SOURCE = bench.DataSource.resolve()
 BUDGET = bench.PrivacyBudget(3, 1e-4)
@@ -127,8 +128,8 @@ def test_digits_are_no_sibling_of_digits() -> None:
 
 def test_equal_rows_of_a_coarse_table_are_no_shared_records() -> None:
     rows, labels = torch.randint(2, (200, 3)).float(), torch.randint(2, (200,))
-    public = bench.ArrayTask("public", (rows.flip(0), labels), nn.Linear(3, 2), public=True)
-    task = bench.ArrayTask("mine", (rows, labels), nn.Linear(3, 2), public=True, sibling=public, epochs=2)
+    public = array_task("public", (rows.flip(0), labels), nn.Linear(3, 2), public=True)
+    task = array_task("mine", (rows, labels), nn.Linear(3, 2), public=True, sibling=public, epochs=2)
     assert bench.run(PublicProxy(points=2), task, BUDGET, seed=0).record.status == "ok"
 
 
@@ -139,8 +140,8 @@ class TestPrivateRecords:
         generator = torch.Generator().manual_seed(1)
         rows, labels = torch.randn(700, 5, generator=generator), torch.randint(3, (700,), generator=generator)
         others = rows[300 - shared : 700 - shared], labels[:400]
-        public = bench.ArrayTask("last", others, nn.Linear(5, 3), public=True)
-        return bench.ArrayTask("mine", (rows[:300], labels[:300]), nn.Linear(5, 3), sibling=public, epochs=3)
+        public = array_task("last", others, nn.Linear(5, 3), public=True)
+        return array_task("mine", (rows[:300], labels[:300]), nn.Linear(5, 3), sibling=public, epochs=3)
 
     def test_one_run_is_counted(self, tmp_path: Path) -> None:
         result = bench.run(PublicProxy(points=2), self.task(0), BUDGET, results_dir=tmp_path)

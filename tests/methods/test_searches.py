@@ -186,11 +186,11 @@ def test_accountings_of_one_search(tiny_task) -> None:
     facts, budget = bench.make_task("cifar10").facts, bench.PrivacyBudget(1, 1e-5)
     noise = [
         LiuTalwar(accounting=name).plan(facts, budget).parameters.training.noise_multiplier
-        for name in ("theorem", "rdp", "layer_cake", "tightest")
+        for name in ("rdp", "layer_cake", "tightest")
     ]
     assert noise == sorted(noise, reverse=True)
-    assert noise[0] > 1.5 * noise[2]
-    assert noise[2] == noise[3]
+    assert noise[0] > 1.1 * noise[1]
+    assert noise[1] == noise[2]
 
 
 @pytest.mark.parametrize(

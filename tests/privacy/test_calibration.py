@@ -73,8 +73,6 @@ class TestCalibrate:
         ("accountant", "event"),
         [
             ("layer_cake", lambda s: compose(best_of(sgd(0.02, 500)(s), geometric(10)), sgd(0.02, 500)(s))),
-            ("liu_talwar", lambda s: best_of(sgd(0.02, 500)(s), CappedGeometric(10, 130))),
-            ("liu_talwar", lambda s: threshold_search(sgd(0.02, 500)(s), 0.1)),
             (None, lambda s: threshold_search(sgd(0.02, 500)(s), 0.1)),
         ],
     )
@@ -90,7 +88,7 @@ class TestCalibrate:
             (lambda s: best_of(sgd(0.02, 500)(s), geometric(10)), "layer_cake", ("profile", "rdp")),
             (lambda s: best_of(sgd(0.02, 500)(s), Binomial(4, 8)), "layer_cake", ("profile",)),
             (lambda s: best_of(sgd(0.02, 500)(s), geometric(10), 0.95, 1.05), "profile", ("rdp",)),
-            (lambda s: best_of(gaussian(s), CappedGeometric(10, 130)), "layer_cake", ("liu_talwar",)),
+            (lambda s: best_of(gaussian(s), CappedGeometric(10, 130)), "layer_cake", ()),
         ],
     )
     def test_the_default_is_the_tightest(

@@ -12,7 +12,7 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.privacy.event_rules import exposures, multiset
 from dphpo_bench.privacy.events import gaussian, on_part, poisson_sampled, repeat
 from dphpo_bench.privacy.holdout import cyclic, holdout_name, is_part
-from dphpo_bench.training.banded_noise import BandedNoise
+from dphpo_bench.training.noise import BandedNoise
 
 DELTA = 1e-5
 

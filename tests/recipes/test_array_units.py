@@ -13,8 +13,6 @@ from torch.utils.data import TensorDataset
 import dphpo_bench as bench
 from dphpo_bench.audit.canaries import SETUPS
 from dphpo_bench.base.errors import DataError, InvalidValueError
-from dphpo_bench.cli.run_tables import plan_json, plan_tables, run_table
-from dphpo_bench.cli.show_tables import record_lines
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.loading import records_digest
 from dphpo_bench.harness.plan import plan, warn_of_budget
@@ -22,6 +20,7 @@ from dphpo_bench.recipes.array_task import ArrayTask
 from dphpo_bench.testing.small_tasks import Excerpt
 from dphpo_bench.training.randomness import Streams
 from tests.conftest import TinyTask
+from tests.own_task import array_task
 
 N, PATIENTS = 400, 100
 RANDOM = np.random.default_rng(0)
@@ -36,7 +35,7 @@ BUDGET = bench.PrivacyBudget(3, 1e-3)
 
 def make(unit: Any = NAMES, **changes: Any) -> ArrayTask:
     arguments: dict[str, Any] = {"name": "visits", "train": (X, Y), "model": nn.Linear(4, 2), "unit": unit, **changes}
-    return ArrayTask(**arguments)
+    return array_task(**arguments)
 
 
 def groups(units: Any) -> set[frozenset[int]]:
@@ -127,7 +126,6 @@ METHODS = [
 ]
 SHORT: dict[str, dict[str, Any]] = {
     "linear_scaling": {"runs": 2, "steps": 5},
-    "liu_talwar": {"accounting": "theorem"},
     "nonprivate": {"epochs": 1},
     "propose_test": {"candidates": 4},
     "subsampled_tuning": {"accounting": "profile", "mean": 2},
@@ -166,14 +164,13 @@ def test_plan_run_and_show_name_the_unit() -> None:
 
     task = make("patient", train=frame())
     checked = plan("dp_sgd", task, BUDGET)
-    assert plan_json(checked)["unit"] == "patient"
+    assert checked.to_json()["unit"] == "patient"
     line = f"patient, N = {N_UNITS}, each with all its records"
-    assert line in text(plan_tables(checked)[0])
+    assert line in repr(checked)
     result = bench.run(
         "dp_sgd", task, BUDGET, seed=None, execution=bench.ExecutionOptions(source=SOURCE), results_dir=None
     )
-    assert line in text(run_table(result))
-    assert "Protected unit: patient, each with all its records" in [*record_lines(result.record, None, "")]
+    assert line in repr(result)
     with pytest.warns(UserWarning, match=r"publishing a unit \(patient\)"):
         warn_of_budget(bench.PrivacyBudget(3, 0.1), task.facts.n_records, task.facts.unit)
 

@@ -23,6 +23,7 @@ from dphpo_bench.session.access import generator_of_variants
 from dphpo_bench.testing.small_tasks import Excerpt
 from dphpo_bench.training.randomness import Streams
 from tests.conftest import asking, session_on
+from tests.own_task import array_task
 
 N = 90
 PICTURES = torch.rand(N, 1, 6, 6, generator=torch.Generator().manual_seed(0))
@@ -38,7 +39,7 @@ def network() -> nn.Module:
 
 def make(augment: Any = BOTH, **changes: Any) -> ArrayTask:
     arguments: dict[str, Any] = {"train": (PICTURES, LABELS), "model": network, "epochs": 2, "public": True, **changes}
-    return ArrayTask("pictures", augment=augment, **arguments)
+    return array_task("pictures", augment=augment, **arguments)
 
 
 def run(task: bench.Task, method: str | bench.Method = "dp_sgd", seed: int | None = 0, **options: Any) -> Any:

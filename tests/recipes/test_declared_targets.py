@@ -16,6 +16,7 @@ from dphpo_bench.metrics import ACCURACY, BALANCED_ACCURACY, F1, ROC_AUC
 from dphpo_bench.recipes.array_task import ArrayTask
 from dphpo_bench.training.losses import READY, cross_entropy, one_minus_error, squared_error
 from dphpo_bench.training.rare_classes import ClassWeighted, balanced_probability, balanced_right
+from tests.own_task import array_task
 
 X = np.random.default_rng(0).normal(size=(100, 5))
 RARE = (np.arange(100) % 14 == 0).astype(int)
@@ -26,7 +27,7 @@ LABELS = torch.tensor(RARE)
 
 def make(**changes: Any) -> ArrayTask:
     arguments: dict[str, Any] = {"name": "rare", "train": (X, RARE), "model": nn.Linear(5, 2), **changes}
-    return ArrayTask(**arguments)
+    return array_task(**arguments)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,7 @@ def test_a_search_prefers_what_finds_the_rare_class() -> None:
     space = {"learning_rate": CategoricalDistribution((1e-6, 0.3))}
     rates = []
     for declared in ({}, {"class_shares": (0.9, 0.1), "class_weights": "balanced"}):
-        task = ArrayTask(
+        task = array_task(
             *("rare", (inputs, labels), nn.Linear(2, 2), (inputs, labels)),
             **{"metrics": [BALANCED_ACCURACY], "search_space": space, "public": True, "batch_size": 1000, **declared},
         )
@@ -163,12 +164,10 @@ def test_a_regression_learns_scaled_targets_and_speaks_in_the_callers_units(colu
 
 
 def test_constants_may_be_numbers_of_numpy() -> None:
-    shares = bench.ArrayTask(
-        "t", (np.zeros((20, 3)), np.arange(20) % 2), nn.Linear(3, 2), class_shares=np.array([0.9, 0.1])
-    )
+    shares = array_task("t", (np.zeros((20, 3)), np.arange(20) % 2), nn.Linear(3, 2), class_shares=np.array([0.9, 0.1]))
     assert shares.facts.class_shares == (0.9, 0.1)
     for scale in ((np.float32(3), np.int64(2)), np.array([3.0, 2.0])):
-        task = bench.ArrayTask(
+        task = array_task(
             "t", (np.zeros((20, 3)), np.arange(20.0)), nn.Linear(3, 1), kind="regression", target_scale=scale
         )
         assert task.target_scale is not None
@@ -177,7 +176,7 @@ def test_constants_may_be_numbers_of_numpy() -> None:
 
 def test_a_scale_that_float32_cannot_hold_is_refused_without_talk_of_logarithms() -> None:
     with pytest.raises(InvalidValueError, match="that float32 holds once scaled, got others"):
-        bench.ArrayTask(
+        array_task(
             "t",
             (np.zeros((20, 3)), np.arange(20.0)),
             nn.Linear(3, 1),

@@ -10,10 +10,10 @@ import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.engine import GradientEngine
+from dphpo_bench.training.gradients import VmapEngine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.losses import IGNORED, token_cross_entropy
 from dphpo_bench.training.structure import structure_hash
-from dphpo_bench.training.vmap import VmapEngine
 from dphpo_bench.zoo.language_models import TestTexts
 from dphpo_bench.zoo.networks import Which
 from dphpo_bench.zoo.published import Gpt2

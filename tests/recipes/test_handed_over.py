@@ -1,9 +1,8 @@
-"""What people have at hand is used as it is meant, or refused with the line of code that helps."""
+"""What people have at hand is used as it is meant, or refused with a line."""
 
 import functools
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,19 +11,19 @@ import pyarrow
 import pytest
 import torch
 from opacus import GradSampleModule, PrivacyEngine  # type: ignore[import-untyped]
-from opacus.optimizers import DPOptimizer  # type: ignore[import-untyped]
 from opacus.validators import ModuleValidator  # type: ignore[import-untyped]
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.recipes.array_task import ArrayTask
 from dphpo_bench.training.functional import copied
+from tests.own_task import array_task
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of torch and Opacus, about themselves
 lightning = pytest.importorskip("lightning")
@@ -39,7 +38,9 @@ PER_RECORD = nn.CrossEntropyLoss(reduction="none")
 
 
 def task(**changes: Any) -> ArrayTask:
-    return ArrayTask(**{"name": "t", "train": (X, Y), "model": nn.Linear(4, 2), "epochs": 1, "public": True, **changes})
+    return array_task(
+        **{"name": "t", "train": (X, Y), "model": nn.Linear(4, 2), "epochs": 1, "public": True, **changes}
+    )
 
 
 def refused(call: Callable[[], Any]) -> str:
@@ -77,22 +78,9 @@ class TwoParts(Lit):
         self.second = nn.Linear(2, 2)
 
 
-class Records(lightning.LightningDataModule):  # type: ignore[misc, name-defined]
-    def train_dataloader(self) -> Any:
-        return DataLoader(PAIRS, 8)
-
-
 class Stream(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         return iter(PAIRS)
-
-
-class Pictures(Dataset[Any]):
-    def __len__(self) -> int:
-        return 3
-
-    def __getitem__(self, index: int) -> Any:
-        return PICTURE, index % 2
 
 
 class LossOfLabels(nn.Module):
@@ -115,16 +103,8 @@ class Arc(nn.Module):
         return (outputs - self.centres[targets]).square().sum(1)
 
 
-def stranger(library: str, name: str, **parts: Any) -> Any:
-    """Return an object of a class of this name in a library that need not be installed."""
-    return type(name, (), {"__module__": f"{library}.inner", **parts})()
-
-
 def pictures(norm: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 4, 3), norm, nn.Flatten(), nn.Linear(16, 2))
-
-
-PICTURE = stranger("PIL", "Image", __eq__=lambda *_: True)
 
 
 def frozen() -> nn.Module:
@@ -135,47 +115,22 @@ def sgd(rate: float = 0.25) -> torch.optim.Optimizer:
     return torch.optim.SGD(NETWORK.parameters(), lr=rate)
 
 
-def of_opacus() -> DPOptimizer:
-    return DPOptimizer(sgd(), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=8)
-
-
 def hooked() -> nn.Module:
     model = GradSampleModule(nn.Linear(4, 2))
     return model._module  # type: ignore[no-any-return]
 
 
-def quantised_in_part() -> nn.Module:
-    layers = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2))
-    return torch.ao.quantization.quantize_dynamic(layers, {nn.Linear})  # type: ignore[no-any-return, no-untyped-call]
-
-
-LOADER = r"Pass the records, train=loader.dataset"
-ZIPPED = r"tuple\(zip\(\*records\)\)"
-NO_TRAINER = "The method trains"
-ESTIMATORS = "PrivateClassifier and PrivateRegressor"
 WEIGHTS = 'class_weights="balanced" with class_shares='
 
 REFUSED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     # Records
-    "loader": (lambda: {"train": DataLoader(PAIRS, 8)}, rf"train to be .*, got DataLoader\. .*{LOADER}"),
-    "loader as test": (lambda: {"test": DataLoader(PAIRS, 8)}, "Expected test .*Pass the records, test=loader.dataset"),
-    "loader in a pair": (lambda: {"train": (DataLoader(PAIRS, 8), Y)}, LOADER),
-    "loader with columns": (lambda: {"train": DataLoader(PAIRS, 8), "columns": {"a": bench.Number(0, 1)}}, LOADER),
-    "loader as model": (lambda: {"model": DataLoader(PAIRS, 8)}, LOADER),
-    "data module": (lambda: {"train": Records()}, r"train=datamodule.train_dataloader\(\).dataset"),
-    "stream": (lambda: {"train": Stream()}, f"got Stream.*{ZIPPED}"),
-    "iterator": (lambda: {"train": iter(PAIRS)}, f"can be read once.*{ZIPPED}"),
-    "generator": (lambda: {"train": (pair for pair in PAIRS)}, f"can be read once.*{ZIPPED}"),
-    "zip": (lambda: {"train": zip(X, Y, strict=True)}, f"can be read once.*{ZIPPED}"),
-    "list of pairs": (lambda: {"train": list(PAIRS)}, ZIPPED),
-    "splits of datasets": (lambda: {"train": stranger("datasets", "DatasetDict")}, r'train=dataset\["train"\]'),
-    "stream of datasets": (lambda: {"train": stranger("datasets", "IterableDataset")}, r"Dataset.from_list\(list"),
-    "tensorflow": (lambda: {"train": stranger("tensorflow", "DatasetV2")}, "as_numpy_iterator"),
-    "loader of accelerate": (lambda: {"train": stranger("accelerate", "DataLoaderAdapter")}, LOADER),
-    "dataset in a pair": (lambda: {"train": (TensorDataset(X), Y)}, "got TensorDataset. .*comes alone: train=dataset"),
-    "three parts": (lambda: {"train": TensorDataset(X, X, Y)}, "got items of 3 parts. Several inputs have names"),
-    "pictures": (lambda: {"train": Pictures()}, r"got a Image\. Turn pictures into numbers, .* / 255\."),
-    "swapped": (lambda: {"train": NETWORK, "model": (X, Y)}, r"got tuple\. The data come before it"),
+    "loader": (lambda: {"train": DataLoader(PAIRS, 8)}, "train to be .*, got a DataLoader.*loader.dataset"),
+    "loader in a pair": (lambda: {"train": (DataLoader(PAIRS, 8), Y)}, "got a DataLoader"),
+    "stream": (lambda: {"train": Stream()}, "a Dataset with a length .*got a Stream"),
+    "list of pairs": (lambda: {"train": list(PAIRS)}, r"tuple\(zip\(\*records\)\)"),
+    "dataset in a pair": (lambda: {"train": (TensorDataset(X), Y)}, "got a Dataset, which comes alone"),
+    "three parts": (lambda: {"train": TensorDataset(X, X, Y)}, "with one shape for all records"),
+    "swapped": (lambda: {"train": NETWORK, "model": (X, Y)}, "got a tuple. The data come before it"),
     # Networks
     "LightningModule": (
         lambda: {"model": Lit()},
@@ -186,14 +141,6 @@ REFUSED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "GradSampleModule": (lambda: {"model": GradSampleModule(nn.Linear(4, 2))}, r"model\.to_standard_module\(\)"),
     "GradSampleModule, made": (lambda: {"model": lambda: GradSampleModule(nn.Linear(4, 2))}, r"to_standard_module\(\)"),
     "module with hooks of Opacus": (lambda: {"model": hooked()}, r"to_standard_module\(\), or hooks\.cleanup\(\)"),
-    "DataParallel": (lambda: {"model": nn.DataParallel(nn.Linear(4, 2))}, r"it wraps: model\.module"),
-    "DDP": (lambda: {"model": stranger("torch", "DistributedDataParallel")}, r"it wraps: model\.module"),
-    "FSDP": (lambda: {"model": stranger("torch", "FullyShardedDataParallel")}, r"it wraps: model\.module"),
-    "state_dict": (lambda: {"model": NETWORK.state_dict()}, r"model\.load_state_dict\(weights\).*pretrained=True"),
-    "quantised layers": (
-        lambda: {"model": quantised_in_part()},
-        r"'0' \(Linear\) has integers .* before it was quantis",
-    ),
     "half precision": (lambda: {"model": nn.Linear(4, 2).half()}, r"model\.float\(\)"),
     "all frozen": (lambda: {"model": frozen(), "pretrained": True}, r"got all frozen.*requires_grad_\(True\)"),
     "BatchNorm": (
@@ -204,26 +151,12 @@ REFUSED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         lambda: {"train": (PICTURES, Y), "model": pictures(nn.BatchNorm2d(4))},
         r"'1' \(BatchNorm2d\).*GroupNorm, as ModuleValidator\.fix\(model\) of Opacus",
     ),
-    "loss of labels": (lambda: {"model": LossOfLabels()}, "'labels'.*no labels: losses= makes losses"),
+    "loss of labels": (lambda: {"model": LossOfLabels()}, "TypeError: .*'labels'"),
     # What trains or fits
-    "Pipeline": (lambda: {"model": make_pipeline(StandardScaler(), LogisticRegression())}, ESTIMATORS),
-    "estimator's class": (lambda: {"model": LogisticRegression}, ESTIMATORS),
-    "PrivacyEngine": (lambda: {"model": PrivacyEngine()}, "The method adds the noise"),
-    "Trainer": (lambda: {"model": stranger("transformers", "Trainer")}, f"{NO_TRAINER}.*trainer.model"),
-    "Trainer of lightning": (lambda: {"model": stranger("lightning", "Trainer")}, NO_TRAINER),
-    "TrainingArguments": (lambda: {"model": object.__new__(transformers.TrainingArguments)}, "epochs=, learning_rate="),
-    "optimizer": (lambda: {"optimizer": sgd()}, "got SGD. Write optimizer='SGD', learning_rate=0.25; no other setting"),
-    "optimizer of Opacus": (lambda: {"optimizer": of_opacus()}, "got DPOptimizer. Write optimizer='SGD', .*=0.25"),
-    "optimizer in another": (
-        lambda: {"optimizer": stranger("torch", "Optimizer", optimizer=sgd())},
-        "Write optimizer='SGD', learning_rate=0.25",
-    ),
-    "Accelerator": (lambda: {"model": stranger("accelerate", "Accelerator")}, NO_TRAINER),
-    "schedule as rate": (
-        lambda: {"learning_rate": torch.optim.lr_scheduler.StepLR(sgd(), 3)},
-        "got StepLR. A run's learning rate has no schedule",
-    ),
-    "schedule": (lambda: {"optimizer": torch.optim.lr_scheduler.ReduceLROnPlateau(sgd())}, "has no schedule"),
+    "Pipeline": (lambda: {"model": make_pipeline(StandardScaler(), LogisticRegression())}, "got a Pipeline"),
+    "estimator's class": (lambda: {"model": LogisticRegression}, "got a LogisticRegression"),
+    "optimizer": (lambda: {"optimizer": sgd()}, "Expected optimizer to be a text, got SGD"),
+    "schedule as rate": (lambda: {"learning_rate": torch.optim.lr_scheduler.StepLR(sgd(), 3)}, "got .*StepLR"),
     # Measures
     "mean loss": (lambda: {"losses": nn.CrossEntropyLoss()}, r"='mean' .*Write CrossEntropyLoss\(reduction=\"none\"\)"),
     "sum loss": (lambda: {"losses": nn.CrossEntropyLoss(reduction="sum")}, "reduction='sum' over a batch"),
@@ -252,35 +185,15 @@ REFUSED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         f"without pos_weight=.*{WEIGHTS}",
     ),
     "losses with weights": (lambda: {"losses": Arc()}, "Put them into the model"),
-    "broadcast": (
-        lambda: {
-            "train": (X, X[:, 0]),
-            "model": nn.Linear(4, 1),
-            "kind": "regression",
-            "losses": nn.MSELoss(reduction="none"),
-        },
-        r"got \(1, 1\).*outputs\.squeeze\(1\)",
-    ),
-    "several values": (
-        lambda: {
-            "train": (X, X[:, :3]),
-            "model": nn.Linear(4, 3),
-            "kind": "regression",
-            "losses": nn.MSELoss(reduction="none"),
-        },
-        r"got \(1, 3\).*loss\.flatten\(1\)\.mean\(1\)",
-    ),
     "other shapes": (
         lambda: {"losses": nn.BCEWithLogitsLoss(reduction="none"), "kind": "binary", "model": nn.Linear(4, 1)},
         r"It gets outputs float32 \(n, 1\) and targets float32 \(n,\)",
     ),
     "mean score": (lambda: {"scores": lambda o, t: (o.argmax(1) == t).float().mean()}, r"one score .*got \(\)\."),
-    "loss of Opacus": (
-        lambda: {"losses": stranger("opacus", "DPLossFastGradientClipping", __call__=len)},
-        "Pass the plain loss of each record",
+    "function as metric": (
+        lambda: {"metrics": [len]},
+        r"got a builtin_function.*Metric\(\"name\", True, f",
     ),
-    "function as metric": (lambda: {"metrics": [len]}, r"got builtin_function_or_method. .*Metric\(\"name\", True, f"),
-    "metric of torchmetrics": (lambda: {"metrics": [stranger("torchmetrics", "Metric")]}, r"Metric\(\"name\", True"),
 }
 
 
@@ -310,7 +223,7 @@ def test_lines_help() -> None:
         task(model=model)
     task(train=(PICTURES, Y), model=ModuleValidator.fix(pictures(nn.BatchNorm2d(4))))
     task(model=nn.Sequential(nn.Linear(4, 8), nn.GroupNorm(1, 8), nn.Linear(8, 2)))
-    for train in (loader.dataset, tuple(zip(*PAIRS, strict=True)), Records().train_dataloader().dataset):
+    for train in (loader.dataset, tuple(zip(*PAIRS, strict=True))):
         named = task(train=train).load_train(None).named()  # type: ignore[arg-type]
         assert torch.equal(named["inputs"], X)
         assert torch.equal(named["targets"], Y)
@@ -392,40 +305,3 @@ def test_a_dataset_of_hugging_face_is_a_table_or_inputs_by_name() -> None:
     declared = {name: bench.Number(typical=0, spread=1) for name in "abcd"}
     encoded = task(train=Columns(numbers), columns=declared).load_train(None).named()["inputs"]  # type: ignore[arg-type]
     assert torch.allclose(encoded, X)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: bench.compare(["dp_sgd"], DataLoader(PAIRS, 8), [1]), rf"such as ArrayTask\(.*{LOADER}"),  # type: ignore[arg-type]
-        (lambda: bench.compare(["dp_sgd"], (X, Y), [1]), r"such as ArrayTask\(name, .*, got tuple\."),  # type: ignore[arg-type]
-        (lambda: bench.compare([PrivacyEngine()], "digits", [1]), "The method adds the noise"),
-        (lambda: bench.run("dp_sgd", LogisticRegression(), bench.PrivacyBudget(1, 1e-3)), ESTIMATORS),
-        (lambda: bench.run(sgd(), task(), bench.PrivacyBudget(1, 1e-3)), "got SGD"),  # type: ignore[arg-type]
-    ],
-)
-def test_runs_and_comparisons_say_what_a_task_is(call: Callable[[], Any], message: str) -> None:
-    text = refused(call)
-    assert re.search(message, text), text
-
-
-@pytest.mark.parametrize(
-    ("changes", "data", "message"),
-    [
-        ({"network": Lit()}, None, r"Pass module\.net"),
-        ({"network": LogisticRegression()}, None, ESTIMATORS),
-        ({"network": torch.optim.SGD}, None, "Write optimizer='SGD'"),
-        ({"optimizer": sgd()}, None, "Write optimizer='SGD', learning_rate=0.25"),
-        ({}, (DataLoader(PAIRS, 8), None), "X and y as arrays or frames, got DataLoader"),
-        ({}, (DataLoader(PAIRS, 8), Y.numpy()), "X and y as arrays or frames, got DataLoader"),
-        ({}, (PAIRS, Y.numpy()), r"got TensorDataset\. X, y = zip\(\*dataset\)"),
-        ({}, (iter(X), Y.numpy()), "can be read once"),
-    ],
-)
-def test_estimators_say_the_same(changes: dict[str, Any], data: Any, message: str, tmp_path: Path) -> None:
-    X_, y = (X.numpy(), Y.numpy()) if data is None else data
-    declared = {"epsilon": 3, "name": "t", "results_dir": tmp_path, "public": True, **changes}
-    text = refused(lambda: bench.PrivateClassifier(classes=(0, 1), **declared).fit(X_, y))
-    assert re.search(message, text), text
-    if data is not None:
-        assert re.search(message, refused(lambda: bench.PrivateRegressor(target_scale=(0, 1), **declared).fit(X_, y)))

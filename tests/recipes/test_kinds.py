@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import dphpo_bench as bench
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.training.losses import IGNORED
+from tests.own_task import array_task
 
 BUDGET = bench.PrivacyBudget(8.0, 1e-4)
 SOURCE = DataSource.resolve("unused", "unused")
@@ -23,7 +24,7 @@ LENGTH = 16
 
 def seeded(*arguments: Any, **options: Any) -> bench.ArrayTask:
     """A task whose data are public, so that its runs may be seeded."""
-    return bench.ArrayTask(*arguments, public=True, **options)
+    return array_task(*arguments, public=True, **options)
 
 
 def diabetes() -> bench.ArrayTask:

@@ -14,6 +14,7 @@ from torch.utils.data import TensorDataset
 import dphpo_bench as bench
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.recipes.array_task import ArrayTask
+from tests.own_task import array_task
 from tests.training.test_in_place import Centred, greedy
 
 SOURCE = DataSource.resolve("unused", "unused")
@@ -59,7 +60,7 @@ def test_what_is_given_is_copied(form: str, kind: str) -> None:
     x, y = arrays()
     own = {"losses": bench.losses.cross_entropy, "kind": "own"} if kind == "own" else {}
     data = test = FORMS[form](x, y)
-    task = ArrayTask("mine", data, Centred(in_place=False), test, **own)
+    task = array_task("mine", data, Centred(in_place=False), test, **own)
     before = [copy.deepcopy(records) for records in (task.load_train(SOURCE), task.load_test(SOURCE))]
     x[:], y[:] = 0, 0  # which all the forms share
     for records, theirs in zip((task.load_train(SOURCE), task.load_test(SOURCE)), before, strict=True):
@@ -87,7 +88,7 @@ METRICS = (
 def written(in_place: bool, batch_size: int, losses: Any = bench.losses.cross_entropy) -> tuple[ArrayTask, Any]:
     data = arrays()
     rule = greedy if in_place else lambda values: values
-    task = ArrayTask(
+    task = array_task(
         "mine",
         data,
         Centred(in_place),

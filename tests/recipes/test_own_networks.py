@@ -18,6 +18,7 @@ from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.functional import copied
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.own_model import OwnModel
+from tests.own_task import array_task
 from tests.training.models import flat, relative_error
 
 N, CLASSES = 30, 3
@@ -223,21 +224,16 @@ REFUSED: dict[str, tuple[str, Callable[[], Any], str]] = {
     "spectral_norm, old": (
         "numbers",
         lambda: net(nn.utils.spectral_norm(nn.Linear(12, 10))),
-        r"'0' \(Linear\) .* Use weight_norm",
+        "'0.weight_u' changes when it is used",
     ),
-    "spectral_norm, new": (
-        "numbers",
-        lambda: net(parametrizations.spectral_norm(nn.Linear(12, 10))),
-        r"'0.parametrizations.*matrix_norm",
-    ),
-    "sparse": ("words", lambda: texts(nn.EmbeddingBag(20, 8, sparse=True)), r"'0' \(EmbeddingBag\) .* without sparse"),
+    "sparse": ("words", lambda: texts(nn.EmbeddingBag(20, 8, sparse=True)), "not implemented for sparse"),
     "max_norm": (
         "words",
         lambda: texts(nn.Sequential(nn.Embedding(20, 8, max_norm=1.0), Mean())),
         r"'0.0' \(Embedding\) .* without",
     ),
-    "lazy": ("numbers", lambda: net(nn.LazyLinear(10)), r"'0' \(LazyLinear\) .* Call the model once"),
-    "meta": ("numbers", lambda: net(nn.Linear(12, 10)).to("meta"), r"'0' \(Linear\) .* device meta"),
+    "lazy": ("numbers", lambda: net(nn.LazyLinear(10)), "know their shapes"),
+    "meta": ("numbers", lambda: net(nn.Linear(12, 10)).to("meta"), "out of meta tensor"),
     "BatchNorm": (
         "numbers",
         lambda: net(nn.Sequential(nn.Linear(12, 10), nn.BatchNorm1d(10))),
@@ -256,7 +252,6 @@ REFUSED: dict[str, tuple[str, Callable[[], Any], str]] = {
     ),
     "bfloat16": ("numbers", lambda: net(nn.Linear(12, 10)).bfloat16(), r"bfloat16 in '0.weight'.* model.float\(\)"),
     "float16": ("numbers", lambda: net(nn.Linear(12, 10)).half(), r"float16 in '0.weight'.* model.float\(\)"),
-    "two types": ("numbers", lambda: net(nn.Linear(12, 10).double()), r"in '2' \(Linear\): .* model.float\(\)"),
     "a counter": (
         "numbers",
         lambda: Calls(counts, seen=torch.zeros(()), layers=net(nn.Linear(12, 10))),
@@ -270,16 +265,15 @@ REFUSED: dict[str, tuple[str, Callable[[], Any], str]] = {
         "called 'logits'; got out",
     ),
     "a hook": ("numbers", with_hook, "without hooks, .*; 0 has one. Remove it"),
-    "DataParallel": ("numbers", lambda: nn.DataParallel(net(nn.Linear(12, 10))), "got DataParallel.* model.module"),
     "quantised": (
         "numbers",
         lambda: torch.ao.quantization.quantize_dynamic(net(nn.Linear(12, 10)), {nn.Linear}),
-        "with weights to train, .* before it was quantised",
+        "with weights to train, .* a quantised model as it was",
     ),
     "batches of 16": (
         "numbers",
         lambda: Calls(lambda m, x: m.b(m.a(x).view(16, -1)), a=nn.Linear(12, 10), b=nn.Linear(10, 3)),
-        "in Calls: shape .* takes any number of records",
+        "shape .* takes any number of records",
     ),
     "detached": (
         "numbers",
@@ -291,28 +285,13 @@ REFUSED: dict[str, tuple[str, Callable[[], Any], str]] = {
         lambda: Calls(lambda m, x: m.b(m.a(x).squeeze()), a=nn.Linear(12, 10), b=nn.Linear(10, 3)),
         r"Expected model outputs of shape \(1, n_classes",
     ),
-    "another width": ("numbers", lambda: net(nn.Linear(13, 10)), r"in '0' \(Linear\): mat1 .* takes 13 numbers"),
-    "channels last": (
-        "channels last",
-        lambda: pooled(nn.Conv2d(3, 4, 3), width=4),
-        r"'0' \(Conv2d\).*Channels last\? permute\(0, 3, 1, 2\)",
-    ),
-    "no channels": (
-        "grey",
-        lambda: pooled(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3), width=4),
-        r"channels missing\? inputs\[:, None\]",
-    ),
-    "numbers as ids": (
-        "numbers",
-        lambda: nn.Sequential(nn.Embedding(20, 8), Mean(), nn.Linear(8, 3)),
-        r"'0' \(Embedding\).*as integers",
-    ),
+    "another width": ("numbers", lambda: net(nn.Linear(13, 10)), r"shape \(1, 12\): RuntimeError: mat1"),
     "a function that raises": ("numbers", lambda: nn.Linear(-1, 3), "Cannot make a model of .* Pass a module"),
 }
 
 
 def task_of(inputs: str, make: Callable[[], Any], **options: Any) -> bench.ArrayTask:
-    return bench.ArrayTask("own", (INPUTS[inputs], TARGETS), make, batch_size=10, epochs=1, public=True, **options)
+    return array_task("own", (INPUTS[inputs], TARGETS), make, batch_size=10, epochs=1, public=True, **options)
 
 
 def by_loop(model: nn.Module, inputs: Tensor, bound: float) -> list[Tensor]:
@@ -487,12 +466,6 @@ def test_a_plug_ins_model_that_raises_is_refused_in_a_line() -> None:
             model = super().build_model()
             return nn.Sequential(model, nn.Linear(99, 3))
 
-    class Raises(Blobs):
-        def build_model(self) -> nn.Module:
-            raise RuntimeError("no weights\nat all")
-
-    for task, message in ((Fails(), r"in '1' \(Linear\): mat1 and mat2"), (Raises(), "builds no model .*no weights")):
-        with pytest.raises(bench.errors.DphpoBenchError) as caught:
-            bench.run("dp_sgd", task, bench.PrivacyBudget(3.0, 1e-3), seed=0, progress=NullProgress())
-        assert re.search(message, str(caught.value)), caught.value
-        assert "\n" not in str(caught.value)
+    with pytest.raises(bench.errors.DphpoBenchError, match=r"fails on made-up records .*mat1 and mat2") as caught:
+        bench.run("dp_sgd", Fails(), bench.PrivacyBudget(3.0, 1e-3), seed=0, progress=NullProgress())
+    assert "\n" not in str(caught.value)

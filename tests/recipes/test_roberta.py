@@ -17,10 +17,10 @@ from dphpo_bench.data.rows import Row
 from dphpo_bench.testing import TaskContract
 from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.engine import GradientEngine
+from dphpo_bench.training.gradients import VmapEngine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.losses import cross_entropy
 from dphpo_bench.training.structure import structure_hash
-from dphpo_bench.training.vmap import VmapEngine
 from dphpo_bench.zoo.dataset_task import Schedule
 from dphpo_bench.zoo.networks import Which
 from dphpo_bench.zoo.published import ROBERTAS, Roberta

@@ -3,7 +3,7 @@
 import pytest
 
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
-from dphpo_bench.records.filters import Only
+from dphpo_bench.records.reading import Only
 
 AVAILABLE = {
     "method": ["hyfreedp", "liu_talwar"],

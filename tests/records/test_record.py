@@ -10,7 +10,7 @@ import pytest
 
 from dphpo_bench import read_record
 from dphpo_bench.base.errors import OtherRunError, RecordError
-from dphpo_bench.privacy.risk import risk, risk_of_point
+from dphpo_bench.privacy.risk import risk_of_point
 from dphpo_bench.records.record import MAX_RECORD_BYTES, Audit, ProvenRisk, RunRecord
 from dphpo_bench.records.risks import risk_of, stated
 from dphpo_bench.records.store import RecordStore
@@ -62,12 +62,6 @@ def test_a_published_record_of_version_2_keeps_its_bytes_and_its_name(method: st
     assert record.identity.key == path.stem
 
 
-def test_a_new_record_states_its_risk(record: RunRecord, fixed_noise, tiny_task, budget) -> None:
-    event = fixed_noise().plan(tiny_task.facts, budget).event
-    assert record.schema_version == 3
-    assert stated(record.privacy, budget.delta) == risk(event, budget.delta) == risk_of(record.privacy, budget.delta)
-
-
 def test_no_record_understates_the_risk_of_its_ledger(record: RunRecord, budget) -> None:
     little = ProvenRisk(advantage=0.01, tpr_at_1pct=0.01, tpr_at_01pct=0.001, mu=0.01, mu_fit=0.0)
     for told in (None, little):  # an old record says nothing
@@ -112,14 +106,6 @@ def test_what_is_wrong_is_named(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[" * 100_000])
-def test_garbage_is_a_clear_error(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "record.json"
-    path.write_bytes(content)
-    with pytest.raises(RecordError, match="not a valid record"):
-        read_record(path)
-
-
 def test_a_name_that_is_there_twice_is_refused(record: RunRecord, tmp_path: Path) -> None:
     """Of two ledgers one reader would count the first, and another the last."""
     path, text = tmp_path / "record.json", record.to_json()
@@ -134,6 +120,9 @@ def test_missing_and_huge_files(tmp_path: Path) -> None:
     huge = tmp_path / "huge.json"
     huge.write_bytes(b" " * (MAX_RECORD_BYTES + 1))
     with pytest.raises(RecordError, match="larger than"):
+        read_record(huge)
+    huge.write_bytes(b"[" * 100_000)
+    with pytest.raises(RecordError, match="not a valid record"):
         read_record(huge)
 
 

@@ -16,7 +16,7 @@ from dphpo_bench.privacy.holdout import cyclic
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.banded import BandedGradients
 from dphpo_bench.session.session import Session
-from dphpo_bench.training.banded_noise import BandedNoise
+from dphpo_bench.training.noise import BandedNoise
 from dphpo_bench.training.randomness import Streams
 from tests.conftest import TinyTask, session_on
 

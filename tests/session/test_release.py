@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, OverBudgetError
-from dphpo_bench.base.meter import Meter
+from dphpo_bench.base.progress import Meter
 from dphpo_bench.external.callers_records import CallersRecords
 from dphpo_bench.external.rows import Rows
 from dphpo_bench.privacy.event_rules import multiset

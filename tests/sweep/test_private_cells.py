@@ -19,6 +19,7 @@ from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.records.reading import read_results
 from dphpo_bench.sweep.cells import failed_record
 from tests.conftest import FixedNoise
+from tests.own_task import array_task
 
 X = torch.randn(240, 4, generator=torch.Generator().manual_seed(0))
 Y = (X[:, 0] > 0).long()
@@ -27,7 +28,8 @@ TASK_FILE = """
 import dphpo_bench as bench, torch
 from torch import nn
 X = torch.randn(240, 4, generator=torch.Generator().manual_seed(0))
-own = bench.ArrayTask("own_rows", (X, (X[:, 0] > 0).long()), nn.Linear(4, 2), (X, (X[:, 0] > 0).long()), epochs=1)
+data, training = (X, (X[:, 0] > 0).long()), bench.TrainingOptions(epochs=1)
+own = bench.ArrayTask("own_rows", data, nn.Linear(4, 2), data, training=training)
 """
 
 
@@ -38,7 +40,7 @@ def _here(tmp_path: Path, monkeypatch) -> None:
 
 
 def own_task(**changes) -> bench.ArrayTask:
-    return bench.ArrayTask("own_rows", (X, Y), nn.Linear(4, 2), (X, Y), **{"epochs": 1, **changes})
+    return array_task("own_rows", (X, Y), nn.Linear(4, 2), (X, Y), **{"epochs": 1, **changes})
 
 
 def compared(methods, **options) -> bench.Comparison:

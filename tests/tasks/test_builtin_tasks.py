@@ -42,6 +42,7 @@ from dphpo_bench.testing.new_process import SLOW
 from dphpo_bench.zoo.image_task import TUNED_VITS, ImageTask
 from dphpo_bench.zoo.published import ROBERTA, ROBERTAS
 from dphpo_bench.zoo.text_task import TextTask
+from tests.touched import module, quick, skeleton, touched
 
 IMAGE_TASKS = (Cifar10, FashionMnist, Mnist)
 GLUE = (Mnli, Qnli, Qqp)
@@ -50,7 +51,10 @@ WITH_DATA = (Adult, AdultFew, *IMAGE_TASKS, Sst2, *OF_THE_HUB)
 # Tried on tiny networks in tests/recipes: the real ones need gigabytes, or weights that no package has.
 FINE_TUNED = ("block", "bitfit", "lora", "gru", *TUNED_VITS, *ROBERTAS)
 
-SLOW_PACKAGED = (DigitsEight(), Readmissions("mlp"), Synthetic(), *map(Synthetic, ("2", "6", "7", "15")))
+PACKAGED = (
+    *(Digits("mlp"), Diabetes(), DigitsEight(), Readmissions("mlp")),
+    *map(Synthetic, (None, "2", "6", "7", "13", "15")),
+)
 
 NEED_NO_DATA = (
     "test_declarations",
@@ -60,17 +64,19 @@ NEED_NO_DATA = (
 )
 
 
-class TestPackagedTasksContract(TaskContract):
-    @pytest.fixture(
-        params=[
-            *(Digits("mlp"), Diabetes(), Synthetic("13")),
-            *(pytest.param(task, marks=pytest.mark.slow) for task in SLOW_PACKAGED),
-        ],
-        ids=lambda task: f"{task.name}-{task.model_name}",
-    )
-    def task(self, request: pytest.FixtureRequest) -> Task:
-        return request.param
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give the contract its tasks: one of each skeleton and those that the change touches, or all."""
+    changed = touched("tasks")
+    if metafunc.cls is TestPackagedTasksContract:
+        params = [quick(metafunc.config, task, module(task) in {*changed, "digits"}) for task in PACKAGED]
+        metafunc.parametrize("task", params, ids=lambda task: f"{task.name}-{task.model_name}")
+    if metafunc.function.__name__ == "test_what_of_the_contract_needs_no_data":
+        chosen = {skeleton(task, "dphpo_bench.tasks"): task for task in reversed(WITH_DATA)}.values()
+        params = [quick(metafunc.config, task, task in chosen or module(task) in changed) for task in WITH_DATA]
+        metafunc.parametrize("task_class", params)
 
+
+class TestPackagedTasksContract(TaskContract):
     @pytest.mark.slow  # a process for each; for all tasks together it is tested below
     def test_import_and_facts_are_cheap(self, task: Task) -> None:
         super().test_import_and_facts_are_cheap(task)
@@ -110,7 +116,6 @@ def skip_if_missing(task: Task) -> None:
 
 
 @pytest.mark.parametrize("test", NEED_NO_DATA)
-@pytest.mark.parametrize("task_class", WITH_DATA)
 def test_what_of_the_contract_needs_no_data(task_class: type[Task], test: str) -> None:
     for model in task_class.models:
         if model not in FINE_TUNED:

@@ -8,10 +8,10 @@ from torch.nn import functional
 
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import GradientEngine
+from dphpo_bench.training.gradients import VmapEngine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.linear import LinearEngine
 from dphpo_bench.training.losses import cross_entropy
-from dphpo_bench.training.vmap import VmapEngine
 
 BACKENDS = ("vmap", "layerwise")
 

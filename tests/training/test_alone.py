@@ -17,11 +17,12 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.training.alone import Alone
 from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.evaluation import all_outputs
+from dphpo_bench.training.gradients import LoopEngine
 from dphpo_bench.training.layerwise import LayerwiseEngine
-from dphpo_bench.training.loop import LoopEngine
 from dphpo_bench.training.losses import Objective
 from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.values import total_score
+from tests.own_task import array_task
 from tests.training.models import flat
 
 N, CLASSES, WIDTH, WORDS = 9, 3, 6, 40
@@ -402,7 +403,7 @@ def test_lengths_are_of_one_record_each(reads: bool) -> None:
                 return longest if bool((ids == RARE).any()) else torch.full_like(longest, ids.shape[1])
             return torch.where((ids == RARE).any(), longest, ids.shape[1])
 
-    from dphpo_bench.training.lengths import lengths_of
+    from dphpo_bench.training.evaluation import lengths_of
 
     ids = torch.randint(2, RARE, (6, 16), generator=torch.Generator().manual_seed(0))
     ids[:, 5:] = 0
@@ -509,18 +510,18 @@ def test_an_example_takes_the_place_of_made_up_records(build: Callable[[], nn.Mo
     targets = torch.randint(CLASSES, (N,), generator=generator)
     settings: dict[str, Any] = {"name": "mine", "train": (inputs, targets), "model": build, "n_classes": CLASSES}
     with pytest.raises(InvalidValueError, match=r"example="):
-        bench.ArrayTask(**settings)
-    task = bench.ArrayTask(**settings, example=inputs[:1])
+        array_task(**settings)
+    task = array_task(**settings, example=inputs[:1])
     model = OwnModel(task.build_model, bench.Records(inputs, targets), task.objective(), task.example)
     assert flat(model.engine(model.model).clipped_sum(inputs, targets, Abadi(BOUND))).norm() > 0
     with pytest.raises(InvalidValueError, match="Expected an example with rows of shapes"):
-        bench.ArrayTask(**settings, example=inputs[:1, :2])
+        array_task(**settings, example=inputs[:1, :2])
 
 
 @pytest.mark.parametrize("build", [Logarithms, Graph])
 def test_made_up_records_have_positive_numbers(build: Callable[[], nn.Module]) -> None:
     shape = (N, 4, 4) if build is Graph else (N, 4)
-    bench.ArrayTask("mine", (torch.rand(shape) + 0.1, torch.randint(CLASSES, (N,))), build)
+    array_task("mine", (torch.rand(shape) + 0.1, torch.randint(CLASSES, (N,))), build)
 
 
 def test_a_copy_of_a_model_keeps_nothing_of_a_loop() -> None:

@@ -14,10 +14,10 @@ from dphpo_bench.recipes import RandomFlip, RandomShift
 from dphpo_bench.training import augmentation
 from dphpo_bench.training.augmentation import Augmentation, augmented_sum
 from dphpo_bench.training.clipping import Abadi, AutoV, Clipping
+from dphpo_bench.training.gradients import VmapEngine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.losses import cross_entropy
 from dphpo_bench.training.units import Units
-from dphpo_bench.training.vmap import VmapEngine
 from tests.training.models import flat, linear, relative_error, vectors
 from tests.training.test_units import ENGINES, IDS, by_units, engine_of
 

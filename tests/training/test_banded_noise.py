@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.training.banded_noise import BandedNoise
+from dphpo_bench.training.noise import BandedNoise
 
 STRATEGIES = [(1.0,), (2.0,), (1.0, 0.5), (1.0, 1.0, 0.2), (3.0, 1.5, 1.125, 0.9375)]
 

@@ -11,10 +11,9 @@ from torch import nn
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.training.clipping import Abadi, AutoS, AutoV, Psac
-from dphpo_bench.training.gradients import gradient_engine
+from dphpo_bench.training.gradients import VmapEngine, gradient_engine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.linear import LinearEngine
-from dphpo_bench.training.vmap import VmapEngine
 from tests.training.models import (
     BACKENDS,
     brute_force,

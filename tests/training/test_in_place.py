@@ -12,11 +12,11 @@ from dphpo_bench.base.tensors import Records
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.evaluation import all_outputs
+from dphpo_bench.training.gradients import VmapEngine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.linear import LinearEngine, StackedLinear
 from dphpo_bench.training.losses import Objective, PerRecord, cross_entropy
 from dphpo_bench.training.values import Query, total_score
-from dphpo_bench.training.vmap import VmapEngine
 from tests.training.models import flat, linear, vectors
 
 ENGINES: dict[str, Callable[[nn.Module, PerRecord], GradientEngine]] = {

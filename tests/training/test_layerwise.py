@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.training import layers
 from dphpo_bench.training.clipping import Abadi, AutoS, AutoV
-from dphpo_bench.training.engine import GradientEngine
+from dphpo_bench.training.engine import GradientEngine, per_sample_rows
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.layerwise import LayerwiseEngine
-from dphpo_bench.training.vmap import per_sample_rows
 from tests.training.models import Calls, brute_force, engine_by, relative_error
 
 IMAGES = (5, 4, 9, 8)

@@ -10,8 +10,9 @@ import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.training.clipping import Abadi, AutoS
 from dphpo_bench.training.engine import GradientEngine
+from dphpo_bench.training.evaluation import last_place, lengths_of, refuse_wrong_lengths
+from dphpo_bench.training.gradients import VmapEngine
 from dphpo_bench.training.layerwise import LayerwiseEngine
-from dphpo_bench.training.lengths import last_place, lengths_of, refuse_wrong_lengths
 from dphpo_bench.training.losses import (
     IGNORED,
     PerRecord,
@@ -21,7 +22,6 @@ from dphpo_bench.training.losses import (
     token_cross_entropy,
 )
 from dphpo_bench.training.values import total_score
-from dphpo_bench.training.vmap import VmapEngine
 from tests.training.models import flat
 
 LENGTH, WORDS, WIDTH = 18, 7, 5

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
-from dphpo_bench.training.averaging import WeightAverage
-from dphpo_bench.training.optimizers import UpdateRule
+from dphpo_bench.training.optimizers import UpdateRule, WeightAverage
 
 CASES = [
     ("sgd", torch.optim.SGD, {"momentum": 0.9}),

@@ -12,14 +12,13 @@ from torch import Tensor, nn
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.training.clipping import Abadi, AutoS, Clipping
 from dphpo_bench.training.engine import GradientEngine
-from dphpo_bench.training.gradients import gradient_engine
+from dphpo_bench.training.gradients import VmapEngine, gradient_engine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.linear import LinearEngine
 from dphpo_bench.training.losses import Objective, PerRecord, cross_entropy
 from dphpo_bench.training.rare_classes import ClassWeighted, balanced_probability, balanced_right, class_weights
 from dphpo_bench.training.units import Units
 from dphpo_bench.training.values import Query, total_score
-from dphpo_bench.training.vmap import VmapEngine
 
 SHARES = (0.62, 0.31, 0.07)
 SCORES = {

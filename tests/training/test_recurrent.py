@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records
-from dphpo_bench.training import vmap
+from dphpo_bench.training import engine as engines
 from dphpo_bench.training.clipping import Abadi, AutoS, AutoV
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.layerwise import LayerwiseEngine
@@ -289,7 +289,7 @@ def test_micro_batches_of_long_sequences_fit_the_memory(monkeypatch: pytest.Monk
     model, targets = Sequences(nn.GRU(WIDTH, SIZE, batch_first=True)), torch.zeros(600, dtype=torch.int64)
     rows = []
     for length, limit in ((LENGTH, 2**30), (500, 2**30), (500, 2**24)):
-        monkeypatch.setattr(vmap, "MEMORY_BYTES", limit)
+        monkeypatch.setattr(engines, "MEMORY_BYTES", limit)
         engine = LayerwiseEngine(model, nn.CrossEntropyLoss(reduction="none"))
         engine.clipped_sum(torch.randn(600, length, WIDTH), targets, AutoS())
         rows.append(engine._rows)

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 import dphpo_bench as bench
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.evaluation import all_outputs
+from dphpo_bench.training.functional import Level
 from dphpo_bench.training.layerwise import LayerwiseEngine
-from dphpo_bench.training.levels import Level
 from tests.training.models import flat, mlp, vectors
 
 SEEN: list[int] = []

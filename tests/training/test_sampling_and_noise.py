@@ -7,8 +7,7 @@ import torch
 from scipy import stats
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.training.noise import add_gaussian_noise
-from dphpo_bench.training.sampling import poisson_sample
+from dphpo_bench.training.noise import add_gaussian_noise, poisson_sample
 
 
 def generator(seed: int = 0) -> torch.Generator:

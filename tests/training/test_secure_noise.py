@@ -13,10 +13,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.training import noise, secure_noise
-from dphpo_bench.training.noise import AboveThreshold, add_gaussian_noise
-from dphpo_bench.training.sampling import poisson_sample
-from dphpo_bench.training.secure_noise import SecureGenerator, add_discrete_gaussian, gaussian_grid
+from dphpo_bench.training import noise as mechanisms
+from dphpo_bench.training.noise import (
+    AboveThreshold,
+    SecureGenerator,
+    add_discrete_gaussian,
+    add_gaussian_noise,
+    gaussian_grid,
+    poisson_sample,
+)
 
 FALSE_ALARM = 1e-7
 
@@ -39,7 +44,7 @@ class TestNoise:
         # 2.5 is where OpenDP 0.14 fails, with a p-value of 1e-242 for 200,000 draws (OpenDP, issue 2638).
         scale, support = 2.5, np.arange(-400, 401)
         gaussian, laplace = np.exp(-(support**2) / (2 * scale**2)), np.exp(-np.abs(support) / scale)
-        for draw, weights in ((secure_noise.discrete_gaussian, gaussian), (secure_noise.discrete_laplace, laplace)):
+        for draw, weights in ((mechanisms.discrete_gaussian, gaussian), (mechanisms.discrete_laplace, laplace)):
             assert chi_square(draw(20_000, scale), weights / weights.sum(), support) > FALSE_ALARM
 
     def test_noise_on_the_grid_is_gaussian_of_the_stated_standard_deviation(self):
@@ -82,7 +87,7 @@ class TestNoise:
 
     def test_what_is_added_does_not_depend_on_the_value(self, monkeypatch):
         drawn = [3, -(2**52) - 1, 2**49, 0, 5, 7]
-        monkeypatch.setattr(secure_noise, "discrete_gaussian", lambda *_: drawn)
+        monkeypatch.setattr(mechanisms, "discrete_gaussian", lambda *_: drawn)
         exponent, _ = gaussian_grid(1.0, 1.0, 6)
         grid = Fraction(2) ** exponent
         steps = [0.0, -7.0, 2.0**40, 0.0, math.nan, -math.inf]
@@ -138,7 +143,7 @@ class TestAboveThreshold:
     def test_noise_has_the_scales_of_the_theorem_and_is_drawn_once_for_the_threshold(self, monkeypatch):
         scales = []
         monkeypatch.setattr(
-            noise, "discrete_laplace", lambda count, scale: scales.append((count, scale)) or [0] * count
+            mechanisms, "discrete_laplace", lambda count, scale: scales.append((count, scale)) or [0] * count
         )
         test = AboveThreshold(0.1, 0.25, generator())
         assert test.first([0.2, 0.3, 0.4], 0.5) is None
@@ -150,7 +155,7 @@ class TestAboveThreshold:
 
     def test_plain_noise_has_the_same_scales(self, monkeypatch):
         # Unit noise of 1 on everything: a value passes where u + 4Δ/ε >= τ + 2Δ/ε.
-        monkeypatch.setattr(noise, "_laplace_noise", lambda size, _: torch.ones(size, dtype=torch.float64))
+        monkeypatch.setattr(mechanisms, "_laplace_noise", lambda size, _: torch.ones(size, dtype=torch.float64))
         for value, found in ((-0.199, 0), (-0.201, None)):
             assert AboveThreshold(0.1, 1.0, torch.Generator()).first([value], 0.0) == found
 
@@ -194,9 +199,9 @@ class TestOpendp:
     def test_missing(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "opendp.measurements", None)
         with pytest.raises(InvalidValueError, match=r"pip install 'dphpo-bench\[secure\]'"):
-            secure_noise.require_opendp()
+            mechanisms.require_opendp()
 
     def test_version_whose_noise_is_biased(self, monkeypatch):
         monkeypatch.setattr(metadata, "version", lambda _: "0.14.1")
         with pytest.raises(InvalidValueError, match=r"0\.14\.1, whose noise is biased"):
-            secure_noise.require_opendp()
+            mechanisms.require_opendp()

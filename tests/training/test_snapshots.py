@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.training.averaging import WeightAverage
 from dphpo_bench.training.optimizer_names import published
-from dphpo_bench.training.optimizers import UpdateRule
+from dphpo_bench.training.optimizers import UpdateRule, WeightAverage
 from dphpo_bench.training.snapshots import restore, snapshot
 
 

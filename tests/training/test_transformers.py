@@ -9,11 +9,9 @@ from torch import Tensor, nn
 
 from dphpo_bench.base.tensors import Records, call
 from dphpo_bench.training.clipping import Abadi, AutoS
-from dphpo_bench.training.gradients import gradient_engine
+from dphpo_bench.training.gradients import LoopEngine, VmapEngine, gradient_engine
 from dphpo_bench.training.layerwise import LayerwiseEngine
-from dphpo_bench.training.loop import LoopEngine
 from dphpo_bench.training.losses import cross_entropy
-from dphpo_bench.training.vmap import VmapEngine
 from tests.training.models import flat, relative_error
 
 transformers = pytest.importorskip("transformers")

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from dphpo_bench.base.tensors import Records, Tensors, call, each, take
 from dphpo_bench.training.clipping import Abadi, AutoS, AutoV, Clipping
 from dphpo_bench.training.engine import GradientEngine
+from dphpo_bench.training.gradients import VmapEngine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.linear import LinearEngine
 from dphpo_bench.training.losses import PerRecord, correct_predictions, cross_entropy
 from dphpo_bench.training.units import Units
 from dphpo_bench.training.values import total_score
-from dphpo_bench.training.vmap import VmapEngine
 from tests.training.models import flat, flat_linear, linear, mlp, relative_error, vectors
 from tests.training.test_lengths import SEEN, SaysLengths, classes
 

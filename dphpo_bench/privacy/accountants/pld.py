@@ -37,7 +37,7 @@ from dphpo_bench.privacy.run_counts import Binomial, Poisson, TruncatedNegativeB
 Bound = Literal["profile", "layer_cake"]
 
 # Composition by Fourier transform misplaces about one rounding error of probability for each composed event,
-# in either direction: measured against an exponentially tilted transform, up to 1e-16 each. δ is increased by
+# in either direction: measured against a transform of higher accuracy, up to 1e-16 each. δ is increased by
 # twice that, and an answer is refused where this would take more than an eighth of δ.
 _ROUNDING = 2.2e-16
 _ROUNDING_BASE = 50
@@ -65,21 +65,16 @@ class LossesTooLargeError(ArithmeticError):
     """The losses cannot be represented on a grid; ε is then reported as infinite."""
 
 
-class InaccurateError(RefusedError):
-    """Floating point might take too much of δ."""
-
-
 def epsilon(event: DpEvent, rules: Rules, rough_epsilon: float | None = None) -> float:
     """Return ε of a simplified tree; `rough_epsilon`, a bound from elsewhere, only chooses the grid.
 
     Raises:
-        RefusedError: if a part has no rule here.
-        InaccurateError: if floating point might take more than an eighth of δ.
+        RefusedError: if a part has no rule here, or floating point might take more than an eighth of δ.
     """
     try:
         composed = _Composition.of(event, rules)
         if composed.rounding > rules.delta / 8:
-            raise InaccurateError(f"is not accurate at delta={rules.delta} over {composed.releases} releases")
+            raise RefusedError(f"is not accurate at delta={rules.delta} over {composed.releases} releases")
         if composed.only is not None and composed.only.curve is not None:
             # Solved from the curve itself, without a grid.
             curve = composed.only.curve()

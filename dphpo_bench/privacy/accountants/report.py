@@ -18,11 +18,11 @@ from dphpo_bench.base.checks import inside
 from dphpo_bench.base.errors import UnknownNameError, UnsupportedEventError
 from dphpo_bench.base.text import shown
 from dphpo_bench.privacy import event_rules
-from dphpo_bench.privacy.accountants import liu_talwar, profiles, tilted
 from dphpo_bench.privacy.accountants import pld as distributions
+from dphpo_bench.privacy.accountants import profiles
 from dphpo_bench.privacy.accountants import rdp as renyi
 from dphpo_bench.privacy.accountants.pld import Bound, Rules
-from dphpo_bench.privacy.accountants.profiles import Array, Profile
+from dphpo_bench.privacy.accountants.profiles import Array
 from dphpo_bench.privacy.accountants.refusals import RefusedError
 from dphpo_bench.privacy.event_kinds import has_selection
 
@@ -148,12 +148,7 @@ def _of_tree(name: str, event: DpEvent, delta: float, coarseness: float, rough_e
 def _by_distributions(
     bound: Bound | None, event: DpEvent, delta: float, coarseness: float, rough_epsilon: float | None
 ) -> float:
-    try:
-        return distributions.epsilon(event, Rules(bound, coarseness, delta), rough_epsilon)
-    except distributions.InaccurateError:
-        if tilted.supports(event):
-            return tilted.epsilon(event, delta, coarseness)
-        raise
+    return distributions.epsilon(event, Rules(bound, coarseness, delta), rough_epsilon)
 
 
 def _profile_points(
@@ -172,22 +167,6 @@ def _renyi_points(event: DpEvent, _: float, epsilons: Mapping[str, float]) -> tu
     largest = max((epsilon for epsilon in epsilons.values() if epsilon < math.inf), default=0.0)
     at = np.r_[0.0, np.geomspace(1e-3, max(1.0, 2 * largest), _RENYI_POINTS)]
     return at, renyi.deltas(event, at)
-
-
-def _by_liu_and_talwar(event: DpEvent, delta: float, coarseness: float, _: float | None) -> float:
-    def base_epsilon(run: DpEvent, base_delta: float) -> float:
-        try:
-            return epsilon(run, base_delta, coarseness=coarseness).epsilon
-        except UnsupportedEventError as error:
-            raise RefusedError(f"needs a bound for a single run: {error}") from None
-
-    def base_profile(run: DpEvent) -> Profile:
-        return distributions.profile(run, Rules(None, coarseness, delta))
-
-    try:
-        return liu_talwar.epsilon(event, delta, base_epsilon, base_profile)
-    except distributions.LossesTooLargeError:
-        return math.inf
 
 
 @dataclass(frozen=True)
@@ -240,11 +219,6 @@ ACCOUNTANTS: Mapping[str, Accountant] = MappingProxyType(
             partial(_profile_points, "layer_cake"),
             only_selections=True,
             calibration="first",
-        ),
-        "liu_talwar": Accountant(
-            "private selection by the (ε, δ) theorems of Liu and Talwar (2019)",
-            _by_liu_and_talwar,
-            only_selections=True,
         ),
     }
 )

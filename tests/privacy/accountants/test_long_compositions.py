@@ -10,7 +10,6 @@ from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from dphpo_bench.privacy.accountants import rdp as renyi
-from dphpo_bench.privacy.accountants import tilted
 from dphpo_bench.privacy.accountants.long_compositions import (
     composed_often,
     epsilon_for_delta,
@@ -114,12 +113,11 @@ def test_many_releases_have_the_epsilon_of_the_slow_way(noise: float, rate: floa
             assert one.get_epsilon_for_delta(delta) == pytest.approx(other.get_epsilon_for_delta(delta), rel=1e-5)
 
 
-@pytest.mark.parametrize("count", [200_000, 3_000_000])
-def test_millions_of_releases_against_another_transform(count: int) -> None:
-    """An exponentially tilted transform has rounding errors of its own, far smaller here, and a finer grid."""
+@pytest.mark.parametrize(("count", "finer"), [(200_000, 4.3773423039), (3_000_000, 4.3778762227)])
+def test_millions_of_releases_against_another_transform(count: int, finer: float) -> None:
+    """The known values are of an exponentially tilted transform, with far smaller rounding errors and a finer grid."""
     noise = 0.35 * math.sqrt(count)
     event = repeat(poisson_sampled(0.35, gaussian(noise)), count)
-    finer = tilted.epsilon(event, 1e-5)
     assert finer <= epsilon(event, 1e-5).by_accountant["pld"] <= 1.03 * finer
 
 

@@ -196,13 +196,10 @@ def test_integer_multipliers_in_a_selection_are_not_lost(accountant: str, wrap: 
     assert bound(accountant, wrap(raw), 1) == pytest.approx(bound(accountant, wrap(joint), 1))
 
 
-def test_a_delta_that_pld_cannot_resolve_is_refused_unless_all_is_gaussian() -> None:
+def test_a_delta_that_pld_cannot_resolve_is_left_to_rdp() -> None:
     report = epsilon(compose(sgd(1.8786, 0.02, 500), laplace(10)), 1e-14)
     assert "not accurate at delta=1e-14" in report.refused["pld"]
     assert report.quoted == "rdp"
-    report = epsilon(sgd(1.8786, 0.02, 500), 1e-15)
-    assert report.quoted == "pld"
-    assert report.epsilon == pytest.approx(2.1728, abs=1e-4)  # the contour integral's
 
 
 @pytest.mark.parametrize(
@@ -215,9 +212,6 @@ def test_a_delta_that_pld_cannot_resolve_is_refused_unless_all_is_gaussian() -> 
         ("profile", best_of(gaussian(2), Binomial(4, 8), 0.9, 1.1), r"BestOfDpEvent \(binomial"),
         ("rdp", best_of(gaussian(2), Binomial(4, 8)), r"BestOfDpEvent \(binomial, mean 4, at most 8\)"),
         ("layer_cake", best_of(gaussian(2), geometric(10), 0.9, 1.1), "does not support .*adaptive"),
-        ("liu_talwar", best_of(gaussian(2), geometric(10)), "does not support"),
-        ("liu_talwar", compose(threshold_search(gaussian(2), 0.1), laplace(1)), "does not support"),
-        ("liu_talwar", threshold_search(best_of(gaussian(2), geometric(10)), 0.1), "does not support"),
     ],
 )
 def test_what_an_accountant_does_not_support_it_refuses_by_name(name: str, event: DpEvent, refusal: str) -> None:
@@ -270,7 +264,7 @@ class TestNames:
             assert dict(report.by_accountant) == {name: everything.by_accountant[name]}
             assert report.quoted == name
         assert everything.quoted == "layer_cake"
-        assert everything.refused.keys() == {"pld", "liu_talwar"}
+        assert everything.refused.keys() == {"pld"}
 
     @pytest.mark.parametrize("name", [name for name, row in ACCOUNTANTS.items() if row.only_selections])
     def test_bounds_of_selection_are_for_selection(self, name: str) -> None:
@@ -471,7 +465,7 @@ def test_an_accountant_is_a_row_of_the_table(monkeypatch: pytest.MonkeyPatch) ->
     assert report.quoted == "toy"
     assert epsilon(gaussian(9.8765), delta).refused == {"toy": "knows one event only"}
     assert epsilon_by(gaussian(toy), delta, "toy") == report.epsilon
-    with pytest.raises(UnknownNameError, match="liu_talwar, toy, got 'gdp'"):
+    with pytest.raises(UnknownNameError, match="layer_cake, toy, got 'gdp'"):
         epsilon(gaussian(toy), delta, accountant="gdp")
     assert calibrate(lambda _: gaussian(toy), PrivacyBudget(2 * report.epsilon, delta), accountant="toy") > 0
     assert risk(gaussian(toy), delta).advantage == pytest.approx(math.erf(1 / toy / math.sqrt(8)), rel=1e-3)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from dphpo_bench.privacy.accountants import liu_talwar
 from dphpo_bench.privacy.accountants import rdp as renyi
 from dphpo_bench.privacy.accountants import selection_curves as selection
 from dphpo_bench.privacy.accountants.profiles import Curve, Profile
@@ -261,37 +260,3 @@ class TestFirstAbove:
         q = np.array([1 - rare * math.e - rare**2 / math.e, rare * math.e, rare**2 / math.e])
         selected = Pair(p, q).map(brute_force.threshold_search(stop, 1))
         assert 1.99 < math.log(selected.with_record[1] / selected.without[1]) <= 2
-
-
-class TestLiuTalwar:
-    def test_random_stopping_is_never_exceeded(self) -> None:
-        rng = np.random.default_rng(12)
-        for _ in range(200):
-            pair = brute_force.random_pair(rng, 4)
-            mean, cap = rng.choice([2.0, 5.0, 20.0]), int(rng.integers(3, 200))
-            runs, delta = CappedGeometric(mean, cap), 10 ** rng.uniform(-6, -1)
-            base = brute_force.profile(pair)
-
-            def base_epsilon(at: float, base: Profile = base) -> float:
-                return selection.first_epsilon(base.delta, at, 600)
-
-            claimed = liu_talwar.random_stopping(runs, delta, base_epsilon)
-            if claimed < math.inf:
-                exact = brute_force.delta(pair.map(brute_force.best_of(runs)), claimed)
-                assert exact <= delta + ROUNDING
-
-    def test_threshold_is_never_exceeded_and_follows_from_the_profile_bound(self) -> None:
-        rng = np.random.default_rng(13)
-        for _ in range(200):
-            pair = brute_force.random_pair(rng, 4)
-            stop, delta = rng.choice([0.5, 0.1, 0.01]), 10 ** rng.uniform(-6, -1)
-            base = brute_force.profile(pair)
-            claimed = liu_talwar.threshold(stop, delta, base)
-            if claimed < math.inf:
-                exact = brute_force.delta(pair.map(brute_force.threshold_search(stop, 2)), claimed)
-                assert exact <= delta + ROUNDING
-                ours = selection.first_epsilon(selection.first_above_profile(base, stop), delta, 600)
-                assert ours <= claimed + 2e-3  # of the grids of both
-
-    def test_a_hard_stop_that_takes_all_of_delta_is_no_privacy(self) -> None:
-        assert liu_talwar.random_stopping(CappedGeometric(10, 20), 1e-5, lambda _: 1.0) == math.inf

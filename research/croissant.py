@@ -1,4 +1,4 @@
-"""Describe the board as a data set in Croissant 1.0, the vocabulary of MLCommons: `python docs/croissant.py`.
+"""Describe the board as a data set in Croissant 1.0, the vocabulary of MLCommons: `python research/croissant.py`.
 
 The script writes leaderboard/croissant.json from leaderboard.csv and dataset.toml, which says whose the board is.
 """

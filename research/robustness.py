@@ -1,6 +1,6 @@
 """Print how far the board's order holds, and how many more runs its undecided pairs would need.
 
-python docs/robustness.py [LEADERBOARD]
+python research/robustness.py [LEADERBOARD]
 
 The order over all tasks is made again without a task, without a seed, and by other scores. Statistical power follows
 from the measured standard errors. docs/scoring.md says what the figures mean.

@@ -1,0 +1,290 @@
+"""The commands that read records: `show`, `statement` and `account`."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.text import count, one_line, rounded_down, shown, value_text
+from dphpo_bench.cli import options
+from dphpo_bench.cli.output import Columns, columns_of, complain, say, show, show_facts, show_json, table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dphpo_bench.records.record import RunRecord
+    from dphpo_bench.sweep.extra_runs import Oracles
+
+MAX_RELEASES = 4
+MAX_CHOSEN = 8
+MAX_TRIED = 9
+MAX_VALUE = 30
+NOTHING = "–"
+
+
+def show_command(
+    record: Annotated[Path, typer.Argument(metavar="RECORD", help="A record, such as `run` writes.")],
+    task_file: options.TaskFileOption = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Show one run: what it chose, its path, where ε went, the oracle's choice beside it, the command that repeats it.
+
+    The oracle's run is looked for in the same folder of results. No run is repeated. --task-file says where a
+    task of your own lies, which the command needs that repeats the run.
+    """
+    from dphpo_bench.harness.recording import Call
+    from dphpo_bench.records.store import read_record
+    from dphpo_bench.sweep.extra_runs import ORACLE
+
+    run = read_record(record)
+    declared = run.accounting is not None
+    is_oracle = run.identity.method == ORACLE
+    oracle = None if is_oracle or declared else read_oracles([record.absolute().parents[1]]).beside(run.identity)
+    again = None if declared else str(Call.of_record(run, _place(run.identity.task, task_file)))
+    if as_json:
+        show_json({**_values_of(run), "oracle": _values_of(oracle) if oracle else None, "command": again})
+        return
+    title, rows = run.display()
+    show(*_beside(run, oracle))
+    show_facts(title, [*rows[len(run.metric_texts()) :], *_more_rows(run)])
+    if line := run.guess_line():
+        say(one_line(line, len(line)))
+    if again:
+        say(f"Again: {again}")
+        if run.identity.seed is None:
+            say("It had no seed, so this makes another run of the same kind, a second release of its own ε.")
+
+
+def _values_of(record: "RunRecord") -> dict[str, Any]:
+    from dphpo_bench.records.choices import chosen, series, tried
+    from dphpo_bench.records.risks import record_risk
+    from dphpo_bench.records.statement import releases
+
+    identity, privacy = record.identity, record.privacy
+    names = ("method", "parameters", "task", "model", "epsilon", "delta")
+    return {
+        "key": identity.key,
+        **{name: getattr(identity, name) for name in names},
+        "seed": identity.seed if identity.is_public else None,
+        "unit": identity.unit,
+        "status": record.status,
+        "accounting": record.accounting,
+        "error": record.error,
+        "metrics": record.metrics,
+        "further": {name: test.model_dump() for name, test in record.further.items()},
+        "constant_guess": record.constant_guess and record.constant_guess.model_dump(),
+        "chosen": chosen(record.released),
+        "paths": {name: [list(point) for point in points] for name, points in series(record.released).items()},
+        "tried": tried(record.released),
+        "epsilon_quoted": privacy and privacy.epsilon,
+        "tuning_share": privacy and privacy.tuning_share,
+        "risk": asdict(risk) if (risk := record_risk(record)) else None,
+        "releases": releases(privacy) if privacy else [],
+    }
+
+
+def _beside(record: "RunRecord", oracle: "RunRecord | None") -> "Iterator[Table]":
+    """Yield a table of metrics and released choices, with those of the oracle beside them."""
+    from dphpo_bench.records.choices import chosen
+
+    runs = [(record.identity.method, record)]
+    runs += [(f"{oracle.identity.method}, seed {oracle.identity.seed}", oracle)] if oracle else []
+    texts = []
+    for _, run in runs:
+        choices = list(chosen(run.released).items())[:MAX_CHOSEN]
+        texts.append(run.metric_texts() | {name: _value(value) for name, value in choices})
+    rows = [
+        (one_line(label, MAX_VALUE), *(values.get(label, NOTHING) for values in texts))
+        for label in dict.fromkeys(label for values in texts for label in values)
+    ]
+    if rows:
+        headers = ("", *(one_line(title, MAX_VALUE) for title, _ in runs))
+        yield table(columns_of(headers), rows, plain=True, padding=(0, 2, 0, 0))
+
+
+def _value(value: Any) -> str:
+    return one_line(f"{value:.4g}" if isinstance(value, float) else value_text(value), MAX_VALUE)
+
+
+def _more_rows(record: "RunRecord") -> Iterator[tuple[str, str]]:
+    """Yield rows of the path, the candidates, the releases, the audit and the software of a run."""
+    from dphpo_bench.records.choices import is_number, series, tried
+    from dphpo_bench.records.record import risk_rows
+    from dphpo_bench.records.risks import record_risk
+    from dphpo_bench.records.statement import releases
+
+    for name, points in series(record.released).items():
+        (start, first), (end, last) = points[0], points[-1]
+        yield f"{one_line(name, MAX_VALUE)}, by step", f"{first:.4g} at {start:g}, {last:.4g} at {end:g}"
+    rows = tried(record.released)
+    if rows and all(is_number(row.get("score")) for row in rows):
+        yield "candidates", f"{len(rows):,}, by score:"
+        for row in sorted(rows, key=lambda row: -row["score"])[:MAX_TRIED]:
+            values = ", ".join(f"{name} {_value(value)}" for name, value in row.items() if name != "score")
+            yield "", one_line(f"{row['score']:.4g}: {values}")
+    elif rows:
+        yield "candidates", f"{len(rows):,} were compared; their scores are not released"
+    if privacy := record.privacy:
+        if privacy.risk is None:  # a record of an earlier version
+            yield from risk_rows(record_risk(record), record.identity.unit)
+        texts = releases(privacy)
+        for number, text in enumerate(texts[:MAX_RELEASES]):
+            yield "" if number else "released", one_line(text, 300)
+        if len(texts) > MAX_RELEASES:
+            yield "", f"and {len(texts) - MAX_RELEASES:,} other kinds of releases"
+    if audit := record.audit:
+        ceiling = "" if audit.ceiling is None else f"; with all guesses right, ε ≥ {rounded_down(audit.ceiling)}"
+        shows = (
+            f"ε ≥ {audit.lower_bound:.3g} with confidence {audit.confidence:g} ({one_line(audit.attack, MAX_VALUE)})"
+        )
+        yield "audit", f"{shows}{ceiling}{'. It refutes the claim.' if audit.refuted else ''}"
+    if record.cost:
+        yield "cost", f"{count(record.cost.runs, 'run')}, {record.cost.examples:,.0f} example passes"
+    versions = {name: one_line(record.environment.get(name, "?"), 40) for name in ("dphpo-bench", "torch", "device")}
+    yield "software", "dphpo-bench {dphpo-bench}, torch {torch} on {device}".format(**versions)
+
+
+def _place(task: str, task_file: str | None) -> str | None:
+    from dphpo_bench.contract.registry import tasks
+    from dphpo_bench.contract.task_files import TaskFiles
+
+    if task_file is not None:
+        TaskFiles.of([task_file]).make(task)
+    elif task not in tasks():
+        complain(f"The task {shown(task)} is not installed here: give --task-file for a command that repeats the run.")
+    return task_file
+
+
+def read_oracles(tasks: "Iterable[Path]") -> "Oracles":
+    from dphpo_bench.base.errors import RecordError
+    from dphpo_bench.records.store import read_record
+    from dphpo_bench.sweep.extra_runs import ORACLE, Oracles
+
+    runs = []
+    for file in sorted(file for folder in tasks for file in (folder / ORACLE).glob("*.json")):
+        try:
+            runs.append(read_record(file))
+        except RecordError as error:
+            complain(f"Skipped: {error}")
+    return Oracles(runs)
+
+
+def statement_command(
+    record: Annotated[
+        Path,
+        typer.Argument(metavar="RECORD", help="A record, such as `run` writes; or a folder of results: its account."),
+    ],
+    account: options.AccountOption = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """State what a run guarantees, for a paper or a data protection officer: one page of text.
+
+    Unit and neighbours, ε, δ, μ and risk; what is protected and what is not; accounting, sampling, noise, tuning. A run
+    that is not private, or failed, is stated as such. Of a folder of results: what all runs on the same private records
+    guarantee together.
+    """
+    if record.is_dir():
+        _state_account(record, account, as_json)
+        return
+    from dphpo_bench.records.risks import record_risk
+    from dphpo_bench.records.statement import lines, sections, title
+    from dphpo_bench.records.store import read_record
+
+    run = read_record(record)
+    risk, others = record_risk(run), account_of(record, run)
+    if not as_json:
+        for line in lines(run, risk, others):
+            say(line)
+        return
+    privacy = run.privacy
+    show_json(
+        {
+            "title": title(run),
+            "epsilon": privacy.epsilon if privacy and privacy.end_to_end_private else None,
+            "delta": run.identity.delta,
+            "risk": asdict(risk) if risk else None,
+            "sections": dict(sections(run, risk, others)),
+        }
+    )
+
+
+def account_of(path: Path, record: "RunRecord") -> str | None:
+    """Return what the account that counts a record says, if there is one."""
+    folders = path.absolute().parents
+    if len(folders) < 3 or not (folders[2] / ".accounts").is_dir():
+        return None
+    from dphpo_bench.harness.account import accounts_in
+    from dphpo_bench.harness.account_report import report_of
+
+    for book in accounts_in(folders[2]):
+        if any(entry.record == record.identity.key for entry in book.read()[1]):
+            return f"The account {book.name} counts this run. By now: {report_of(book).summary()}"
+    return None
+
+
+def _state_account(folder: Path, name: str | None, as_json: bool) -> None:
+    from dphpo_bench.harness.account import DEFAULT
+    from dphpo_bench.harness.account_report import account, account_sections, account_title
+    from dphpo_bench.records.statement import page
+
+    report = account(folder, DEFAULT if name is None else name)
+    title, sections = account_title(report), account_sections(report)
+    if as_json:
+        show_json({"title": title, "account": report.to_json(), "sections": [list(section) for section in sections]})
+        return
+    for line in page(title, sections):
+        say(line)
+
+
+def account_command(
+    results: Annotated[Path, typer.Argument(metavar="RESULTS", help="The folder of results of the runs.")],
+    account: options.AccountOption = None,
+    open_: Annotated[
+        bool, typer.Option("--open", help="Open the account with a cap on all runs together: --epsilon, --delta.")
+    ] = False,
+    epsilon: Annotated[float | None, typer.Option(help="ε of the cap.")] = None,
+    delta: Annotated[float | None, typer.Option(help="δ of the cap.")] = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Show what has been released from private records across runs, and ε of all of it together.
+
+    Every run on private records is counted before it reads them, also one that is killed. Two numbers: ε if all
+    settings were fixed in advance, and ε if later ones were chosen after looking at earlier results. Without a cap, the
+    second holds only if the total was planned beforehand. With a cap, a run that does not fit is refused.
+
+    Exit code: 0 done, 2 a mistake in the call, or an account that is damaged or cannot be written.
+    """
+    from dphpo_bench.harness.account import DEFAULT
+    from dphpo_bench.harness.account_report import account as report_of
+    from dphpo_bench.harness.account_report import bound_text, open_account
+
+    if len({open_, epsilon is not None, delta is not None}) > 1:
+        raise InvalidValueError("Expected --open with --epsilon and --delta, or none of the three.")
+    name = DEFAULT if account is None else account
+    if open_ and epsilon is not None and delta is not None:
+        open_account(results, epsilon, delta, name)
+    report = report_of(results, name)
+    if as_json:
+        show_json(report.to_json())
+        return
+    columns: Columns = [
+        (">run", lambda row: str(row[0])),
+        ("date", lambda row: row[1].date),
+        ("what", lambda row: row[1].what),
+        ("method", lambda row: row[1].method),
+        ("task", lambda row: f"{row[1].task} ({row[1].model})"),
+        (">ε", lambda row: bound_text(row[1].epsilon, 4)),
+        (">δ", lambda row: f"{row[1].delta:.3g}"),
+        ("per", lambda row: row[1].unit),
+        ("ended", lambda row: row[1].status),
+    ]
+    if report.releases:
+        show(table(columns, enumerate(report.releases, start=1), plain=True, title=f"Account {report.name}"))
+    for path in report.uncounted:
+        say(f"Not counted when it ran, added here: {path}")
+    if report.cap:
+        say(f"Cap: ε = {report.cap[0]:g} at δ = {report.cap[1]:g} for all runs together, whatever they are chosen by.")
+    say(f"Account {report.name}: {report.summary()}")

@@ -1,0 +1,289 @@
+"""The commands of one procedure: `run`, `plan` and `audit`."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from dphpo_bench.base.text import rounded_down
+from dphpo_bench.cli import options
+from dphpo_bench.cli.output import Columns, complain, say, say_json, show, show_facts, show_json, table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dphpo_bench.audit.attacks import Audit
+
+EXIT_CODES = {"ok": 0, "failed": 1, "unverified": 1, "over_budget": 3}
+REFUTED = 3
+"""The exit code if an audit refutes the claim."""
+
+NOT_WHAT_LEAKS = "Risk is what no attack can exceed; what leaks may be far less."
+
+
+def run_command(
+    method: options.MethodOption,
+    task: options.TaskOption = None,
+    task_file: options.TaskFileOption = None,
+    epsilon: options.EpsilonOption = 3.0,
+    delta: options.DeltaOption = None,
+    seed: Annotated[
+        str | None,
+        typer.Option(
+            metavar="INTEGER|none",
+            help="Repeats a run exactly, its noise included. Default: 0 if the task's data are public, else none.",
+        ),
+    ] = None,
+    secure_noise: Annotated[
+        bool, typer.Option("--secure-noise", help="Exact noise from cryptographic generators, without a seed; slow.")
+    ] = False,
+    model: options.ModelOption = None,
+    settings: options.SetOption = None,
+    data_dir: options.DataDirOption = None,
+    results_dir: Annotated[Path, typer.Option(help="Where the record is written.")] = Path("results"),
+    save_model: Annotated[
+        Path | None, typer.Option(help="A new file NAME.safetensors for the trained model; see docs/commands.md.")
+    ] = None,
+    account: options.AccountOption = None,
+    not_private: options.NotPrivateOption = False,
+    checkpoint_every: options.CheckpointOption = None,
+    again: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER",
+            help="Draw the noise of an earlier run on private records again: the number in its record, with --seed. "
+            "The account counts nothing more. Anything else than that run is refused.",
+        ),
+    ] = None,
+    device: options.DeviceOption = "auto",
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Tune and train under one budget, verify what was released, test, and write a record.
+
+    Exit code: 0 done, 1 the run failed, 2 a mistake in the call, 3 the method exceeded its plan, 130 interrupted.
+    """
+    from dphpo_bench.base.terminal import make_progress
+    from dphpo_bench.data.source import DataSource
+    from dphpo_bench.harness.cache import Cache
+    from dphpo_bench.harness.counting import default_seed
+    from dphpo_bench.harness.run import AccountOptions, ExecutionOptions, run
+    from dphpo_bench.harness.trained import check_model_path, loading_code
+
+    made_method, made_task, budget = options.resolve(method, task, model, epsilon, delta, settings, task_file)
+    if save_model:
+        check_model_path(save_model)
+    progress = make_progress(quiet)
+    source = DataSource.resolve(data_dir, progress=progress)
+    result = run(
+        made_method,
+        made_task,
+        budget,
+        seed=options.parse_seed(seed, None if secure_noise else default_seed(made_task)),
+        results_dir=results_dir,
+        account=AccountOptions(account, not_private, again),
+        execution=ExecutionOptions(device, source, Cache.of(source), secure_noise, checkpoint_every),
+        progress=progress,
+        check=False,
+    )
+    saved = result.save(save_model) if save_model and result.model is not None else None
+    if as_json:
+        say_json(result.record.to_json())
+    else:
+        title, rows = result.record.display(record=result.path, model=saved)
+        has_risk = any(label == "as Gaussian DP" for label, _ in rows)
+        show_facts(title, rows, NOT_WHAT_LEAKS if has_risk else None)
+        if result.account:
+            say(f"Account {result.account.name}: {result.account}")
+        if saved and result.trained:
+            say(f"In Python: {loading_code(result.trained, saved)}.predict(inputs)")
+    if result.record.error:
+        complain(f"Run {result.record.status}: {result.record.error}")
+    raise typer.Exit(EXIT_CODES[result.record.status])
+
+
+def plan_command(
+    method: options.MethodOption,
+    task: options.TaskOption = None,
+    task_file: options.TaskFileOption = None,
+    epsilon: options.EpsilonOption = 3.0,
+    delta: options.DeltaOption = None,
+    model: options.ModelOption = None,
+    settings: options.SetOption = None,
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Show what a run would release and cost, and its ε. Reads no data."""
+    from dphpo_bench.base.terminal import make_progress
+    from dphpo_bench.harness.plan import plan
+    from dphpo_bench.records.record import risk_rows
+
+    asked = options.resolve(method, task, model, epsilon, delta, settings, task_file)
+    with make_progress(quiet).track("Planning", 0):
+        checked = plan(*asked)
+    if as_json:
+        show_json(checked.to_json())
+    else:
+        title, rows = checked.display()
+        show_facts(title, [*rows, *risk_rows(checked.risk, checked.facts.unit)], NOT_WHAT_LEAKS)
+
+
+def audit_command(
+    method: options.MethodOption,
+    task: options.TaskOption = None,
+    task_file: options.TaskFileOption = None,
+    epsilon: options.EpsilonOption = 3.0,
+    delta: options.DeltaOption = None,
+    attack: Annotated[
+        Literal["black_box", "white_box", "both"],
+        typer.Option(help="What the attacker sees: the released model, or every released gradient too."),
+    ] = "both",
+    canaries: Annotated[
+        int | None,
+        typer.Option(
+            help="Records of each run that coin flips put in or leave out. Default: 1,400 or fewer; without --runs, as "
+            "many as can refute the claim."
+        ),
+    ] = None,
+    runs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Runs for each attack; all their canaries count together. Default: 1; without --canaries, 2 for small "
+            "data, or as many as can refute the claim.",
+        ),
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="Confidence that the lower bound is right.")] = 0.95,
+    seed: Annotated[
+        str | None,
+        typer.Option(
+            metavar="INTEGER|none",
+            help="Seed of the record, and of canaries, coins and noise. Default: 0 if the data are public, else none.",
+        ),
+    ] = None,
+    private_records: options.PrivateRecordsOption = False,
+    account: options.AccountOption = None,
+    model: options.ModelOption = None,
+    settings: options.SetOption = None,
+    data_dir: options.DataDirOption = None,
+    results_dir: Annotated[Path, typer.Option(help="Folder of the record that gets the bound.")] = Path("results"),
+    device: options.DeviceOption = "auto",
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Attack a whole procedure, tuning included, for a lower bound on its ε; the run's record gets the bound.
+
+    Coin flips put canaries among the training records or leave them out, and the attacker guesses which. If the run
+    without canaries has no record yet, it is made first; without a seed, that is another run each time. A later audit
+    replaces an earlier one.
+
+    Exit code: 0 done, 1 the run failed, 2 a mistake in the call, 3 the claim is refuted, 130 interrupted.
+    """
+    from dphpo_bench.audit.arguments import ATTACKS, check_arguments
+
+    audited, on, budget = options.resolve(method, task, model, epsilon, delta, settings, task_file)
+    sizes: dict[str, Any] = {
+        "attacks": ATTACKS if attack == "both" else (attack,),
+        "canaries": canaries,
+        "runs": runs,
+        "confidence": confidence,
+    }
+    check_arguments(on, private_records=private_records, **sizes)
+
+    from dphpo_bench.audit.attacks import audit, recorded, size_of
+    from dphpo_bench.base.progress import Meter
+    from dphpo_bench.base.terminal import make_progress
+    from dphpo_bench.data.source import DataSource
+    from dphpo_bench.harness.account import Entry
+    from dphpo_bench.harness.account_report import report_of
+    from dphpo_bench.harness.cache import Cache
+    from dphpo_bench.harness.counting import account_of, default_seed
+    from dphpo_bench.harness.plan import plan
+    from dphpo_bench.records.store import RecordStore
+
+    progress = make_progress(quiet)
+    source = DataSource.resolve(data_dir, progress=progress)
+    cache = Cache.of(source)  # the record's run is planned once, not twice
+    store = RecordStore(results_dir)
+    where: dict[str, Any] = {
+        "seed": options.parse_seed(seed, default_seed(on)),
+        "source": source,
+        "device": device,
+        "progress": progress,
+    }
+    with progress.track(f"Planning {audited.name} on {on.name}", 0):
+        checked = plan(audited, on, budget, cache=cache)
+        work = checked.plan.cost.examples
+        size = size_of(audited, on, budget, cache=cache, **sizes)
+    releases = len(sizes["attacks"]) * size.runs
+    book = account_of(on, store, account)
+    if book:
+        book.check([Entry.of(checked, 0)] * (1 + releases))
+    with progress.whole(Meter((1 + releases) * work, "the bound")) as meter:
+        record = recorded(audited, on, budget, store, cache=cache, account=account, **where)
+        meter.total = meter.done + releases * work  # there may have been a record
+        sizes |= {"canaries": size.canaries, "runs": size.runs}
+        outcome = audit(audited, on, budget, private_records=private_records, account=book, **sizes, **where)
+    path = store.write(record.model_copy(update={"audit": outcome.to_record()}))
+    if as_json:
+        show_json({**outcome.to_json(), "record": str(path)})
+    else:
+        show(audit_table(outcome, f"Audit: {audited.name} on {on.name} ({on.model_name})", path))
+    if book and not quiet:
+        complain(f"Account {book.name}: {report_of(book).summary()}")
+    if outcome.refutes:
+        complain(audit_verdict(outcome))
+        raise typer.Exit(REFUTED)
+
+
+def audit_table(audit: "Audit", title: str, path: Path) -> "Table":
+    columns: Columns = [
+        ("attack", lambda row: row[0]),
+        ("guesses", lambda row: f"{row[1].guesses.guessed:,} of {row[1].guesses.canaries:,}"),
+        ("right", lambda row: f"{row[1].guesses.correct:,}"),
+        ("ε at least", lambda row: rounded_down(row[1].epsilon)),
+        ("at most shown", lambda row: rounded_down(row[1].ceiling)),
+    ]
+    caption = (
+        f"Claimed: ε = {audit.claimed:.6g} at δ = {audit.delta:.3g}. All bounds hold at once with confidence "
+        f"{audit.bound.confidence:g}. {audit_verdict(audit)} Record: {path}"
+    )
+    title = f"{title}. {hidden_faults(audit)}" if audit.can_refute else title
+    return table(
+        columns, audit.by_attack.items(), title=title, title_justify="left", caption=caption, caption_justify="left"
+    )
+
+
+def hidden_faults(audit: "Audit") -> str:
+    """Return what an audit of this size does not find, a line to read before its result."""
+    if audit.reach is None:
+        return "It attacks no released gradient, so it finds large faults only."
+    single = f" of fewer than {math.ceil(100 * audit.reach.rate)} % of the records" if audit.reach.rate else ""
+    return (
+        f"Hidden at this size: {math.ceil(100 * audit.reach.noise)} % of the claimed noise or more; one release "
+        f"without noise{single}; what losing trials release."
+    )
+
+
+def audit_verdict(audit: "Audit") -> str:
+    """Return sentences on the claim; an attack that fails is never praise."""
+    if audit.bound.epsilon > audit.claimed:
+        return f"Refuted: the audit shows ε ≥ {audit.bound.epsilon:.4g} where {audit.claimed:.4g} is claimed."
+    if audit.refutes:
+        return f"Refuted: so many right guesses contradict the claim's privacy curve, that of ε = {audit.claimed:.4g}."
+    if audit.claimed == math.inf:
+        return "No finite ε is claimed, so there is nothing to refute."
+    if not audit.can_refute:
+        first, more = "This audit cannot refute the claim, whatever leaks, and says nothing about it", "could refute it"
+        needed = audit.needed
+    else:
+        first, more = "Not refuted, which is no proof of privacy", "could show more"
+        needed = None if audit.ceiling > audit.claimed else audit.needed_for_epsilon
+    most = f"with all guesses right it would show ε ≥ {rounded_down(audit.ceiling)}"
+    if audit.ceiling > audit.claimed:
+        return f"{first}: {most}."
+    if needed is None:
+        return f"{first}: {most}, less than is claimed."
+    each = f" in each of {needed.runs:,} runs" if needed.runs > 1 else ""
+    return f"{first}: {most}, less than is claimed. {needed.canaries:,} canaries{each} {more}."
