@@ -7,7 +7,7 @@ import pytest
 import typer
 
 import dphpo_bench as bench
-from dphpo_bench.cli.check import check_command
+from dphpo_bench.cli.plugins import check_command
 from dphpo_bench.contract import registry
 
 PACKAGE = Path(__file__).parent / "plugin_package"

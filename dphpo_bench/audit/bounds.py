@@ -1,8 +1,10 @@
-"""Lower bounds on ε from the number of right guesses about canaries that coin flips put in or left out.
+"""Lower bounds on ε from right guesses about canaries that coin flips put in or left out.
 
 Theorem 5.2 and Corollary 5.4 of Steinke, Nasr and Jagielski 2023, "Privacy auditing with one (1) training run"
-(arXiv:2305.08846), and `audit.curves`: both bound the same probability, so the smaller bound holds. Guesses of several
-runs with fresh canaries count together: a coin changes only one of the runs (parallel composition).
+(arXiv:2305.08846), bound ε at one δ. Theorems 3.1 and 3.2 of Mahloujifar, Melis and Chaudhuri 2025, "Auditing
+f-differential privacy in one run" (arXiv:2410.22235), with the cap of the authors' code, test the claim's whole privacy
+curve; docs/auditing.md has a proof of this form. Both bound the same probability, so the smaller bound holds. Guesses
+of several runs with fresh canaries count together: a coin changes only one of the runs (parallel composition).
 """
 
 import math
@@ -15,7 +17,70 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import binom
 
-from dphpo_bench.audit.curves import ROUNDING, Curve, Guesses, least_total, refutes
+ROUNDING = 1e-9  # more than the rounding errors of the recursion, as a share of the total probability
+PER_DECADE = 2  # points of a curve for each factor of ten of δ. Six would lower p-values by a tenth
+
+LARGEST_DELTA = 0.5
+LARGEST_CLAIM = 500.0  # claims above this are refuted by no audit, and exponentials of some overflow
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """Numbers of an attack: of m canaries, r were guessed about, v of them correctly."""
+
+    canaries: int
+    guessed: int
+    correct: int
+
+
+Curve = Sequence[tuple[float, float]]
+"""Pairs (ε, δ) that all hold at once, for adding and for removing a record; none: nothing is claimed."""
+
+
+def claimed_curve(epsilon: "Callable[[float], float]", claim: tuple[float, float], error: float) -> Curve:
+    """Return points of the curve that a plan claims, enough for tests at this error probability.
+
+    Points of a δ far below the error probability refute nothing that others do not. `epsilon` is ∞ where it is not
+    known; `claim` is (ε, δ) of the plan, and one of the points.
+    """
+    if claim[0] > LARGEST_CLAIM:
+        return ()
+    least = math.log10(max(claim[1], error / 100))
+    steps = math.ceil(PER_DECADE * (math.log10(LARGEST_DELTA) - least))
+    deltas = [10 ** (least + step / PER_DECADE) for step in range(steps)] + [LARGEST_DELTA]
+    others = ((epsilon(delta), delta) for delta in deltas if delta > claim[1])
+    return (claim, *(point for point in others if point[0] <= LARGEST_CLAIM))
+
+
+def refutes(guesses: Guesses, curve: Curve, error: float) -> bool:
+    """Return whether a mechanism of this curve has so many right guesses with a probability below `error`.
+
+    The guesses may depend on everything that the mechanism released; their number may not.
+    """
+    return bool(curve) and least_total(guesses, curve, error) > 1 + ROUNDING
+
+
+def least_total(guesses: Guesses, curve: Curve, tail: float) -> float:
+    """Return the least sum of probabilities if so many right guesses have the probability `tail` (Algorithm 3).
+
+    Above 1, they have not. The recursion stops there, so a larger number means nothing more.
+    """
+    total, canaries = guesses.guessed, guesses.canaries
+    lines = [(delta, math.exp(-epsilon), delta + math.expm1(epsilon), math.exp(epsilon)) for epsilon, delta in curve]
+    right, wrong = guesses.correct * tail, (total - guesses.correct) * tail  # expected numbers, on that event
+    for count in range(guesses.correct - 1, -1, -1):
+        share = right / canaries
+        least = canaries * max(
+            max((share - delta) * shrunk, grown * share - above) for delta, shrunk, above, grown in lines
+        )
+        if least <= wrong:
+            break
+        right += count / (total - count) * (least - wrong)
+        wrong = least
+        if right + wrong > total * (1 + 2 * ROUNDING):
+            break
+    return (right + wrong) / total if total else tail
+
 
 LARGEST_EPSILON = 100.0  # more than any audit shows: with all of n guesses right, the bound is below ln n + 20
 

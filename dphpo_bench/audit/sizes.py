@@ -8,8 +8,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 from scipy.stats import binom
 
-from dphpo_bench.audit.bounds import Sides, all_right, ceiling, refutable, sides_for
-from dphpo_bench.audit.curves import Curve, refutes
+from dphpo_bench.audit.bounds import Curve, Sides, all_right, ceiling, refutable, refutes, sides_for
 
 FEWEST = 1400  # canaries by default, in at most two runs
 MOST = 1400  # canaries of a run by default: each is another input of an attacked model

@@ -65,9 +65,9 @@ def explain_command(
     from dphpo_bench.harness.counting import check_may_spend
     from dphpo_bench.records import reading
     from dphpo_bench.records.store import RecordStore
+    from dphpo_bench.sweep.executors import Resources
     from dphpo_bench.sweep.extra_runs import REPLAY, Workshop, questions
     from dphpo_bench.sweep.private_cells import PrivateCells
-    from dphpo_bench.sweep.resources import Resources
     from dphpo_bench.sweep.running import executor_for, run_cells
 
     root, results = _read(records)

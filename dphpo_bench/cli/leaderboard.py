@@ -125,8 +125,8 @@ def _rerun(
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.leaderboard.reruns import choose, compared, repeats
     from dphpo_bench.records.store import RecordStore
+    from dphpo_bench.sweep.executors import Resources
     from dphpo_bench.sweep.extra_runs import Workshop
-    from dphpo_bench.sweep.resources import Resources
     from dphpo_bench.sweep.running import executor_for, run_cells
 
     source = DataSource.resolve(data_dir)

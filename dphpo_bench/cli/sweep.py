@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dphpo_bench.records.record import Identity
     from dphpo_bench.records.store import RecordStore
     from dphpo_bench.sweep.driver import Summary
-    from dphpo_bench.sweep.dry_run import PlannedCells
+    from dphpo_bench.sweep.running import PlannedCells
 
 SHOWN_FAILURES = 20
 
@@ -73,11 +73,9 @@ def sweep_command(
     from dphpo_bench.harness.plan import warn_of_budget
     from dphpo_bench.records.store import RecordStore
     from dphpo_bench.sweep.cells import cells_of
-    from dphpo_bench.sweep.display import stock_text
     from dphpo_bench.sweep.driver import take_stock
-    from dphpo_bench.sweep.dry_run import plan_all, total_seconds
     from dphpo_bench.sweep.private_cells import PrivateCells, unseeded
-    from dphpo_bench.sweep.running import executor_for, run_cells
+    from dphpo_bench.sweep.running import executor_for, plan_all, run_cells, stock_text, total_seconds
     from dphpo_bench.sweep.suite import load_suite
 
     if as_json and not dry_run:

@@ -246,7 +246,7 @@ class Account:
         """Reject what the cap does not cover.
 
         The first releases are a list fixed in advance, for which plain composition holds; later ones may be chosen by
-        what earlier ones told.
+        earlier results.
         """
         if len(units := {entry.unit for entry in [*known, *new]}) > 1:
             raise AccountError(

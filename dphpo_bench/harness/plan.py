@@ -10,7 +10,6 @@ from dphpo_bench.base.checks import check_file_name, typed
 from dphpo_bench.base.displays import Display, Displayed
 from dphpo_bench.base.errors import InvalidValueError, PlanOverBudgetError, SealedDataError
 from dphpo_bench.base.tensors import RECORD
-from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method, Plan
 from dphpo_bench.contract.registry import method_of, task_of
 from dphpo_bench.contract.seals import sealed
@@ -118,8 +117,6 @@ def plan(
     facts = task.facts
     check_file_name("a method's name", method.name)
     sibling_of(method, task)
-    if not isinstance(budget, PrivacyBudget):
-        raise InvalidValueError(f"Expected a PrivacyBudget(epsilon, delta), got {shown(budget, form=repr)}.")
     cache = cache or Cache()
     with sealed() as complaints:
         planned = cache.plan(method, task, budget)
@@ -136,14 +133,18 @@ def plan(
         raise InvalidValueError(f"Expected method {method.name} to plan for {budget}, got {planned.budget}.")
     total = _quoted(planned.event, planned, cache)
     private = bool(method.end_to_end_private)  # asked once
-    # A reference that says it is not private may plan for ε = ∞; its row stands apart.
+    # A reference that says it is not private may plan for ε = ∞; its row is apart from the others.
     if not (total.epsilon <= budget.epsilon or (not private and total.epsilon == math.inf)):
         raise PlanOverBudgetError(
             f"The plan of {method.name} costs epsilon={total.epsilon:.6g}, more than the budget "
             f"epsilon={budget.epsilon:g} at delta={budget.delta:g}. No data was read."
         )
+    share = 0.0
+    if planned.training_event != planned.event and 0 < total.epsilon < math.inf:
+        training = cache.epsilon(planned.training_event, budget.delta)
+        share = min(1.0, max(0.0, 1 - training.epsilon / total.epsilon))
     warn_of_budget(budget, facts.n_records, facts.unit)  # at last, so that a refusal is one line
-    return CheckedPlan(method, facts, planned, total, _tuning_share(planned, total, cache), private, cache)
+    return CheckedPlan(method, facts, planned, total, share, private, cache)
 
 
 def _check_linear(method: Method, task: Task) -> None:
@@ -161,25 +162,24 @@ def _check_linear(method: Method, task: Task) -> None:
 
 def warn_of_budget(budget: PrivacyBudget, n_records: int, unit: str, stacklevel: int = 3) -> None:
     """Warn of a budget that protects nobody, or with which nothing can be learned."""
-    unit = "record" if unit == RECORD else f"unit ({unit})"
+    unit, texts = "record" if unit == RECORD else f"unit ({unit})", []
     if budget.delta >= 1 / n_records:
-        warnings.warn(
+        texts.append(
             f"delta={budget.delta:g} is not below 1/N = {1 / n_records:.3g}: such a guarantee permits "
-            f"publishing a {unit}, and no leaderboard takes it. The default is {usual_delta(n_records):.3g}.",
-            stacklevel=stacklevel,
+            f"publishing a {unit}, and no leaderboard takes it. The default is {usual_delta(n_records):.3g}."
         )
     if budget.epsilon > MEANINGLESS:
-        warnings.warn(
+        texts.append(
             f"epsilon={budget.epsilon:g} protects nobody: one {unit} may change the odds of any outcome by a factor of "
-            f"e^{budget.epsilon:g}. Budgets of 1 to 8 are usual.",
-            stacklevel=stacklevel,
+            f"e^{budget.epsilon:g}. Budgets of 1 to 8 are usual."
         )
     if budget.epsilon * n_records <= 1:
-        warnings.warn(
+        texts.append(
             f"epsilon={budget.epsilon:g} is not above 1/N = {1 / n_records:.3g}: even a single sum over all "
-            "records is hidden by its noise, so nothing can be learned. Budgets of 1 to 8 are usual.",
-            stacklevel=stacklevel,
+            "records is hidden by its noise, so nothing can be learned. Budgets of 1 to 8 are usual."
         )
+    for text in texts:
+        warnings.warn(text, stacklevel=stacklevel)
 
 
 def _quoted(event: "DpEvent", planned: Plan, cache: Cache) -> EpsilonReport:
@@ -188,12 +188,6 @@ def _quoted(event: "DpEvent", planned: Plan, cache: Cache) -> EpsilonReport:
     if accountant is not None and accountant in report.by_accountant:
         return replace(report, epsilon=report.by_accountant[accountant], quoted=accountant)
     return report
-
-
-def _tuning_share(planned: Plan, total: EpsilonReport, cache: Cache) -> float:
-    if planned.training_event == planned.event or not 0 < total.epsilon < math.inf:
-        return 0.0
-    return min(1.0, max(0.0, 1 - cache.epsilon(planned.training_event, planned.budget.delta).epsilon / total.epsilon))
 
 
 def parameters_of(method: Method) -> dict[str, Any]:

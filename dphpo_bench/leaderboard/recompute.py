@@ -15,9 +15,7 @@ from dphpo_bench.harness.cache import CachedValues
 from dphpo_bench.privacy.accountants.report import epsilon_by
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.risk import Risk, risk
-from dphpo_bench.sweep.executors import ProcessExecutor, answer_of
-from dphpo_bench.sweep.processes import Answer
-from dphpo_bench.sweep.resources import Resources
+from dphpo_bench.sweep.executors import Answer, ProcessExecutor, Resources, answer_of
 
 logger = logging.getLogger(__name__)
 

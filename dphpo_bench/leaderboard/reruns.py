@@ -18,9 +18,8 @@ from dphpo_bench.leaderboard.values import Refused
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore, read_record
 from dphpo_bench.sweep.cells import Cell
-from dphpo_bench.sweep.executors import visible_gpus
+from dphpo_bench.sweep.executors import Resources, visible_gpus
 from dphpo_bench.sweep.extra_runs import REPLAY, Split, Workshop, counterpart
-from dphpo_bench.sweep.resources import Resources
 
 Role = tuple[str, str]
 """The key of the record that an extra run is about, and of the one that its values are from."""

@@ -26,7 +26,7 @@ from dphpo_bench.records.measure import compared_value, shown_measure
 from dphpo_bench.records.reading import REPLAY as REPLAY
 from dphpo_bench.records.record import Identity, RunRecord
 from dphpo_bench.sweep.cells import Cell
-from dphpo_bench.sweep.resources import Resources
+from dphpo_bench.sweep.executors import Resources
 from dphpo_bench.sweep.suite import TaskMaker
 
 ORACLE = "grid_oracle"

@@ -16,16 +16,13 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from importlib.metadata import version
 from typing import Any
 
 from dphpo_bench.base.errors import InvalidValueError, require_extra
-from dphpo_bench.sweep.processes import COMPILER, Answer, Function, NotStartedError, Processes, environment
-from dphpo_bench.sweep.resources import Resources
+from dphpo_bench.sweep.executors import COMPILER, Answer, Function, NotStartedError, Processes, Resources, environment
 
 JOIN_SECONDS = 20.0
 TOKEN = secrets.token_hex(32)  # the same throughout this process, since Ray reads it once
-PROBE_SECONDS = 60.0
 
 
 class RayExecutor:
@@ -54,7 +51,6 @@ class RayExecutor:
             else:
                 stack.enter_context(_joined(self._ray, address))
             self._check_room()
-            self._check_versions()
             # Else each GPU call would have a new Ray worker. Here the cell's own process holds the GPU.
             self._call = self._ray.remote(max_retries=retries, max_calls=0)(_call)
             self._stack = stack.pop_all()
@@ -98,40 +94,11 @@ class RayExecutor:
 
     def _check_room(self) -> None:
         """Reject needs that no node can meet; Ray would wait for ever."""
-        nodes = self._nodes()
         for need in self._needs:
-            if not any(_room(node, need) for node in nodes):
-                asked = _amounts(need.threads, need.gpus, _bytes(need.memory_gb or 0))
-                # The node with most GPUs if GPUs are needed.
-                largest = max(map(_totals, nodes), key=lambda totals: (totals[1] if need.gpus else 0, *totals))
+            if not any(_room(node, need) for node in self._nodes()):
                 raise InvalidValueError(
-                    f"No node of the Ray cluster has {asked} for a cell; the largest has {_amounts(*largest)}. "
-                    f"Ask for less in the suite's 'resources', or add a node."
-                )
-
-    def _check_versions(self) -> None:
-        """Reject nodes that cannot run cells: such a node would fail cells faster than others run them."""
-        strategies = importlib.import_module("ray.util.scheduling_strategies")
-        probe = self._ray.remote(num_cpus=0, max_retries=0)(_version)
-        probes = {
-            probe.options(
-                scheduling_strategy=strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            ).remote(): node["NodeManagerAddress"]
-            for node in self._nodes()
-            if any(_room(node, need) for need in self._needs)
-        }
-        done, _ = self._ray.wait(list(probes), num_returns=len(probes), timeout=PROBE_SECONDS)
-        here = _version()
-        for reference in done:
-            try:
-                there = self._ray.get(reference)
-            except self._ray.exceptions.RayTaskError as error:
-                there = _one_line(error)
-            except self._ray.exceptions.RayError:
-                continue  # the node has left again
-            if there != here:
-                raise InvalidValueError(
-                    f"Expected dphpo-bench {here} on node {probes[reference]} of the Ray cluster, got: {there}."
+                    f"No node of the Ray cluster has the {need.threads} CPUs, {need.gpus:g} GPUs and "
+                    f"{need.memory_gb or 0:g} GB of a cell. Ask for less in the suite's 'resources', or add a node."
                 )
 
 
@@ -149,10 +116,6 @@ def _answer(answered: "Future[Answer]", future: "Future[Answer]") -> None:
 def _call(function: Function, argument: str, resources: Resources) -> Answer:
     # Ray gives a worker other GPUs for each call, but the server that processes are forked from keeps its first ones.
     return Processes([COMPILER]).call(function, argument, resources, os.environ.get("CUDA_VISIBLE_DEVICES"))
-
-
-def _version() -> str:
-    return version("dphpo-bench")
 
 
 @contextlib.contextmanager
@@ -225,20 +188,10 @@ def _bytes(gigabytes: float) -> int:
     return round(gigabytes * 1e9)
 
 
-def _totals(node: dict[str, Any]) -> tuple[float, float, float]:
-    has = node["Resources"]
-    return has.get("CPU", 0.0), has.get("GPU", 0.0), has.get("memory", 0.0)
-
-
 def _room(node: dict[str, Any], need: Resources) -> int:
     """Return the number of calls with this need that an empty node has room for."""
-    needed = (need.threads, need.gpus, _bytes(need.memory_gb or 0))
-    return min(int(has / need + 1e-9) for has, need in zip(_totals(node), needed, strict=True) if need)
-
-
-def _amounts(cpus: float, gpus: float, memory: float) -> str:
-    parts = [f"{cpus:g} CPUs", f"{gpus:g} GPUs"]
-    return ", ".join([*parts, f"{memory / 1e9:.3g} GB of memory"] if memory else parts)
+    needed = {"CPU": need.threads, "GPU": need.gpus, "memory": _bytes(need.memory_gb or 0)}
+    return min(int(node["Resources"].get(name, 0.0) / each + 1e-9) for name, each in needed.items() if each)
 
 
 def _one_line(error: object) -> str:

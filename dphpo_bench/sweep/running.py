@@ -1,21 +1,200 @@
-"""Cells on an executor chosen by name, with their progress shown."""
+"""Cells on an executor chosen by name: their plans without a run, and their progress shown."""
 
+import sys
+import time
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import as_completed
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from shutil import get_terminal_size
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.progress import Progress
+from dphpo_bench.base.text import count, duration_text, one_line
 from dphpo_bench.contract.method import Method
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.recipes.optimizer_run import OptimizerRun
+from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
-from dphpo_bench.sweep.cells import Cell
-from dphpo_bench.sweep.display import SweepDisplay
-from dphpo_bench.sweep.driver import Summary, sweep
-from dphpo_bench.sweep.executors import Executor, ProcessExecutor, SerialExecutor, default_workers, visible_gpus
+from dphpo_bench.sweep.cells import Cell, CellPlan, job_of, pickled, plan_cell, planned
+from dphpo_bench.sweep.driver import Estimates, Kind, Stock, Summary, kind_of, sweep
+from dphpo_bench.sweep.executors import (
+    COMPILER,
+    Executor,
+    ProcessExecutor,
+    SerialExecutor,
+    answer_of,
+    default_workers,
+    visible_gpus,
+)
 from dphpo_bench.sweep.private_cells import PrivateCells
-from dphpo_bench.sweep.processes import COMPILER
-from dphpo_bench.sweep.unregistered import pickled
+
+
+@dataclass
+class PlannedCells:
+    """Cells that differ in nothing but their seed, and their plan; the seconds of one cell are from finished runs."""
+
+    finished: list[Cell] = field(default_factory=list)
+    failed: list[Cell] = field(default_factory=list)
+    todo: list[Cell] = field(default_factory=list)
+    plan: CellPlan | None = None
+    error: str = ""
+    seconds: float | None = None
+
+    @property
+    def cell(self) -> Cell:
+        """First of the cells that are left, or else of the others."""
+        return (self.todo or self.finished or self.failed)[0]
+
+
+def plan_all(stock: Stock, executor: Executor, source: DataSource, progress: Progress) -> list[PlannedCells]:
+    """Make each plan once, keep it for the sweep, and estimate times from the records."""
+    alike: defaultdict[str, PlannedCells] = defaultdict(PlannedCells)
+    for state in ("finished", "failed", "todo"):
+        for cell in getattr(stock, state):
+            getattr(alike[cell.identity.model_copy(update={"seed": None, "run": None}).key], state).append(cell)
+    groups = list(alike.values())
+    futures = [executor.submit(plan_cell, job_of(group.cell, source), group.cell.resources) for group in groups]
+    with progress.track("Planning", len(futures)) as advance:
+        for _ in as_completed(futures):
+            advance()
+    for group, future in zip(groups, futures, strict=True):
+        plan = planned(answer_of(future))
+        if isinstance(plan, str):
+            group.error = plan
+        else:
+            group.plan, _ = plan
+            group.seconds = stock.times.seconds(group.cell.identity, group.plan.examples)
+    return groups
+
+
+def total_seconds(groups: Sequence[PlannedCells]) -> float | None:
+    """Return the seconds of all cells to run, one after the other; None if some times are unknown."""
+    if any(group.todo and group.plan and group.seconds is None for group in groups):
+        return None
+    return sum(len(group.todo) * (group.seconds or 0.0) for group in groups)  # a cell without a plan fails at once
+
+
+LINE_SECONDS = 10.0
+PHASE_LINE_SECONDS = 60.0
+REFRESH_SECONDS = 0.5
+SHOWN_FAILURES = 20
+CLEARED = "\r\x1b[K"  # to the start of the line, and erase it
+
+
+class SweepDisplay:
+    """A `Watcher` for people: one line that changes on a terminal, else lines. With `quiet`, it shows failures only."""
+
+    def __init__(self, workers: int, *, quiet: bool = False) -> None:
+        self._workers = workers
+        self._quiet = quiet
+        self._is_terminal, self._has_status = sys.stderr.isatty(), False
+        self._estimates = Estimates()
+        self._todo: Counter[Kind] = Counter()
+        self._running: dict[str, tuple[Cell, float]] = {}
+        self._total = self._done = self._failed = 0
+        self._phase, self._phase_start = "", 0.0
+        self._start = self._last = time.monotonic()
+
+    def __enter__(self) -> "SweepDisplay":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._has_status:
+            self._line(self._status())
+
+    def stock(self, stock: Stock) -> None:
+        self._estimates = stock.times
+        self._todo = Counter(kind_of(cell.identity) for cell in stock.todo)
+        self._total = len(stock.todo)
+        for reason in stock.damaged[:SHOWN_FAILURES]:
+            self.note(f"{reason} The cell runs again.")
+        if more := len(stock.damaged[SHOWN_FAILURES:]):
+            self.note(f"{more:,} more records are damaged.")
+        if not self._quiet:
+            self._line(stock_text(stock))
+
+    def preparing(self, tasks: Sequence[str]) -> None:
+        self._phase = f"Preparing the data of {', '.join(sorted(set(tasks)))}."
+        self._phase_start = time.monotonic()
+        if not self._quiet:
+            self._line(self._phase)
+
+    def started(self, cell: Cell) -> None:
+        if not self._running and not self._done:
+            self._start = time.monotonic()
+        self._phase = ""
+        self._running[cell.key] = (cell, time.monotonic())
+
+    def finished(self, cell: Cell, record: RunRecord, elsewhere: bool) -> None:
+        self._todo[kind_of(cell.identity)] -= 1
+        self._running.pop(cell.key, None)
+        self._done += 1
+        self._estimates.add(record)
+        if record.status != "ok":
+            self._failed += 1
+            where = " (by another sweep)" if elsewhere else ""
+            self._line(f"{cell}: {record.status}{where}: {one_line(record.error or '')}")
+
+    def note(self, text: str) -> None:
+        self._line(one_line(text))
+
+    def tick(self) -> None:
+        now = time.monotonic()
+        seconds = REFRESH_SECONDS if self._is_terminal else PHASE_LINE_SECONDS if self._phase else LINE_SECONDS
+        if not self._quiet and now - self._last >= seconds:
+            self._last = now
+            self._line(self._status(), stays=not self._is_terminal)
+
+    def _line(self, text: str, *, stays: bool = True) -> None:
+        """Write a line; on a terminal, one that does not stay is written over by the next."""
+        start = CLEARED if self._has_status else ""
+        self._has_status = not stays
+        sys.stderr.write(f"{start}{text}\n" if stays else f"{start}{text[: get_terminal_size().columns - 1]}")
+        sys.stderr.flush()
+
+    def _status(self) -> str:
+        if self._phase:
+            left = self._time_left()
+            so_far = f"{self._phase} {duration_text(time.monotonic() - self._phase_start)} so far"
+            return f"{so_far}; the runs after it: {left}." if left else f"{so_far}."
+        elapsed = max(time.monotonic() - self._start, 1e-9)
+        parts = [
+            f"{self._done:,} of {self._total:,} done",
+            f"{len(self._running)} running",
+            f"{self._failed} failed",
+            f"{60 * self._done / elapsed:.3g} a minute",
+            f"{left} left" if (left := self._time_left()) else "",
+        ]
+        return ", ".join(part for part in parts if part)
+
+    def _time_left(self) -> str:
+        """Return an estimate for the cells that are left: a lower bound if some are unknown or overdue; "" without one.
+
+        However many workers there are, the rest takes as long as its longest cell.
+        """
+        now, waiting = time.monotonic(), +self._todo
+        each = {kind: self._estimates.median(kind) for kind in waiting}
+        is_known, rests = None not in each.values(), []
+        for cell, start in self._running.values():
+            kind = kind_of(cell.identity)
+            waiting[kind] -= 1
+            rest = (each.get(kind) or 0.0) - (now - start)
+            is_known = is_known and rest > 0
+            rests.append(max(rest, 0.0))
+        waits = {kind: each[kind] or 0.0 for kind, number in waiting.items() if number > 0}
+        total = sum(rests) + sum(waiting[kind] * seconds for kind, seconds in waits.items())
+        left = max(total / self._workers, *rests, *waits.values(), 0.0)
+        return f"{'about' if is_known else 'more than'} {duration_text(left)}" if left else ""
+
+
+def stock_text(stock: Stock) -> str:
+    """Return the counts of cells, such as "540 cells: 12 finished, 1 failed before, 527 to run."."""
+    total = len(stock.finished) + len(stock.failed) + len(stock.todo)
+    failed = f"{len(stock.failed):,} failed before, " if stock.failed else ""
+    again = f" ({len(stock.replaced):,} of them failed before)" if stock.replaced else ""
+    return f"{count(total, 'cell')}: {len(stock.finished):,} finished, {failed}{len(stock.todo):,} to run{again}."
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from dphpo_bench.contract.registry import make_method, make_task
 from dphpo_bench.contract.task import Task
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.sweep.resources import Resources
+from dphpo_bench.sweep.executors import Resources
 
 MAX_SUITE_BYTES = 2**18
 

@@ -1,31 +1,325 @@
-"""Tests that hold for every method, to inherit."""
+"""Tests that hold for every method, to inherit: declarations, source, plans, runs and what they leave behind."""
 
+import ast
+import inspect
+import itertools
 import json
 import math
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from dphpo_bench.base.errors import BudgetTooSmallError, DphpoBenchError, PlanOverBudgetError, SealedDataError
+from dphpo_bench.base.errors import (
+    BudgetTooSmallError,
+    DphpoBenchError,
+    InvalidValueError,
+    PlanOverBudgetError,
+    SealedDataError,
+)
 from dphpo_bench.contract.method import Method, Plan
 from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.testing.expectations import ContractError, expect, shortened
-from dphpo_bench.testing.method_runs import MethodDeclarations, MethodRuns
-from dphpo_bench.testing.new_process import ask_new_process
+from dphpo_bench.testing.new_process import ask_new_process, expect_cheap
 from dphpo_bench.testing.runs import (
     DELTA,
     EPSILON,
     Bench,
+    ContractError,
     difference,
     empty_folder,
+    expect,
+    expect_line,
+    expect_name_and_version,
     other_global_randomness,
     quiet,
     recorded,
+    shortened,
+    threads,
 )
 from dphpo_bench.testing.small_tasks import Blobs
 
 if TYPE_CHECKING:
     from dphpo_bench.harness.state import Run
+
+
+PUBLIC = ("_asdict", "_fields", "_field_defaults", "_make", "_replace")
+"""Names of named tuples that begin with an underscore and are meant for others."""
+
+DECLARED = ("name", "version", "summary", "reference", "tuning", "end_to_end_private")
+
+
+class MethodDeclarations:
+    """Tests of declarations, a part of `MethodContract`: nothing is planned or run."""
+
+    def test_declarations(self, method: Method) -> None:
+        """Name, version, summary, reference, tuning and end_to_end_private are declared."""
+        cls = type(method)
+        for name in DECLARED:
+            expect(hasattr(cls, name), f"{cls.__name__} has no class attribute {name}. Set it, as Method explains.")
+        for name in ("name", "summary", "reference"):
+            expect_line(name, getattr(cls, name))
+        expect_name_and_version(cls, "--method")
+        ok = isinstance(cls.tuning, tuple) and all(isinstance(name, str) for name in cls.tuning)
+        expect(ok, f"Expected tuning to be a tuple of names of hyperparameters, got {shortened(cls.tuning)}.")
+        expect(
+            isinstance(cls.end_to_end_private, bool),
+            f"Expected end_to_end_private to be True or False, got {shortened(cls.end_to_end_private)}.",
+        )
+
+    def test_parameters_are_fields_of_a_frozen_dataclass(self, method: Method) -> None:
+        """The parameters are the fields of a frozen dataclass, each with a default."""
+        cls = type(method)
+        way_out = "Decorate the class with @dataclass(frozen=True)."
+        expect(is_dataclass(cls), f"{cls.__name__} is no dataclass, so its parameters are not known. {way_out}")
+        expect(
+            cls.__dataclass_params__.frozen,  # type: ignore[attr-defined]
+            f"{cls.__name__} is a dataclass that is not frozen: a run could change its own identity. {way_out}",
+        )
+        parameters = fields(cls)  # type: ignore[arg-type]
+        declared = sorted(set(DECLARED) & {field.name for field in parameters})
+        expect(
+            not declared,
+            f"{', '.join(declared)} of {cls.__name__} are annotated, which makes parameters of them. Leave the "
+            "annotations out.",
+        )
+        annotated = vars(cls).get("__annotations__", {})
+        named = {name for name, kind in annotated.items() if "ClassVar" not in str(kind)} - set(DECLARED)
+        lost = sorted(named - {field.name for field in parameters})
+        expect(not lost, f"{', '.join(lost)} of {cls.__name__} are annotated but no fields. {way_out}")
+        for field in parameters:
+            has_default = field.default is not MISSING or field.default_factory is not MISSING
+            expect(
+                has_default or not field.init,
+                f"The parameter {field.name} has no default, so the method cannot be made from its name alone. Give "
+                "it the paper's value.",
+            )
+
+    def test_parameters_come_back_from_json(self, method: Method) -> None:
+        """The parameters are JSON values, and the same method can be made from them."""
+        from dphpo_bench.contract.registry import read_parameters
+
+        try:
+            text = json.dumps(method.parameters, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ContractError(
+                f"Expected parameters that JSON holds (numbers, texts, lists, None), got {error}."
+            ) from None
+        again = type(method)(**read_parameters(type(method), json.loads(text)))
+        expect(
+            again.parameters == method.parameters,
+            f"The parameters {shortened(method.parameters)} come back from a record as {shortened(again.parameters)}. "
+            "Do not change a field in __post_init__; compute what follows from it in a property.",
+        )
+
+    def test_source_keeps_out_of_the_private_parts_of_others(self, method: Method) -> None:
+        """The source uses no attribute that begins with an underscore, but the method's own."""
+        uses = _private_names(type(method))
+        expect(
+            not uses,
+            f"{'; '.join(uses)}. Names that begin with an underscore are not for methods: in a session "
+            "they hold the private records, their rows and the noise. Use what Session offers without one.",
+        )
+
+    def test_importing_the_module_is_cheap(self, method: Method) -> None:
+        """Importing the module does not import torch or another slow package."""
+        expect_cheap(f"Importing {type(method).__module__} imports", ask_new_process(type(method), "import"))
+
+
+def _private_names(cls: type) -> list[str]:
+    """Return where a class's module uses names of others with an underscore; torch's fused operations have one, too."""
+    try:
+        path = inspect.getsourcefile(cls) or ""
+        tree = ast.parse(Path(path).read_bytes())
+    except (OSError, TypeError, SyntaxError):
+        return []
+    return [
+        f"{path}:{node.lineno}: {ast.unparse(node)[:100]}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__")
+        if node.attr not in PUBLIC and ast.unparse(node.value) not in ("self", "cls", "torch", "super()")
+    ]
+
+
+NEVER = "Draw from session.uniform, session.candidate and the session's releases only, and keep nothing between runs."
+
+MOST_WINNERS = 64  # Where a run has several selections: the largest number of sets of winners that are tried
+
+
+class MethodRuns:
+    """Tests of runs, a part of `MethodContract`.
+
+    Attributes:
+        epsilons: at which plans and runs are made.
+    """
+
+    epsilons: ClassVar[tuple[float, ...]] = (1.0, EPSILON, 8.0)
+
+    def test_run_ends_with_a_model(self, method: Method) -> None:
+        """A run ends with a finite model and released values that JSON holds."""
+        attempt = Bench(method, Blobs()).run()
+        expect(
+            attempt.status in ("ok", "over_budget"),  # the latter is another test's
+            f"Expected a finished run on {Blobs.summary.lower()} Got: {attempt.status}: {attempt.error}",
+        )
+
+    def test_run_releases_only_what_the_plan_says(self, method: Method) -> None:
+        """Every release is in the plan."""
+        from dphpo_bench.privacy.events import repeat
+        from dphpo_bench.privacy.ledger import Ledger
+
+        bench = Bench(method, Blobs())
+        checked = bench.planned()
+        attempt = bench.run(checked=checked)
+        expect(attempt.status != "over_budget", str(attempt.error))
+        expect(attempt.ledger.refused is None, str(attempt.ledger.refused))
+        covered = Ledger(allowance=checked.plan.event)
+        for event, count in attempt.ledger.entries:
+            covered.charge(repeat(event, count))
+
+    def test_record_comes_back_from_json(self, method: Method) -> None:
+        """The record of a run comes back from its JSON form as the same record."""
+        from dphpo_bench.records.record import RunRecord
+
+        try:
+            record = recorded(method)
+        except ValueError as error:
+            raise ContractError(f"The run cannot be recorded: {error}") from None
+        again = RunRecord.model_validate_json(record.to_json())
+        for what, first, second in (
+            ("identity", record.identity.model_dump(), again.identity.model_dump()),
+            ("ledger", record.privacy and record.privacy.ledger, again.privacy and again.privacy.ledger),
+            ("released values", record.released, again.released),
+        ):
+            expect(
+                json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True),
+                f"The record's {what} {shortened(first)} come back from JSON as {shortened(second)}. JSON holds "
+                "finite numbers, texts, lists, and dictionaries whose keys are texts.",
+            )
+
+    def test_seed_repeats_a_run(self, method: Method) -> None:
+        """A seed repeats a run exactly."""
+        bench = Bench(method, Blobs())
+        change = difference(bench.seen(3), bench.seen(3))
+        expect(change is None, f"Two runs at one seed differ: {change}. {NEVER}")
+
+    def test_global_randomness_and_threads_change_nothing(self, method: Method) -> None:
+        """Neither the global random generators nor the number of threads changes a run."""
+        bench = Bench(method, Blobs())
+        with other_global_randomness(11), threads(1):
+            first = bench.seen()
+        with other_global_randomness(12), threads(2):
+            second = bench.seen()
+        change = difference(first, second)
+        expect(change is None, f"With other global random states and threads a run differs: {change}. {NEVER}")
+
+    def test_order_of_trials_changes_nothing(self, method: Method) -> None:
+        """The independent trials of a selection may run forwards or backwards; that changes nothing."""
+        bench = Bench(method, Blobs())
+        checked = bench.planned()
+        for seed in range(6):
+            counts, order = _counting()
+            first = bench.seen(seed, checked=checked, order=order)
+            if not counts:  # it has no such trials
+                return
+            change = difference(first, bench.seen(seed, checked=checked, order=lambda count: range(count)[::-1]))
+            expect(
+                change is None,
+                f"With its {max(counts)} trials in reverse order a run differs: {change}. The proofs of private "
+                "selection take independent trials: draw from the trial's own session, and keep nothing between them.",
+            )
+            if max(counts) > 2:
+                return
+
+    def test_trials_that_lost_change_nothing(self, method: Method) -> None:
+        """A run lets out the same as if the winner of its selection had been the only trial."""
+        bench = Bench(method, Blobs())
+        checked = bench.planned()
+        for seed in range(6):
+            counts, order = _counting()
+            whole = bench.seen(seed, checked=checked, order=order)
+            if not counts or (len(counts) > 1 and math.prod(counts) > MOST_WINNERS):  # none, or too many could have won
+                return
+            if min(counts) > 2:
+                break
+        change = None
+        for winners in itertools.product(*map(range, counts)):
+            change = difference(whole, bench.seen(seed, checked=checked, order=_only(winners)))
+            if change is None:
+                return
+        expect(
+            change is None,
+            f"No trial alone leads to what all {sum(counts)} of them release: {change}. Scores, losers, their number "
+            "and what was learned from them are secret: release the winner's outcome and nothing else.",
+        )
+
+    def test_earlier_runs_change_nothing(self, method: Method) -> None:
+        """Earlier runs in this process, on other records and at another ε, change nothing."""
+        bench = Bench(method, Blobs())
+        first = bench.seen()
+        Bench(method, Blobs(), self.epsilons[0]).run(1)
+        bench.run(2, Blobs(draw=2))
+        change = difference(first, bench.seen())
+        expect(
+            change is None,
+            f"After a run on other records a run differs: {change}. Anything that a run leaves behind is a release "
+            f"that nobody accounts for. {NEVER}",
+        )
+
+    def test_new_process_gives_the_same_run(self, method: Method) -> None:
+        """A new process, in which nothing ran before, gives the same run."""
+        bench = Bench(method, Blobs())
+        bench.run(2, Blobs(draw=2))
+        change = difference(bench.seen(), ask_new_process(type(method), "run", parameters=method.parameters))
+        expect(
+            change is None,
+            f"Here, after a run on other records, and in a new process a run differs: {change}. {NEVER} Sets of texts "
+            "have another order in every process: sort them.",
+        )
+
+    def test_killed_run_continues_to_the_same_model(self, method: Method) -> None:
+        """A run that is killed and continues from its checkpoint is the run that was not killed."""
+        from dphpo_bench.privacy.event_kinds import has_selection
+        from dphpo_bench.testing.killing import NO_STATE, checkpoints_in, killed
+
+        bench = Bench(method, Blobs())
+        checked = bench.planned()
+        if checked.plan.cost.runs != 1 or has_selection(checked.plan.event):  # it has no checkpoints
+            return
+        try:
+            if not killed(bench, Path.cwd()):
+                return
+        except InvalidValueError as error:
+            if str(error) == NO_STATE:  # it says so to whoever asks for checkpoints
+                return
+            raise
+        change = difference(bench.seen(), bench.seen(**checkpoints_in(Path.cwd())))
+        expect(
+            change is None,
+            f"Killed in the middle of its steps and continued from a checkpoint, a run differs: {change}. Name all "
+            "that the training loop changes: training_steps(state=...).",
+        )
+
+
+def _counting() -> tuple[list[int], Callable[[int], Sequence[int]]]:
+    """Return a list, and an order that changes nothing and fills it with the number of trials per selection."""
+    counts: list[int] = []
+
+    def order(count: int) -> Sequence[int]:
+        counts.append(count)
+        return range(count)
+
+    return counts, order
+
+
+def _only(winners: Sequence[int]) -> Callable[[int], Sequence[int]]:
+    rest = iter(winners)
+
+    def order(count: int) -> Sequence[int]:
+        index = next(rest, count)
+        return [index] if index < count else []
+
+    return order
+
 
 ROUNDING = 1e-9
 

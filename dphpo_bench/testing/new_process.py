@@ -1,6 +1,6 @@
 """Ask a new Python process about a plug-in: `python -m dphpo_bench.testing.new_process`, a request on standard input.
 
-A worker of `sweep.processes` cannot answer: it has imported what a plug-in must not, and hashes texts as this process.
+A worker of `sweep.executors` cannot answer: it has imported what a plug-in must not, and hashes texts as this process.
 """
 
 import json
@@ -15,7 +15,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.testing.expectations import ContractError, expect
+from dphpo_bench.testing.runs import ContractError, expect
 
 SLOW = (
     *("torch", "torchvision", "opacus", "numpy", "scipy", "sklearn", "pandas", "pyarrow", "optuna", "kymatio", "PIL"),

@@ -152,7 +152,7 @@ SMALL_VIT = VisionTransformer(
     ),
 )
 """1.2 million weights with patches of 4x4 pixels, trained on CIFAR-10's training pictures by
-`tests/benchmarks/small_vit.py`. `tasks/small_vit.json` is the log of the training."""
+`research/small_vit.py`. `tasks/small_vit.json` is the log of the training."""
 
 
 # The mean and deviation of each colour over ImageNet, with which the network was trained.

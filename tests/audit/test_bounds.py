@@ -8,8 +8,17 @@ import pytest
 from dp_accounting import get_epsilon_gaussian
 from scipy.stats import binom
 
-from dphpo_bench.audit.bounds import SIDES, LowerBound, best_bounds, guess, p_value, refuted_epsilon
-from dphpo_bench.audit.curves import Curve, Guesses, refutes
+from dphpo_bench.audit.bounds import (
+    SIDES,
+    Curve,
+    Guesses,
+    LowerBound,
+    best_bounds,
+    guess,
+    p_value,
+    refuted_epsilon,
+    refutes,
+)
 
 
 def test_published_p_value() -> None:

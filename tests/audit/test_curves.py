@@ -9,8 +9,7 @@ from scipy.optimize import brentq, linprog
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from dphpo_bench.audit.bounds import ceiling
-from dphpo_bench.audit.curves import Curve, Guesses, claimed_curve, least_total, refutes
+from dphpo_bench.audit.bounds import Curve, Guesses, ceiling, claimed_curve, least_total, refutes
 from dphpo_bench.audit.sizes import MOST_RUNS, Reach, Size, default_size, reach, size_for_curve, size_for_epsilon
 
 

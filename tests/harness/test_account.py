@@ -1,9 +1,9 @@
 """Accounts of private records: every release is counted, before the data are read, whatever happens to the run."""
 
+import dataclasses
 import json
 import os
-import signal
-import time
+import warnings
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -12,11 +12,18 @@ import pytest
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import AccountError, DataError, InvalidValueError
+from dphpo_bench.cli import commands as cli
+from dphpo_bench.cli.options import parse_seed
 from dphpo_bench.harness.account import Account, Entry
-from dphpo_bench.harness.account_report import bound_text, open_account
+from dphpo_bench.harness.account_report import account_sections, bound_text, open_account, total_risk
+from dphpo_bench.harness.counting import Counted
+from dphpo_bench.harness.journal import Journal
 from dphpo_bench.privacy import event_texts
-from dphpo_bench.privacy.events import gaussian, poisson_sampled, repeat
+from dphpo_bench.privacy.events import gaussian, non_private, poisson_sampled, repeat
 from dphpo_bench.privacy.runs_together import RenyiFilter
+from dphpo_bench.records.reading import read_results
+from dphpo_bench.records.record import Identity
+from dphpo_bench.records.statement import WIDTH
 from tests.conftest import TinyTask
 from tests.harness.children import ended, start
 
@@ -99,22 +106,6 @@ def test_a_failed_run_counts_by_its_plan(fixed_noise, budget, tmp_path: Path) ->
     (one,) = bench.account(tmp_path).releases
     assert one.status == "failed"
     assert one.dp_event == bench.plan(Fails(), PrivateTask(), budget).plan.event
-
-
-def test_a_run_that_is_killed_while_it_reads_is_counted_once(fixed_noise, budget, tmp_path: Path) -> None:
-    class Killed(PrivateTask):
-        def load_train(self, source: bench.DataSource) -> bench.Records:
-            if not (tmp_path / "go on").exists():
-                os.kill(os.getpid(), signal.SIGKILL)
-            return super().load_train(source)
-
-    assert ended(start(lambda: bench.run(fixed_noise(), Killed(), budget, results_dir=tmp_path))) == -signal.SIGKILL
-    (killed,) = bench.account(tmp_path).releases
-    assert killed.status == "open"
-    (tmp_path / "go on").touch()
-    bench.run(fixed_noise(), Killed(), budget, results_dir=tmp_path)
-    (done,) = bench.account(tmp_path).releases
-    assert (done.number, done.status) == (killed.number, "ok")
 
 
 def test_two_processes_never_pass_a_cap_together(tmp_path: Path) -> None:
@@ -277,12 +268,6 @@ def test_what_is_beside_the_records_is_its_owners_alone(fixed_noise, budget, tmp
     assert not [name for name, mode in modes.items() if mode & 0o077]
 
 
-@pytest.mark.parametrize("name", ["", "../x"])
-def test_a_name_that_is_no_files_name_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidValueError, match="Expected an account's name"):
-        Account(tmp_path, name)
-
-
 def test_the_digest_of_the_records_needs_the_folders_key(fixed_noise, budget, tmp_path: Path) -> None:
     """Two folders have two keys; of one table, nothing that they keep is the same."""
     for name in ("one", "two"):
@@ -291,29 +276,6 @@ def test_the_digest_of_the_records_needs_the_folders_key(fixed_noise, budget, tm
     assert first
     assert first != second
     assert (tmp_path / "one/.data/key").stat().st_mode & 0o077 == 0
-
-
-def test_a_run_that_is_taken_back_takes_no_other_with_it(fixed_noise, budget, tmp_path: Path) -> None:
-    """A second process makes the same call while the first one loads its records; then the first is interrupted."""
-
-    joining = os.getpid()
-
-    class Waits(PrivateTask):
-        def load_train(self, source: bench.DataSource) -> bench.Records:
-            if os.getpid() == joining:
-                return super().load_train(source)
-            (tmp_path / "loading").touch()
-            while not (tmp_path / "released").exists():
-                time.sleep(0.05)
-            raise KeyboardInterrupt
-
-    first = start(lambda: bench.run(fixed_noise(), Waits(), budget, results_dir=tmp_path))
-    while not (tmp_path / "loading").exists():
-        time.sleep(0.05)
-    bench.run(fixed_noise(), Waits(), budget, results_dir=tmp_path)
-    (tmp_path / "released").touch()
-    assert ended(first) == 1
-    assert len(bench.account(tmp_path).releases) == 1
 
 
 def test_a_run_that_is_planned_otherwise_does_not_go_on_with_its_noise(fixed_noise, budget, tmp_path: Path) -> None:
@@ -360,3 +322,93 @@ def test_a_run_that_asked_nothing_leaves_the_total_known(fixed_noise, budget, tm
     report = bench.account(tmp_path)
     assert (len(report.releases), report.uncounted) == (1, ())
     assert report.totals[0].together == pytest.approx(0.326, abs=1e-3)
+
+
+def test_another_plan_than_the_counted_one_is_refused(fixed_noise, budget) -> None:
+    counted = Entry.of(bench.plan(fixed_noise(), PrivateTask(), budget), 1).event
+    journal = Journal.holding({"seed": 7, "run": 8})
+    result = bench.run(fixed_noise(), PrivateTask(), budget, account=Counted(journal, counted))
+    assert result.record.identity.run == f"{8:016x}"
+    more = dataclasses.replace(fixed_noise(), steps=7)
+    with pytest.raises(InvalidValueError, match="planned otherwise than when its run was counted"):
+        bench.run(more, PrivateTask(), budget, account=Counted(journal, counted))
+
+
+@pytest.mark.parametrize(("task", "seed", "told"), [(PrivateTask, 3, 1), (PrivateTask, None, 0), (TinyTask, 3, 0)])
+def test_who_seeds_private_data_is_warned_once(task, seed, told, fixed_noise, budget) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        bench.run(fixed_noise(), task(), budget, seed=seed)
+    assert sum("whoever learns a seed" in str(one.message) for one in caught) == told
+
+
+def test_two_runs_without_a_seed_have_a_record_each(fixed_noise, budget, tmp_path: Path) -> None:
+    task = PrivateTask()
+    paths = [bench.run(fixed_noise(), task, budget, results_dir=tmp_path).path for _ in range(2)]
+    assert paths[0] != paths[1]
+    found, skipped = read_results(tmp_path)
+    assert not skipped
+    first, second = (result.record.identity for result in found)
+    assert (first.seed, second.seed) == (None, None)
+    assert first.run != second.run
+    assert first.model_copy(update={"run": None}) == second.model_copy(update={"run": None})
+    assert not list((tmp_path / ".unfinished").iterdir())
+
+
+def test_a_public_record_with_a_seed_has_no_number_and_its_old_name(fixed_noise, budget, tmp_path: Path) -> None:
+    identity = bench.run(fixed_noise(), TinyTask(), budget, seed=3).record.identity
+    assert identity.run is None
+    values = json.loads(identity.model_dump_json())
+    del values["run"]
+    assert Identity.model_validate(values).key == identity.key  # as records had it before there were numbers
+
+
+def test_a_seed_on_the_command_line_is_an_integer_or_none() -> None:
+    assert parse_seed("none", 0) is None
+    assert parse_seed("7", None) == 7
+    for text in ("-1", "1.5", "", "９"):
+        with pytest.raises(InvalidValueError, match="Expected --seed to be an integer >= 0, or none"):
+            parse_seed(text, 0)
+
+
+def text_of(root: Path) -> str:
+    return " ".join(paragraph for _, told in account_sections(bench.account(root)) for paragraph in told)
+
+
+def test_two_gaussians_have_the_risk_of_one(tmp_path: Path) -> None:
+    """Two of σ = 2√2 are one of μ = 1/2: advantage 2Φ(1/4) − 1 = .19741, in closed form."""
+    Account(tmp_path).count([release(1, gaussian(8**0.5)), release(2, gaussian(8**0.5))])
+    report = bench.account(tmp_path)
+    found = total_risk(report, report.totals[0])
+    assert found is not None
+    assert found.advantage == pytest.approx(0.19741, abs=2e-5)
+    assert found.mu == pytest.approx(0.5, abs=1e-3)
+    text = text_of(tmp_path)
+    assert f"ε = {bound_text(report.totals[0].together or 0, 5)} and δ = 1e-05, if their settings were fixed" in text
+    assert "holds on condition that this total was planned beforehand" in text
+    assert "1. 2026-01-01, run: m on t (o), ε = 1.000, δ = 1e-05, per record; not ended, or killed." in text
+
+
+def test_what_has_no_guarantee_says_so(tmp_path: Path) -> None:
+    Account(tmp_path).count([release(1, gaussian(2.0)), release(2, non_private(), float("inf"))])
+    assert "For one record: none. Some run had no privacy" in text_of(tmp_path)
+
+
+def test_the_command_states_an_account_and_what_else_ran(fixed_noise, budget, tmp_path, monkeypatch, capsys) -> None:
+    first, _ = (bench.run(fixed_noise(), PrivateTask(), budget, results_dir=tmp_path) for _ in range(2))
+    capsys.readouterr()
+
+    def told(*arguments: str) -> str:
+        monkeypatch.setattr("sys.argv", ["dphpo-bench", "statement", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert ended.value.code == 0
+        return capsys.readouterr().out
+
+    page = told(str(tmp_path))
+    assert page.startswith("Privacy statement: account main, 2 runs\n\nGuarantee\n")
+    assert max(map(len, page.splitlines())) <= WIDTH
+    assert json.loads(told(str(tmp_path), "--json"))["account"]["totals"][0]["releases"] == 2
+    single = " ".join(told(str(first.path)).split())
+    assert "The account main counts this run. By now: 2 runs on these records; both together: ε = " in single
+    assert "every other run on the same records" not in single

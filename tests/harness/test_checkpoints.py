@@ -161,11 +161,6 @@ class TestGoingOn:
         assert run(tmp_path, "dp_sgd").record.status == "ok"
 
 
-def _moved(module: nn.Module) -> None:
-    for parameter in module.parameters(recurse=False):
-        parameter.data += 1.0
-
-
 class TestRefused:
     @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data[:-1] + b"?"])
     def test_a_damaged_checkpoint(
@@ -199,16 +194,6 @@ class TestRefused:
         assert list((tmp_path / ".unfinished").iterdir()) == []
         assert run(tmp_path, ForgetsItsRate(), **private).record.status == "ok"  # another release
 
-    def test_another_question_is_noticed_without_a_checkpoint(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        killed_at(8, monkeypatch, tmp_path, "dp_sgd")
-        checkpoint_in(tmp_path).unlink()
-        build_model = Session.build_model
-        with monkeypatch.context() as patched:
-            patched.setattr(Session, "build_model", lambda self: build_model(self).apply(_moved))
-            assert run(tmp_path, "dp_sgd", check=False).record.status == "failed"
-
     @pytest.mark.parametrize(
         ("options", "message"),
         [
@@ -240,18 +225,6 @@ class TestPrivateRecords:
         assert (ended["number"], ended["status"]) == (line["number"], "ok")
         assert ended["record"] == result.record.identity.key
         assert list((tmp_path / ".unfinished").iterdir()) == []
-
-    def test_it_draws_the_noise_of_its_journal(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        killed_at(7, monkeypatch, tmp_path / "one", "hyfreedp", toy(public=False), seed=None)
-        other = tmp_path / "other/.unfinished"
-        other.mkdir(parents=True)
-        (journal,) = (tmp_path / "one/.unfinished").glob("*.jsonl")
-        copy = other / journal.name
-        copy.touch()
-        _, drawn = journal.read_text().split("\n", 1)  # the same seed, no checkpoint, and the number of its own file
-        copy.write_text(f'["file", {copy.stat().st_ino}]\n{drawn}')
-        going_on, anew = (run(tmp_path / name, "hyfreedp", toy(public=False), seed=None) for name in ("one", "other"))
-        assert bits(going_on) == bits(anew)
 
     def test_other_records_are_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         killed_at(7, monkeypatch, tmp_path, "dp_sgd", toy(public=False), seed=None)

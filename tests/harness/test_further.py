@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import dphpo_bench as bench
-from dphpo_bench.base.errors import DataError, InvalidValueError, RecordError
+from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.contract.metrics import ACCURACY, CROSS_ENTROPY, FurtherTest, ModelMetrics
 from dphpo_bench.records.store import read_record
 
@@ -113,11 +113,3 @@ def test_a_model_that_opens_records_in_a_further_test_fails(fixed_noise, plain_r
 def test_texts_that_no_record_takes(tiny_task, name: str, about: str) -> None:
     with pytest.raises(InvalidValueError, match="Expected "):
         FurtherTest(name, about, tiny_task.load_test)
-
-
-def test_a_record_of_another_form_is_refused(fixed_noise, plain_run, tmp_path: Path) -> None:
-    path = plain_run(fixed_noise(), results_dir=tmp_path).path
-    text = path.read_text().replace('"environment"', '"further": {"shifted": {"metrics": {}}}, "environment"', 1)
-    path.write_text(text)
-    with pytest.raises(RecordError, match="about"):
-        read_record(path)

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 import dphpo_bench as bench
-from dphpo_bench.base.errors import RecordError
 from dphpo_bench.session.releases import Releases
 from dphpo_bench.session.session import Session
 from dphpo_bench.sweep.executors import ProcessExecutor
@@ -80,19 +79,6 @@ def test_another_question_is_refused_and_the_next_run_starts_anew(tmp_path: Path
     assert [entry["status"] for entry in entries(tmp_path / "r")] == ["failed"]
     assert bench.run(method, private_rows(), BUDGET, results_dir=tmp_path / "r").record.status == "ok"
     assert len(entries(tmp_path / "r")) == 2
-
-
-def test_another_processor_is_refused_before_anything_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    method, folder = OfTheClock(folder=str(tmp_path), changes=False), tmp_path / "r"
-
-    def run() -> bench.RunResult:
-        return bench.run(method, private_rows(), BUDGET, results_dir=folder, progress=bench.NullProgress())
-
-    assert ended(start(run)) == -signal.SIGKILL
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "another")
-    with pytest.raises(RecordError, match="another device or processor"):
-        run()
-    assert [entry["status"] for entry in entries(folder)] == ["open"]
 
 
 def test_the_same_questions_get_the_same_answers_and_are_counted_once(tmp_path: Path) -> None:

@@ -4,12 +4,15 @@ import itertools
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor, nn
 
 import dphpo_bench as bench
-from dphpo_bench.base.errors import DataError, PlanOverBudgetError, RecordError
+from dphpo_bench.base.errors import DataError, InvalidValueError, PlanOverBudgetError, RecordError
+from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.base.terminal import TerminalProgress
 from dphpo_bench.harness import journal
 from dphpo_bench.harness.state import Run
@@ -17,6 +20,7 @@ from dphpo_bench.harness.training import verify
 from dphpo_bench.privacy.events import best_of, gaussian
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.run_counts import geometric
+from tests.own_task import array_task
 
 
 def test_a_plan_over_budget_is_refused_before_data_is_read(fixed_noise, tiny_task, budget, monkeypatch) -> None:
@@ -40,14 +44,6 @@ def test_a_finished_run(fixed_noise, plain_run) -> None:
     assert record.metrics["accuracy"] > 0.6  # three classes: chance is 1/3
     assert record.released == {"steps": 6}
     assert result.path is None
-
-
-def test_a_device_is_a_name_or_torchs_own(fixed_noise, plain_run, tmp_path: Path) -> None:
-    """The environment of a record is JSON, and a torch.device is not."""
-    path = plain_run(
-        fixed_noise(), execution=bench.ExecutionOptions(device=torch.device("cpu")), results_dir=tmp_path
-    ).path
-    assert bench.read_record(path).status == "ok"
 
 
 def test_more_releases_than_planned_are_refused_and_recorded(fixed_noise, plain_run) -> None:
@@ -142,21 +138,6 @@ def test_only_infinity_excuses_a_reference_from_the_budget(fixed_noise, tiny_tas
 
     with pytest.raises(PlanOverBudgetError):
         bench.plan(Careless(noise_multiplier=0.5), tiny_task, budget)
-
-
-def test_test_data_that_cannot_be_read_cost_the_metrics_not_the_record(
-    fixed_noise, tiny_task, budget, tmp_path, monkeypatch
-) -> None:
-    def missing(*_: object) -> bench.Records:
-        raise DataError("test.parquet is gone")
-
-    monkeypatch.setattr(type(tiny_task), "load_test", missing)
-    result = bench.run(fixed_noise(), tiny_task, budget, seed=0, results_dir=tmp_path, check=False)
-    assert result.record.status == "failed"
-    assert result.record.error == "test.parquet is gone"
-    assert result.path is not None
-    assert bench.read_record(result.path) == result.record
-    assert result.model is not None
 
 
 def test_a_metric_that_raises_costs_no_model(fixed_noise, tiny_task, budget, tmp_path, monkeypatch) -> None:
@@ -277,3 +258,35 @@ def test_a_run_that_was_killed_does_not_redraw_the_number_of_trials(tiny_task, b
     assert len({after - before for before, after in itertools.pairwise(totals)}) == 1
     assert totals[1] > totals[0]
     assert not list((tmp_path / ".unfinished").iterdir())  # recorded, so forgotten
+
+
+BUDGET = bench.PrivacyBudget(3.0, 1e-4)
+
+
+def task(model: nn.Module, **options: object) -> bench.ArrayTask:
+    rng = np.random.default_rng(0)
+    data = rng.standard_normal((200, 4)).astype(np.float32), rng.integers(0, 2, 200)
+    return array_task("own", data, model, batch_size=100, epochs=2, public=True, **options)
+
+
+def test_losses_that_are_never_finite_are_refused() -> None:
+    def losses(outputs: Tensor, targets: Tensor) -> Tensor:
+        return torch.log(-torch.ones(len(targets))) * outputs.sum(-1)
+
+    with pytest.raises(InvalidValueError, match="Expected losses that are finite"):
+        task(nn.Linear(4, 2), losses=losses)
+
+
+def test_scores_that_raise_are_refused() -> None:
+    def scores(outputs: Tensor, targets: Tensor) -> Tensor:
+        raise ValueError("not yet written")
+
+    with pytest.raises(InvalidValueError, match="No score can be computed from the model's outputs: not yet written"):
+        task(nn.Linear(4, 2), scores=scores)
+
+
+def test_a_number_is_no_budget() -> None:
+    with pytest.raises(InvalidValueError, match="Expected budget to be a PrivacyBudget"):
+        bench.run("dp_sgd", task(nn.Linear(4, 2)), 3, seed=0, progress=NullProgress())  # type: ignore[arg-type]
+    with pytest.raises(InvalidValueError, match="got epsilon='3'"):
+        bench.PrivacyBudget("3", 1e-5)  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ from dphpo_bench.leaderboard.columns import to_csv
 from dphpo_bench.leaderboard.means import Rate
 from dphpo_bench.leaderboard.submissions import TaskModel, kinds_of
 from dphpo_bench.records.measure import ACCURACY
-from tests.benchmarks.advice import report, trials
+from research.advice import report, trials
 from tests.leaderboard.boards import sample_board, with_sizes
 
 ROOT = Path(__file__).parents[2]

@@ -11,8 +11,8 @@ from dphpo_bench.data.source import DataSource
 from dphpo_bench.leaderboard.reruns import Difference, Repeat, choose, compared, repeats
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import Cell
+from dphpo_bench.sweep.executors import Resources
 from dphpo_bench.sweep.extra_runs import Workshop
-from dphpo_bench.sweep.resources import Resources
 from tests.leaderboard.submitted import make_record, read, submit
 
 

@@ -1,10 +1,12 @@
 """What is said of a sweep where nobody looks at a terminal."""
 
+from io import StringIO
+
 import pytest
 
-from dphpo_bench.sweep import display
-from dphpo_bench.sweep.display import SweepDisplay
+from dphpo_bench.sweep import running as display
 from dphpo_bench.sweep.driver import Stock
+from dphpo_bench.sweep.running import SweepDisplay
 from tests.records.test_tables import make_record
 
 
@@ -70,3 +72,17 @@ def test_no_time_is_promised_where_nothing_is_known(clock, capsys, blobs) -> Non
             shown.tick()
     lines = capsys.readouterr().err.splitlines()
     assert [line.rpartition("a minute")[2] for line in lines[1:]] == [*2 * [", more than 20 s left"], "", ""]
+
+
+def test_on_a_terminal_one_line_changes_in_its_place(clock, monkeypatch) -> None:
+    terminal = StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stderr", terminal)
+    with SweepDisplay(workers=2) as shown:
+        shown.preparing(["digits"])
+        for _ in range(2):
+            clock.now += 1
+            shown.tick()
+        shown.note("A note.")
+    said = "Preparing the data of digits. 1 s so far.\r\x1b[KPreparing the data of digits. 2 s so far.\r\x1b[KA note.\n"
+    assert terminal.getvalue() == f"Preparing the data of digits.\n{said}"

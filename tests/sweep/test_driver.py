@@ -15,8 +15,7 @@ from dphpo_bench.harness.reasons import MAX_REASON
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import job_of, run_cell
 from dphpo_bench.sweep.driver import START_ATTEMPTS, log_path, sweep, take_stock
-from dphpo_bench.sweep.executors import ProcessExecutor, SerialExecutor
-from dphpo_bench.sweep.processes import Answer, NotStartedError
+from dphpo_bench.sweep.executors import Answer, NotStartedError, ProcessExecutor, SerialExecutor
 from tests.sweep.conftest import Silent, contents
 from tests.sweep.test_processes import gone, wait_for
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dphpo_bench.sweep.processes import NotStartedError, Processes
-from dphpo_bench.sweep.resources import Resources
+from dphpo_bench.sweep.executors import NotStartedError, Processes, Resources
 
 
 def echo(text: str) -> str:
@@ -160,8 +159,8 @@ def test_closing_ends_what_runs_and_starts_nothing_more(tmp_path) -> None:
 
 SCRIPT = """
 import sys
-from dphpo_bench.sweep.processes import Processes
-from dphpo_bench.sweep.resources import Resources
+from dphpo_bench.sweep.executors import Processes
+from dphpo_bench.sweep.executors import Resources
 from tests.sweep.test_processes import echo, sleep_with_child
 print(Processes().call(echo, "without a guard", Resources()).text)
 print(__name__, __file__, __spec__, flush=True)

@@ -21,13 +21,10 @@ from dphpo_bench.base.files import write_whole
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
-from dphpo_bench.sweep import ray_executor
 from dphpo_bench.sweep.cells import Cell, cells_of, run_cell
 from dphpo_bench.sweep.driver import sweep
-from dphpo_bench.sweep.executors import SerialExecutor
-from dphpo_bench.sweep.processes import Answer, Function, Processes
+from dphpo_bench.sweep.executors import Answer, Function, Processes, Resources, SerialExecutor
 from dphpo_bench.sweep.ray_executor import RayExecutor
-from dphpo_bench.sweep.resources import Resources
 from dphpo_bench.sweep.suite import load_suite
 from tests.sweep.conftest import Silent
 
@@ -246,32 +243,17 @@ class TestCalls:
         assert wait_until(lambda: is_gone(int(path.read_text())))
 
 
-@pytest.mark.parametrize(
-    ("need", "asked", "has"),
-    [
-        (Resources(threads=64), "64 CPUs", "1 CPUs"),
-        (Resources(memory_gb=1e6), "1e+06 GB", "GB of memory"),
-    ],
-)
-def test_what_no_node_has_is_refused(cluster: Any, need: Resources, asked: str, has: str) -> None:
-    with pytest.raises(InvalidValueError) as caught:
+@pytest.mark.parametrize("need", [Resources(threads=64), Resources(memory_gb=1e6)])
+def test_what_no_node_has_is_refused(cluster: Any, need: Resources) -> None:
+    with pytest.raises(InvalidValueError, match="No node of the Ray cluster has"):
         RayExecutor(cluster.address, [Resources(), need])
-    before, _, after = str(caught.value).partition(asked)
-    assert before
-    assert has in after
-
-
-def test_a_node_with_another_version_is_refused(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_executor, "version", lambda _: "0.0.1")
-    with pytest.raises(InvalidValueError, match=r"Expected dphpo-bench 0\.0\.1 on node .*, got"):
-        RayExecutor(cluster.address, [Resources()])
 
 
 OWN_RAY = """
 import json, sys, time
 from pathlib import Path
 from dphpo_bench.sweep.ray_executor import RayExecutor
-from dphpo_bench.sweep.resources import Resources
+from dphpo_bench.sweep.executors import Resources
 from tests.sweep.test_ray import echo, sleep_long, wait_until
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import pytest
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.sweep.cells import cells_of
-from dphpo_bench.sweep.resources import DEFAULT_TIME_LIMIT_S, Resources
+from dphpo_bench.sweep.executors import DEFAULT_TIME_LIMIT_S, Resources
 from dphpo_bench.sweep.suite import load_suite
 
 SUITES = Path(__file__).parents[2] / "leaderboard" / "suites"

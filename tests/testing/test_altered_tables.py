@@ -18,8 +18,7 @@ from dphpo_bench.data import rows
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.tasks.digits import Digits
 from dphpo_bench.testing import Blobs, ContractError, TaskContract
-from dphpo_bench.testing.altered_tables import FEW, altered_tables
-from dphpo_bench.testing.dependence_contract import _new_records
+from dphpo_bench.testing.task_contract import FEW, _new_records, altered_tables
 
 VALUES = np.arange(20.0).reshape(10, 2)
 EVEN_REPLACED = [1, 1, 1, 3, 1, 5, 1, 7, 1, 9]

@@ -1,6 +1,6 @@
 """What the driver of a sweep costs, with cells that do nothing: 1,000, 10,000, 100,000 of them.
 
-    python -m tests.benchmarks.sweep_scaling [CELLS ...] [--executor inline|process|ray]
+    python -m research.sweep_scaling [CELLS ...] [--executor inline|process|ray]
 
 "inline" answers in the driver's own process, so that what is measured is the driver alone: it reads and writes
 records as in a real sweep. The figures in docs/scaling.md are from here.
@@ -20,11 +20,9 @@ from pathlib import Path
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import Cell, cells_of, job_of, run_cell
-from dphpo_bench.sweep.display import SweepDisplay
 from dphpo_bench.sweep.driver import sweep, take_stock
-from dphpo_bench.sweep.executors import Executor, ProcessExecutor
-from dphpo_bench.sweep.processes import Answer, Function
-from dphpo_bench.sweep.resources import Resources
+from dphpo_bench.sweep.executors import Answer, Executor, Function, ProcessExecutor, Resources
+from dphpo_bench.sweep.running import SweepDisplay
 from dphpo_bench.sweep.suite import load_suite
 
 TEMPLATE = "DPHPO_BENCH_SCALING_TEMPLATE"
@@ -143,6 +141,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from tests.benchmarks import sweep_scaling  # by its name, for the processes that call its functions
+    from research import sweep_scaling  # by its name, for the processes that call its functions
 
     sweep_scaling.main()
