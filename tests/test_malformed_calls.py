@@ -134,8 +134,7 @@ CALLS: list[tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = [
             "gpus": (*NO_NUMBER, -1),
             "source": (3, "data"),
             "quiet": NO_FLAG,
-            "account": (*NO_TEXT, *FILE_NAMES),
-            "not_private": NO_FLAG,
+            "account": (*NO_TEXT, *FILE_NAMES, bench.AccountOptions(again="1")),
         },
     ),
     (
