@@ -61,6 +61,13 @@ DeltaOption = Annotated[float | None, typer.Option(help="Budget δ; default: N^-
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method. Repeatable.")
 ]
+SeedOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="INTEGER|none",
+        help="Repeats a run exactly, its noise included. Default: 0 if the task's data are public, else none.",
+    ),
+]
 DataDirOption = Annotated[
     Path | None,
     typer.Option(help="Local mirror with <dataset>/<split>.parquet; default: $DPHPO_BENCH_DATA, else the hub."),

@@ -8,7 +8,6 @@ from contextlib import suppress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from dphpo_bench.base.terminal import encodable
 from dphpo_bench.base.text import finite_json, one_line
 
 if TYPE_CHECKING:
@@ -76,14 +75,6 @@ def show(*renderables: Any) -> None:
 
 def show_json(value: Any) -> None:
     say(json.dumps(finite_json(value), indent=1))
-
-
-def say_json(text: str) -> None:
-    """Print JSON text as it is, or with escapes where the output cannot hold all of its letters."""
-    encoding = sys.stdout.encoding or "utf-8"
-    if encodable(text, encoding) != text:
-        text = "".join(letter if letter.isascii() else json.dumps(letter)[1:-1] for letter in text)
-    sys.stdout.write(text)
 
 
 def say(line: str) -> None:

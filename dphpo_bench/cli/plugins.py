@@ -206,6 +206,8 @@ def _dataset_status(task: "Task", source: "DataSource") -> list[dict[str, Any]]:
     from dphpo_bench.data.datasets import download_command
     from dphpo_bench.data.rows import doubt
 
+    whole = {"task": task.name, "split": "all", "rows": task.facts.n_records, "state": "own", "bytes": 0}
+    whole |= {"where": "the task brings its records", "licence": "", "source": ""}
     rows = []
     for dataset in task.datasets:
         for split in dataset.published:
@@ -218,14 +220,10 @@ def _dataset_status(task: "Task", source: "DataSource") -> list[dict[str, Any]]:
                 state, where = "missing", download_command(dataset, str(source.data_dir))
             else:
                 state, where = "missing", f"downloaded on first use from {dataset.published_at}"
-            size = sum(path.stat().st_size for path in paths)
-            rows.append(_row(task, split.name, split.rows, state, size, where, dataset.licence, dataset.homepage))
-    return rows or [_row(task, "all", task.facts.n_records, "own", 0, "the task brings its records", "", "")]
-
-
-def _row(task: "Task", *values: Any) -> dict[str, Any]:
-    names = ("split", "rows", "state", "bytes", "where", "licence", "source")
-    return {"task": task.name, **dict(zip(names, values, strict=True))}
+            row = {"split": split.name, "rows": split.rows, "state": state, "where": where}
+            row |= {"bytes": sum(path.stat().st_size for path in paths)}
+            rows.append(whole | row | {"licence": dataset.licence, "source": dataset.homepage})
+    return rows or [whole]
 
 
 def check_command(

@@ -10,7 +10,7 @@ import typer
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import count, one_line, rounded_down, shown, value_text
 from dphpo_bench.cli import options
-from dphpo_bench.cli.output import Columns, columns_of, complain, say, show, show_facts, show_json, table
+from dphpo_bench.cli.output import columns_of, complain, say, show, show_facts, show_json, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -270,19 +270,14 @@ def account_command(
     if as_json:
         show_json(report.to_json())
         return
-    columns: Columns = [
-        (">run", lambda row: str(row[0])),
-        ("date", lambda row: row[1].date),
-        ("what", lambda row: row[1].what),
-        ("method", lambda row: row[1].method),
-        ("task", lambda row: f"{row[1].task} ({row[1].model})"),
-        (">ε", lambda row: bound_text(row[1].epsilon, 4)),
-        (">δ", lambda row: f"{row[1].delta:.3g}"),
-        ("per", lambda row: row[1].unit),
-        ("ended", lambda row: row[1].status),
-    ]
-    if report.releases:
-        show(table(columns, enumerate(report.releases, start=1), plain=True, title=f"Account {report.name}"))
+    rows = [
+        [str(number), run.date, run.what, run.method, f"{run.task} ({run.model})",
+         bound_text(run.epsilon, 4), f"{run.delta:.3g}", run.unit, run.status]
+        for number, run in enumerate(report.releases, start=1)
+    ]  # fmt: skip
+    if rows:
+        headers = ">run", "date", "what", "method", "task", ">ε", ">δ", "per", "ended"
+        show(table(columns_of(headers), rows, plain=True, title=f"Account {report.name}"))
     for path in report.uncounted:
         say(f"Not counted when it ran, added here: {path}")
     if report.cap:

@@ -1,5 +1,6 @@
 """The commands of one procedure: `run`, `plan` and `audit`."""
 
+import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -8,11 +9,9 @@ import typer
 
 from dphpo_bench.base.text import rounded_down
 from dphpo_bench.cli import options
-from dphpo_bench.cli.output import Columns, complain, say, say_json, show, show_facts, show_json, table
+from dphpo_bench.cli.output import complain, say, show_facts, show_json
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from dphpo_bench.audit.attacks import Audit
 
 EXIT_CODES = {"ok": 0, "failed": 1, "unverified": 1, "over_budget": 3}
@@ -28,13 +27,7 @@ def run_command(
     task_file: options.TaskFileOption = None,
     epsilon: options.EpsilonOption = 3.0,
     delta: options.DeltaOption = None,
-    seed: Annotated[
-        str | None,
-        typer.Option(
-            metavar="INTEGER|none",
-            help="Repeats a run exactly, its noise included. Default: 0 if the task's data are public, else none.",
-        ),
-    ] = None,
+    seed: options.SeedOption = None,
     secure_noise: Annotated[
         bool, typer.Option("--secure-noise", help="Exact noise from cryptographic generators, without a seed; slow.")
     ] = False,
@@ -89,7 +82,7 @@ def run_command(
     )
     saved = result.save(save_model) if save_model and result.model is not None else None
     if as_json:
-        say_json(result.record.to_json())
+        show_json(json.loads(result.record.to_json()))
     else:
         title, rows = result.record.display(record=result.path, model=saved)
         has_risk = any(label == "as Gaussian DP" for label, _ in rows)
@@ -155,13 +148,7 @@ def audit_command(
         ),
     ] = None,
     confidence: Annotated[float, typer.Option(help="Confidence that the lower bound is right.")] = 0.95,
-    seed: Annotated[
-        str | None,
-        typer.Option(
-            metavar="INTEGER|none",
-            help="Seed of the record, and of canaries, coins and noise. Default: 0 if the data are public, else none.",
-        ),
-    ] = None,
+    seed: options.SeedOption = None,
     private_records: options.PrivateRecordsOption = False,
     account: options.AccountOption = None,
     model: options.ModelOption = None,
@@ -229,30 +216,21 @@ def audit_command(
     if as_json:
         show_json({**outcome.to_json(), "record": str(path)})
     else:
-        show(audit_table(outcome, f"Audit: {audited.name} on {on.name} ({on.model_name})", path))
+        rows = []
+        for name, bound in outcome.by_attack.items():
+            right = f"{bound.guesses.correct:,} of {bound.guesses.guessed:,} guesses about {bound.guesses.canaries:,}"
+            shows = f"ε ≥ {rounded_down(bound.epsilon)}, at most {rounded_down(bound.ceiling)} with all right"
+            rows.append((name, f"{right} canaries right: {shows}"))
+        rows.append(("claimed", f"ε = {outcome.claimed:.6g} at δ = {outcome.delta:.3g}"))
+        rows.append(("confidence", f"{outcome.bound.confidence:g} in all bounds at once"))
+        rows += [("not found", hidden_faults(outcome))] if outcome.can_refute else []
+        rows += [("verdict", audit_verdict(outcome)), ("record", str(path))]
+        show_facts(f"Audit: {audited.name} on {on.name} ({on.model_name})", rows)
     if book and not quiet:
         complain(f"Account {book.name}: {report_of(book).summary()}")
     if outcome.refutes:
         complain(audit_verdict(outcome))
         raise typer.Exit(REFUTED)
-
-
-def audit_table(audit: "Audit", title: str, path: Path) -> "Table":
-    columns: Columns = [
-        ("attack", lambda row: row[0]),
-        ("guesses", lambda row: f"{row[1].guesses.guessed:,} of {row[1].guesses.canaries:,}"),
-        ("right", lambda row: f"{row[1].guesses.correct:,}"),
-        ("ε at least", lambda row: rounded_down(row[1].epsilon)),
-        ("at most shown", lambda row: rounded_down(row[1].ceiling)),
-    ]
-    caption = (
-        f"Claimed: ε = {audit.claimed:.6g} at δ = {audit.delta:.3g}. All bounds hold at once with confidence "
-        f"{audit.bound.confidence:g}. {audit_verdict(audit)} Record: {path}"
-    )
-    title = f"{title}. {hidden_faults(audit)}" if audit.can_refute else title
-    return table(
-        columns, audit.by_attack.items(), title=title, title_justify="left", caption=caption, caption_justify="left"
-    )
 
 
 def hidden_faults(audit: "Audit") -> str:

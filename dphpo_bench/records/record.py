@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -99,6 +99,15 @@ def risk_rows(risk: "Risk | ProvenRisk | None", unit: str) -> list[tuple[str, st
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
+    newer: ClassVar[frozenset[str]] = frozenset()
+    """Names that older versions do not know: not written where they say nothing, so that these can read a record."""
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = write(self)
+        silent = {name for name in self.newer if (value := values.get(name)) is None or value is False or value == {}}
+        return {name: value for name, value in values.items() if name not in silent}
+
 
 class Identity(_Part):
     """The identity of a run: names and values, no times, no places, no source text.
@@ -116,6 +125,8 @@ class Identity(_Part):
         sibling: hash of the public task on which the method tuned; None of methods that tune on none.
     """
 
+    newer = frozenset({"sibling"})
+
     method: Name
     method_version: Version
     parameters: Annotated[dict[str, JsonValue], AfterValidator(_finite)]
@@ -130,13 +141,6 @@ class Identity(_Part):
     seed: Count | None
     run: Annotated[str, Field(pattern="^[0-9a-f]{16}$")] | None = None
     sibling: Annotated[str, Field(pattern="^[0-9a-f]{16}$")] | None = None
-
-    @model_serializer(mode="wrap")
-    def _as_written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        values: dict[str, Any] = write(self)
-        if self.sibling is None:  # older versions read a record, as long as it has no new name
-            values.pop("sibling", None)
-        return values
 
     @property
     def unit(self) -> str:
@@ -216,6 +220,8 @@ class Privacy(_Part):
         risk: what an attack on one record can achieve, the worse of plan and ledger; None in records of version 2.
     """
 
+    newer = frozenset({"risk"})
+
     planned: Epsilon
     recomputed: Epsilon | None
     epsilon: NonNegative
@@ -223,13 +229,6 @@ class Privacy(_Part):
     end_to_end_private: bool
     ledger: dict[str, Any]
     risk: ProvenRisk | None = None
-
-    @model_serializer(mode="wrap")
-    def _as_written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        values: dict[str, Any] = write(self)
-        if self.risk is None:  # older versions read such a record, as long as it has no new name
-            del values["risk"]
-        return values
 
     @field_validator("ledger")
     @classmethod
@@ -262,17 +261,14 @@ class Audit(_Part):
         refuted: whether it refuted the claim: ε or its whole curve.
     """
 
+    newer = frozenset({"ceiling", "refuted"})
+
     lower_bound: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     confidence: Annotated[float, Field(gt=0, lt=1)]
     attack: Name
     canaries: Count
     ceiling: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     refuted: bool = False
-
-    @model_serializer(mode="wrap")
-    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        values: dict[str, Any] = handler(self)
-        return {name: value for name, value in values.items() if value is not None and value is not False}
 
 
 class ConstantGuess(_Part):
@@ -315,6 +311,8 @@ class RunRecord(Displayed, _Part):
             None of a run of the harness.
     """
 
+    newer = frozenset({"constant_guess", "further", "accounting"})
+
     schema_version: Literal[2, 3] = SCHEMA_VERSION
     identity: Identity
     status: Status
@@ -343,14 +341,6 @@ class RunRecord(Displayed, _Part):
         elif not self.error:
             raise ValueError(f"a run of status {self.status!r} says why in 'error'")
         return self
-
-    @model_serializer(mode="wrap")
-    def _as_written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        values: dict[str, Any] = write(self)
-        for name in ("constant_guess", "further", "accounting"):  # older versions read a record that has no new name
-            if not values.get(name):
-                values.pop(name, None)
-        return values
 
     @property
     def asked_nothing(self) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from torch import nn
 
 import dphpo_bench as bench
-from dphpo_bench.base.displays import LINES, WIDTH, Displayed
+from dphpo_bench.base.displays import LINES, WIDTH, Displayed, flat
 from dphpo_bench.harness.run import RunResult
 from dphpo_bench.records.reading import read_results
 from tests.own_task import array_task
@@ -112,3 +112,9 @@ def test_a_comparison_is_a_table_of_html(tmp_path: Path) -> None:
     assert '<th style="text-align: left">ε = 3</th>' in page
     assert "&lt;i&gt;Net" in page
     assert "<i>Net" not in page
+
+
+def test_values_in_which_runs_differ_are_listed() -> None:
+    runs = [{"rate": 0.5, "noise": [1.0, 2.0]}, {"rate": 0.5, "noise": [3.0]}]
+    rows = dict(flat({"final": {"runs": runs, "steps": None}}))
+    assert rows == {"final.runs.rate": "0.5", "final.runs.noise": "1.0, 2.0; 3.0", "final.steps": "none"}

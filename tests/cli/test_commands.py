@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -49,7 +48,7 @@ def test_run_prints_a_table_and_writes_a_record(tmp_path: Path, main_here: Any) 
     assert record.status == "ok"
     assert record.privacy.epsilon <= record.identity.epsilon
     out = main_here("run", "-m", "auto_clipping", "-t", "digits", *FAST, "--json")[1]
-    assert out == next((tmp_path / "results").rglob("auto_clipping/*.json")).read_text()
+    assert json.loads(out) == json.loads(next((tmp_path / "results").rglob("auto_clipping/*.json")).read_text())
 
 
 PLAN = ("plan", "-m", "hyfreedp", "-t", "cifar10", "--epsilon", "1")
@@ -93,18 +92,6 @@ def test_plan_json(main_here: Any) -> None:
     assert 0 < plan["risk"]["mu"] < 1
     plan = json.loads(main_here("plan", "-m", "nonprivate", "-t", "digits", "--json")[1])
     assert plan["risk"] == {"advantage": 1, "tpr_at_1pct": 1, "tpr_at_01pct": 1, "mu": "Infinity", "mu_fit": 0}
-
-
-def test_a_plan_lists_in_what_its_runs_differ(main_here: Any) -> None:
-    options = ("--set", "steps=5", "--set", "most_steps=10", "--set", "runs=1", "--epsilon", "3")
-    _, out, _ = main_here("plan", "-m", "linear_scaling", "-t", "digits", *options)
-    rows = dict(re.findall(r"^. (\S+) +. (.*?) +.$", out, re.MULTILINE))
-    assert rows["final.combinations.run.steps"] == rows["sweeps.combinations.run.steps"] == "5, 10"
-    assert rows["final.combinations.run.optimizer"] == rows["sweeps.combinations.run.optimizer"] == "SGD"
-    noise = [[float(text) for text in texts.split(", ")] for texts in
-             rows["sweeps.combinations.run.noise_multiplier"].split("; ")]  # fmt: skip
-    assert [len(of_sweep) for of_sweep in noise] == [2, 2]
-    assert noise[0] > noise[1]
 
 
 def test_list_names_public_models_and_the_records_that_they_have_seen(main_here: Any) -> None:

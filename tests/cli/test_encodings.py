@@ -1,7 +1,6 @@
 """Every command writes to outputs that cannot hold all letters, as files of Windows cannot."""
 
 import io
-import json
 import os
 import subprocess
 import sys
@@ -92,18 +91,6 @@ def test_a_plan_in_other_encodings(encoding: str, monkeypatch: pytest.MonkeyPatc
     code, out, _ = written(monkeypatch, encoding, "plan", "-m", "dp_sgd", "-t", "digits")
     assert code == 0
     assert ("ε of the whole" if encoding == "utf-8" else "eps of the whole") in out
-
-
-def test_json_stays_the_same_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dphpo_bench.cli.output import say_json
-
-    value = {"error": "ε = 3 × 😀 é", "plain": 1}
-    for encoding in ("ascii", "latin-1", "cp1252", "utf-8"):
-        stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="strict")
-        monkeypatch.setattr(sys, "stdout", stream)
-        say_json(json.dumps(value, ensure_ascii=False))
-        stream.flush()
-        assert json.loads(stream.buffer.getvalue().decode(encoding)) == value  # type: ignore[attr-defined]
 
 
 def test_a_process_whose_output_is_a_file(tmp_path: Path) -> None:

@@ -44,28 +44,6 @@ def test_a_log_shows_the_outermost_work(capsys: pytest.CaptureFixture[str]) -> N
     assert [line.partition(" done")[0] for line in lines] == ["Trials: 2", "Trials:", "Final run: 1", "Final run:"]
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time, which passes as the test says."""
-    now = [0.0]
-    monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
-    return now
-
-
-def test_a_log_says_how_long_the_rest_takes(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
-    """At the rate since the first report: neither the 60 seconds before it nor its amount belong to it."""
-    with TerminalProgress().track("Extracting", 1000) as advance:
-        for clock[0], amount in ((60, 300), (65, 5), (80, 95), (180, 600)):
-            advance(amount)
-    assert capsys.readouterr().err.splitlines() == [
-        "Extracting: 1,000",
-        "Extracting: 300 of 1,000 after 60 s",
-        "Extracting: 400 of 1,000 after 80 s, about 2 min left",
-        "Extracting: 1,000 of 1,000 after 180 s",
-        "Extracting: done in 180.0 s",
-    ]
-
-
 def test_a_log_that_nobody_reads_any_more_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Private records have been paid for by then."""
 

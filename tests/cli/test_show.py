@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dphpo_bench import read_record
+from dphpo_bench.contract import registry
 from tests.sweep.conftest import plugin  # noqa: F401  (a fixture)
 
 pytestmark = pytest.mark.usefixtures("plugin")
@@ -79,3 +80,14 @@ def test_a_run_without_a_seed(made: Any, main_here: Any) -> None:
     assert ", seed none: ok" in out
     assert "--seed none" in out
     assert "a second release" in out
+
+
+def test_the_seed_of_a_run_on_private_records_stays_secret(
+    made: Any, main_here: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry.tasks()["blobs"].cls, "public", False)
+    path = made("-m", "auto_clipping", "--seed", "31337")
+    for options in ((), ("--json",)):
+        assert "31337" not in main_here("show", str(path), *options)[1]
+    assert "31337" not in main_here("results")[1]
+    assert "31337" in path.read_text()

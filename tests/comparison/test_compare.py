@@ -1,7 +1,6 @@
 """`compare`: methods on a task that nobody registered, in processes, and what comes of it."""
 
 import dataclasses
-import threading
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -138,14 +137,3 @@ def test_mistakes_are_found_before_any_work(changes: dict[str, Any], reason: str
     with pytest.raises(bench.errors.DphpoBenchError, match=reason):
         bench.compare(task=own_task(), **arguments)
     assert not Path("results").exists()
-
-
-def test_what_cannot_be_handed_to_a_process_is_refused() -> None:
-    lock = threading.Lock()
-
-    def losses(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        with lock:
-            return nn.functional.cross_entropy(outputs, targets, reduction="none")
-
-    with pytest.raises(InvalidValueError, match=r"Cannot hand mine to another process: .*lock"):
-        bench.compare(["dp_sgd"], own_task(losses=losses), [3], [0], quiet=True)
