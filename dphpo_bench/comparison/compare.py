@@ -356,7 +356,7 @@ def compare(
     check_declared_data(store.root, task, cells[0].identity, source)
     if seeds is None:
         cells = unseeded(cells, store)
-    private = PrivateCells(store, options.name or DEFAULT, options.not_private)
+    private = PrivateCells(store, DEFAULT if options.name is None else options.name, options.not_private)
     with executor_for(cells, workers=workers) as (ready, executor):
         run_cells(ready, executor, store, source, retry_failed=retry_failed, quiet=quiet, private=private)
     records = [store.find(cell.identity) for cell in cells]

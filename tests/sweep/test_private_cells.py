@@ -57,7 +57,7 @@ def test_a_comparison_on_private_records_has_no_seeds_and_says_first_what_it_cos
     err = capsys.readouterr().err
     assert "On private records: 6 runs, together ε = " in err
     assert err.index("On private records: 6 runs") < err.index("Preparing")
-    assert "6 runs on these records; all six together: ε = " in err
+    assert "6 runs on these records; all 6 together: ε = " in err
     assert "mean of 3 runs ± 95 % interval" in str(table)
     report = bench.account("results")
     assert {one.record for one in report.releases} == {one.identity.key for one in table.records}
