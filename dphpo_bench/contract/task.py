@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from dphpo_bench.contract.search_space import Candidate
     from dphpo_bench.data.datasets import Dataset
     from dphpo_bench.data.encoding import Columns
-    from dphpo_bench.data.source import DataSource
-    from dphpo_bench.data.weights import Weights
+    from dphpo_bench.data.source import DataSource, Weights
     from dphpo_bench.training.augmentation import Augmentation
     from dphpo_bench.training.losses import Objective, PerRecord
 
