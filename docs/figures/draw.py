@@ -169,8 +169,8 @@ WORST = 20.0
 def law() -> str:
     """Draw what a fixed rate loses, by the noise ν of the whole run on the outputs, for kinds of tasks."""
     sys.path.insert(0, str(HERE.parents[1]))
-    from tests.benchmarks.development_runs import kind_of, regret_at
-    from tests.benchmarks.development_set import OPTIMIZERS, read
+    from research.development_runs import kind_of, regret_at
+    from research.development_set import OPTIMIZERS, read
 
     lost: dict[str, list[list[list[float]]]] = defaultdict(list)  # for each ν and task, at each ε
     sgd = OPTIMIZERS.index("SGD")

@@ -178,7 +178,7 @@ class Comparison:
 
     def _title(self) -> str:
         identity = self.records[0].identity
-        runs = max(Counter(result.setting for result in self.results).values())
+        runs = max(Counter(result.group for result in self.results).values())
         noun = "runs" if identity.seed is None else "seeds"
         title = f"{identity.task} ({identity.model}), δ = {identity.delta:.3g}: {self.measure.header} on test data"
         average = f"mean of {runs} {noun} ± 95 % interval" if runs > 1 else f"one {noun[:-1]}"

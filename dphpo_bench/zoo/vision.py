@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dphpo_bench.base.errors import InvalidValueError, require_extra
-from dphpo_bench.data.source import DataSource
-from dphpo_bench.data.weights import Weights, weights_folder
+from dphpo_bench.data.source import DataSource, Weights, weights_folder
 from dphpo_bench.zoo.features import PictureRoute
 
 if TYPE_CHECKING:
@@ -152,7 +151,7 @@ SMALL_VIT = VisionTransformer(
     ),
 )
 """1.2 million weights with patches of 4x4 pixels, trained on CIFAR-10's training pictures by
-`tests/benchmarks/small_vit.py`. `tasks/small_vit.json` is the log of the training."""
+`research/small_vit.py`. `tasks/small_vit.json` is the log of the training."""
 
 
 # The mean and deviation of each colour over ImageNet, with which the network was trained.

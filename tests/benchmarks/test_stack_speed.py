@@ -11,8 +11,8 @@ from dphpo_bench.session.raw import RawRecords
 from dphpo_bench.session.session import open_session
 from dphpo_bench.tasks.synthetic import Synthetic
 from dphpo_bench.training.randomness import Streams
-from tests.benchmarks import development_set
-from tests.benchmarks.stacked import gaussian_noise, stack_of, train
+from research import development_set
+from research.stacked import gaussian_noise, stack_of, train
 from tests.benchmarks.test_training_speed import interleaved, record
 
 RUNS = development_set.RUNS

@@ -34,7 +34,7 @@ from dphpo_bench.leaderboard.measured import (
 from dphpo_bench.leaderboard.page import to_html
 from dphpo_bench.leaderboard.submissions import Setting
 from dphpo_bench.records.measure import ACCURACY
-from tests.benchmarks.advice import report, trials
+from research.advice import report, trials
 from tests.leaderboard.boards import HOSTILE, empty_board, hostile_board, sample_board, with_sizes
 from tests.leaderboard.test_page import chromium
 

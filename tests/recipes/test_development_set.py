@@ -17,8 +17,8 @@ from dphpo_bench.tasks.synthetic import Synthetic
 from dphpo_bench.training.clipping import Abadi, AutoS
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.randomness import Streams
-from tests.benchmarks import development_set
-from tests.benchmarks.stacked import Stack, StackedPerceptrons, gaussian_noise, initial_model, stack_of, train
+from research import development_set
+from research.stacked import Stack, StackedPerceptrons, gaussian_noise, initial_model, stack_of, train
 
 SOURCE = bench.DataSource.resolve()
 KINDS = ("1", "2", "3", "4", "13", "14", "20", "15")

@@ -1,11 +1,11 @@
 """The best clipping norm C and batch size B: one for all tables and privacy levels, or not (arXiv:2510.20616)?
 
-    python -m tests.benchmarks.joint_space --seconds 150     # trains what is missing; may be killed at any time
-    python -m tests.benchmarks.joint_space --table           # what the stored runs say
+    python -m research.joint_space --seconds 150     # trains what is missing; may be killed at any time
+    python -m research.joint_space --table           # what the stored runs say
 
 Every candidate of the joint space (`search_space.joint`) trains with AdamW, with the noise that the budget buys for its
 own sample rate and steps, at ten rates from .001 to 1. All candidates of one schedule are a stack
-(`tests.benchmarks.stacked`): they have noise of their own, and share initial weights and batches. The metric is the
+(`research.stacked`): they have noise of their own, and share initial weights and batches. The metric is the
 table's first, on its test records; δ = N^-1.1.
 
 To choose the best of noisy means would flatter it. So a seed is valued at what the other seeds choose: the rate of each
@@ -30,9 +30,9 @@ from dphpo_bench.contract.search_space import SCHEDULE_FACTORS, Space
 from dphpo_bench.training.clipping import parse_clipping
 from dphpo_bench.training.noise import poisson_sample
 from dphpo_bench.training.randomness import Streams
-from tests.benchmarks.development_runs import smoothed
-from tests.benchmarks.development_set import make, measured
-from tests.benchmarks.stacked import gaussian_noise, stack_of, train
+from research.development_runs import smoothed
+from research.development_set import make, measured
+from research.stacked import gaussian_noise, stack_of, train
 
 RESULTS = Path(__file__).with_name("data") / "joint_space.npz"
 TABLES = ("digits-linear", "digits-mlp", "adult-linear", "diabetes-linear")

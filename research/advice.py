@@ -1,6 +1,6 @@
 """Ask for advice about each table of the board as if its task had never been measured.
 
-    python -m tests.benchmarks.advice [BOARD]
+    python -m research.advice [BOARD]
 
 Prints, by kind of model, how often the distance of the advised method lies in the stated interval, and how many points
 each rule is behind the best method of the table: the advice, one method for all tables, the table's own best.

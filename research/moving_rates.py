@@ -1,9 +1,9 @@
 """Rules that move the learning rate in a run, beside the law alone: what votes and gradients buy.
 
-    python -m tests.benchmarks.moving_rates --every 2          # a table; takes half an hour on every second task
-    python -m tests.benchmarks.moving_rates --only digits
+    python -m research.moving_rates --every 2          # a table; takes half an hour on every second task
+    python -m research.moving_rates --only digits
 
-All rules run in one stack (`tests.benchmarks.stacked`) with SGD, from the rate of the law, whose noise is found on 512
+All rules run in one stack (`research.stacked`) with SGD, from the rate of the law, whose noise is found on 512
 records without noise. Steps are limited as in `hyfreedp`. Twenty times a run each rule gets two numbers: the component
 of the gradients since the last time along w − w̄, in standard deviations of its noise; and the mean vote of 256 records
 on whether their loss fell from w̄ to w, with the noise that 3 % of μ² pay for. w̄ averages weights with weight (t + 1)³.
@@ -25,9 +25,9 @@ from dphpo_bench.recipes.noise_law import GUESS, HEAD, RISE, is_head
 from dphpo_bench.recipes.tuned_training import GROWTH, HEARD, LIMIT, TIMES
 from dphpo_bench.training.optimizers import WeightAverage
 from dphpo_bench.training.randomness import Streams
-from tests.benchmarks.development_runs import held, kind_of, references, summary
-from tests.benchmarks.development_set import EPSILONS, Curves, batches, make, measured, read
-from tests.benchmarks.stacked import Stack, gaussian_noise, initial_model, stack_of
+from research.development_runs import held, kind_of, references, summary
+from research.development_set import EPSILONS, Curves, batches, make, measured, read
+from research.stacked import Stack, gaussian_noise, initial_model, stack_of
 
 
 class Heard(NamedTuple):

@@ -1,6 +1,6 @@
 """What published settings come to here, at ε = 3 and δ = 1e-5.
 
-    python -m tests.benchmarks.published --setting fashion_mnist --seeds 3
+    python -m research.published --setting fashion_mnist --seeds 3
 
 Linear models on ScatterNet features and tanh networks of Tramèr and Boneh 2021 (arXiv:2011.11660); the same networks
 with AUTO-S of Bu et al. 2023 (arXiv:2206.07136, Table 1). The optimiser is SGD with a momentum of 0.9, as

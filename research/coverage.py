@@ -1,6 +1,6 @@
 """Measure how often the board's 95 % intervals hold the truth, in worlds made of the board's own spreads.
 
-    python -m tests.benchmarks.coverage --boards 60
+    python -m research.coverage --boards 60
 
 Worlds: "spreads", normal scores with the means and standard deviations of the board; "seen", where runs that did not
 collapse are normal, and as many of each setting's runs collapse as on the board, as deep; "tenth", where each run of a
@@ -35,7 +35,7 @@ from dphpo_bench.records.estimates import Estimate
 from dphpo_bench.records.measure import ACCURACY, SEVERAL
 from dphpo_bench.sweep.extra_runs import REPLAY
 
-BOARD = Path(__file__).parents[2] / "leaderboard"
+BOARD = Path(__file__).parents[1] / "leaderboard"
 WORLDS = ("spreads", "seen", "tenth", "drawn", "apart")
 RATES = (0.5, 9.5)
 """Of the Beta distribution: half of the rates are below 2.4 %, one in twenty is above 19 %."""

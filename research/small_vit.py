@@ -1,8 +1,8 @@
 """Train the small vision transformer of the models `small_vit*` on CIFAR-10's training pictures, without privacy.
 
-    python -m tests.benchmarks.small_vit                     # writes small_vit.safetensors and small_vit.json in tasks
-    python -m tests.benchmarks.small_vit --device cuda --out folder
-    python -m tests.benchmarks.small_vit --check             # accuracy of the file on CIFAR-10's test pictures
+    python -m research.small_vit                     # writes small_vit.safetensors and small_vit.json in tasks
+    python -m research.small_vit --device cuda --out folder
+    python -m research.small_vit --check             # accuracy of the file on CIFAR-10's test pictures
 
 Recipe: AdamW, one cosine cycle after a linear warm-up; pictures are moved by up to four pixels and mirrored at random;
 labels are smoothed. Nothing was tuned, and the last weights are the ones that are kept: test pictures choose nothing.
@@ -29,7 +29,7 @@ import dphpo_bench as bench
 from dphpo_bench.zoo.networks import PictureClassifier, empty
 from dphpo_bench.zoo.vision import SMALL_VIT
 
-OUT = Path(__file__).parents[2] / "tasks"
+OUT = Path(__file__).parents[1] / "tasks"
 FILE = SMALL_VIT.weights.files[0][0]
 RECIPE = {
     "epochs": 60,

@@ -1,8 +1,8 @@
 """What methods without hyperparameters come to on the development set, beside the best of its fixed rates.
 
-    python -m tests.benchmarks.development_runs --methods noise_scaled hyfreedp        # runs what is missing
-    python -m tests.benchmarks.development_runs --table                                # regrets by kind, worst tasks
-    python -m tests.benchmarks.development_runs --table --methods hyfreedp --seconds 0  # of these alone; runs nothing
+    python -m research.development_runs --methods noise_scaled hyfreedp        # runs what is missing
+    python -m research.development_runs --table                                # regrets by kind, worst tasks
+    python -m research.development_runs --table --methods hyfreedp --seconds 0  # of these alone; runs nothing
 
 A method's name may have variants after it, such as `hyfreedp:LIMIT=inf` or `hyfreedp:optimizer=AdamW`: a constant of
 `noise_law` or `tuned_training`, or a parameter. Runs go through the harness, as on the board, with δ = N^-1.1.
@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 import dphpo_bench as bench
 from dphpo_bench.recipes import noise_law, tuned_training
-from tests.benchmarks.development_set import EPSILONS, Curves, make, read
+from research.development_set import EPSILONS, Curves, make, read
 
 RESULTS = Path(__file__).with_name("data") / "development_runs.json"
 WORST = 100.0

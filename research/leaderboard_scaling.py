@@ -1,6 +1,6 @@
 """What building the leaderboard costs: from 10,000 and 100,000 records.
 
-    python -m tests.benchmarks.leaderboard_scaling [RECORDS ...] [--templates FOLDER]
+    python -m research.leaderboard_scaling [RECORDS ...] [--templates FOLDER]
 
 Records are copies of real ones, by default those of leaderboard/results, with new seeds and accuracies: as large, and
 with as many different ledgers. "cold" recomputes ε of each ledger, "warm" finds them kept.
@@ -20,7 +20,7 @@ from pathlib import Path
 from dphpo_bench.records.record import Identity, RunRecord
 from dphpo_bench.records.store import read_record
 
-RESULTS = Path(__file__).parents[2] / "leaderboard" / "results"
+RESULTS = Path(__file__).parents[1] / "leaderboard" / "results"
 BUILD = (
     "import sys; sys.argv[:] = ['dphpo-bench', 'leaderboard', 'build', '-q']; "
     "from dphpo_bench.cli.commands import main; main()"

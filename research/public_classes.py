@@ -1,6 +1,6 @@
 """What hyperparameters from CIFAR-10's own other classes are worth: tune on vehicles, train on animals, or the reverse.
 
-    python -m tests.benchmarks.public_classes --private animals --seeds 3
+    python -m research.public_classes --private animals --seeds 3
 
 The model is linear on the features of the task's "pretrained", with its batch size and epochs. Beside `public_proxy`
 stand methods that pay, methods that tune nothing, and both oracles.

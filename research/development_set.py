@@ -1,13 +1,13 @@
 """The development set of methods without hyperparameters: what each of 13 fixed learning rates comes to on each task.
 
-    python -m tests.benchmarks.development_set --dry-run          # tasks, seeds and hours; trains nothing
-    python -m tests.benchmarks.development_set                    # computes what is missing; may be killed at any time
-    python -m tests.benchmarks.development_set --only digits      # tasks whose name has this text
+    python -m research.development_set --dry-run          # tasks, seeds and hours; trains nothing
+    python -m research.development_set                    # computes what is missing; may be killed at any time
+    python -m research.development_set --only digits      # tasks whose name has this text
 
 Tasks: the draws `synthetic.DEVELOPMENT`, the two named ones, digits, Adult, Fashion-MNIST, CIFAR-10's pretrained
 features and scikit-learn's tables. A run is one of `auto_clipping`: DP-SGD on the task's schedule with AUTO-S, at a
 fixed rate, the average of the weights, δ = N^-1.1. All runs of a task at one seed are a stack
-(`tests.benchmarks.stacked`): they have noise of their own, and share initial weights and batches.
+(`research.stacked`): they have noise of their own, and share initial weights and batches.
 
 Rates follow the law ν = J · (what the noise of a whole run moves a weight by). J is the standard deviation, centred
 over records, of the outputs when each weight moves by a standard normal number, linearised at the initial weights.
@@ -42,7 +42,7 @@ from dphpo_bench.recipes.networks import zero_linear
 from dphpo_bench.recipes.synthetic import CASES, DEVELOPMENT, VERSION, SyntheticDraw, set_hash
 from dphpo_bench.training.noise import poisson_sample
 from dphpo_bench.training.randomness import Streams
-from tests.benchmarks.stacked import Stack, gaussian_noise, initial_model, stack_of, train
+from research.stacked import Stack, gaussian_noise, initial_model, stack_of, train
 from tests.own_task import array_task
 
 RESULTS = Path(__file__).with_name("data") / "development_set.npz"

@@ -1,7 +1,7 @@
 """What a search should search, how often, and how many records should score: simulated on public tasks.
 
-    python -m tests.benchmarks.searches train --task digits --epsilon 1 --table digits.npz
-    python -m tests.benchmarks.searches search --table digits.npz
+    python -m research.searches train --task digits --epsilon 1 --table digits.npz
+    python -m research.searches search --table digits.npz
 
 `train` trains each candidate of a wide space at several levels of noise, on all records, and keeps which test records
 it gets right. `search` replays whole searches from that table, thousands a second: K candidates of a space, trained

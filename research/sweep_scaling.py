@@ -1,6 +1,6 @@
 """What the driver of a sweep costs, with cells that do nothing: 1,000, 10,000, 100,000 of them.
 
-    python -m tests.benchmarks.sweep_scaling [CELLS ...] [--executor inline|process|ray]
+    python -m research.sweep_scaling [CELLS ...] [--executor inline|process|ray]
 
 "inline" answers in the driver's own process, so that what is measured is the driver alone: it reads and writes
 records as in a real sweep. The figures in docs/scaling.md are from here.
@@ -141,6 +141,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from tests.benchmarks import sweep_scaling  # by its name, for the processes that call its functions
+    from research import sweep_scaling  # by its name, for the processes that call its functions
 
     sweep_scaling.main()

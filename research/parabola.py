@@ -1,6 +1,6 @@
 """What the probes of `hyfreedp_paper` see: slope and curvature as they are, as released, and the noise on them.
 
-    python -m tests.benchmarks.parabola --task digits --epsilon 3 [--set rule=paper] [--exact]
+    python -m research.parabola --task digits --epsilon 3 [--set rule=paper] [--exact]
 
 Each row is a probe: the learning rate η in force, the bound R, the mean clipped loss, b and a of the parabola through
 the exact clipped losses of all records at w − ηG, w, w + ηG, the standard deviations that the noise gives b and a, both
