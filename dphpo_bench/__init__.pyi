@@ -35,6 +35,8 @@ from .data.schema import schema as schema
 from .data.source import DataSource as DataSource
 from .estimators.private import PrivateClassifier as PrivateClassifier
 from .estimators.private import PrivateRegressor as PrivateRegressor
+from .external.declared import declared as declared
+from .external.declared import steps_within as steps_within
 from .external.price import price as price
 from .external.select import select as select
 from .harness.account_report import AccountReport as AccountReport

@@ -3,8 +3,8 @@ from .contract.search_space import Extent as Extent
 from .contract.search_space import Proposals as Proposals
 from .contract.search_space import Space as Space
 from .contract.search_space import distribution_of as distribution_of
-from .external.results import StudyResult as StudyResult
 from .external.study import Study as Study
+from .external.study import StudyResult as StudyResult
 from .external.trials import StudyTrial as StudyTrial
 from .privacy.run_counts import Binomial as Binomial
 from .privacy.run_counts import CappedGeometric as CappedGeometric
@@ -26,5 +26,5 @@ from .recipes.trial import SearchThenTrain as SearchThenTrain
 from .recipes.trial import Trained as Trained
 from .recipes.trial import Trial as Trial
 from .recipes.trial import winner_outcome as winner_outcome
-from .session.scored import MAX_STACKED_TRIALS as MAX_STACKED_TRIALS
-from .session.scored import TrialResult as TrialResult
+from .session.interfaces import MAX_STACKED_TRIALS as MAX_STACKED_TRIALS
+from .session.interfaces import TrialResult as TrialResult

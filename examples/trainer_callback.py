@@ -47,4 +47,4 @@ if __name__ == "__main__":
         remove_unused_columns=False,
     )
     PoissonTrainer(model, arguments, optimizers=(optimizer, None), callbacks=[callback]).train()
-    print(f"Stopped after {callback.taken} steps.\n{callback.statement()}")
+    print(f"Stopped after {callback.taken} steps.\n{callback.finished.statement()}")

@@ -15,13 +15,8 @@ from torch import Tensor, nn
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.external.accountants import CallersAccountant
-from dphpo_bench.external.opacus_parts import (
-    draw_secretly,
-    hooked,
-    poisson_sampler,
-    refuse_other_releases,
-    unlike_rows,
-)
+from dphpo_bench.external.callers_records import CallersRecords
+from dphpo_bench.external.opacus_parts import accountant_of, draw_secretly, poisson_sampler, refuse_other_releases
 from dphpo_bench.external.processes import place_in_group
 from dphpo_bench.recipes.dp_sgd import trainable
 from dphpo_bench.recipes.noise_law import Looked
@@ -217,8 +212,6 @@ class CallersOptimizer:
                 "Expected gradients of the records, got none: call loss.backward() on the model of make_private, then "
                 "tuner.step()."
             )
-        if why := unlike_rows(self._weights):
-            raise InvalidValueError(why)
         if self._ghost and not hasattr(self._ghost, "per_sample_gradient_norms"):
             raise InvalidValueError(
                 "Expected gradients that ghost clipping has clipped, got none: call criterion(model(x), y).backward() "
@@ -301,7 +294,7 @@ def _copied(
 
 
 def attached(
-    optimizer: Any, loader: Any, accountant: Any, model: nn.Module, planned: Looked, *, is_secret: bool
+    optimizer: Any, loader: Any, accountant: Any, records: CallersRecords, planned: Looked
 ) -> CallersOptimizer:
     """Return the caller's optimiser, after a check that it, its loader and its accountant do what is planned.
 
@@ -309,14 +302,18 @@ def attached(
         optimizer: see `Tuner.attach`, as the next two.
         loader: of a DPOptimizer.
         accountant: which takes in gradients too, if the DPOptimizer tells none of them.
-        model: the caller's.
+        records: with the caller's model.
         planned: the plan.
-        is_secret: whether noise and batches of Opacus get seeds that nobody knows.
 
     Raises:
         InvalidValueError: if one of them does not, or is missing. The optimiser is then as it was.
     """
-    ours = CallersOptimizer(optimizer, model)
+    if hasattr(optimizer, "pre_step") and not records.own_model().takes_batches:
+        raise InvalidValueError(
+            "Expected a model for whole batches, which a loop with an optimizer of Opacus has; this one takes a record "
+            "at once, reads values, or mixes records. Attach the optimizer of torch, for tuner.backward()."
+        )
+    ours = CallersOptimizer(optimizer, records.whole)
     try:
         theirs = CallersAccountant(accountant)
         if ours.is_private:
@@ -332,14 +329,13 @@ def attached(
             is_theirs = getattr(sampler, "generator", 0) is not None
             if optimizer.step_hook is None:
                 optimizer.attach_step_hook(lambda _: theirs.note(planned.step))
-            elif accountant is None or hooked(optimizer)[0] not in (None, accountant):
+            elif accountant is None or accountant_of(optimizer) not in (None, accountant):
                 raise InvalidValueError(
                     "Expected the accountant of make_private, whose ε would lack the looks: attach(optimizer, loader, "
                     "engine.accountant)."
                 )
-            if is_secret:
-                draw_secretly(optimizer, sampler)
-                ours.source = None if is_theirs else sampler.generator
+            draw_secretly(optimizer, sampler)
+            ours.source = None if is_theirs else sampler.generator
     except DphpoBenchError:
         ours.release()
         raise

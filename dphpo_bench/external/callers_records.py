@@ -16,8 +16,7 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Task, TaskFacts
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.external.groups import added
-from dphpo_bench.external.processes import place_in_group
+from dphpo_bench.external.processes import added, place_in_group
 from dphpo_bench.external.rows import Rows, form_of, like, parts_of
 from dphpo_bench.recipes.array_checks import inputs_of
 from dphpo_bench.session.raw import RawRecords

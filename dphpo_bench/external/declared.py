@@ -1,47 +1,75 @@
-"""Procedures in the caller's own code: counted before their first question, journaled, recorded as declared.
+"""Declared work on private records, in the caller's own code: counted before it begins, recorded when it ends.
+
+    >>> budget = PrivacyBudget(3, 1e-5)
+    >>> steps = steps_within(budget, sample_rate=0.01, noise_multiplier=1.0)
+    >>> with declared(dp_sgd_event(0.01, steps, 1.0), budget, name="mine") as run:  # doctest: +SKIP
+    ...     train(steps)
+    >>> run.finished.record  # doctest: +SKIP
 
 The harness sees neither the records nor the training. It computes ε from the event that the caller declares, and
 marks the record (`RunRecord.accounting`); such records are never on the board.
 """
 
 import hashlib
+import json
 import math
 import secrets
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Self
 
+from annotated_types import Interval
 from dp_accounting.dp_event import DpEvent
 from filelock import FileLock, Timeout
 
-from dphpo_bench.base.checks import whole
+from dphpo_bench.base.checks import check_file_name, positive, ranged, short_text, typed, whole
 from dphpo_bench.base.displays import Display, Displayed
-from dphpo_bench.base.errors import AccountError, InvalidValueError, PlanOverBudgetError, RecordError
+from dphpo_bench.base.errors import (
+    AccountError,
+    BudgetTooSmallError,
+    InvalidValueError,
+    PlanOverBudgetError,
+    RecordError,
+)
 from dphpo_bench.base.files import TORN
-from dphpo_bench.external.declaration import Declaration
-from dphpo_bench.harness.account import DEFAULT, VOID, Account, refuse_if_closed
+from dphpo_bench.base.tensors import RECORD
+from dphpo_bench.contract import registry
+from dphpo_bench.harness.account import DEFAULT, OPEN, Account, Entry, refuse_if_closed
 from dphpo_bench.harness.account_report import AccountReport, report_of
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.plan import warn_of_budget
 from dphpo_bench.harness.recording import environment, epsilon_record, numbered
-from dphpo_bench.harness.training import EPSILON_ROUNDING
-from dphpo_bench.privacy.accountants.report import EpsilonReport, epsilon
+from dphpo_bench.privacy import event_texts
+from dphpo_bench.privacy.accountants.report import epsilon
+from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.event_kinds import hides_time
 from dphpo_bench.privacy.ledger import Ledger
-from dphpo_bench.privacy.risk import risk, worst
-from dphpo_bench.records.record import DECLARED, MAX_RECORD_BYTES, Privacy, RunRecord, Status, moment
-from dphpo_bench.records.risks import recorded
+from dphpo_bench.privacy.risk import risk
+from dphpo_bench.recipes.dp_sgd import dp_sgd_event
+from dphpo_bench.records.record import (
+    DECLARED,
+    MAX_RECORD_BYTES,
+    Identity,
+    Privacy,
+    RunRecord,
+    Status,
+    moment,
+)
+from dphpo_bench.records.risks import recorded, risk_of
+from dphpo_bench.records.statement import lines
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.training.randomness import Streams
 
-_DECLARATION = "declaration"  # key of a journal: a hash of what the caller declared
+_MOST_STEPS = 10**8
 
 
 @dataclass(frozen=True, repr=False)
 class Finished(Displayed):
-    """The end of a declared procedure.
+    """The end of declared work.
 
     Attributes:
         record: says that its accounting was declared.
@@ -57,137 +85,248 @@ class Finished(Displayed):
         """Return the record in short, where it lies, and what has been released so far."""
         return self.record.display(record=self.path, account=self.account)
 
+    def statement(self) -> str:
+        """Return the privacy statement, as `dphpo-bench statement` prints it."""
+        privacy, account = self.record.privacy, self.account
+        others = f"The account {account.name} counts this run. By now: {account.summary()}" if account else None
+        risk_ = risk_of(privacy, self.record.identity.delta) if privacy else None
+        return "\n".join(lines(self.record, risk_, others))
+
+
+@typed
+def declared(
+    event: DpEvent,
+    budget: PrivacyBudget,
+    *,
+    name: str,
+    results_dir: Path | str | None = "results",
+    account: str | None = None,
+    unit: str = RECORD,
+    n_records: int | None = None,
+) -> "DeclaredRun":
+    """Return a context that counts work of yours on private records, and records it at its end.
+
+    The block counts whole as soon as it begins. An exception that leaves it ends it with a record of status "failed".
+    To do the work again is a second release, with a context of its own.
+
+    Args:
+        event: of everything that the block releases.
+        budget: the (ε, δ) that the event may cost.
+        name: of the work: at most 64 letters, digits, _ . and -. Records and accounts show it in place of a task.
+        results_dir: folder of the record and the account; None: nothing is written or counted, with a warning.
+        account: which account of the folder counts it; None: "main".
+        unit: whose presence ε is about.
+        n_records: N, if it is public.
+
+    Raises:
+        InvalidValueError: if an argument is out of range.
+        PlanOverBudgetError: if the event costs more than the budget.
+        UnsupportedEventError: if no accountant bounds the event.
+        AccountError: when the block begins, if the account's cap does not cover it.
+        RecordError: when the block begins, if the folder cannot be written, or work of this name is under way or was
+            interrupted.
+    """
+    where: dict[str, Any] = {"name": name, "results_dir": results_dir, "account": account}
+    return DeclaredRun(event, budget, unit=unit, n_records=n_records, **where)
+
 
 class DeclaredRun:
-    """A declared procedure under way: in the account before its first question, and recorded at its end.
+    """Declared work: in the account before its first question, recorded at its end.
+
+    Args:
+        event: and the next six: see `declared`.
+        method: name of the method, such as "papernot_steinke" or "dp_sgd".
+        what: "selection" or "training".
+        parameters: of the method, and whatever else distinguishes two runs of one name; JSON values.
+        training_event: of plain training, for the share of ε that tuning takes; None: the event.
+        accountant: whose ε is quoted if it supports the event; None: the tightest.
+        goes_on: whether a process goes on with what an earlier one of this name began.
 
     Attributes:
-        declaration: of the caller.
+        event: of everything.
+        epsilon: ε of the event.
         journal: draws that a restart after a kill must not make again; in memory without a folder of results.
         streams: of all draws, the same after a restart.
-        state_path: a file that its owner only may read, for what must outlive a kill; None without a folder of results.
-        resumed: whether an earlier process began it.
-        epsilon: ε of the planned event.
+        finished: None before the end.
     """
+
+    journal: Journal
+    streams: Streams
 
     def __init__(
         self,
-        declaration: Declaration,
-        planned: EpsilonReport,
-        seed: int | None,
-        journal: Journal,
-        store: RecordStore | None,
-        lock: FileLock | None,
-    ) -> None:
-        self.declaration, self.epsilon, self.journal = declaration, planned, journal
-        self.resumed = bool(journal.values)
-        self._store, self._lock = store, lock
-        self._account: Account | None = None
-        self._is_new = False
-        text = f"{declaration.identity.key} {seed}"
-        hash_ = int(hashlib.sha256(text.encode()).hexdigest()[:15], 16)
-        if journal.once(_DECLARATION, lambda: hash_) != hash_:
-            raise RecordError(
-                f"An earlier {declaration.what} named {declaration.name} was interrupted, and it was declared "
-                f"otherwise. Go on with the same arguments; or name this one anew, which is a second release. "
-                f"The earlier one stays counted; forget it by removing {_unfinished(store, declaration)}."
-            )
-        unseeded = journal.once("seed", lambda: secrets.randbits(128))
-        number = f"run {journal.nonce():016x}"  # so that no two runs share noise, even at one seed
-        self.streams = Streams(unseeded if seed is None else seed).within("declared", declaration.name, number)
-        identity = declaration.identity.model_copy(update={"seed": seed})
-        self.identity = numbered(identity, journal)
-
-    @classmethod
-    def open(
-        cls,
-        declaration: Declaration,
+        event: DpEvent,
+        budget: PrivacyBudget,
         *,
+        name: str,
         results_dir: Path | str | None,
         account: str | None = None,
-        seed: int | None = None,
-    ) -> "DeclaredRun":
-        """Check the declaration against its budget, and count it in the account.
-
-        Args:
-            declaration: of the caller.
-            results_dir: folder of the record, the journal and the account; None: nothing is written or counted.
-            account: which account of the folder counts it; None: "main".
-            seed: a secret seed; all draws follow it and the run's number, which no other run has. None: a random one.
-
-        Raises:
-            PlanOverBudgetError: if the event costs more than the budget.
-            UnsupportedEventError: if no accountant bounds the event.
-            AccountError: if the account's cap does not cover it, or the account cannot be written.
-            RecordError: if the folder cannot be written, another process runs this name, or an unfinished procedure of
-                this name was declared otherwise.
-        """
-        planned, budget = declaration.epsilon_of(declaration.event), declaration.budget
-        if not planned.epsilon <= budget.epsilon:
+        unit: str = RECORD,
+        n_records: int | None = None,
+        method: str = "dp_sgd",
+        what: str = "training",
+        parameters: Mapping[str, Any] = MappingProxyType({}),
+        training_event: DpEvent | None = None,
+        accountant: str | None = None,
+        goes_on: bool = False,
+    ) -> None:
+        check_file_name("a name", name)
+        if results_dir is None and account is not None:
+            raise InvalidValueError("Expected results_dir with account: an account lies in a folder of results.")
+        self.event, self.budget, self.name, self._what = event, budget, name, what
+        self._unit = short_text("unit", unit)
+        self._n_records = None if n_records is None else whole("n_records", n_records, low=1, high=10**12)
+        self._method, self._parameters, self._training_event = method, dict(parameters), training_event
+        self._store = None if results_dir is None else RecordStore(Path(results_dir))
+        self._book = None if self._store is None else Account(self._store.root, account or DEFAULT)
+        self._goes_on = goes_on
+        self._lock: FileLock | None = None
+        self._number: str | None = None
+        self.finished: Finished | None = None
+        self.epsilon = report = epsilon(event, budget.delta)
+        if accountant is not None and accountant in report.by_accountant:
+            self.epsilon = replace(report, epsilon=report.by_accountant[accountant], quoted=accountant)
+        if not self.epsilon.epsilon <= budget.epsilon:
             raise PlanOverBudgetError(
-                f"The declared event costs epsilon={planned.epsilon:.6g}, more than the budget epsilon="
+                f"The declared event costs epsilon={self.epsilon.epsilon:.6g}, more than the budget epsilon="
                 f"{budget.epsilon:g} at delta={budget.delta:g}. No data was read."
             )
-        if declaration.n_records is not None:
-            warn_of_budget(budget, declaration.n_records, declaration.unit, stacklevel=5)
-        if seed is not None:
-            seed = whole("seed", seed, low=0, high=2**63)
-            warnings.warn(
-                f"seed={seed}: whoever learns it can subtract the noise. Leave it out unless the data are public.",
-                stacklevel=4,
-            )
-        if results_dir is None:
-            if account is not None:
-                raise InvalidValueError("Expected results_dir with account: an account lies in a folder of results.")
+        self._event_text = json.dumps(event_texts.to_json(event), sort_keys=True)
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self.finished is None and kind is None:
+            self.finish()
+        elif self.finished is None and self._goes_on:
+            self.release()
+        elif self.finished is None:
+            self.finish(status="failed", error=f"{kind.__name__ if kind else ''} ended the block.")
+
+    def open(self) -> Self:
+        """Count the work in the account.
+
+        Raises:
+            AccountError: if the account's cap does not cover it, or the account cannot be written.
+            RecordError: if the folder cannot be written, this name is under way elsewhere, or it was interrupted.
+        """
+        if self._n_records is not None:
+            warn_of_budget(self.budget, self._n_records, self._unit, stacklevel=4)
+        if self._store is None:
             refuse_if_closed()
             warnings.warn(
                 "No account counts this, and a restart after a kill would be a second release: name a folder with "
                 "results_dir.",
                 stacklevel=4,
             )
-            return cls(declaration, planned, seed, Journal(), None, None)
-        store = RecordStore(Path(results_dir))
-        book = Account(store.root, DEFAULT if account is None else account)
-        store.check_writable(declaration.identity)
-        lock = _locked(store, declaration)
+            self._begin(Journal())
+            return self
+        self._store.check_writable(self.identity)
+        self._lock = _locked(self._unfinished.with_suffix(".lock"), f"{self._what} {self.name}")
         try:
-            run = cls(declaration, planned, seed, Journal(_unfinished(store, declaration)), store, lock)
-            run._count(book)
+            self._begin(Journal(self._unfinished))
+            self._count()
         except BaseException:
-            lock.release()
+            self.release()
             raise
-        return run
+        return self
 
-    def _count(self, book: Account) -> None:
-        self._account = book
+    def _begin(self, journal: Journal) -> None:
+        hash_ = int(hashlib.sha256(self.identity.key.encode()).hexdigest()[:15], 16)
+        self._is_resumed = bool(journal.values)
+        if self._is_resumed and not self._goes_on:
+            raise RecordError(
+                f"An earlier {self._what} named {self.name} was interrupted, and code of yours cannot go on in the "
+                "middle: to begin again is a second release. Name it anew; the earlier one stays counted."
+            )
+        if journal.once("declaration", lambda: hash_) != hash_:
+            raise RecordError(
+                f"An earlier {self._what} named {self.name} was interrupted, and it was declared otherwise. Go on with "
+                "the same arguments; or name this one anew, which is a second release. The earlier one stays counted; "
+                f"forget it by removing {self._unfinished}."
+            )
+        secret = journal.once("seed", lambda: secrets.randbits(128))
+        number = f"run {journal.nonce():016x}"
+        self.journal, self.streams = journal, Streams(secret).within("declared", self.name, number)
+
+    def _count(self) -> None:
+        assert self._book is not None
+        entry = Entry(
+            number=f"{self.journal.nonce():016x}",
+            what=self._what,
+            method=self._method,
+            task=self.name,
+            model="declared",
+            unit=self._unit,
+            epsilon=float(self.epsilon.epsilon),
+            delta=float(self.budget.delta),
+            event=self._event_text,
+            date=datetime.now(UTC).date().isoformat(),
+            record=numbered(self.identity, self.journal).key,
+            status=OPEN,
+        )
         try:
-            entry = self.declaration.entry(self.journal.nonce(), self.epsilon, self.identity.key)
-            self._is_new = book.count([entry]) and not self.resumed
+            self._book.count([entry])
         except AccountError:
-            if not self.resumed:
+            if not self._is_resumed:
                 self.journal.discard()
             raise
         self._number = entry.number
 
     @property
+    def identity(self) -> Identity:
+        """The identity of the record, but for the run's number."""
+        known = registry.methods().working(self._method)
+        facts = {
+            "accounting": DECLARED,
+            "event": hashlib.sha256(self._event_text.encode()).hexdigest()[:16],
+            "public": False,
+            **({} if self._unit == RECORD else {"unit": self._unit}),
+            **({} if self._n_records is None else {"n_records": self._n_records}),
+        }
+        return Identity.of(
+            method=self._method,
+            method_version=known.cls.version if known else 1,
+            parameters=self._parameters,
+            task=self.name,
+            task_version=1,
+            facts=facts,
+            model="declared",
+            model_fingerprint="declared",
+            data_fingerprint="declared",
+            epsilon=float(self.budget.epsilon),
+            delta=float(self.budget.delta),
+            seed=None,
+        )
+
+    @property
+    def _unfinished(self) -> Path:
+        root = Path() if self._store is None else self._store.root
+        return root / ".unfinished" / f"declared-{self.name}.jsonl"
+
+    @property
     def state_path(self) -> Path | None:
-        """See above."""
-        return None if self._store is None else _unfinished(self._store, self.declaration).with_suffix(".state")
+        """A file that its owner only may read, for what must outlive a kill; None without a folder of results."""
+        return None if self._store is None else self._unfinished.with_suffix(".state")
+
+    def release(self) -> None:
+        """Let another call of this name go on; journal, state and entry stay."""
+        if self._lock:
+            self._lock.release()
 
     def finish(
         self,
         *,
-        released: Mapping[str, Any] | None = None,
-        spent: DpEvent | None = None,
+        released: Mapping[str, Any] = MappingProxyType({}),
         status: Status = "ok",
         error: str | None = None,
-        metrics: Mapping[str, float] | None = None,
+        metrics: Mapping[str, float] = MappingProxyType({}),
     ) -> Finished:
         """Write the record, note the end in the account, and remove journal and state.
 
         Args:
             released: hyperparameters and other values that ε covers; JSON values.
-            spent: what was released; None: all that was planned.
             status: "ok", or how it ended.
             error: why it did not end well.
             metrics: of public test records.
@@ -195,105 +334,113 @@ class DeclaredRun:
         Raises:
             RecordError: if the record cannot be written.
         """
-        spent = self.declaration.event if spent is None else spent
-        recomputed = self.declaration.epsilon_of(spent)
-        changes: dict[str, Any] = {}
-        if recomputed.epsilon > self.epsilon.epsilon + EPSILON_ROUNDING:
-            status = "over_budget"
-            error = (
-                f"What was released costs epsilon={recomputed.epsilon:.6g}, more than the declared epsilon="
-                f"{self.epsilon.epsilon:.6g}."
-            )
-            more = replace(self.declaration, event=spent).entry(0, recomputed, "")  # it happened, whatever the cap says
-            changes = {"event": more.event, "epsilon": more.epsilon}
-        record = self._record(spent, recomputed, status, error, released or {}, metrics or {})
+        record = self._record(status, error, dict(released), dict(metrics))
         if len(record.to_json().encode()) > MAX_RECORD_BYTES:
             raise RecordError(f"The record takes more than {MAX_RECORD_BYTES} bytes; release less.")
         path = self._store.write(record) if self._store else None
-        self._note(status, **changes)
-        self._discard()
-        return Finished(record, path, report_of(self._account) if self._account else None)
-
-    def cancel(self) -> None:
-        """Take the entry back, if no other process has run this: nothing was asked of the records."""
-        if self._is_new:
-            self._note(VOID)
-            self._discard()
-        self.release()
-
-    def release(self) -> None:
-        """Let another call of this name go on; journal, state and entry stay."""
-        if self._lock:
-            self._lock.release()
-
-    def _note(self, status: str, **changes: Any) -> None:
-        if self._account:
-            self._account.note(self._number, status=status, **changes)
-
-    def _discard(self) -> None:
+        if self._book and self._number:
+            self._book.note(self._number, status=status)
         self.journal.discard()
-        if path := self.state_path:
-            path.unlink(missing_ok=True)
-            for torn in path.parent.glob(f".{path.name}.*{TORN}"):  # of a process that was killed while it wrote
+        if state := self.state_path:
+            state.unlink(missing_ok=True)
+            for torn in state.parent.glob(f".{state.name}.*{TORN}"):  # of a process that was killed while it wrote
                 torn.unlink(missing_ok=True)
         self.release()
+        self.finished = Finished(record, path, report_of(self._book) if self._book else None)
+        return self.finished
 
     def _record(
-        self,
-        spent: DpEvent,
-        recomputed: EpsilonReport,
-        status: Status,
-        error: str | None,
-        released: Mapping[str, Any],
-        metrics: Mapping[str, float],
+        self, status: Status, error: str | None, released: dict[str, Any], metrics: dict[str, float]
     ) -> RunRecord:
-        plan, delta = self.declaration, self.declaration.budget.delta
-        ledger = Ledger()
-        ledger.charge(spent)
-        share, training = 0.0, plan.training_event
-        if training is not None and training != plan.event and 0 < self.epsilon.epsilon < math.inf:
-            share = min(1.0, max(0.0, 1 - epsilon(training, delta).epsilon / self.epsilon.epsilon))
+        ledger, delta, total = Ledger(), self.budget.delta, self.epsilon.epsilon
+        ledger.charge(self.event)
+        share, training = 0.0, self._training_event
+        if training is not None and training != self.event and 0 < total < math.inf:
+            share = min(1.0, max(0.0, 1 - epsilon(training, delta).epsilon / total))
         return RunRecord(
-            identity=self.identity,
+            identity=numbered(self.identity, self.journal),
             status=status,
             error=error,
-            metrics=dict(metrics),
-            released=dict(released),
+            metrics=metrics,
+            released=released,
             privacy=Privacy(
                 planned=epsilon_record(self.epsilon),
-                recomputed=epsilon_record(recomputed),
-                epsilon=max(self.epsilon.epsilon, recomputed.epsilon),
+                recomputed=epsilon_record(self.epsilon),
+                epsilon=total,
                 tuning_share=share,
                 end_to_end_private=True,
                 ledger=ledger.to_json(),
-                risk=recorded(worst([risk(event, delta) for event in {plan.event, spent}])),
+                risk=recorded(risk(self.event, delta)),
             ),
             cost=None,
             seconds={},
             environment=environment("the caller's device", "drawn by the caller, as declared"),
             accounting=DECLARED,
-            created=moment(day_only=hides_time(plan.event) and self.identity.seed is None),
+            created=moment(day_only=hides_time(self.event)),
         )
 
 
-def _unfinished(store: RecordStore | None, declaration: Declaration) -> Path:
-    root = Path() if store is None else store.root
-    return root / ".unfinished" / f"declared-{declaration.name}.jsonl"
-
-
-def _locked(store: RecordStore, declaration: Declaration) -> FileLock:
+def _locked(path: Path, what: str) -> FileLock:
     """Return the lock of a name, held; a process that dies lets go of it."""
-    path = _unfinished(store, declaration).with_suffix(".lock")
     lock = FileLock(path, mode=0o600)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout:
         raise RecordError(
-            f"The {declaration.what} {declaration.name} is under way in another process, or in an earlier call of this "
-            "one. Wait for its end; restart this process, such as a notebook's kernel, if it was interrupted here; or "
-            "name this one anew, which is a release of its own."
+            f"The {what} is under way in another process, or in an earlier call of this one. Wait for its end; restart "
+            "this process, such as a notebook's kernel, if it was interrupted here; or name this one anew, which is a "
+            "release of its own."
         ) from None
     except OSError as error:
         raise RecordError(f"Cannot write {path}: {error.strerror}.") from None
     return lock
+
+
+@typed
+def steps_within(budget: PrivacyBudget, sample_rate: float, noise_multiplier: float) -> int:
+    """Return the largest number of steps of DP-SGD within a budget, at most 100 million.
+
+        >>> steps_within(PrivacyBudget(3, 1e-5), sample_rate=0.01, noise_multiplier=1.0)
+        2666
+
+    The accountants that compute ε of records check the number that is returned.
+
+    Args:
+        budget: the (ε, δ) of all steps together.
+        sample_rate: rate of the Poisson batches.
+        noise_multiplier: standard deviation of the noise / clipping norm.
+
+    Raises:
+        BudgetTooSmallError: if the budget does not cover a single step.
+        InvalidValueError: if the rate is not in (0, 1], or the noise is not positive.
+    """
+    noise = positive("noise_multiplier", noise_multiplier)
+    rate = float(ranged("sample_rate", sample_rate, float, Interval(gt=0, le=1)))
+
+    def spent(steps: int, accountant: str | None = None) -> float:
+        return epsilon(dp_sgd_event(rate, steps, noise), budget.delta, accountant=accountant).epsilon
+
+    def fits(steps: int) -> bool:
+        return spent(steps) <= budget.epsilon
+
+    # The Rényi accountant takes milliseconds, and errs upwards: the search begins where it ends.
+    low = _last(lambda steps: spent(steps, "rdp") <= budget.epsilon, 0, _MOST_STEPS + 1)
+    high = low + low // 8 + 1
+    while high <= _MOST_STEPS and fits(high):
+        low, high = high, 2 * high
+    steps = _last(fits, low, min(high, _MOST_STEPS + 1))
+    if not steps:
+        raise BudgetTooSmallError(
+            f"No step fits epsilon={budget.epsilon:g} at delta={budget.delta:g}: with one step it is {spent(1):.4g}. "
+            "Raise epsilon or the noise, or take smaller batches."
+        )
+    return steps
+
+
+def _last(fits: Callable[[int], bool], low: int, high: int) -> int:
+    """Return the last number from `low`, which fits, to below `high` that fits."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

@@ -14,14 +14,14 @@ from typing import TextIO
 import numpy
 import torch
 
-from dphpo_bench.session.process_state import process_state
+from dphpo_bench.session.copies import process_state
 from dphpo_bench.training.randomness import Streams
 
 _WINDOW, _MOST_WORDS = 4, 10**7
 
 
 @contextmanager
-def hidden(streams: Streams, show: bool = False) -> Iterator[None]:
+def hidden(streams: Streams) -> Iterator[None]:
     """Hide outputs, start global generators from a trial's streams, and put back the state of the process at the end.
 
     Standard output and error are dropped, those of child processes too, and all that is logged, in files as well.
@@ -29,13 +29,11 @@ def hidden(streams: Streams, show: bool = False) -> Iterator[None]:
 
     Args:
         streams: of the trial.
-        show: whether outputs stay as they are.
     """
     with ExitStack() as stack:
         stack.enter_context(process_state())
         stack.enter_context(_fresh_randomness(streams.within("global randomness")))
-        if not show:
-            stack.enter_context(_silence())
+        stack.enter_context(_silence())
         yield
 
 

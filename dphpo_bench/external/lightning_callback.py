@@ -1,85 +1,58 @@
 """The callback of Lightning's Trainer that stops at a privacy budget."""
 
-import math
-from collections.abc import Iterator
+import warnings
 from typing import Any
 
 from dphpo_bench.base.errors import InvalidValueError, require_extra
-from dphpo_bench.external.budget_stop import StepBudget
-from dphpo_bench.external.trainer_rules import ACCUMULATION, CHOICE, CLIPPING, HALF_PRECISION, SCORES, warn_of
+from dphpo_bench.external.trainers import ACCUMULATION, CHOICE, HALF_PRECISION, RAW, StepBudget
 
 require_extra("lightning", "bench.lightning.BudgetCallback needs", "lightning")
 
-from lightning.pytorch.callbacks import (  # noqa: E402
-    Callback,
-    Checkpoint,
-    EarlyStopping,
-    GradientAccumulationScheduler,
-    LearningRateFinder,
-)
+from lightning.pytorch import callbacks  # noqa: E402
 
 
-class BudgetCallback(StepBudget, Callback):
+class BudgetCallback(StepBudget, callbacks.Callback):
     __doc__ = f"""Callback of `lightning.Trainer` that ends a training before its budget is exceeded.
 
-    It fixes and counts the steps before the first one, sets `trainer.should_stop` after the last, and writes the record
-    at the end, whether optimization is automatic or manual. {StepBudget.__doc__}"""
+    {StepBudget.__doc__}"""
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
-        if stage == "fit":  # before anything looks at the records
-            self._refuse(trainer)
-
-    def _refuse(self, trainer: Any) -> None:
-        for is_wrong, why in _refusals(trainer, self.public_evaluation):
-            if is_wrong:
-                raise InvalidValueError(why)
+        if stage == "fit":  # before anything reads the records
+            _check(trainer, self.public_evaluation)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        self._refuse(trainer)  # optimizers and schedulers as well
-        steps = trainer.estimated_stepping_batches
-        most = -1 if steps == math.inf else int(steps)
-        self.begin(pl_module, next(iter(trainer.optimizers), None), trainer.train_dataloader, most, trainer.global_step)
-        warn_of(_doubts(trainer, self.public_evaluation, self.has_opacus))
+        _check(trainer, self.public_evaluation)  # optimizers and schedulers as well
+        optimizer, most = next(iter(trainer.optimizers), None), trainer.estimated_stepping_batches
+        self.begin(pl_module, optimizer, trainer.train_dataloader, most, trainer.global_step)
+        if trainer.loggers or (trainer.enable_validation and not self.public_evaluation):
+            warnings.warn(RAW.format("logger=False and limit_val_batches=0"), stacklevel=2)
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:  # noqa: ARG002
         self.before_step()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
-        if self.after_step():
-            trainer.should_stop = True
+        trainer.should_stop = trainer.should_stop or not self.has_next
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         self.end()
 
 
-def _refusals(trainer: Any, public_evaluation: bool) -> Iterator[tuple[bool, str]]:
-    count, precision = len(trainer.optimizers), str(trainer.precision)
-    schedules = [each.scheduling for each in trainer.callbacks if isinstance(each, GradientAccumulationScheduler)]
-    batches = max([trainer.accumulate_grad_batches, *(most for each in schedules for most in each.values())])
-    chooses = [
-        type(callback).__name__
-        for callback in trainer.callbacks
-        if isinstance(callback, EarlyStopping | LearningRateFinder)
-        or (isinstance(callback, Checkpoint) and getattr(callback, "monitor", None) is not None)
-    ]
-    chooses += ["schedulers that look at a score"] * any(
-        config.reduce_on_plateau for config in trainer.lr_scheduler_configs
-    )
-    yield count > 1, f"Expected one optimizer, whose steps are counted, got {count}. Train one model at a time."
-    yield batches > 1, ACCUMULATION.format(f"accumulate_grad_batches={batches}")
-    yield precision.startswith("16"), HALF_PRECISION.format(f"precision={precision!r}", "precision='bf16-mixed'")
-    yield (
-        bool(trainer.min_epochs or trainer.min_steps),
-        "Expected no min_epochs and no min_steps: with them Lightning goes on when the budget is spent.",
-    )
-    yield bool(chooses) and not public_evaluation, CHOICE.format(" and ".join(dict.fromkeys(chooses)))
-
-
-def _doubts(trainer: Any, public_evaluation: bool, has_opacus: bool) -> Iterator[tuple[bool, str]]:
-    clip = trainer.gradient_clip_val
-    yield bool(trainer.enable_validation) and not public_evaluation, SCORES.format("limit_val_batches=0")
-    yield (
-        bool(trainer.loggers),
-        "What training_step logs has no noise: keep the logs as secret as the records, or set logger=False.",
-    )
-    yield has_opacus and bool(clip), CLIPPING.format(f"gradient_clip_val={clip}", "None")
+def _check(trainer: Any, public_evaluation: bool) -> None:
+    """Reject what would silently break the guarantee."""
+    batches, chooses = [trainer.accumulate_grad_batches], []
+    for callback in trainer.callbacks:
+        if isinstance(callback, callbacks.GradientAccumulationScheduler):
+            batches += callback.scheduling.values()
+        by_score = isinstance(callback, callbacks.EarlyStopping | callbacks.LearningRateFinder)
+        if by_score or getattr(callback, "monitor", None) is not None:
+            chooses.append(type(callback).__name__)
+    if any(config.reduce_on_plateau for config in trainer.lr_scheduler_configs):
+        chooses.append("schedulers that read a score")
+    if len(trainer.optimizers) > 1:
+        raise InvalidValueError("Expected one optimizer, whose steps are counted. Train one model at a time.")
+    if max(batches) > 1:
+        raise InvalidValueError(ACCUMULATION.format(f"accumulate_grad_batches={max(batches)}"))
+    if str(trainer.precision).startswith("16"):
+        raise InvalidValueError(HALF_PRECISION.format(f"precision={trainer.precision!r}", "precision='bf16-mixed'"))
+    if chooses and not public_evaluation:
+        raise InvalidValueError(CHOICE.format(" and ".join(chooses)))

@@ -1,30 +1,65 @@
-"""The loop of a study: trials in order, each hidden, told once, and kept only if it is the best."""
+"""The loop of a study: trials in order, each hidden, told once, and kept only if it is the best; it outlives a kill."""
 
 import os
+import pickle
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from torch import nn
+import cloudpickle
+from torch import Tensor, nn
 
-from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
+from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, RecordError
+from dphpo_bench.base.files import write_whole
+from dphpo_bench.base.text import shown
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.search_space import Candidate
 from dphpo_bench.external.declared import DeclaredRun
 from dphpo_bench.external.hiding import hidden
+from dphpo_bench.external.opacus_parts import CAPTURED, GRADIENTS
 from dphpo_bench.external.procedure import Procedure
-from dphpo_bench.external.results import StudyResult, ended, written
 from dphpo_bench.external.scores import ScoreRule
-from dphpo_bench.external.standing import FINAL, Best, Standing
-from dphpo_bench.external.trials import StudyTrial
+from dphpo_bench.external.trials import StudyTrial, networks_in
 from dphpo_bench.harness.account import accounts_closed
 from dphpo_bench.session.access import draw_uniform
 from dphpo_bench.training.randomness import Streams
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
+
+_FINAL = "final"
+"""Key of the final run."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best trial so far.
+
+    Attributes:
+        key: of the trial.
+        score: with its noise.
+        params: hyperparameters.
+        model: the caller's, as `pickle` writes it.
+        has_drawn: whether training drew from generators that its trial started.
+    """
+
+    key: str
+    score: float
+    params: Candidate
+    model: bytes
+    has_drawn: bool = True
+
+
+@dataclass(frozen=True)
+class _State:
+    """The part of a search that outlives a kill, in a file that is its owner's alone and gone with the journal."""
+
+    best: Best | None = None
+    final: bytes | None = None  # the model of the final run
 
 
 @dataclass
@@ -36,43 +71,45 @@ class Loop:
         space: of hyperparameters.
         rule: of scores.
         repeatable: whether a trial that was interrupted starts again.
-        show: whether outputs of trials stay visible.
-        result: None until all trials are over.
-        lacks_model: whether no trial had a score, or the final run failed.
-        has_drawn: whether the winner's training drew from generators that its trial started; also without a winner.
+        best: the best trial so far; None: none has a score.
+        params: hyperparameters of the model.
+        model: as `written` wrote it, once all trials are over; None: there is none.
     """
 
     plan: Procedure
     space: "dict[str, BaseDistribution]"
     rule: ScoreRule
     repeatable: bool = False
-    show: bool = False
-    result: StudyResult | None = None
-    lacks_model: bool = False
-    has_drawn: bool = True
-    _place: tuple[int, int] = field(default_factory=lambda: (os.getpid(), threading.get_ident()))
+    params: Candidate | None = None
+    model: bytes | None = None
+    _state: _State = field(default_factory=_State)
     _open: StudyTrial | None = None
     _outcome: Best | bytes | None = None
     _refusals: Sequence[DphpoBenchError] = ()  # of the trial under way
-    _older: list[ref[nn.Module]] = field(default_factory=list)  # networks of trials that are over
+    _trained: dict[int, ref[Tensor]] = field(default_factory=dict)  # weights of trials that are over
+
+    @property
+    def best(self) -> Best | None:
+        """See above."""
+        return self._state.best
 
     def trials(self, run: DeclaredRun) -> Iterator[StudyTrial]:
-        """Yield the trials; the result is there when they are over."""
-        standing = Standing(run)
+        """Yield the trials."""
+        self._place, self._run = _place(), run
+        if run.state_path is not None and "state" in run.journal.values:
+            self._state = _read(run)
+        else:
+            self._save()
+            run.journal.once("state", lambda: 1)
         try:
-            yield from self._search(run.streams.within("selection"), standing)
-            best = standing.best
+            yield from self._search(run.streams.within("selection"))
             if self.plan.final_noise is None:
-                params, model = (None, None) if best is None else (best.params, best.model)
+                self.params, self.model = (None, None) if self.best is None else (self.best.params, self.best.model)
             else:
-                streams = run.streams.within("final run")
-                params = self._final_params(best, streams)
-                yield from self._final(params, self.plan.final_noise, streams, standing)
-                model = standing.final
+                yield from self._final(self.plan.final_noise, run.streams.within("final run"))
+                self.model = self._state.final
         finally:
             self._open = self._outcome = None
-        self.lacks_model, self.has_drawn = model is None, best is None or best.has_drawn
-        self.result = ended(run, best, params, model)
 
     def trial(self, streams: Streams, of_search: Streams) -> StudyTrial:
         """Return a trial of the search.
@@ -88,19 +125,15 @@ class Loop:
 
     def tell(self, trial: StudyTrial, score: Any, model: Any) -> None:
         """See `Study.tell`."""
-        if not self._is_here():
+        if self._open is None or trial is not self._open or self._place != _place():
             raise InvalidValueError(
-                "Expected tell in the process and the thread of the loop: trials run one after the other. Train in "
-                "workers if you like, and tell from the loop."
-            )
-        if self._open is None or trial is not self._open:
-            raise InvalidValueError(
-                "Expected the trial under way, which has not been told yet, got another one: each trial is told once, "
-                "to its own study, before the next begins."
+                "Expected the trial under way, in the process and the thread of the loop: each trial is told once, to "
+                "its own study, before the next begins."
             )
         if self._refusals:
             raise self._refusals[0]
-        trial.check_use(model)
+        trial.check_use()
+        self.refuse_trained(model)
         outcome: Best | bytes | None = None
         if trial.is_final:
             outcome = None if score is None and model is None else written(model)
@@ -111,48 +144,149 @@ class Loop:
             outcome = None if noisy is None else Best("", noisy, trial.params, copy, trial.has_drawn(model))
         self._outcome, self._open = outcome, None
 
-    def _search(self, streams: Streams, standing: Standing) -> Iterator[StudyTrial]:
+    def refuse_trained(self, model: Any) -> None:
+        """Reject a model whose weights an earlier trial trained."""
+        weights = [weight for part in networks_in(model) for weight in part.parameters() if weight.requires_grad]
+        if any(id(weight) in self._trained and self._trained[id(weight)]() is weight for weight in weights):
+            raise InvalidValueError(
+                "Expected a model that was made in its trial, got the weights of an earlier one: a trial would go on "
+                "from weights that others trained, and ε covers independent trials. Build the model in the trial, or "
+                "train copy.deepcopy(model)."
+            )
+        self._trained.update((id(weight), ref(weight)) for weight in weights)
+
+    def _search(self, streams: Streams) -> Iterator[StudyTrial]:
         selection = self.plan.selection
         count = selection.runs.sample(draw_uniform(streams.source("number of runs")))
         for index in range(count):
-            if selection.threshold is not None and standing.best:
+            if selection.threshold is not None and self.best:
                 break
             key = str(index)
-            if not standing.begins(key, repeatable=self.repeatable):
+            if not self._begins(key):
                 continue
             of_trial = streams.within("trial", key)
             yield from self._shown(self.trial(of_trial, streams), of_trial)
-            outcome = self._outcome
-            if isinstance(outcome, Best) and (selection.threshold is None or outcome.score >= selection.threshold):
-                standing.offer(replace(outcome, key=key))
-            standing.end(key)
+            if isinstance(offer := self._outcome, Best):
+                is_best = self.best is None or offer.score > self.best.score  # of equal scores the first stays
+                if is_best and (selection.threshold is None or offer.score >= selection.threshold):
+                    self._save(best=replace(offer, key=key))
+            self._end(key)
 
-    def _final(self, params: Candidate, noise: float, streams: Streams, standing: Standing) -> Iterator[StudyTrial]:
-        if not standing.begins(FINAL, repeatable=self.repeatable):
+    def _final(self, noise: float, streams: Streams) -> Iterator[StudyTrial]:
+        """Yield the final run, with the winner's hyperparameters; without a winner, with a blind draw."""
+        if self.best is None:
+            self.params = search.draw(self.space, streams.derive("candidate"))
+        else:
+            optimizer = str(self.best.params.get("optimizer", ""))
+            self.params = self.plan.method.extrapolated(self.best.params, optimizer)
+        if not self._begins(_FINAL):
             return
-        yield from self._shown(StudyTrial(params, noise, streams, is_final=True), streams)
+        yield from self._shown(StudyTrial(self.params, noise, streams, is_final=True), streams)
         if isinstance(self._outcome, bytes):
-            standing.keep_final(self._outcome)
-        standing.end(FINAL)
+            self._save(final=self._outcome)
+        self._end(_FINAL)
 
-    def _final_params(self, best: Best | None, streams: Streams) -> Candidate:
-        """Return the winner's hyperparameters as the final run trains with them; without a winner, a blind draw."""
-        if best is None:
-            return search.draw(self.space, streams.derive("candidate"))
-        return self.plan.method.extrapolated(best.params, str(best.params.get("optimizer", "")))
+    def _begins(self, key: str) -> bool:
+        """Return whether a trial is to run now; note that it begins.
+
+        One that was under way when an earlier process died has lost, since another start would be another draw. A
+        repeatable one starts again on the same draws.
+        """
+        journal = self._run.journal
+        if f"over {key}" in journal.values:
+            return False
+        is_saved = (self.best and self.best.key == key) or (key == _FINAL and self._state.final is not None)
+        if f"begun {key}" in journal.values and (not self.repeatable or is_saved):
+            self._end(key)
+            return False
+        journal.once(f"begun {key}", lambda: 1)
+        return True
+
+    def _end(self, key: str) -> None:
+        self._run.journal.once(f"over {key}", lambda: 1)
+
+    def _save(self, **changes: Any) -> None:
+        """Change the state, and write it before the journal says that a trial is over."""
+        self._state = replace(self._state, **changes)
+        if (path := self._run.state_path) is not None:
+            try:
+                write_whole(path, pickle.dumps(self._state), mode=0o600)
+            except OSError as error:
+                raise RecordError(f"Cannot write {path}: {error.strerror}.") from None
 
     def _shown(self, trial: StudyTrial, streams: Streams) -> Iterator[StudyTrial]:
         """Yield a trial, hidden from everybody but the caller's code."""
         self._outcome, self._open, self._streams = None, trial, streams
-        with hidden(streams, self.show), accounts_closed() as self._refusals:
-            trial.begin(self._older)
+        with hidden(streams), accounts_closed() as self._refusals:
+            trial.begin()
             yield trial
-        self._older += trial.networks
-        if self._open is not None or not self._is_here():
+        if self._open is not None or self._place != _place():
             raise InvalidValueError(
                 "Expected study.tell before the next trial, in the process and the thread of the loop; "
                 "study.tell(trial, None) for a trial that failed. Trials run one after the other."
             )
 
-    def _is_here(self) -> bool:
-        return self._place == (os.getpid(), threading.get_ident())
+
+def _place() -> tuple[int, int]:
+    return os.getpid(), threading.get_ident()
+
+
+def _read(run: DeclaredRun) -> _State:
+    path = run.state_path
+    assert path is not None
+    with suppress(Exception):  # of a missing file, and whatever pickle raises
+        state = pickle.loads(path.read_bytes())
+        if isinstance(state, _State):
+            return state
+    raise RecordError(
+        f"{path}, which holds the best model of an interrupted study, is missing or damaged. Restore it from a backup; "
+        f"or remove it and {path.with_suffix('.jsonl')} to start anew, which is a second release."
+    )
+
+
+class _Writer(cloudpickle.Pickler):  # type: ignore[misc]
+    """Writes weights and layers without the inputs and gradients of records that Opacus leaves on them."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, nn.Module | Tensor):
+            reduced: Any = obj.__reduce_ex__(pickle.DEFAULT_PROTOCOL)
+            function, arguments, *rest = reduced
+            return function, tuple(map(_without_records, arguments)), *map(_without_records, rest)
+        return super().reducer_override(obj)
+
+
+def _without_records(state: Any) -> Any:
+    if type(state) is not dict:
+        return state
+    return {name: None if name in GRADIENTS else value for name, value in state.items() if name not in CAPTURED}
+
+
+def written(model: Any) -> bytes:
+    """Return a model as `pickle` writes it, without the inputs and gradients of records that Opacus leaves on it.
+
+    Raises:
+        InvalidValueError: if it cannot be written.
+    """
+    try:
+        _Writer(file := BytesIO(), protocol=pickle.DEFAULT_PROTOCOL).dump(model)
+        return file.getvalue()
+    except Exception as error:
+        raise InvalidValueError(
+            f"Expected a model that pickle can write, since the study keeps a copy of the best: {type(error).__name__} "
+            f"for a {type(model).__name__}. Hand over model.state_dict(), or the module inside of a wrapper."
+        ) from None
+
+
+def read_back(content: bytes) -> Any:
+    """Return a model that `written` wrote.
+
+    Raises:
+        InvalidValueError: if its class cannot read it.
+    """
+    try:
+        return pickle.loads(content)
+    except Exception as error:
+        raise InvalidValueError(
+            f"Expected a model that pickle can read again: {type(error).__name__}: {shown(error, 200)}. Hand over "
+            "model.state_dict() instead. A study that has a folder of results keeps it: mend this, and run it again."
+        ) from None

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.contract.search_space import Candidate
-from dphpo_bench.external.results import StudyResult
-from dphpo_bench.external.study import Study
+from dphpo_bench.external.study import Study, StudyResult
 from dphpo_bench.external.trials import OneOfAKind, StudyTrial
 
 if TYPE_CHECKING:
@@ -35,7 +34,8 @@ class PrivateStudy(OneOfAKind):
             for; all but `space`.
 
     Raises:
-        InvalidValueError: if a setting is out of range or unknown, such as Optuna's storage, sampler or direction.
+        InvalidValueError: if a setting is out of range.
+        TypeError: if a setting is unknown, such as Optuna's storage, sampler or direction.
         BudgetTooSmallError: if no noise within reach meets the budget.
     """
 

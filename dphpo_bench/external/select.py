@@ -7,8 +7,7 @@ from dphpo_bench.base.checks import typed
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.contract.method import Method
 from dphpo_bench.external.procedure import EventOf
-from dphpo_bench.external.results import StudyResult
-from dphpo_bench.external.study import Study
+from dphpo_bench.external.study import Study, StudyResult
 from dphpo_bench.external.trials import StudyTrial
 from dphpo_bench.privacy.budget import PrivacyBudget
 

@@ -1,34 +1,74 @@
 """Private selection around training code of the caller: ask for a trial, train, tell its score."""
 
+import inspect
+import json
 import os
 import secrets
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from numbers import Number
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy
+from optuna.distributions import distribution_to_json
+from torch import Tensor
+
 from dphpo_bench.base.checks import inside, typed
+from dphpo_bench.base.displays import Display, Displayed
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract import registry
 from dphpo_bench.contract.method import Method
-from dphpo_bench.external.declaration import Declaration
+from dphpo_bench.contract.search_space import Candidate
 from dphpo_bench.external.declared import DeclaredRun
-from dphpo_bench.external.loop import Loop
+from dphpo_bench.external.loop import Loop, read_back, written
 from dphpo_bench.external.procedure import EventOf, Procedure
-from dphpo_bench.external.results import StudyResult, read_back, warn_of, warn_of_training, written
 from dphpo_bench.external.scores import ScoreRule
-from dphpo_bench.external.spaces import checked_space, space_json
-from dphpo_bench.external.trials import OneOfAKind, StudyTrial
+from dphpo_bench.external.trials import OneOfAKind, StudyTrial, checked_space, networks_in
+from dphpo_bench.harness.account_report import AccountReport
 from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.records.record import RunRecord
 from dphpo_bench.training.randomness import Streams
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
 
 _under_way = threading.Lock()  # outputs and global generators belong to the process, so one study may change them
+
+
+@dataclass(frozen=True, repr=False)
+class StudyResult(Displayed):
+    """The end of a study: all that may be published of it.
+
+    Attributes:
+        model: of the trial that won, or of the final run; None if there is none.
+        params: hyperparameters of that model; None without a winner.
+        score: noisy score of the trial that won; ε covers it. None without a winner.
+        epsilon: of the whole search, at the δ of the budget.
+        event: of the whole search.
+        record: marked as declared by the caller.
+        path: of the record; None without a folder of results.
+        account: what has been released from these records so far; None without an account.
+    """
+
+    model: Any
+    params: Candidate | None
+    score: float | None
+    epsilon: float
+    event: "DpEvent"
+    record: RunRecord
+    path: Path | None
+    account: AccountReport | None
+
+    def display(self) -> Display:
+        """Return the record in short, with the winner."""
+        winner = {"score": self.score, "hyperparameters": self.params}
+        return self.record.display(**winner, record=self.path, account=self.account)
 
 
 class Study(OneOfAKind):
@@ -71,13 +111,10 @@ class Study(OneOfAKind):
         name: of the study, for records and accounts. A study that was interrupted goes on under its name.
         results_dir: folder of the record, the account and the journal; None: nothing is written or counted.
         account: which account of the folder counts it; None: "main".
-        seed: a secret seed; all draws follow it and the run's number, which no other run has. None: a random one.
         unit: whose presence ε is about, as `event` counts it. Units of several records have one score each.
         n_records: N, if it is public, for the record.
         repeatable: whether all randomness of training comes from the trial's draws. A trial that was under way when
             the process died then starts again.
-        show_trials: whether outputs of trials stay visible, which is right for public or made-up data only.
-        others: none; there is no number of trials to set.
 
     Raises:
         InvalidValueError: if an argument is out of range, or the method is no private selection.
@@ -98,58 +135,50 @@ class Study(OneOfAKind):
         name: str = "study",
         results_dir: Path | str | None = "results",
         account: str | None = None,
-        seed: int | None = None,
         unit: str = RECORD,
         n_records: int | None = None,
         repeatable: bool = False,
-        show_trials: bool = False,
-        **others: Any,
     ) -> None:
-        _refuse_others(others, method := registry.method_of(method))
-        self._space = {} if space is None else checked_space(space)
+        checked = {} if space is None else checked_space(space)
         share = None if held_out is None else inside("held_out", held_out)
-        self._plan = plan = Procedure.calibrated(method, event, budget, share)
-        is_sampled = plan.selection.sample_rate < 1
-        self._rule = ScoreRule(plan.score_noise, n_scored, score_sensitivity, each=is_sampled)
+        plan = Procedure.calibrated(registry.method_of(method), event, budget, share)
+        rule = ScoreRule(plan.score_noise, n_scored, score_sensitivity, each=plan.selection.sample_rate < 1)
         parameters = {
             **plan.method.parameters,
-            "space": space_json(self._space),
+            "space": {name: json.loads(distribution_to_json(values)) for name, values in checked.items()},
             "held_out": share,
             "n_scored": n_scored,
             "score_sensitivity": score_sensitivity,
         }
-        self._declaration = Declaration(
+        self._run = DeclaredRun(
+            plan.event,
+            budget,
             name=name,
+            results_dir=results_dir,
+            account=account,
+            unit=unit,
+            n_records=n_records,
             method=plan.method.name,
             what="selection",
-            budget=budget,
-            event=plan.event,
-            training_event=plan.training_event,
             parameters=parameters,
-            unit=unit,
+            training_event=plan.training_event,
             accountant=plan.method.accountant,
-            n_records=n_records,
+            goes_on=True,
         )
-        self._where: dict[str, Any] = {"results_dir": results_dir, "account": account, "seed": seed}
-        self._repeatable, self._show = repeatable, show_trials
-        self._loop: Loop | None = None
+        self._rule, self._loop = rule, Loop(plan, checked, rule, repeatable)
+        self._is_begun = False
+        self._result: StudyResult | None = None
         self._rehearsals: list[StudyTrial] = []
-        if show_trials and seed is None:
-            warnings.warn(
-                "show_trials shows how many trials there are, which ε does not cover: leave it out unless the records "
-                "are public or made up.",
-                stacklevel=3,
-            )
 
     @property
     def event(self) -> "DpEvent":
         """The event of the whole search."""
-        return self._plan.event
+        return self._run.event
 
     @property
     def epsilon(self) -> float:
         """The ε of the whole search, at the δ of the budget."""
-        return self._declaration.epsilon_of(self.event).epsilon
+        return self._run.epsilon.epsilon
 
     def rehearsal(self) -> StudyTrial:
         """Return a trial outside of the selection, for made-up records: it counts nothing, and hides nothing.
@@ -158,7 +187,7 @@ class Study(OneOfAKind):
         rehearsal's score and model, and drops both.
         """
         streams = Streams(secrets.randbits(128)).within("rehearsal")
-        trial = self._new_loop().trial(streams, streams)
+        trial = self._loop.trial(streams, streams)
         trial.begin()
         self._rehearsals.append(trial)
         return trial
@@ -171,13 +200,13 @@ class Study(OneOfAKind):
             AccountError: if the cap of the account does not cover the search; nothing was trained.
             RecordError: if the folder of results cannot be written, or this name is under way elsewhere.
         """
-        if self._loop is not None:
+        if self._is_begun:
             raise InvalidValueError(
                 "Expected one loop over a study: its number of trials is drawn once. A study that was left before its "
                 "end goes on in a new Study of the same name and results_dir."
             )
-        self._loop, self._process = self._new_loop(), os.getpid()
-        return self._trials(self._loop)
+        self._is_begun, self._process = True, os.getpid()
+        return self._trials()
 
     def __len__(self) -> NoReturn:
         """Refuse to count the trials, as a progress bar around the loop would."""
@@ -200,15 +229,16 @@ class Study(OneOfAKind):
             InvalidValueError: if another trial is under way or none, the score has another form, or the model cannot be
                 copied.
         """
-        if any(trial is each for each in self._rehearsals):
-            self._rehearsals = [each for each in self._rehearsals if each is not trial]
-            trial.check_use(model)
-            if score is not None:
-                trial.check_sampled()
-                self._rule.check_range(score)
-            warn_of_training(read_back(written(model)), has_drawn=trial.has_drawn(model))
+        if not any(trial is each for each in self._rehearsals):
+            self._loop.tell(trial, score, model)
             return
-        (self._loop or self._new_loop()).tell(trial, score, model)
+        self._rehearsals = [each for each in self._rehearsals if each is not trial]
+        trial.check_use()
+        self._loop.refuse_trained(model)
+        if score is not None:
+            trial.check_sampled()
+            self._rule.check_range(score)
+        _warn_of_training(read_back(written(model)), has_drawn=trial.has_drawn(model))
 
     def result(self) -> StudyResult:
         """Return the winner, once all trials are over.
@@ -216,49 +246,102 @@ class Study(OneOfAKind):
         Raises:
             InvalidValueError: if they are not: choosing among some of them is not what ε is computed for.
         """
-        if self._loop is None or self._loop.result is None:
+        if self._result is None:
             raise InvalidValueError(
                 "The search is not over, and which of its trials wins is not yet known: go through all of them, for "
                 "trial in study, and tell the score of each."
             )
-        return self._loop.result
+        return self._result
 
-    def _new_loop(self) -> Loop:
-        return Loop(self._plan, self._space, self._rule, self._repeatable, self._show)
-
-    def _trials(self, loop: Loop) -> Iterator[StudyTrial]:
+    def _trials(self) -> Iterator[StudyTrial]:
         if not _under_way.acquire(blocking=False):
             raise InvalidValueError(
                 "Another study is under way in this process, and a trial asks no other account. End its loop first; or "
                 "use another process."
             )
+        run = self._run
         try:
-            run = DeclaredRun.open(self._declaration, **self._where)
+            run.open()
             try:
-                yield from loop.trials(run)
+                yield from self._loop.trials(run)
+                self._result = self._ended()
             finally:
                 if os.getpid() == self._process:  # a copy that was forked shares the lock
                     run.release()
         finally:
             _under_way.release()
-        warn_of(self.result(), lacks_model=loop.lacks_model, is_share=self._rule.sensitivity is None)
-        warn_of_training(self.result().model, has_drawn=loop.has_drawn)
+        best = self._loop.best
+        self._warn_of_result()
+        _warn_of_training(self._result.model, has_drawn=best is None or best.has_drawn)
+
+    def _ended(self) -> StudyResult:
+        """Write the record, and return what may be published."""
+        best, params, content = self._loop.best, self._loop.params, self._loop.model
+        model = None if content is None else read_back(content)  # before anything is removed
+        score = None if best is None else best.score
+        released: dict[str, Any] = {"winner": None} if score is None else {"score": score}
+        end = self._run.finish(released={**released, **(params or {})})
+        return StudyResult(model, params, score, self.epsilon, self.event, end.record, end.path, end.account)
+
+    def _warn_of_result(self) -> None:
+        """Warn of a search without a model, and of scores that may have been out of range."""
+        score = self.result().score
+        if self._loop.model is None:
+            warnings.warn(
+                "No model: no trial had a score, or the final run failed. The budget is spent all the same. Before "
+                "another study, see with study.rehearsal() and made-up records what training raises.",
+                stacklevel=3,
+            )
+        elif score is not None and self._rule.sensitivity is None and not 0 < score < 1:
+            warnings.warn(
+                f"The winner's noisy score is {score:.4g}. Scores are held to [0, 1], and sums divided by n_scored: if "
+                "yours are percentages or losses, all trials count the same. study.rehearsal() and made-up records "
+                "show it.",
+                stacklevel=3,
+            )
 
 
-def _refuse_others(others: Mapping[str, Any], method: Method) -> None:
-    if not others:
-        return
-    name = next(iter(others))
-    if name in ("n_trials", "trials", "n_jobs", "timeout", "n_runs"):
-        raise InvalidValueError(
-            f"Expected no {name}: the number of trials is drawn in secret, and they run one after the other. Its mean "
-            'is the method\'s: bench.make_method("papernot_steinke", {"mean": 8}).'
+def _warn_of_training(model: Any, *, has_drawn: bool) -> None:
+    """Warn of training whose noise may be known, and of numbers beside the weights of its model.
+
+    Args:
+        model: of the winner, or of a rehearsal.
+        has_drawn: whether training drew from generators that its trial started.
+    """
+    if not has_drawn:
+        warnings.warn(
+            "Training drew nothing from trial.generator, and from global generators no more than initial weights need. "
+            "Noise from a seed of your own is the same in every trial, and whoever knows the seed can subtract it. "
+            "Draw batches and noise from trial.generator.",
+            stacklevel=3,
         )
-    if name in ("direction", "maximize", "minimize"):
-        raise InvalidValueError(f"Expected no {name}: the largest score wins. Of a loss from 0 to 1, tell 1 - loss.")
-    if name in method.parameters:
-        raise InvalidValueError(
-            f"Expected no {name} here, since it is the method's: method=bench.make_method({method.name!r}, "
-            f"{{{name!r}: {shown(others[name], form=repr)}}})."
+    if names := sorted({*_numbers_beside(model)}):
+        warnings.warn(
+            f"The model holds {shown(', '.join(names))}, which no code of its class mentions. If that was measured on "
+            "private records, it is a release that no ε covers: remove it before anybody sees the model.",
+            stacklevel=3,
         )
-    raise InvalidValueError(f"A study has no argument {shown(name, form=repr)}; see help(bench.search.Study).")
+
+
+def _numbers_beside(model: Any) -> Iterator[str]:
+    """Yield names of numbers on networks that code outside of their class has set; names with _ are a library's."""
+    for network in networks_in(model):
+        for part in (*network.modules(), *network.parameters()):
+            kind: Any = type(part)
+            mentioned = _mentioned(kind)
+            for name, value in vars(part).items():
+                if not name.startswith("_") and name not in mentioned and _is_measured(value):
+                    yield name
+
+
+def _is_measured(value: Any) -> bool:
+    if isinstance(value, Mapping | list | tuple | set):
+        return any(map(_is_measured, value.values() if isinstance(value, Mapping) else value))
+    return isinstance(value, Number | numpy.ndarray | Tensor) and not isinstance(value, bool)
+
+
+@cache
+def _mentioned(kind: type) -> frozenset[str]:
+    """Return the names that the code of a class mentions, those that its code sets among them."""
+    functions = (inspect.unwrap(getattr(each, "fget", each)) for base in kind.__mro__ for each in vars(base).values())
+    return frozenset(name for each in functions if inspect.isfunction(each) for name in each.__code__.co_names)

@@ -1,6 +1,5 @@
-"""A trial of a study, as the caller's training code sees it."""
+"""A trial of a study, as the caller's training code sees it, and the space that it draws from."""
 
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -11,12 +10,22 @@ from torch import nn
 from dphpo_bench.base.checks import whole
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
+from dphpo_bench.contract import distributions
 from dphpo_bench.contract import search_space as search
-from dphpo_bench.contract.search_space import Candidate
+from dphpo_bench.contract.search_space import SCHEDULE, Candidate, hyperparameter
 from dphpo_bench.external.hiding import global_seeds, global_states, has_drawn_more
-from dphpo_bench.external.spaces import checked_space
 from dphpo_bench.training.noise import poisson_sample
 from dphpo_bench.training.randomness import Streams
+
+_OF_EVENT = SCHEDULE | {
+    "max_steps",
+    "noise_multiplier",
+    "num_epochs",
+    "num_train_epochs",
+    "per_device_train_batch_size",
+    "sample_rate",
+    "steps",
+}
 
 MAX_RECORDS = 10**12
 
@@ -33,6 +42,26 @@ class OneOfAKind:
 
 class RefusedNameError(InvalidValueError, AttributeError):
     """A name that a trial or a study does not have."""
+
+
+def checked_space(space: Mapping[str, Any]) -> dict[str, BaseDistribution]:
+    """Return a space with a distribution for each hyperparameter.
+
+    Raises:
+        InvalidValueError: if it is empty, or holds something else, or what changes the event of a training.
+    """
+    checked = distributions.checked_space(space)
+    for name in checked:
+        if name in ("score", "winner"):
+            raise InvalidValueError(
+                f"Expected a hyperparameter of another name than {name}, which a record has already."
+            )
+        if hyperparameter(name) in _OF_EVENT:
+            raise InvalidValueError(
+                f"Expected hyperparameters that leave the event of a training as it is, got {name}: sample rate, steps "
+                "and noise are the same in all trials, as event(noise) states. Fix it."
+            )
+    return checked
 
 
 def networks_in(model: Any) -> "list[nn.Module]":
@@ -55,7 +84,6 @@ class StudyTrial(OneOfAKind):
         generator: a torch generator on the CPU.
         seed: an integer below 2^63, for generators elsewhere: `torch.Generator("cuda").manual_seed(trial.seed)`. On a
             CPU, torch takes 32 bits of a seed, too few for noise: use `generator`.
-        networks: parts of its model, once it is over.
     """
 
     def __init__(
@@ -75,7 +103,6 @@ class StudyTrial(OneOfAKind):
         self._seed = streams.derive("seed")
         self._gave_seed = False
         self.generator: torch.Generator = streams.generator("trial")
-        self.networks: list[weakref.ref[nn.Module]] = []
         self._sampling = sampling or (1.0, streams)
         self._lacks_sample = sampling is not None
         self._n_sampled: int | None = None
@@ -182,40 +209,21 @@ class StudyTrial(OneOfAKind):
         self._lacks_sample, self._n_sampled = False, n_records
         return poisson_sample(n_records, rate, streams.generator("sample"))
 
-    def begin(self, older: "Sequence[weakref.ref[nn.Module]]" = ()) -> None:
-        """Note the seeds and states of its generator and of the global ones, before training.
-
-        Args:
-            older: networks that earlier trials of the study trained.
-        """
-        self._seeds, self._older = self._present_seeds(), older
+    def begin(self) -> None:
+        """Note the seeds and states of its generator and of the global ones, before training."""
+        self._seeds = self._present_seeds()
         self._states, self._global_state = self._present_states(), torch.get_rng_state()
 
-    def check_use(self, model: Any) -> None:
-        """Reject training that has misused its sample, seeded torch, or went on from the weights of another trial.
+    def check_use(self) -> None:
+        """Reject training that has misused its sample or seeded torch.
 
         Noise and batches that are drawn from a known seed, anybody can draw again.
-
-        Args:
-            model: of the trial.
 
         Raises:
             InvalidValueError: if it has.
         """
         if self._mistake is not None:
             raise self._mistake
-        older = {id(each()) for each in self._older}
-        if isinstance(model, nn.Module) and any(
-            id(part) in older and any(weight.requires_grad for weight in part.parameters(recurse=False))
-            for part in model.modules()
-        ):
-            raise InvalidValueError(
-                "Expected a model that was made in its trial, got one that an earlier trial trained: this one went on "
-                "from its weights, and ε covers independent trials. Build it in the trial, or train "
-                "copy.deepcopy(model)."
-            )
-        if isinstance(model, nn.Module):
-            self.networks = [weakref.ref(part) for part in model.modules()]
         shorter = {self._seed % 2**bits for bits in (63, 32, 31)}  # as other libraries take them
         if not self._present_seeds() <= self._seeds | shorter:
             raise InvalidValueError(

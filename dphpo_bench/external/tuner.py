@@ -1,13 +1,12 @@
 """HyFreeDP in a training loop of the caller: no learning rate to choose, and what that costs is in the budget."""
 
-import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-from weakref import finalize
+from types import MappingProxyType
+from typing import Any, Self
 
 from annotated_types import Interval
 from torch import Tensor, nn
@@ -15,47 +14,34 @@ from torch import Tensor, nn
 from dphpo_bench.base.checks import number, ranged, short_text, typed, whole
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.external.accountants import CallersAccountant
-from dphpo_bench.external.as_optimizer import AsOptimizer, say_unfinished
 from dphpo_bench.external.callers_optimizer import CallersOptimizer, attached
 from dphpo_bench.external.callers_records import CallersRecords, Losses
-from dphpo_bench.external.declaration import Declaration
 from dphpo_bench.external.declared import DeclaredRun, Finished
-from dphpo_bench.external.groups import check_alike, open_in_group
 from dphpo_bench.external.opacus_parts import forget_records
+from dphpo_bench.external.processes import check_equal, in_first_process, place_in_group
 from dphpo_bench.external.rows import Collate, Rows
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.recipes.dp_sgd import trainable
-from dphpo_bench.recipes.noise_law import Looked, stand_in
+from dphpo_bench.recipes.noise_law import Looked, dummy_weights
 from dphpo_bench.recipes.tuned_training import TunedTraining
 from dphpo_bench.session.session import open_session
 from dphpo_bench.training.clipping import parse_clipping
 from dphpo_bench.training.optimizers import UpdateRule, WeightAverage
-from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.randomness import Streams
 
 _MAX_STEPS = 10**6
-
-_IN_THE_MIDDLE = (
-    "An error or Ctrl-C ended a step in the middle, after gradients were released: to go on would release more than "
-    "was declared. Train anew, with a new tuner, name and budget; this one stays counted."
-)
 
 _INNER = ("_module", "_orig_mod", "module")
 """Names by which wrappers hold a model."""
 
 
-class Tuner(AsOptimizer):
+class Tuner:
     """The method `hyfreedp` in a loop of yours, which needs no learning rate.
 
     The gradients are yours: of an Opacus `DPOptimizer` that the tuner is attached to, or of `backward`. The tuner sets
-    each step's length from a few privatised looks at the records and from the gradients, as the method does
-    (docs/hyfreedp.md). Its releases and the gradients are one event, `event`, within the budget.
-
-        with Tuner(model, data, losses, sample_rate=1 / len(loader), steps=T, budget=..., name=...) as tuner:
-            ... = engine.make_private(..., noise_multiplier=tuner.noise_multiplier)
-            tuner.attach(optimizer, loader, engine.accountant)
-            for x, y in loader: loss(model(x), y).backward(); tuner.step()
+    each step's length from a few noisy queries to the records and from the gradients, as the method does
+    (docs/hyfreedp.md; docs/own_loop.md has loops). Its releases and the gradients are one event within the budget.
 
     The end of the block calls `finish`; an exception that leaves it ends the training with a record of status "failed".
     Nothing is counted before the first step. From there on the training counts as a whole, whether it is finished or
@@ -75,8 +61,6 @@ class Tuner(AsOptimizer):
         name: of this training, in account and record: letters, digits, _ . and -.
         results_dir: folder of the record and the account; None: nothing is written or counted, with a warning.
         account: which account of the folder counts the training; None: "main".
-        seed: for public data only: leaves the generators of Opacus as they are. None: these get secret seeds. The
-            tuner's own draws follow the run's number, too, which no other run has.
         regression: whether losses grow with the square of the outputs.
         clipping: of `backward`: "auto_s", "auto_s:γ", "auto_v" or "abadi:C".
         averaging: decay of the exponential average of weights that `finish` puts into the model; 0: the last ones.
@@ -85,6 +69,9 @@ class Tuner(AsOptimizer):
 
     Attributes:
         planned: what the training releases, and when.
+        event: of the whole training: gradients and queries.
+        steps: T.
+        noise_multiplier: of the gradients, for `make_private`.
         learning_rate: of the latest step; NaN before the first.
         path: what the gradients said, and the learning rate after it.
         steps_taken: number of steps so far; a virtual step of a `BatchMemoryManager` is none.
@@ -108,7 +95,6 @@ class Tuner(AsOptimizer):
         name: str,
         results_dir: Path | str | None = None,
         account: str | None = None,
-        seed: int | None = None,
         regression: bool = False,
         clipping: str = "auto_s",
         averaging: float = 0.99,
@@ -126,16 +112,15 @@ class Tuner(AsOptimizer):
         self.planned = Looked.calibrated(
             budget, sample_rate, steps, n, share=share, regression=regression, optimizer="SGD", scaled=True
         )
+        self.event, self.steps, self.noise_multiplier = self.planned.event, steps, self.planned.noise_multiplier
         settings = {"share": share, "averaging": averaging, "clipping": clipping, "regression": regression}
-        self._declaration = _declared(name, budget, self.planned, settings)
-        self._options: dict[str, Any] = {"results_dir": results_dir, "account": account, "seed": seed}
+        where = {"name": name, "results_dir": results_dir, "account": account}
+        self._run = _declared(self.planned, budget, settings, where)
         self._optimizer: CallersOptimizer | None = None
         self._accountant = CallersAccountant(None)
-        self._declared: DeclaredRun | None = None
         self._streams: Streams | None = None  # of somebody else's, to compare with the method
         self._gradient: list[Tensor] | None = None  # of `backward`
         self._is_over = self._is_under_way = False
-        self._unfinished: finalize[Any, Any] | None = None
         self.finished: Finished | None = None
         self.steps_taken = 0
 
@@ -165,9 +150,7 @@ class Tuner(AsOptimizer):
         """
         if self._optimizer or "_tuned" in vars(self):  # which an accountant attached later would not take in
             raise InvalidValueError("Expected one attach() before the first backward() or step(). Make another tuner.")
-        model, is_secret = self._records.whole, self._options["seed"] is None
-        _refuse_whole_batches(optimizer, self._records.own_model())
-        self._optimizer = attached(optimizer, loader, accountant, model, self.planned, is_secret=is_secret)
+        self._optimizer = attached(optimizer, loader, accountant, self._records, self.planned)
         self._accountant = CallersAccountant(accountant)
 
     def backward(self) -> None:
@@ -218,19 +201,24 @@ class Tuner(AsOptimizer):
         self._gradient, self._is_under_way = None, False
         self.zero_grad()
 
-    def finish(self, *, metrics: Mapping[str, float] | None = None) -> Finished | None:
-        """Average the weights, scale the last layer, and write the record.
+    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002
+        """Clear the gradients, as `step` does by itself. A noisy gradient of `backward` still counts for its step."""
+        if self._optimizer and self._optimizer.is_private:
+            self._optimizer.clear()
+            return
+        for weight in self._weights:
+            weight.grad = None
+
+    def finish(self, *, metrics: Mapping[str, float] = MappingProxyType({})) -> Finished | None:
+        """Average the weights, scale the last layer, and return the record; None in other processes than the first.
 
         Args:
             metrics: of public test records, for the record.
 
-        Returns:
-            The record, its path and the account's report; None in all processes of a group but the first.
-
         Raises:
             InvalidValueError: if no step was taken, this is the second call, or a metric is no number.
         """
-        numbers = _numbers(metrics)
+        numbers = {short_text("metric", name): number(name, value, low=-1e300) for name, value in metrics.items()}
         if self._is_over or not self.steps_taken:
             raise InvalidValueError("Expected finish() once, after the last step.")
         if self.steps_taken < self.steps:
@@ -238,33 +226,31 @@ class Tuner(AsOptimizer):
                 f"The training ends after {self.steps_taken} of {self.steps} planned steps; ε stays that of all.",
                 stacklevel=2,
             )
-        self._is_over = True
         self._average.copy_to(self._weights)
-        results = self._tuned.results()
-        self._close()
-        self.finished = self._declared.finish(released=results, metrics=numbers) if self._declared else None
+        self._end(released=self._tuned.results(), metrics=numbers)
         return self.finished
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Finish; if an exception leaves the block, write that the training failed."""
         if kind is None and not self._is_over:
             self.finish()
-        if kind is None or self._is_over:
-            return
-        self._close()
-        if self._declared:
+        elif kind is not None and not self._is_over:
             with suppress(DphpoBenchError):  # the exception says more
-                self._declared.finish(status="failed", error=f"{kind.__name__} ended the loop.")
+                self._end(status="failed", error=f"{kind.__name__} ended the loop.")
 
-    def _close(self) -> None:
+    def _end(self, **how: Any) -> None:
+        """Let go of optimizer and records; write the record, if the training was counted, in the first process."""
         self._is_over = True
         if self._optimizer:
             self._optimizer.release()
         forget_records(self._records.whole)
         if "_tuned" in vars(self):
             self._tuned.session.close()
-        if self._unfinished:
-            self._unfinished.detach()
+            if place_in_group()[0] == 0:
+                self.finished = self._run.finish(**how)
 
     def _check_open(self) -> None:
         if self._is_over or self.steps_taken >= self.steps:
@@ -273,63 +259,46 @@ class Tuner(AsOptimizer):
                 "once; another training needs a tuner and a budget of its own."
             )
         if self._is_under_way:
-            raise InvalidValueError(_IN_THE_MIDDLE)
-        _check_model(self._records, self._weights)
+            raise InvalidValueError(
+                "An error or Ctrl-C ended a step in the middle, after gradients were released: to go on would release "
+                "more than was declared. Train anew, with a new tuner, name and budget; this one stays counted."
+            )
+        if [id(weight) for weight in trainable(self._records.whole)] != [id(weight) for weight in self._weights]:
+            raise InvalidValueError(
+                "Expected a model that trains the weights of the start; some were frozen, unfrozen or replaced since. "
+                "Do so before the tuner is made."
+            )
 
     @cached_property
     def _tuned(self) -> TunedTraining:
         """The training, which is counted when it begins."""
         optimizer = self._optimizer
-        check_alike(self._records.hashes)
-        self._declared, streams = open_in_group(self._declaration, **self._options)
-        if self._declared:
-            self._unfinished = finalize(self, say_unfinished, self._declaration.name, os.getpid())
+        check_equal(self._records.hashes)
+        streams = in_first_process(lambda: self._run.open().streams)
         session = open_session(self._records, Ledger(self.event), self._streams or streams)
         # All at once: with releases of other kinds in between, Opacus' PRV accountant takes ten times as long.
         for kind in self.planned.around:
             self._accountant.note(kind)
-        other = stand_in(self._records.whole)
+        other = dummy_weights(self._records.whole)
         update = optimizer.update_rule() if optimizer else UpdateRule("SGD", self._weights)
-        alike = optimizer.rule_of(other) if optimizer else UpdateRule("SGD", other)
+        simulated = optimizer.rule_of(other) if optimizer else UpdateRule("SGD", other)
         noise = self.noise_multiplier * self._clipping.sensitivity / self.planned.batch_size
         if optimizer and optimizer.is_private:
             noise = optimizer.noise
-        return TunedTraining(self.planned, session, self._records.whole, update, alike, noise)
+        return TunedTraining(self.planned, session, self._records.whole, update, simulated, noise)
 
 
-def _check_model(records: CallersRecords, weights: Sequence[Tensor]) -> None:
-    """Reject a model that has moved, or trains other weights than at the start."""
-    if (device := weights[0].device) != records.device:
-        raise InvalidValueError(
-            f"Expected the model on {records.device}, where it was when the tuner was made, got {device}. Move it "
-            "before."
-        )
-    if [id(weight) for weight in trainable(records.whole)] != [id(weight) for weight in weights]:
-        raise InvalidValueError(
-            "Expected a model that trains the weights of the start; some were frozen, unfrozen or replaced since. Do "
-            "so before the tuner is made."
-        )
-
-
-def _numbers(metrics: Mapping[str, float] | None) -> dict[str, float]:
-    """Return metrics as a dictionary of numbers."""
-    if not isinstance(metrics, Mapping | None):
-        raise InvalidValueError(f"Expected metrics as a dictionary of numbers, got {type(metrics).__name__}.")
-    return {short_text("metric", name): number(str(name), value, low=-1e300) for name, value in (metrics or {}).items()}
-
-
-def _declared(name: str, budget: PrivacyBudget, planned: Looked, settings: Mapping[str, Any]) -> Declaration:
+def _declared(planned: Looked, budget: PrivacyBudget, settings: dict[str, Any], where: dict[str, Any]) -> DeclaredRun:
     """Return what the caller declares of a training."""
-    schedule = ("sample_rate", "steps", "noise_multiplier")
-    return Declaration(
-        name=name,
-        method="hyfreedp",
-        what="training",
-        budget=budget,
-        event=planned.event,
-        training_event=planned.training,
-        parameters={**{field: getattr(planned, field) for field in schedule}, **settings},
+    schedule = {name: getattr(planned, name) for name in ("sample_rate", "steps", "noise_multiplier")}
+    return DeclaredRun(
+        planned.event,
+        budget,
         n_records=planned.records,
+        method="hyfreedp",
+        parameters={**schedule, **settings},
+        training_event=planned.training,
+        **where,
     )
 
 
@@ -341,12 +310,3 @@ def _unwrapped(model: nn.Module) -> nn.Module:
             break
         model = inside[0]
     return model
-
-
-def _refuse_whole_batches(optimizer: Any, model: OwnModel) -> None:
-    """Reject an optimiser of Opacus, whose loop passes whole batches, for a model that gets one record at a time."""
-    if hasattr(optimizer, "pre_step") and not model.takes_batches:
-        raise InvalidValueError(
-            "Expected a model for whole batches, which a loop with an optimizer of Opacus has; this one takes a record "
-            "at once, looks at values, or mixes records. Attach the optimizer of torch, for tuner.backward()."
-        )

@@ -43,20 +43,6 @@ def test_records(tmp_path: Path) -> None:
         bench.read_record(path)
 
 
-def test_a_task_file_in_another_encoding_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dphpo_bench.contract.task_files import import_file
-
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "marked_file.py").write_bytes(codecs.BOM_UTF8 + b"VALUE = 3\n")
-    assert import_file(tmp_path / "marked_file.py").VALUE == 3
-    (tmp_path / "latin_file.py").write_bytes(b"VALUE = '\xe9'\n")
-    with pytest.raises(
-        bench.errors.DphpoBenchError, match=r"Cannot import latin_file: SyntaxError: .*utf-8"
-    ) as refusal:
-        import_file(tmp_path / "latin_file.py")
-    assert "\n" not in str(refusal.value)
-
-
 @pytest.mark.parametrize(
     "read", [bench.read_record, load_suite, bench.account, lambda path: bench.load_model(path, "digits")]
 )

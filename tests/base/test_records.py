@@ -17,10 +17,7 @@ SOME = np.array([True, False, True, False, True])
     "rows",
     [
         SOME,
-        torch.tensor(SOME),
-        SOME.tolist(),
         [0, 2, 4],
-        (0, 2, 4),
         np.array([0, 2, 4], "i4"),
         torch.tensor([0, 2, 4]),
         slice(0, None, 2),
@@ -33,9 +30,7 @@ def test_rows(rows: Any) -> None:
     assert len(RECORDS.rows([])) == 0
 
 
-@pytest.mark.parametrize(
-    "rows", [SOME[:3], np.ones((5, 1), bool), [5], [-1], [0.5], 3, "mask", None, [[0, 1]], object()]
-)
+@pytest.mark.parametrize("rows", [SOME[:3], np.ones((5, 1), bool), [5], [-1], [0.5], 3, "mask", [[0, 1]]])
 def test_what_are_no_rows(rows: Any) -> None:
     with pytest.raises(InvalidValueError, match=r"as a mask of shape \(5,\), got") as refusal:
         RECORDS.rows(rows)

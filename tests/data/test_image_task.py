@@ -16,7 +16,6 @@ from dphpo_bench.zoo.dataset_task import Schedule
 from dphpo_bench.zoo.image_task import ImageTask
 from dphpo_bench.zoo.scattering import ScatteringFeatures
 from tests.conftest import Remembering
-from tests.data.conftest import ROWS
 
 
 @pytest.fixture(autouse=True)
@@ -35,14 +34,6 @@ def task_class(dataset: Images) -> type[ImageTask]:
         cnn_schedule = Schedule(batch_size=5, epochs=1)
 
     return Small
-
-
-def test_inputs_match_the_facts(task_class: type[ImageTask], mirror: DataSource) -> None:
-    for model in task_class.models:
-        task = task_class(model)
-        for split in (task.load_train(mirror), task.load_test(mirror)):
-            assert split.inputs.shape == (ROWS, *task.facts.inputs.shape)
-            assert split.targets.dtype == torch.int64
 
 
 def test_pixels_are_scaled_by_public_constants(

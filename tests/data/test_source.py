@@ -60,16 +60,6 @@ class TestDownload:
         copied = DataSource.resolve(downloads.cache_dir / "datasets", downloads.cache_dir)
         assert copied.find(dataset, dataset.train) == (path,)
 
-    def test_a_branch_of_the_repository(
-        self, hub: FakeHub, mirror: DataSource, downloads: DataSource, dataset: Images
-    ) -> None:
-        branch = replace(dataset, revision="refs/convert/parquet")
-        (file,) = mirror.files(dataset, dataset.train)
-        hub.add(branch, branch.train, file, "refs%2Fconvert%2Fparquet")
-        assert downloads.files(branch, branch.train)[0].read_bytes() == file.read_bytes()
-        with pytest.raises(DataError, match="--repo-type dataset --revision refs/convert/parquet --local-dir DIR/sm"):
-            downloads.files(branch, branch.test)
-
     def test_wrong_checksum(self, hub: FakeHub, mirror: DataSource, downloads: DataSource, dataset: Images) -> None:
         hub.add(dataset, dataset.train, *mirror.files(dataset, dataset.train))
         hub.announced = "ab" * 32
@@ -100,15 +90,6 @@ class TestDownload:
         message = one_line(error)
         assert "hf download someone/small --repo-type dataset --local-dir DIR/small" in message
         assert "--data-dir DIR or set DPHPO_BENCH_DATA=DIR" in message
-
-    def test_offline_mode_is_honoured(
-        self, hub: FakeHub, downloads: DataSource, dataset: Images, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-        with pytest.raises(DataError) as error:
-            downloads.files(dataset, dataset.train)
-        assert "offline mode" in one_line(error)
-        assert not hub.requests
 
 
 class TestPins:

@@ -1,8 +1,6 @@
 """A fixed vocabulary: what is in it is a token, what is not is spelled, and text comes back as people write it."""
 
-import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
 
 from dphpo_bench.data.words import UNKNOWN, Vocabulary, plain
 
@@ -29,24 +27,12 @@ def test_tokens(text: str, tokens: list[str]) -> None:
     "text",
     [
         "the pub is family-friendly.",
-        "it's £20-25, is it?",
-        "the (quiet) pub: 3/5",
-        "is 100% vegan; yes!",
+        "it's £20-25 (is it?): 3/5; 100% vegan!",
         "<name>'s pub",
     ],
 )
 def test_text_comes_back(text: str) -> None:
     assert WORDS.decode(WORDS.encode(text)) == text
-
-
-@settings(max_examples=30)
-@given(st.text())
-def test_any_text_has_tokens(text: str) -> None:
-    ids = WORDS.encode(text)
-    assert all(0 <= index < len(WORDS.tokens) for index in ids)
-    again = WORDS.encode(WORDS.decode(ids))
-    if WORDS.ids[UNKNOWN] not in ids:
-        assert len(again) <= len(ids)
 
 
 def test_symbols_are_first_and_no_token_occurs_twice() -> None:

@@ -9,12 +9,10 @@ import numpy as np
 import pandas
 import pytest
 from sklearn.base import clone
-from sklearn.ensemble import BaggingClassifier, StackingClassifier, VotingClassifier
+from sklearn.ensemble import BaggingClassifier
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.multiclass import OneVsRestClassifier
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
@@ -102,19 +100,12 @@ def test_a_fit_is_a_run(tmp_path: Path) -> None:
     [
         ({"epsilon": None}, Y, "Expected epsilon=, such as epsilon=3"),
         ({"public": False}, Y, r"Expected classes=, such as classes=\(\"no\", \"yes\"\), of private records"),
-        ({"classes": ("no", "maybe")}, Y, "to be one of classes=.*, got 'yes' in row"),
-        ({"classes": "no"}, Y, "in the order of the outputs"),
         ({}, np.zeros(80), "Expected at least two classes in y, got 1 class"),
         ({"network": "deep"}, Y, r"Expected network to be \"linear\", widths of hidden layers"),
         ({"network": (0,)}, Y, "Expected a whole width in network from 1 to"),
-        ({"network": nn.Linear(3, 5)}, Y, "Expected a model with n_classes=2 outputs, got 5"),
-        ({"network": nn.Linear(4, 2)}, Y, "does not accept inputs of shape"),
         ({"unit": "patient"}, Y, "Expected a frame with the column unit='patient', got none"),
-        ({"method": "none"}, Y, "Unknown method 'none'"),
-        ({"columns": {"a": 3}}, Y, "Expected column a to be a Number"),
         ({"threshold": 1.5}, Y, "Expected 0 < threshold < 1, got threshold=1.5"),
         ({"threshold": 0.5, "classes": ("no", "yes", "?")}, Y, "Expected two classes with a threshold, got 3"),
-        ({"class_weights": "balanced"}, Y, "Expected class_shares with class_weights='balanced'"),
     ],
 )
 def test_mistakes_get_one_clear_line(changes: dict[str, Any], y: Any, message: str) -> None:
@@ -176,8 +167,6 @@ def test_predictions_of_a_single_class_are_remarked_on() -> None:
 @pytest.mark.parametrize(
     "ensemble",
     [
-        lambda part: VotingClassifier([("a", part), ("b", part)], voting="soft"),
-        lambda part: StackingClassifier([("a", part)], cv=2),
         lambda part: BaggingClassifier(part, n_estimators=2, bootstrap=False),
         OneVsRestClassifier,
     ],
@@ -192,10 +181,8 @@ def test_parts_of_ensembles_have_numbers_as_classes(ensemble: Any) -> None:
     ("network", "layers"),
     [
         ("linear", ["Linear"]),
-        ((), ["Linear"]),
         ([8, 4], ["Linear", "Tanh", "Linear", "Tanh", "Linear"]),
         (nn.Sequential(nn.Linear(3, 2), nn.Identity()), ["Linear", "Identity"]),
-        (lambda: nn.Linear(3, 2), ["Linear"]),
     ],
 )
 def test_networks(network: Any, layers: list[str]) -> None:
@@ -252,9 +239,6 @@ def test_records_that_a_tool_draws_twice_are_warned_of() -> None:
     ensemble = BaggingClassifier(bench.PrivateClassifier(**PRIVATE | {"classes": (0, 1)}), 1, random_state=0)
     with pytest.warns(UserWarning, match="Many records have equal copies, as where BaggingClassifier draws"):
         ensemble.fit(X, Y)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", "Many records")
-        ensemble.set_params(bootstrap=False).fit(X, Y)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -271,17 +255,8 @@ def test_folds_are_runs_of_their_own(declared: dict[str, Any], tmp_path: Path) -
         assert len({read.identity.data_fingerprint for read in map(bench.read_record, tmp_path.rglob("*.json"))}) == 4
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_repeated_fold_of_public_records_is_the_same_run(tmp_path: Path) -> None:
-    model = classifier(results_dir=tmp_path)
-    first, second = (cross_val_score(model, X, Y, cv=2) for _ in range(2))
-    assert first.tolist() == second.tolist()
-    assert len(list(tmp_path.rglob("*.json"))) == 2
-
-
-@pytest.mark.parametrize("refit", [True, False])
-def test_a_search_in_several_processes_warns(refit: bool) -> None:
-    search = GridSearchCV(bench.PrivateClassifier(**PRIVATE), {"learning_rate": [1.0]}, cv=2, n_jobs=2, refit=refit)
+def test_a_search_in_several_processes_warns() -> None:
+    search = GridSearchCV(bench.PrivateClassifier(**PRIVATE), {"learning_rate": [1.0]}, cv=2, n_jobs=2)
     with pytest.warns(UserWarning, match="Clone 2 of this estimator, for fits on private records: each is a release"):
         search.fit(X, Y)
 
@@ -303,35 +278,16 @@ def test_a_regressor_predicts_in_the_units_of_its_targets(tmp_path: Path) -> Non
     inputs = np.tile(X, (20, 1))
     prices = 3e5 + 1e5 * inputs[:, 0]
     declared = bench.PrivateRegressor(**FAST, target_scale=(3e5, 1e5)).fit(inputs, prices)
-    learned = bench.PrivateRegressor(**FAST, public=True).fit(inputs, prices)
-    for model in (declared, learned):
+    for model in (declared, bench.PrivateRegressor(**FAST, public=True).fit(inputs, prices)):
         assert model.score(inputs, prices) > 0.7
-        assert model.predict(X).shape == (80,)
     back = bench.load_model(declared.save(tmp_path / "m.safetensors"))
     assert np.array_equal(back.predict(X), declared.predict(X))
     assert declared.record_.identity.facts["error_bound"] == 2e5
     with pytest.raises(InvalidValueError, match=r"Expected target_scale=\(typical, spread\) of private records"):
         bench.PrivateRegressor(**FAST).fit(inputs, prices)
-    with pytest.raises(InvalidValueError, match="Expected target_scale to be"):
-        bench.PrivateRegressor(**FAST, target_scale=3e5).fit(inputs, prices)
-
-
-def test_in_a_pipeline() -> None:
-    pipeline = make_pipeline(FunctionTransformer(lambda values: values / 2), classifier(network=(8,)))
-    assert pipeline.fit(X, Y).score(X, Y) > 0.9
-    assert pipeline[-1].get_params()["network"] == (8,)
 
 
 def test_without_a_seed_no_two_fits_are_the_same() -> None:
     """So scikit-learn's checks that compare two fits are for seeded estimators."""
     first, second = (classifier(seed=None).fit(X, Y).predict_proba(X) for _ in range(2))
     assert not np.array_equal(first, second)
-
-
-def test_an_unfitted_estimator_says_so() -> None:
-    from sklearn.exceptions import NotFittedError
-
-    with pytest.raises(NotFittedError):
-        classifier().predict(X)
-    with pytest.raises(InvalidValueError, match="Expected epsilon="):
-        bench.PrivateClassifier().fit(X, Y)

@@ -95,6 +95,11 @@ def test_a_trainer_that_stops(printed: Any, seeded: None) -> None:
     assert "Nobody checked that" in " ".join(text.split())
 
 
+def test_a_trainer_of_lightning_that_stops(printed: Any, seeded: None) -> None:
+    text = printed("lightning_trainer.py")
+    assert re.search(r"Stopped after \d+ steps\.\nPrivacy statement: dp_sgd", text)
+
+
 def test_a_history(main: Any) -> None:
     code, text, _ = main("price", str(EXAMPLES / "price_history.toml"))
     assert code == 0
@@ -165,6 +170,7 @@ def test_all_examples_are_run_here() -> None:
     assert sorted(path.name for path in EXAMPLES.iterdir() if not path.name.startswith("__")) == [
         "README.md",
         "estimator.py",
+        "lightning_trainer.py",
         "lora_text.py",
         "mlflow_record.py",
         "new_method",

@@ -2,10 +2,8 @@
 
 import pytest
 
-from dphpo_bench.harness.journal import NONCE, Journal
-
 
 @pytest.fixture
 def one_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give all runs the same number, so that loops at one seed have the same draws."""
-    monkeypatch.setattr(Journal, "nonce", lambda journal: journal.once(NONCE, lambda: 12))  # searches of several trials
+    """Draw the secrets of all runs from one number, so that two loops have the same draws, of several trials."""
+    monkeypatch.setattr("dphpo_bench.external.declared.secrets.randbits", lambda _: 2)

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from opacus import GradSampleModule, PrivacyEngine
@@ -72,6 +73,19 @@ def batches(loader: Any, steps: int) -> Iterator[Any]:
             taken += 1
             if taken == steps:
                 return
+
+
+def seeded(study: Any, seed: int | None) -> Any:
+    """The study, whose secrets are drawn from a seed when its loop begins."""
+    begin = study._run.open
+
+    def open_seeded() -> None:
+        with patch("dphpo_bench.external.declared.secrets.randbits", lambda bits: seed % 2**bits):
+            begin()
+
+    if seed is not None:
+        study._run.open = open_seeded
+    return study
 
 
 class SameBatches:

@@ -1,6 +1,7 @@
 """Procedures that callers declare: counted once, before anything is asked; marked wherever they are shown."""
 
 import json
+import math
 import os
 import signal
 import time
@@ -11,11 +12,19 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 import dphpo_bench as bench
-from dphpo_bench.base.errors import AccountError, InvalidValueError, PlanOverBudgetError, RecordError
-from dphpo_bench.external.declared import Declaration, DeclaredRun, Finished
+from dphpo_bench.base.errors import (
+    AccountError,
+    BudgetTooSmallError,
+    InvalidValueError,
+    PlanOverBudgetError,
+    RecordError,
+)
+from dphpo_bench.external.declared import DeclaredRun, Finished
 from dphpo_bench.harness.account import Account
 from dphpo_bench.harness.account_report import open_account
 from dphpo_bench.leaderboard.submissions import read_submissions
+from dphpo_bench.privacy.accountants.report import epsilon
+from dphpo_bench.recipes.dp_sgd import dp_sgd_event
 from dphpo_bench.records.statement import lines
 from tests.harness.children import ended, start
 
@@ -23,17 +32,40 @@ BUDGET = bench.PrivacyBudget(1.0, 1e-5)
 EVENT = bench.events.repeat(bench.events.gaussian(20.0), 16)  # as one Gaussian of noise multiplier 5
 
 
-def declaration(name: str = "mine", **changes: Any) -> Declaration:
-    fields = {"method": "dp_sgd", "what": "training", "budget": BUDGET, "event": EVENT, "n_records": 1000}
-    return Declaration(name, **{**fields, **changes})
+def declared(root: Path | None, name: str = "mine", **changes: Any) -> DeclaredRun:
+    fields: dict[str, Any] = {"event": EVENT, "budget": BUDGET, "results_dir": root, "goes_on": True, "n_records": 1000}
+    return DeclaredRun(name=name, **{**fields, **changes})
 
 
-def opened(root: Path, name: str = "mine", account: str | None = None, **changes: Any) -> DeclaredRun:
-    return DeclaredRun.open(declaration(name, **changes), results_dir=root, account=account)
+def opened(root: Path | None, name: str = "mine", **changes: Any) -> DeclaredRun:
+    run = declared(root, name, **changes)
+    run.open()
+    return run
 
 
 def finished(root: Path, name: str = "mine", **changes: Any) -> Finished:
     return opened(root, name, **changes).finish(released={"learning_rate": 0.1})
+
+
+def test_a_block_is_counted_when_it_begins_and_recorded_when_it_ends(tmp_path: Path) -> None:
+    with bench.declared(EVENT, BUDGET, name="mine", results_dir=tmp_path) as run:
+        (entry,) = Account(tmp_path).read()[1]
+        assert (entry.what, entry.status, entry.task) == ("training", "open", "mine")
+    (entry,) = Account(tmp_path).read()[1]
+    assert entry.status == "ok"
+    assert run.finished is not None
+    assert run.finished.record.status == "ok"
+    with pytest.raises(KeyError), bench.declared(EVENT, BUDGET, name="mine", results_dir=tmp_path) as run:
+        raise KeyError("x")
+    assert run.finished is not None
+    assert (run.finished.record.status, run.finished.record.error) == ("failed", "KeyError ended the block.")
+
+
+def test_a_block_that_was_killed_is_a_release_of_its_own(tmp_path: Path) -> None:
+    opened(tmp_path, goes_on=False).release()
+    with pytest.raises(RecordError, match="was interrupted, and code of yours cannot go on"):
+        opened(tmp_path, goes_on=False)
+    assert len(Account(tmp_path).read()[1]) == 1
 
 
 def test_epsilon_is_that_of_the_declared_event(tmp_path: Path) -> None:
@@ -43,19 +75,6 @@ def test_epsilon_is_that_of_the_declared_event(tmp_path: Path) -> None:
     assert record.privacy.epsilon == pytest.approx(outside, rel=1e-3)
     assert record.accounting == "declared by the caller"
     assert bench.read_record(next(tmp_path.glob("mine/dp_sgd/*.json"))) == record
-
-
-def test_it_is_counted_before_its_first_question_and_once(tmp_path: Path) -> None:
-    run = opened(tmp_path)
-    (entry,) = Account(tmp_path).read()[1]
-    assert (entry.what, entry.status, entry.task) == ("training", "open", "mine")
-    run.finish()
-    (entry,) = Account(tmp_path).read()[1]
-    report = bench.account(tmp_path)
-    assert entry.status == "ok"
-    assert report.uncounted == ()
-    assert report.totals[0].together == pytest.approx(run.epsilon.epsilon)
-    assert [path.name for path in (tmp_path / ".unfinished").iterdir()] in ([], ["declared-mine.lock"])
 
 
 def test_a_second_of_its_name_is_a_second_release(tmp_path: Path) -> None:
@@ -72,7 +91,6 @@ def test_a_killed_one_goes_on_with_its_draws_and_its_entry(tmp_path: Path) -> No
 
     assert ended(start(begin)) == -signal.SIGKILL
     run = opened(tmp_path)
-    assert run.resumed
     assert str(run.streams.seed) == (tmp_path / "seed").read_text()
     run.finish()
     assert len(Account(tmp_path).read()[1]) == 1
@@ -88,8 +106,7 @@ def test_a_killed_one_that_declares_otherwise_is_refused(tmp_path: Path) -> None
 def test_one_name_at_a_time(tmp_path: Path) -> None:
     def hold() -> None:
         run = opened(tmp_path)  # held while it has a name
-        assert not run.resumed
-        (tmp_path / "held").touch()
+        (tmp_path / "held").write_text(run.name)
         time.sleep(60)
 
     child = start(hold)
@@ -116,45 +133,11 @@ def test_the_cap_of_the_account_holds(tmp_path: Path) -> None:
     assert len(Account(tmp_path).read()[1]) == 1
 
 
-def test_a_canceled_one_costs_nothing(tmp_path: Path) -> None:
-    opened(tmp_path).cancel()
-    assert Account(tmp_path).read()[1] == ()
-    finished(tmp_path)
-    assert len(Account(tmp_path).read()[1]) == 1
-
-
-def test_a_resumed_one_cannot_be_canceled(tmp_path: Path) -> None:
-    opened(tmp_path).release()
-    opened(tmp_path).cancel()
-    assert len(Account(tmp_path).read()[1]) == 1
-
-
-def test_more_than_declared_is_over_budget(tmp_path: Path) -> None:
-    ended_with = opened(tmp_path).finish(spent=bench.events.gaussian(1.0))
-    assert ended_with.record.status == "over_budget"
-    assert ended_with.record.privacy is not None
-    assert ended_with.record.privacy.epsilon > 4
-    assert bench.account(tmp_path).totals[0].together == pytest.approx(ended_with.record.privacy.epsilon)
-
-
-def test_less_than_declared_is_quoted_as_declared(tmp_path: Path) -> None:
-    privacy = opened(tmp_path).finish(spent=bench.events.gaussian(50.0)).record.privacy
-    assert privacy is not None
-    assert privacy.recomputed is not None
-    assert privacy.recomputed.epsilon < 0.2 * privacy.epsilon
-    assert privacy.epsilon == privacy.planned.epsilon
-
-
 def test_a_search_tells_no_time(tmp_path: Path) -> None:
     event = bench.events.best_of(bench.events.gaussian(20.0), bench.search.geometric(4.0))
     record = finished(tmp_path, event=event, what="selection", method="papernot_steinke").record
     assert (record.created.hour, record.created.minute, record.created.second) == (0, 0, 0)
     assert record.seconds == {}
-
-
-def test_a_solver_tells_no_time_either(tmp_path: Path) -> None:
-    record = finished(tmp_path, event=bench.events.objective_perturbation(20.0, 10.0, 1)).record
-    assert (record.created.hour, record.created.minute, record.created.second) == (0, 0, 0)
 
 
 def test_marked_wherever_it_is_shown(tmp_path: Path, main: Any) -> None:
@@ -181,9 +164,7 @@ def test_a_statement_speaks_of_tuning_where_there_was_some(tmp_path: Path) -> No
 
 
 def test_never_on_the_board_and_never_repeated(tmp_path: Path, main: Any) -> None:
-    with pytest.warns(UserWarning, match="seed=3"):
-        run = DeclaredRun.open(declaration(), results_dir=tmp_path, seed=3)
-    run.finish(metrics={"accuracy": 0.99})
+    opened(tmp_path).finish(metrics={"accuracy": 0.99})
     (refused,) = read_submissions([tmp_path]).rejected
     assert "declared by a caller" in refused.reason
     code, _, errors = main("explain", str(tmp_path))
@@ -191,34 +172,36 @@ def test_never_on_the_board_and_never_repeated(tmp_path: Path, main: Any) -> Non
     assert "Left out: 1 record" in errors
 
 
-@pytest.mark.filterwarnings("ignore")
+@pytest.mark.filterwarnings("ignore:No account counts this")
 @pytest.mark.parametrize("has_folder", [False, True])
-def test_no_two_runs_share_draws_whatever_their_seeds(has_folder: bool, tmp_path: Path) -> None:
-    where = tmp_path if has_folder else None
-    draws = []
-    for seed in (3, 3, 4, None, None):
-        run = DeclaredRun.open(declaration(), results_dir=where, seed=seed)
+def test_no_two_runs_share_draws(has_folder: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "dphpo_bench.external.declared.secrets.randbits", lambda bits: 3 if bits == 128 else nonces.pop()
+    )
+    nonces, draws = [4, 5, 6], []
+    for _ in range(3):
+        run = opened(tmp_path if has_folder else None)
         draws.append(run.streams.derive("any"))
         run.finish()
-    assert len(set(draws)) == 5
+    assert len(set(draws)) == 3
     if has_folder:
-        assert len(list(tmp_path.glob("mine/*/*.json"))) == len(bench.account(tmp_path).releases) == 5
+        assert len(list(tmp_path.glob("mine/*/*.json"))) == len(bench.account(tmp_path).releases) == 3
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"name": "a/b"}, "Expected a name"),
-        ({"name": ""}, "Expected a name"),
-        ({"name": 3}, "Expected a name"),
-        ({"budget": 3}, "Expected a PrivacyBudget"),
+        ({"budget": 3}, "Expected budget to be a PrivacyBudget"),
+        ({"event": 3}, "Expected event to be a DpEvent"),
+        ({"results_dir": None, "account": "mine"}, "results_dir"),
         ({"unit": ""}, "unit"),
         ({"n_records": 0}, "n_records"),
     ],
 )
 def test_a_mistake_is_one_line(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidValueError, match=message):
-        declaration(**{"name": "mine", **changes})
+        bench.declared(**{"event": EVENT, "budget": BUDGET, "name": "mine", **changes})
 
 
 def test_an_event_above_the_budget_is_refused(tmp_path: Path) -> None:
@@ -235,8 +218,31 @@ def test_a_delta_that_permits_to_publish_a_record_is_said(tmp_path: Path) -> Non
 def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.warns(UserWarning, match="No account counts this"):
-        run = DeclaredRun.open(declaration(), results_dir=None)
+        run = opened(None)
     assert run.finish().path is None
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(InvalidValueError, match="results_dir"):
-        DeclaredRun.open(declaration(), results_dir=None, account="mine")
+
+
+def pld_epsilon(rate: float, steps: int, noise: float) -> float:
+    one = pld.from_gaussian_mechanism(noise, sampling_prob=rate, value_discretization_interval=1e-4)
+    return float(one.self_compose(steps).get_epsilon_for_delta(1e-5))
+
+
+@pytest.mark.parametrize(
+    ("rate", "noise", "budget"), [(0.02, 1.0, 2.7734), (0.25, 2.0, 3.0), (1.0, 10.0, 2.0), (0.001, 0.8, 2.5)]
+)
+def test_the_last_step_that_fits_is_covered_and_the_next_is_not(rate: float, noise: float, budget: float) -> None:
+    steps = bench.steps_within(bench.PrivacyBudget(budget, 1e-5), rate, noise)
+    assert pld_epsilon(rate, steps, noise) <= budget + 1e-3
+    assert pld_epsilon(rate, math.ceil(1.01 * steps), noise) > budget - 2e-3  # two discretizations
+    ours = [epsilon(dp_sgd_event(rate, count, noise), 1e-5).epsilon for count in (steps, steps + 1)]
+    assert ours[0] <= budget < ours[1]
+
+
+def test_a_budget_without_a_step_and_one_without_an_end() -> None:
+    with pytest.raises(BudgetTooSmallError, match=r"No step fits epsilon=0\.01 .* with one step it is"):
+        bench.steps_within(bench.PrivacyBudget(0.01, 1e-5), 0.25, 0.5)
+    assert bench.steps_within(bench.PrivacyBudget(1.0, 1e-5), 1e-6, 100.0) == 10**8
+    for wrong in ((0.0, 1.0), (0.5, 0.0)):
+        with pytest.raises(InvalidValueError):
+            bench.steps_within(bench.PrivacyBudget(1.0, 1e-5), *wrong)

@@ -4,8 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy
-import pandas
 import pytest
 import torch
 from dp_accounting.rdp import RdpAccountant
@@ -107,13 +105,8 @@ OTHER = network()
 BEFORE_THE_LOOP: list[tuple[Callable[[], Any], str]] = [
     (lambda: whole_model(network(), DataLoader(DATA)), "pass loader.dataset"),
     (lambda: whole_model(network(), RandomPairs()), "items stay"),
-    (lambda: whole_model(network(), iter(DATA)), "map-style Dataset"),
-    (lambda: whole_model(network(), pandas.DataFrame({"x": [1.0, 2.0]})), "by index, from 0 to 1, raises KeyError"),
     (lambda: whole_model(network(), (TRAIN.inputs, TRAIN.targets[:5])), "one row for each record"),
-    (lambda: whole_model(network(), (TRAIN.inputs.numpy(), numpy.array(["a"] * N))), "Encode them as numbers"),
-    (lambda: whole_model(network(), (TRAIN.inputs.to_sparse(), TRAIN.targets)), "to_dense()"),
     (lambda: whole_model(network(), [({"x": 1.25}, 0)] * 9), "part 0 is of type dict. Leave it out"),
-    (lambda: whole_model(network(), [(torch.ones(1 + n), 0) for n in range(9)]), "the collate_fn of your loader"),
     (lambda: whole_model(network(), function=nn.CrossEntropyLoss()), "reduction='none'"),
     (lambda: whole_model(network(), function=lambda m, b: functional.cross_entropy(m(b[0]), b[1])), "reduction='none'"),
     (lambda: whole_model(network(), function=lambda m, b: m(b[0]) - m(b[0]).mean(0)), "one loss for each record"),
@@ -123,11 +116,7 @@ BEFORE_THE_LOOP: list[tuple[Callable[[], Any], str]] = [
     (lambda: whole_model(network(), function=lambda _, b: losses(OTHER, b)), "the model that they get"),
     (lambda: whole_model(nn.Flatten()), "got Flatten with none"),
     (lambda: whole_model(Mixing()), "GroupNorm"),
-    (lambda: whole_model(network(), collate_fn=list), "with a Dataset only"),
     (lambda: whole_model(network(), sample_rate=0), "sample_rate"),
-    (lambda: whole_model(network(), steps=1.5), "steps"),
-    (lambda: whole_model(network(), name="a/b"), "name"),
-    (lambda: whole_model(network(), clipping="no such rule"), "clipping"),
     (lambda: tuner_of(network()).step(), "tuner.backward()"),
     (lambda: tuner_of(network()).finish(), "after the last step"),
     (lambda: tuner_of(network()).attach(torch.optim.SGD(network().parameters(), lr=1)), "the model's trained weights"),
@@ -136,7 +125,6 @@ BEFORE_THE_LOOP: list[tuple[Callable[[], Any], str]] = [
     (lambda: attach(Prodigal), "Prodigal has another"),
     (lambda: attach(ScheduleFree), "ScheduleFree has another"),
     (lambda: attach(lambda weights: Around(torch.optim.SGD(weights, lr=1.0))), "Around fails (TypeError"),
-    (lambda: attach(lambda weights: torch.optim.AdamW(weights, capturable=True)), "AdamW fails (AssertionError"),
     (lambda: tuner_of(network()).attach("AdamW"), "an optimizer of torch"),
 ]
 
@@ -325,16 +313,12 @@ def test_a_batch_that_is_left_before_its_last_piece_is_refused() -> None:
             tuner.step()
 
 
-@pytest.mark.parametrize("change", ["frozen", "replaced"])
-def test_a_model_that_trains_other_weights_than_at_the_start_is_refused(change: str) -> None:
+def test_a_model_that_trains_other_weights_than_at_the_start_is_refused() -> None:
     model: Any = network()
     tuner = tuner_of(model)
     tuner.backward()
     tuner.step()
-    if change == "frozen":
-        model[0].requires_grad_(False)
-    else:
-        model[0].weight = nn.Parameter(model[0].weight.detach())
+    model[0].weight = nn.Parameter(model[0].weight.detach())
     with pytest.raises(InvalidValueError, match="frozen, unfrozen or replaced"):
         tuner.backward()
 
@@ -352,7 +336,7 @@ def test_there_are_as_many_steps_as_planned_and_an_end() -> None:
         with pytest.raises(InvalidValueError, match="as declared"):
             more()
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-    for metrics in (3, {"accuracy": None}, {"accuracy": "high"}, {1: 1.0}):
+    for metrics in ({"accuracy": None}, {1: 1.0}):
         with pytest.raises(InvalidValueError):
             tuner.finish(metrics=metrics)
     assert tuner.finish(metrics={"accuracy": 0.5}) is not None
@@ -382,15 +366,6 @@ def test_a_model_of_make_private_serves_too() -> None:
     assert all(weight.grad_sample is None for weight in model.parameters())
     assert [len(layer.activations) for layer in model if hasattr(layer, "activations")] in ([0, 0], [])
     assert 90 / N < RATE  # of the batch above nothing was said
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_model_that_moves_is_refused() -> None:
-    model = network()
-    tuner = tuner_of(model)
-    model.cuda()
-    with pytest.raises(InvalidValueError, match="Move it before"):
-        tuner.backward()
 
 
 def test_attach_comes_before_the_first_backward() -> None:
@@ -433,26 +408,3 @@ def test_a_loop_of_whole_batches_is_none_for_a_model_that_takes_one_record_at_on
     tuner.attach(torch.optim.AdamW(model.parameters()))
     tuner.backward()
     tuner.step()
-
-
-class Positions(nn.Module):
-    """A network that looks up positions once for a whole batch, as BERT does: Opacus sees one record there."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.positions, self.layer = nn.Embedding(5, 1), nn.Linear(5, 3)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        outputs: torch.Tensor = self.layer(inputs + self.positions(torch.arange(5)[None])[..., 0])
-        return outputs
-
-
-def test_a_part_that_opacus_cannot_clip_costs_nothing(tmp_path: Path) -> None:
-    model = Positions()
-    tuner = tuner_of(model, results_dir=tmp_path)
-    module, optimizer, loader, accountant = private(model, tuner)
-    tuner.attach(optimizer, loader, accountant)
-    functional.cross_entropy(module(TRAIN.inputs[:50]), TRAIN.targets[:50]).backward()
-    with pytest.raises(InvalidValueError, match=r"got 1 and 50 rows: .* BERT's position embeddings"):
-        tuner.step()
-    assert not [*tmp_path.iterdir()]

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from opacus import PrivacyEngine
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel as Parallel
 from dphpo_bench.base.errors import DphpoBenchError
-from dphpo_bench.external.budget_stop import StepBudget
+from dphpo_bench.external.trainers import StepBudget
 from dphpo_bench.privacy.budget import PrivacyBudget
 
 rank, folder, name = int(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -37,15 +37,15 @@ try:
     stop.begin(model, optimizer, loader, -1, 0)
     for _ in range(200):
         inputs, labels = next(iter(loader))
-        stop.before_step()
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(inputs), labels).backward()
+        stop.before_step()
         optimizer.step()
-        if stop.after_step():
+        if not stop.has_next:
             break
     stop.end()
     weights = next(model.parameters()).detach().sum().item()
-    print(stop.taken, engine.accountant.history, stop._finished is not None, round(weights, 4), flush=True)
+    print(stop.taken, engine.accountant.history, stop.finished is not None, round(weights, 4), flush=True)
 except DphpoBenchError as error:
     print(error, flush=True)
 """

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
+from dphpo_bench.base.errors import DphpoBenchError
 from dphpo_bench.contract.method import Plan
-from dphpo_bench.contract.registry import make_task
-from dphpo_bench.privacy import event_texts, events, run_counts
+from dphpo_bench.privacy import event_texts, events
 from dphpo_bench.privacy.accountants import report as accountants
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.ledger import Ledger
@@ -107,19 +106,6 @@ LEDGERS = st.builds(
 
 EVENT_LIKE = st.one_of(EVENTS, mutated(EVENTS), VALUES)
 LEDGER_LIKE = st.one_of(LEDGERS, mutated(LEDGERS), VALUES)
-RUN_COUNT_LIKE = st.one_of(RUNS, mutated(RUNS), VALUES)
-
-
-@examples(150)
-@given(EVENT_LIKE)
-def test_events(obj: Any) -> None:
-    """Refused, or written down again as it was read."""
-    event = accepted(lambda: event_texts.from_json(obj))
-    if event is None:
-        return
-    written = event_texts.to_json(event)
-    assert event_texts.from_json(json.loads(json.dumps(written, allow_nan=False))) == event
-    assert accepted(lambda: event_texts.describe(event)) != ""
 
 
 @examples(100)
@@ -200,22 +186,6 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     return float(brentq(excess, 0, 2000))
 
 
-@examples(100)
-@given(RUN_COUNT_LIKE)
-def test_run_counts(obj: Any) -> None:
-    """Refused, or written down again as it was read; what is drawn from it is in its range."""
-    runs = accepted(lambda: run_counts.from_json(obj))
-    if runs is None:
-        return
-    assert run_counts.from_json(json.loads(json.dumps(runs.to_json(), allow_nan=False))) == runs
-    assert math.isfinite(runs.expected)
-    assert runs.smallest <= runs.sample(0.0) <= runs.sample(0.99) <= runs.largest
-    weights = runs.weight([0.0, 0.3, 1.0])
-    assert weights[0] >= weights[1] >= weights[2] >= 0
-    assert weights[0] == pytest.approx(runs.expected, rel=1e-6)
-    assert runs.describe().isprintable()
-
-
 PLANS = st.builds(
     lambda event, training, accountant: {
         "budget": {"epsilon": 3.0, "delta": DELTA},
@@ -269,13 +239,7 @@ def _finite(value: Any) -> bool:
 
 @pytest.mark.parametrize("noise", [1e155, 1e200, 1.7976931348623157e308])
 def test_noise_whose_square_overflows_costs_what_less_noise_costs(noise: float) -> None:
-    trees = [
-        events.gaussian(noise),
-        events.compose(events.gaussian(noise), events.gaussian(noise)),
-        events.poisson_sampled(0.1, events.gaussian(noise)),
-        events.repeat(events.laplace(noise), 3),
-    ]
-    for tree in trees:
+    for tree in (events.gaussian(noise), events.poisson_sampled(0.1, events.gaussian(noise)), events.laplace(noise)):
         assert accountants.epsilon(tree, DELTA, coarseness=20).epsilon == 0
     both = events.compose(events.gaussian(noise), events.gaussian(2.0))
     assert accountants.epsilon(both, DELTA).epsilon == accountants.epsilon(events.gaussian(2.0), DELTA).epsilon
@@ -305,22 +269,12 @@ HOSTILE = (10**5000, 10**400, "a\n\x1b\ud800", "x" * 10_000, _deep(), True, None
         events.gaussian,
         event_texts.from_json,
         lambda value: event_texts.from_json({"type": "gaussian", "noise_multiplier": value}),
-        lambda value: run_counts.from_json({"type": "poisson", "mean": value}),
         lambda value: Ledger.from_json({"version": 1, "refused": None, "entries": [{"count": value, "event": value}]}),
         lambda value: PrivacyBudget(1.0, value),
-        lambda value: accountants.epsilon_by(events.no_op(), DELTA, value),
     ],
-    ids=range(7),
+    ids=range(5),
 )
 def test_values_that_python_cannot_write_make_clear_errors(read: Any, value: Any) -> None:
     with pytest.raises(DphpoBenchError) as caught:
         read(value)
-    check_message(caught.value)
-
-
-@pytest.mark.parametrize("epochs", [1e308, 10**400, 1e12])
-def test_more_steps_than_an_event_may_repeat_are_refused(epochs: float) -> None:
-    facts = make_task("digits").facts
-    with pytest.raises(InvalidValueError, match="Expected at most 1000000000 steps") as caught:
-        facts.with_schedule(epochs=epochs)
     check_message(caught.value)

@@ -1,6 +1,7 @@
 """Records, journals and kept plans as they may lie on a disk: refused in a line that names the file, or read."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dphpo_bench.base.errors import InvalidValueError, RecordError
+from dphpo_bench.base.errors import DphpoBenchError, RecordError
 from dphpo_bench.base.files import read_whole
-from dphpo_bench.cli import tables
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.leaderboard.submissions import read_submissions
 from dphpo_bench.records import reading
-from dphpo_bench.records import tables as results
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import read_record
 from tests.fuzz.hostile import (
@@ -40,8 +39,30 @@ CONTENT = st.one_of(
 )
 
 
-def check_record(content: bytes, path: Path) -> None:
+def _comparable(value: Any) -> bool:
+    """Whether it holds no NaN, which is not even equal to itself."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return value == value and all(map(_comparable, inner))
+
+
+LINES = st.lists(
+    st.one_of(
+        st.builds(lambda name, value: json.dumps([name, value]).encode() + b"\n", st.text(), st.integers(0)),
+        st.sampled_from(
+            (b'["a", true]\n', b'["a", -1]\n', b'["a", 1.0]\n', b'["a"]\n', b'{"a": 1}\n', b'["a", 1, 2]\n')
+        ),
+        GARBAGE,
+        GARBAGE.map(lambda text: text + b"\n"),
+    ),
+    max_size=4,
+).map(b"".join)
+
+
+@examples(100)
+@given(CONTENT)
+def test_records(folder: Path, content: bytes) -> None:
     """Refused with a message that names the file, or written down again as it was read, and found."""
+    path = folder / "record.json"
     path.write_bytes(content)
     try:
         record = read_record(path)
@@ -60,51 +81,16 @@ def check_record(content: bytes, path: Path) -> None:
         assert record.privacy.epsilon >= record.privacy.recomputed.epsilon
 
 
-def _comparable(value: Any) -> bool:
-    """Whether it holds no NaN, which is not even equal to itself."""
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return value == value and all(map(_comparable, inner))
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("files")
 
 
-def check_results(contents: list[bytes], folder: Path) -> None:
-    """Every file is shown or skipped with a line, in every format."""
-    for old in folder.glob("*.json"):
-        old.unlink()
-    for number, content in enumerate(contents):
-        (folder / f"{number}.json").write_bytes(content)
-    found, skipped = reading.read_results(folder)
-    assert len(found) + len(skipped) == len(contents)
-    for line in reading.skipped_lines(skipped):
-        assert line.isprintable()
-        assert len(line) < 1000
-    frame, summary = results.frame(found), results.summary(found)
-    assert len(frame) == len(found) >= len(summary)
-    for data in (frame, summary):
-        assert results.to_csv(data).count("\n") == len(data) + 1
-        assert len(json.loads(results.to_json(data))) == len(data)
-        assert results.to_parquet(data)[:4] == b"PAR1"
-    for summarise in (False, True):
-        text = tables.to_text(found, summarise=summarise)
-        assert all(letter == "\n" or letter.isprintable() for letter in text)
-    for only in (["status=ok"], ["seed=0", "epsilon=1"], ["method=dp_sgd"]):
-        accepted(lambda only=only: reading.select(found, only))
-
-
-LINES = st.lists(
-    st.one_of(
-        st.builds(lambda name, value: json.dumps([name, value]).encode() + b"\n", st.text(), st.integers(0)),
-        st.sampled_from(
-            (b'["a", true]\n', b'["a", -1]\n', b'["a", 1.0]\n', b'["a"]\n', b'{"a": 1}\n', b'["a", 1, 2]\n')
-        ),
-        GARBAGE,
-        GARBAGE.map(lambda text: text + b"\n"),
-    ),
-    max_size=4,
-).map(b"".join)
-
-
-def check_journal(content: bytes, path: Path) -> None:
+@examples(100)
+@given(LINES)
+def test_journals(folder: Path, content: bytes) -> None:
     """Refused, or it holds whole numbers, and keeps what is drawn."""
+    path = folder / "journal.jsonl"
     path.write_bytes(content)
     journal = accepted(lambda: Journal(path), path)
     if journal is None:
@@ -115,62 +101,29 @@ def check_journal(content: bytes, path: Path) -> None:
     assert Journal(path).values == {"a new name": 7, **known}
 
 
-@examples(100)
-@given(CONTENT)
-def test_records(folder: Path, content: bytes) -> None:
-    check_record(content, folder / "record.json")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("files")
-
-
-MANY = st.lists(CONTENT, min_size=1, max_size=4)
-
-
-@examples(10)
-@given(MANY)
-def test_results(folder: Path, contents: list[bytes]) -> None:
-    check_results(contents, folder)
-
-
-@examples(100)
-@given(LINES)
-def test_journals(folder: Path, content: bytes) -> None:
-    check_journal(content, folder / "journal.jsonl")
-
-
 # ------------------------------------------------------------------------------------------------- odd files
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("kind", ODD_FILES)
-def test_what_is_no_file_is_no_record(kind: str, tmp_path: Path) -> None:
-    path = odd_file(kind, tmp_path)
-    with rights(kind), pytest.raises(RecordError, match="Cannot read the record") as caught:
-        read_record(path)
-    check_message(caught.value, tmp_path)
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("kind", [kind for kind in ODD_FILES if kind not in ("missing", "dangling link")])
-def test_what_is_no_file_is_no_journal(kind: str, tmp_path: Path) -> None:
-    path = odd_file(kind, tmp_path)
-    with rights(kind), pytest.raises(RecordError, match="Cannot read the journal") as caught:
-        Journal(path)
-    check_message(caught.value, tmp_path)
+READERS: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "record": (read_record, "Cannot read the record"),
+    "journal": (Journal, "Cannot read the journal"),
+    "results": (reading.read_results, "Expected a folder of run records"),
+}
+FINE = {("journal", "missing"), ("journal", "dangling link"), ("results", "directory")}
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ODD_FILES)
-def test_what_is_no_folder_has_no_results(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", READERS)
+def test_what_is_no_file_is_a_line(name: str, kind: str, tmp_path: Path) -> None:
+    read, message = READERS[name]
     path = odd_file(kind, tmp_path)
-    if kind == "directory":
-        assert reading.read_results(path) == ([], [])
-        return
-    with rights(kind), pytest.raises(InvalidValueError, match="Expected a folder of run records") as caught:
-        reading.read_results(path)
+    with rights(kind):
+        if (name, kind) in FINE:
+            read(path)
+            return
+        with pytest.raises(DphpoBenchError, match=message) as caught:
+            read(path)
     check_message(caught.value, tmp_path)
 
 
