@@ -27,8 +27,7 @@ from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.search_space import Candidate
 from dphpo_bench.external.declared import DeclaredRun
 from dphpo_bench.external.loop import Loop, read_back, written
-from dphpo_bench.external.procedure import EventOf, Procedure
-from dphpo_bench.external.scores import ScoreRule
+from dphpo_bench.external.procedure import EventOf, Procedure, ScoreRule
 from dphpo_bench.external.trials import OneOfAKind, StudyTrial, checked_space, networks_in
 from dphpo_bench.harness.account_report import AccountReport
 from dphpo_bench.privacy.budget import PrivacyBudget

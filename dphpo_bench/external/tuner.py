@@ -14,12 +14,17 @@ from torch import Tensor, nn
 from dphpo_bench.base.checks import number, ranged, short_text, typed, whole
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.external.accountants import CallersAccountant
-from dphpo_bench.external.callers_optimizer import CallersOptimizer, attached
-from dphpo_bench.external.callers_records import CallersRecords, Losses
+from dphpo_bench.external.callers_records import (
+    CallersRecords,
+    Collate,
+    Losses,
+    Rows,
+    check_equal,
+    in_first_process,
+    place_in_group,
+)
 from dphpo_bench.external.declared import DeclaredRun, Finished
-from dphpo_bench.external.opacus_parts import forget_records
-from dphpo_bench.external.processes import check_equal, in_first_process, place_in_group
-from dphpo_bench.external.rows import Collate, Rows
+from dphpo_bench.external.opacus import CallersOptimizer, attached, forget_records
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.recipes.dp_sgd import trainable
