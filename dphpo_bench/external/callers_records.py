@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch import Tensor, distributed, nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.tensors import Records
@@ -113,38 +113,18 @@ class Rows:
             raise InvalidValueError("Expected data that can be read by index, got a DataLoader: pass loader.dataset.")
         if isinstance(data, TensorDataset) and collate is None:
             data = data.tensors
-        self._collate = collate or default_collate
-        self._tensors = _tensors(data)
-        self._data = data
-        if self._tensors is None:
-            _check_dataset(data)
-            self._length = len(data)
-            try:
-                stay = items_stay(data, self._length)
-            except (LookupError, TypeError, ValueError, RuntimeError) as error:
-                raise InvalidValueError(
-                    f"Expected data as {FORMS}; reading records of this {type(data).__name__} by index, from 0 to "
-                    f"{self._length - 1}, raises {type(error).__name__}."
-                ) from None
-            try:
-                self.batch(range(0, self._length, 1 + self._length // _TOGETHER))
-            except (LookupError, TypeError, ValueError, RuntimeError) as error:
-                raise InvalidValueError(
-                    f"Expected records that collate_fn makes a batch of; with some of these it raises "
-                    f"{type(error).__name__}. Pass the collate_fn of your loader."
-                ) from None
-            if not stay:
-                raise InvalidValueError(
-                    "Expected a Dataset whose items stay, but two reads of one differ: a look would compare losses of "
-                    "different inputs. Pass the data without the random transform, and transform in the loop."
-                )
-        else:
-            if collate is not None:
-                raise InvalidValueError("Expected collate_fn with a Dataset only: tensors are batches already.")
-            sizes = {len(tensor) if tensor.ndim else 0 for tensor in parts_of(self._tensors).values()}
-            if len(sizes) != 1 or 0 in sizes:
-                raise InvalidValueError(f"Expected tensors with one row for each record, got {sorted(sizes)} rows.")
-            (self._length,) = sizes
+        self._collate, self._data, self._tensors = collate or default_collate, data, _tensors(data)
+        parts = [] if self._tensors is None else parts_of(self._tensors).values()
+        sizes = {len(part) for part in parts} or {len(data)}
+        if len(sizes) != 1 or 0 in sizes:
+            raise InvalidValueError(f"Expected {FORMS}, with one row for each record, got {sorted(sizes)} rows.")
+        (self._length,) = sizes
+        if self._tensors is None and not items_stay(data, self._length):
+            raise InvalidValueError(
+                "Expected a Dataset whose items stay, but two reads of one differ: a query would compare losses of "
+                "different inputs. Pass the data without the random transform, and transform in the loop."
+            )
+        self.batch(range(0, self._length, 1 + self._length // _TOGETHER))  # an error comes before anything is counted
 
     def __len__(self) -> int:
         return self._length
@@ -202,24 +182,7 @@ def _tensors(data: Any) -> Any:
     items = dict(data if isinstance(data, Mapping) else enumerate(data if is_several else [data]))
     if not items or not all(isinstance(item, Tensor | np.ndarray) for item in items.values()):
         return None
-    return like(form_of(data), {str(name): _dense(name, item) for name, item in items.items()})
-
-
-def _dense(name: Any, item: Any) -> Tensor:
-    if isinstance(item, np.ndarray) and item.dtype.kind not in "biuf":
-        raise InvalidValueError(
-            f"Expected numbers, got part {shown(name)} of dtype {item.dtype}. Encode them as numbers."
-        )
-    if (tensor := torch.as_tensor(item)).layout is not torch.strided:
-        raise InvalidValueError(f"Expected dense tensors, got part {shown(name)} sparse. Pass its to_dense().")
-    return tensor
-
-
-def _check_dataset(data: Any) -> None:
-    is_map = hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, IterableDataset)
-    is_of_items = isinstance(data, list) and data and isinstance(data[0], Mapping | tuple | list)
-    if not is_map or (isinstance(data, Mapping | tuple | list | str) and not is_of_items) or len(data) == 0:
-        raise InvalidValueError(f"Expected data as {FORMS}, with at least one record, got {type(data).__name__}.")
+    return like(form_of(data), {str(name): torch.as_tensor(item) for name, item in items.items()})
 
 
 Losses = Callable[[nn.Module, Any], Tensor]

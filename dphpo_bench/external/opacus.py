@@ -177,7 +177,7 @@ class CallersOptimizer:
 
     def update_rule(self) -> UpdateRule:
         """Return a rule with this optimiser's options and state; rates of groups are relative to the first."""
-        return UpdateRule(self._alike, self._weights)
+        return UpdateRule(self._with_state, self._weights)
 
     def rule_of(self, tensors: list[Tensor]) -> UpdateRule:
         """Return a rule for other tensors, in its first state.
@@ -190,7 +190,7 @@ class CallersOptimizer:
         rates = [(float(group["lr"]) / first, weight) for group in groups for weight in group["params"]]
         squares = sum(rate**2 * weight.numel() for rate, weight in rates if weight.requires_grad)
         mean = math.sqrt(squares / sum(weight.numel() for weight in self._weights))
-        return UpdateRule(lambda stand_ins, lr: self._fresh(stand_ins, lr * mean), tensors)
+        return UpdateRule(lambda dummies, lr: self._fresh(dummies, lr * mean), tensors)
 
     def _check_rule(self) -> None:
         """Reject an optimiser whose step is not its rate times what gradients alone say, but for weight decay.
@@ -221,7 +221,7 @@ class CallersOptimizer:
                 f"follows from them alone; {name} has another. Use AdamW or SGD, without maximize."
             )
 
-    def _fresh(self, stand_ins: list[Tensor], lr: float, *, decay: bool = True) -> torch.optim.Optimizer:
+    def _fresh(self, dummies: list[Tensor], lr: float, *, decay: bool = True) -> torch.optim.Optimizer:
         """Return an optimiser of this class with the options of the first group, which has taken no step."""
         first, accepted = self.inner.param_groups[0], inspect.signature(type(self.inner)).parameters
         options = {name: first[name] for name in self.inner.defaults if name in first and name != "lr"}
@@ -229,24 +229,24 @@ class CallersOptimizer:
             options["weight_decay"] = 0.0
         named = {name: value for name, value in options.items() if name in accepted}
         factory: OptimizerFactory = type(self.inner)
-        fresh = factory(stand_ins, lr=lr, **named)
+        fresh = factory(dummies, lr=lr, **named)
         fresh.param_groups[0].update(options)
         vars(fresh).update(_attributes(self.inner))
         return fresh
 
-    def _at_rest(self, stand_ins: list[Tensor], lr: float) -> torch.optim.Optimizer:
-        """Return such a one as a copy, as `_alike` is."""
-        fresh = self._fresh(stand_ins, lr, decay=False)
+    def _at_rest(self, dummies: list[Tensor], lr: float) -> torch.optim.Optimizer:
+        """Return such a one as a copy, as `_with_state` is."""
+        fresh = self._fresh(dummies, lr, decay=False)
         return _copied(self.inner, fresh.param_groups, fresh.state)
 
-    def _alike(self, stand_ins: list[Tensor], lr: float) -> torch.optim.Optimizer:
+    def _with_state(self, dummies: list[Tensor], lr: float) -> torch.optim.Optimizer:
         """Return a copy with a copy of the state."""
-        stand_in = {id(weight): tensor for weight, tensor in zip(self._weights, stand_ins, strict=True)}
+        dummy_of = {id(weight): tensor for weight, tensor in zip(self._weights, dummies, strict=True)}
         first, state = float(self.inner.param_groups[0]["lr"]), defaultdict[Any, Any](dict)
         groups = [
             {
                 **group,
-                "params": [stand_in[id(weight)] for weight in group["params"] if id(weight) in stand_in],
+                "params": [dummy_of[id(weight)] for weight in group["params"] if id(weight) in dummy_of],
                 "lr": lr * float(group["lr"]) / first,
             }
             for group in self.inner.param_groups
@@ -254,8 +254,8 @@ class CallersOptimizer:
         for weight in self._weights:
             for name, value in self.inner.state.get(weight, {}).items():
                 is_like = isinstance(value, Tensor) and value.shape == weight.shape and value.ndim > 0
-                some = value.to(stand_in[id(weight)].dtype, copy=True) if is_like else copy.deepcopy(value)
-                state[stand_in[id(weight)]][name] = some
+                some = value.to(dummy_of[id(weight)].dtype, copy=True) if is_like else copy.deepcopy(value)
+                state[dummy_of[id(weight)]][name] = some
         return _copied(self.inner, groups, state)
 
     # ------------------------------------------------------------------------------------------------- Opacus
@@ -373,11 +373,11 @@ def _copied(
     optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]], state: defaultdict[Any, Any]
 ) -> torch.optim.Optimizer:
     """Return a copy of an optimiser, without its hooks, that steps on other tensors."""
-    alike = copy.copy(optimizer)  # torch leaves attributes out
-    vars(alike).update(_attributes(optimizer))
-    vars(alike).pop("step", None)
-    alike.param_groups, alike.state = groups, state
-    return alike
+    copied = copy.copy(optimizer)  # torch leaves attributes out
+    vars(copied).update(_attributes(optimizer))
+    vars(copied).pop("step", None)
+    copied.param_groups, copied.state = groups, state
+    return copied
 
 
 def attached(
@@ -418,7 +418,7 @@ def attached(
                 optimizer.attach_step_hook(lambda _: theirs.note(planned.step))
             elif accountant is None or accountant_of(optimizer) not in (None, accountant):
                 raise InvalidValueError(
-                    "Expected the accountant of make_private, whose ε would lack the looks: attach(optimizer, loader, "
+                    "Expected the accountant of make_private, whose ε would lack the queries: attach(optimizer, loader, "
                     "engine.accountant)."
                 )
             draw_secretly(optimizer, sampler)

@@ -57,7 +57,7 @@ class Tuner:
     Args:
         model: on its device, before or after `make_private`. Its weights are moved in place.
         data: the private records that the loop trains on: a map-style Dataset, a tensor, a pair or a dictionary of
-            tensors. Looks read a few hundred of them by index.
+            tensors. Queries read a few hundred of them by index.
         losses: (model, batch) → each record's loss, shape (n,), a function of that record alone. A batch has the form
             of `data`, with tensors of n rows, on the model's device.
         sample_rate: rate q of the Poisson batches, public.
@@ -69,7 +69,7 @@ class Tuner:
         regression: whether losses grow with the square of the outputs.
         clipping: of `backward`: "auto_s", "auto_s:γ", "auto_v" or "abadi:C".
         averaging: decay of the exponential average of weights that `finish` puts into the model; 0: the last ones.
-        share: about twice the largest share of ε that looks may take.
+        share: about twice the largest share of ε that queries may take.
         collate_fn: items of a Dataset → a batch; None: torch's default.
 
     Attributes:
@@ -147,7 +147,7 @@ class Tuner:
         Args:
             optimizer: of torch, or the DPOptimizer of `make_private`.
             loader: that the loop runs over, to check its rate; None: of `backward`, which draws its own batches.
-            accountant: of Opacus or dp_accounting. At the first step it takes in all looks of the plan. None:
+            accountant: of Opacus or dp_accounting. At the first step it takes in all queries of the plan. None:
                 there is none.
 
         Raises:
