@@ -418,8 +418,8 @@ def attached(
                 optimizer.attach_step_hook(lambda _: theirs.note(planned.step))
             elif accountant is None or accountant_of(optimizer) not in (None, accountant):
                 raise InvalidValueError(
-                    "Expected the accountant of make_private, whose ε would lack the queries: attach(optimizer, loader, "
-                    "engine.accountant)."
+                    "Expected the accountant of make_private, whose ε would lack the queries: "
+                    "attach(optimizer, loader, engine.accountant)."
                 )
             draw_secretly(optimizer, sampler)
             ours.source = None if is_theirs else sampler.generator
