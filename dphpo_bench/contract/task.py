@@ -222,8 +222,8 @@ class TaskFacts:
             return stated
         stated = stated if self.states_a_space else {}
         # A rate for AdamW says nothing of SGD's, nor the reverse.
-        alike = space.optimizer is None or (space.optimizer == "SGD") == (self.optimizer == "SGD")
-        rate = self.learning_rate if alike else search.NAIVE_RATE
+        is_same_kind = space.optimizer is None or (space.optimizer == "SGD") == (self.optimizer == "SGD")
+        rate = self.learning_rate if is_same_kind else search.NAIVE_RATE
         schedule = self.n_records, self.batch_size, self.epochs, rate
         if space.extent == "joint":
             return space.of(search.joint(*schedule, stated=stated))
