@@ -26,5 +26,5 @@ from .recipes.trial import SearchThenTrain as SearchThenTrain
 from .recipes.trial import Trained as Trained
 from .recipes.trial import Trial as Trial
 from .recipes.trial import winner_outcome as winner_outcome
-from .session.scored import MAX_STACKED_TRIALS as MAX_STACKED_TRIALS
-from .session.scored import TrialResult as TrialResult
+from .session.interfaces import MAX_STACKED_TRIALS as MAX_STACKED_TRIALS
+from .session.interfaces import TrialResult as TrialResult

@@ -18,12 +18,12 @@ class PublicProxy(bench.search.CandidateMethod[bench.recipes.DpSgd]):
     mean gradient, σ / B. What a rate η does to the weights at the start is then the same: the noise of all steps moves
     a weight by η M Z, where M follows from σ / B, T and the optimiser (docs/hyfreedp.md). So the rate itself is
     transferred. To transfer η M instead gives the same rate, as M is the same. It would differ if the sibling's run
-    kept the sample rate B / N or the number of epochs. What does not transfer is what the private loss bears, which is
-    why the sibling has to be alike. A sibling with fewer records than a batch takes all of them in each step, with as
+    kept the sample rate B / N or the number of epochs. What does not transfer is what the private loss tolerates, so
+    the sibling has to be similar. A sibling with fewer records than a batch takes all of them in each step, with as
     much less noise on their sum.
 
-    It is what tuning at no ε can do at best where such records exist. Whether they are alike cannot be checked without
-    paying.
+    It is what tuning at no ε can do at best where such records exist. Whether they are similar cannot be checked
+    without paying.
 
     The other parameters are those of every `CandidateMethod`; the search space replaces those that it names. Batch
     size and epochs are not searched. SGD takes larger learning rates than AdamW: with `optimizer=SGD`, set
@@ -63,7 +63,7 @@ class PublicProxy(bench.search.CandidateMethod[bench.recipes.DpSgd]):
         public, candidates = session.sibling, self.candidates(session.facts)
         share = min(self.validation * session.facts.n_records / public.expected_records, 0.5)
         training, validation = public.holdout(share)
-        repeated = alike(plan.parameters, session.facts.n_records, training.expected_records)
+        repeated = transferred(plan.parameters, session.facts.n_records, training.expected_records)
         scores = []
         for index, candidate in enumerate(candidates):
             model = repeated.trained(training, candidate, f"Public candidate {index + 1} of {len(candidates)}")
@@ -85,7 +85,7 @@ class PublicProxy(bench.search.CandidateMethod[bench.recipes.DpSgd]):
         return facts.grid(self.points, space)
 
 
-def alike(run: bench.recipes.DpSgd, n_records: float, public_records: float) -> bench.recipes.DpSgd:
+def transferred(run: bench.recipes.DpSgd, n_records: float, public_records: float) -> bench.recipes.DpSgd:
     """Return a run on public records with the steps, the expected batch and the noise σ / B of a private one.
 
     Args:

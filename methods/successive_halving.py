@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rung:
-    """Training between two looks.
+    """Training between two scores.
 
     Attributes:
         trials: how many train.
@@ -78,12 +78,12 @@ class SuccessiveHalving(bench.search.SearchMethod[Planned]):
     scouting_noise: Annotated[float, Interval(ge=1, le=100)] = 2.0
 
     def rungs(self, run: bench.recipes.DpSgd) -> tuple[Rung, ...]:
-        """Return the rungs of a run: the shortest lasts 1/η^r of it, r the number of looks."""
+        """Return the rungs of a run: the shortest lasts 1/η^r of it, r the number of scores."""
         counts = [self.candidates]
         while counts[-1] > 1:
             counts.append(math.ceil(counts[-1] / self.keep))
-        looks = len(counts) - 1
-        ends = [max(1, round(run.steps / self.keep ** (looks - rung))) for rung in range(len(counts))]
+        scored = len(counts) - 1
+        ends = [max(1, round(run.steps / self.keep ** (scored - rung))) for rung in range(len(counts))]
         starts = [0, *ends]
         return tuple(
             Rung(
@@ -139,7 +139,7 @@ class SuccessiveHalving(bench.search.SearchMethod[Planned]):
         )
 
     def run(self, plan: bench.Plan[Planned], session: "bench.Session") -> bench.Outcome:
-        """Train, look, give up on the worse ones, go on."""
+        """Train, score, give up on the worse ones, go on."""
         planned, space = plan.parameters, self.searched_space(session.facts)
         training, validation = session.holdout(self.validation)
         candidates = [session.fork(f"candidate {index}").candidate(space) for index in range(self.candidates)]
@@ -147,7 +147,7 @@ class SuccessiveHalving(bench.search.SearchMethod[Planned]):
             index: bench.recipes.Training(training.fork(f"candidate {index}"), planned.run.having(candidate))
             for index, candidate in enumerate(candidates)
         }
-        looks: list[dict[str, float]] = []
+        scored: list[dict[str, float]] = []
         with session.progress.track("Rungs", len(planned.rungs)) as advance:
             for rung in planned.rungs:
                 for trial in left.values():
@@ -159,7 +159,7 @@ class SuccessiveHalving(bench.search.SearchMethod[Planned]):
                     }
                     better = sorted(scores, key=lambda index: -scores[index])[: math.ceil(len(scores) / self.keep)]
                     left = {index: left[index] for index in better}
-                    looks.append({str(index): score for index, score in scores.items()})
+                    scored.append({str(index): score for index, score in scores.items()})
                 advance()
         ((winner, trained),) = left.items()
-        return bench.Outcome(trained.model(), {**candidates[winner], "candidates": candidates, "scores": looks})
+        return bench.Outcome(trained.model(), {**candidates[winner], "candidates": candidates, "scores": scored})

@@ -14,7 +14,7 @@ from typing import TextIO
 import numpy
 import torch
 
-from dphpo_bench.session.process_state import process_state
+from dphpo_bench.session.copies import process_state
 from dphpo_bench.training.randomness import Streams
 
 _WINDOW, _MOST_WORDS = 4, 10**7

@@ -28,7 +28,7 @@ from dphpo_bench.external.opacus import CallersOptimizer, attached, forget_recor
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.recipes.dp_sgd import trainable
-from dphpo_bench.recipes.noise_law import Looked, stand_in
+from dphpo_bench.recipes.noise_law import Looked, dummy_weights
 from dphpo_bench.recipes.tuned_training import TunedTraining
 from dphpo_bench.session.session import open_session
 from dphpo_bench.training.clipping import parse_clipping
@@ -284,7 +284,7 @@ class Tuner:
         # All at once: with releases of other kinds in between, Opacus' PRV accountant takes ten times as long.
         for kind in self.planned.around:
             self._accountant.note(kind)
-        other = stand_in(self._records.whole)
+        other = dummy_weights(self._records.whole)
         update = optimizer.update_rule() if optimizer else UpdateRule("SGD", self._weights)
         simulated = optimizer.rule_of(other) if optimizer else UpdateRule("SGD", other)
         noise = self.noise_multiplier * self._clipping.sensitivity / self.planned.batch_size

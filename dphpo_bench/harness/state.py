@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dphpo_bench.records.record import ConstantGuess, FurtherMetrics, Identity, RunRecord, Status
     from dphpo_bench.records.store import RecordStore
     from dphpo_bench.session.checkpoints import Checkpoints
-    from dphpo_bench.session.observer import Observer
+    from dphpo_bench.session.interfaces import Observer
     from dphpo_bench.session.releases import Releases
 
 SECURE_NOISE = "secure noise"

@@ -1,4 +1,4 @@
-"""A DP-SGD run that can be stopped, looked at and continued: for searches that give up on some of their trials.
+"""A DP-SGD run that can be stopped, scored and continued: for searches that give up on some of their trials.
 
 What it may cost is fixed in the plan, as for any run: the steps of all trials, composed, whichever of them are taken.
 Continuing one trial rather than another is then a choice made from what was released before, which composition allows

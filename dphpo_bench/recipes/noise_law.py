@@ -1,4 +1,4 @@
-"""A learning rate from the noise of a whole run: what the initial weights can bear, found by a few looks.
+"""A learning rate from the noise of a whole run: a few noisy queries find how much the initial weights tolerate.
 
 DP-SGD adds noise of known size in every step. A rate is about right if the noise of the whole run, added to the initial
 weights, harms the model a little: with less, the run does not get far; with more, noise is most of what it ends at.
@@ -29,33 +29,33 @@ RISE = 1.2
 """Half of the records' losses may rise by this factor from the noise of a whole run."""
 
 HEAD = 6.0
-"""Factor by which a linear classifier bears more noise: its outputs have no scale of their own."""
+"""Factor by which a linear classifier tolerates more noise: its outputs have no scale of their own."""
 
-LOOKS = 8
-"""Number of looks at a batch, before the first step and perhaps after the last."""
+QUERIES = 8
+"""Number of queries to a batch, before the first step and perhaps after the last."""
 
-LOOKERS = 512
-"""Expected number of records in a look."""
+QUERIED = 512
+"""Expected number of records in the batch of these queries."""
 
 GUESS, STRIDE, SHRINK = 0.05, 3.0, 0.72
 """For the search of the noise per weight: start, first stride of its logarithm, factor between strides."""
 
 QUIETEST = 2.0
-"""The least noise multiplier of a batch's looks together. With less, μ² grows faster than 1/σ², and they cost more."""
+"""The least noise multiplier of a batch's queries together. With less, μ² grows faster than 1/σ²: they cost more."""
 
 
 @dataclass(frozen=True)
 class Looked:
-    """Parameters of a plan: DP-SGD, and looks at a batch before it and perhaps after it.
+    """Parameters of a plan: DP-SGD, and queries about losses before it and perhaps after it.
 
     Attributes:
         sample_rate: q.
         steps: T.
         noise_multiplier: of the gradients.
         records: N.
-        look_rate: of the batches that are looked at.
-        look_noise: noise multiplier of each look.
-        scalings: number of looks after the last step.
+        look_rate: of the batches that answer queries about losses.
+        look_noise: noise multiplier of each such query.
+        scalings: number of queries after the last step.
         regression: whether the loss grows with the square of the outputs.
         optimizer: a `torch.optim` name.
     """
@@ -83,17 +83,17 @@ class Looked:
         optimizer: str,
         scaled: bool = False,
     ) -> "Looked":
-        """Choose the noise of looks, then calibrate that of gradients, for the whole training at once.
+        """Choose the noise of queries, then calibrate that of gradients, for the whole training at once.
 
         Args:
             budget: of the whole training.
             sample_rate: q.
             steps: T.
             records: N.
-            share: the largest share of the run's Gaussian DP μ² that looks may take, about twice that of ε.
+            share: the largest share of the run's Gaussian DP μ² that queries may take, about twice that of ε.
             regression: whether the loss grows with the square of the outputs.
             optimizer: a `torch.optim` name.
-            scaled: whether there are looks after the last step too, but for a regression.
+            scaled: whether there are queries after the last step too, but for a regression.
 
         Raises:
             BudgetTooSmallError: if no noise within reach meets the budget.
@@ -103,14 +103,14 @@ class Looked:
 
         if optimizer.lower() == "muon":
             raise InvalidValueError("Expected an optimizer of tensors of any shape, got 'muon'. Use 'adamw' or 'sgd'.")
-        scalings = LOOKS if scaled and not regression else 0
-        looks = LOOKS + scalings
-        look_rate = min(1.0, LOOKERS / records)
+        scalings = QUERIES if scaled and not regression else 0
+        queries = QUERIES + scalings
+        look_rate = min(1.0, QUERIED / records)
         alone = calibrate_roughly(lambda noise: dp_sgd_event(sample_rate, steps, noise), budget)
-        # T subsampled Gaussians have μ² of about T (q/σ)² while σ is large, and looks likewise. An error here makes
-        # looks more or less accurate; it never changes ε, which is calibrated below.
-        affordable = look_rate * alone * math.sqrt(looks / (share * steps)) / sample_rate
-        look_noise = max(QUIETEST * math.sqrt(LOOKS), affordable)
+        # T subsampled Gaussians have μ² of about T (q/σ)² while σ is large, and queries likewise. An error here makes
+        # queries more or less accurate; it never changes ε, which is calibrated below.
+        affordable = look_rate * alone * math.sqrt(queries / (share * steps)) / sample_rate
+        look_noise = max(QUIETEST * math.sqrt(QUERIES), affordable)
         planned = cls(sample_rate, steps, 0.0, records, look_rate, look_noise, scalings, regression, optimizer)
         return replace(
             planned,
@@ -124,7 +124,7 @@ class Looked:
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of the noise on a mean of a look, in units of the largest that it can be."""
+        """Standard deviation of the noise on a mean of a query, in units of the largest that it can be."""
         return self.look_noise / (self.look_rate * self.records)
 
     @property
@@ -134,16 +134,16 @@ class Looked:
 
         return poisson_sampled(self.sample_rate, gaussian(self.noise_multiplier))
 
-    def looks(self, count: int) -> "DpEvent":
-        """Return the event of one batch that is looked at so many times."""
+    def queries(self, count: int) -> "DpEvent":
+        """Return the event of one batch that answers so many queries."""
         from dphpo_bench.privacy.events import gaussian, poisson_sampled, repeat
 
         return poisson_sampled(self.look_rate, repeat(gaussian(self.look_noise), count))
 
     @property
     def around(self) -> "tuple[DpEvent, ...]":
-        """Events beside the gradients: looks before the first step, and after the last."""
-        return tuple(self.looks(count) for count in (LOOKS, self.scalings) if count)
+        """Events beside the gradients: queries before the first step, and after the last."""
+        return tuple(self.queries(count) for count in (QUERIES, self.scalings) if count)
 
     @property
     def training(self) -> "DpEvent":
@@ -159,38 +159,41 @@ class Looked:
 
     def as_plan(self, budget: PrivacyBudget) -> Plan["Looked"]:
         """Return the plan of a method that does this and nothing else."""
-        looks = [Release("share of records", LOOKS, self.look_noise, self.look_rate)]
+        queries = [Release("share of records", QUERIES, self.look_noise, self.look_rate)]
         if self.scalings:
-            looks.append(Release("clipped sum of loss changes", self.scalings, self.look_noise, self.look_rate))
-        passes = (3 * LOOKS + 2 * self.scalings) * self.look_rate + self.sample_rate * self.steps
+            queries.append(Release("clipped sum of loss changes", self.scalings, self.look_noise, self.look_rate))
+        passes = (3 * QUERIES + 2 * self.scalings) * self.look_rate + self.sample_rate * self.steps
         return Plan(
             budget=budget,
             event=self.event,
             training_event=self.training,
             parameters=self,
-            releases=(Release("clipped gradient sum", self.steps, self.noise_multiplier, self.sample_rate), *looks),
+            releases=(Release("clipped gradient sum", self.steps, self.noise_multiplier, self.sample_rate), *queries),
             cost=Cost(runs=1, steps=self.steps, examples=passes * self.records),
         )
 
 
-def first_rate(planned: Looked, session: "Session", model: "nn.Module", travel: float) -> float:
-    """Return the learning rate at which the noise of the whole run is what the initial weights bear.
+def first_rate(planned: Looked, session: "Session", model: "nn.Module", distance: float) -> float:
+    """Return the learning rate at which the noise of the whole run is what the initial weights tolerate.
+
+    Eight noisy queries to one batch of about 512 records search, on a log scale, for the noise per weight that raises
+    half of the losses by 20 %.
 
     Args:
-        planned: the plan, which pays for the looks.
-        session: whose records look.
+        planned: the plan, which pays for the queries.
+        session: whose records answer.
         model: at its initial weights.
-        travel: how far noise moves a weight in the whole run at rate 1; see `noise_walk`.
+        distance: how far noise moves a weight in the whole run at rate 1; see `noise_walk`.
     """
-    batch, size = session.sample(planned.looks(LOOKS), "walk"), math.log(GUESS)
+    batch, size = session.sample(planned.queries(QUERIES), "walk"), math.log(GUESS)
     draws = normal_like(trainable(model), session.uniform("walk"))
-    # What the sign of a look is worth: its chance of being right minus that of being wrong, if all records agree.
+    # What the sign of an answer is worth: its chance of being right minus that of being wrong, if all records agree.
     trust = math.erf(1 / (math.sqrt(2) * planned.deviation))
-    for look in range(LOOKS):
+    for query in range(QUERIES):
         sides = (math.exp(size), -math.exp(size))  # both, so that a lucky direction does not pass for a harmless one
         share = rising_share(batch, model, next(draws), sides, RISE, planned.look_noise)
-        size += math.copysign(trust * STRIDE * SHRINK**look, 0.5 - share)
-    return math.exp(size) * (HEAD if is_head(model) and not planned.regression else 1.0) / travel
+        size += math.copysign(trust * STRIDE * SHRINK**query, 0.5 - share)
+    return math.exp(size) * (HEAD if is_head(model) and not planned.regression else 1.0) / distance
 
 
 def noise_walk(update: "UpdateRule", noise: float, steps: int, signal: float = 0.0) -> tuple[list[float], float, float]:
@@ -199,7 +202,7 @@ def noise_walk(update: "UpdateRule", noise: float, steps: int, signal: float = 0
     All are at learning rate 1. No record has a part in it, and the same numbers come out each time.
 
     Args:
-        update: the optimiser, of a `stand_in`.
+        update: the optimiser, of `dummy_weights`.
         noise: standard deviation of the noise on each coordinate of a gradient.
         steps: T. Of more than two thousand steps the others are extrapolated by √T, which is too far for Adagrad.
         signal: of each coordinate of a gradient, in all steps the same.
@@ -218,12 +221,12 @@ def noise_walk(update: "UpdateRule", noise: float, steps: int, signal: float = 0
         direction, onward = update.direction([drawn, drawn + signal])
         total += direction
         sizes.append(root_mean_square([direction]))
-    travel = root_mean_square([total]) * math.sqrt(steps / len(sizes))
-    return sizes, travel, (onward - direction).double().mean().item()
+    distance = root_mean_square([total]) * math.sqrt(steps / len(sizes))
+    return sizes, distance, (onward - direction).double().mean().item()
 
 
-def stand_in(model: "nn.Module") -> "list[Tensor]":
-    """Return weights for the optimiser of `noise_walk`, without a signal and with it, where those of the model are."""
+def dummy_weights(model: "nn.Module") -> "list[Tensor]":
+    """Return two zero tensors on the model's device for the simulation of `noise_walk`."""
     import torch
 
     weight = trainable(model)[0]
@@ -231,7 +234,7 @@ def stand_in(model: "nn.Module") -> "list[Tensor]":
 
 
 def normal_like(tensors: "Sequence[Tensor]", uniform: float) -> "Iterator[list[Tensor]]":
-    """Yield standard normal tensors of these shapes without end, drawn without looking at any record."""
+    """Yield standard normal tensors of these shapes without end, drawn from no record."""
     import torch
 
     generator = torch.Generator().manual_seed(random.Random(uniform).getrandbits(63))

@@ -20,7 +20,7 @@ from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import DpSgd, trainable
 from dphpo_bench.recipes.queries import mean_score
 from dphpo_bench.recipes.searched_run import DpSgdRun, SearchedRun
-from dphpo_bench.session.scored import TrialResult
+from dphpo_bench.session.interfaces import TrialResult
 from dphpo_bench.session.session import Session
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""A training whose learning rate follows from looks and from its own gradients: gradients in, steps of the weights out.
+"""A training whose learning rate follows from queries and from its own gradients: gradients in, steps out.
 
 The method `hyfreedp` and `bench.hyfreedp.Tuner` train by it. They differ in who computes the gradients.
 """
@@ -32,7 +32,7 @@ ASIDE = 0.35
 """Distance of compared losses on both sides, for the logarithm of the last layer's scale."""
 
 BOUND = 2.0
-"""Nats: the most that one record counts in a look after the last step."""
+"""Nats: the most that one record counts in a query after the last step."""
 
 
 class TunedTraining:
@@ -51,10 +51,10 @@ class TunedTraining:
 
     Args:
         planned: the plan's parameters.
-        session: whose records look.
+        session: whose records answer.
         model: what is trained, in place.
         update: makes directions of gradients.
-        alike: the same optimiser in its first state, of other tensors; see `stand_in`.
+        simulated: the same optimiser in its first state, of `dummy_weights`.
         noise: standard deviation of the noise on each coordinate of a gradient.
 
     Attributes:
@@ -69,7 +69,7 @@ class TunedTraining:
         session: Session,
         model: nn.Module,
         update: UpdateRule,
-        alike: UpdateRule,
+        simulated: UpdateRule,
         noise: float,
     ) -> None:
         self.planned, self.session, self.model = planned, session, model
@@ -78,7 +78,7 @@ class TunedTraining:
         self._recent = WeightAverage(self._weights, 0.99)
         length = math.sqrt(sum(weight.numel() for weight in self._weights))
         clipped = noise * planned.batch_size / planned.noise_multiplier
-        self._steps, self._travel, onward = noise_walk(alike, noise, planned.steps, clipped / length)
+        self._steps, self._distance, onward = noise_walk(simulated, noise, planned.steps, clipped / length)
         longest = FASTEST_REGRESSION if planned.regression else math.inf if is_head(model) else FASTEST
         self._fastest = longest / max(onward * length, 1e-12)
         self._rate: list[float] = []
@@ -101,7 +101,7 @@ class TunedTraining:
             gradient: one tensor for each trainable parameter.
         """
         if step == 0:
-            first = first_rate(self.planned, self.session, self.model, self._travel)
+            first = first_rate(self.planned, self.session, self.model, self._distance)
             self._rate.append(min(first, self._fastest))
         if self.planned.regression:
             self._listen(step, gradient)
@@ -130,13 +130,13 @@ class TunedTraining:
         planned, logarithm = self.planned, 0.0
         if not planned.scalings:
             return 1.0
-        batch, last = self.session.sample(planned.looks(planned.scalings), "scale"), list(last_layer(self.model))
-        for look in range(planned.scalings):
+        batch, last = self.session.sample(planned.queries(planned.scalings), "scale"), list(last_layer(self.model))
+        for query in range(planned.scalings):
             torch._foreach_mul_(last, math.exp(ASIDE))
             direction = [weight * any(weight is member for member in last) for weight in self._weights]
             back, noise = 1 - math.exp(-2 * ASIDE), planned.look_noise
             (change,) = mean_loss_changes(batch, self.model, direction, (back,), BOUND, noise)
-            stride = 2 * ASIDE * SHRINK**look if abs(change) > 2 * BOUND * planned.deviation else 0.0
+            stride = 2 * ASIDE * SHRINK**query if abs(change) > 2 * BOUND * planned.deviation else 0.0
             torch._foreach_mul_(last, math.exp(math.copysign(stride, change) - ASIDE))
             logarithm += math.copysign(stride, change)
         return math.exp(logarithm)

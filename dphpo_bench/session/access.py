@@ -5,10 +5,10 @@ A session made from another one holds the same value with some fields replaced.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 
@@ -24,10 +24,9 @@ from dphpo_bench.privacy.holdout import TRAINING, VALIDATION, holdout_name
 from dphpo_bench.privacy.ledger import Ledger, Scope
 from dphpo_bench.session.checkpoints import Checkpoints, Position
 from dphpo_bench.session.guard import Guard
-from dphpo_bench.session.observer import Observer
+from dphpo_bench.session.interfaces import Observer, Unique
 from dphpo_bench.session.raw import RawRecords
 from dphpo_bench.session.releases import OTHER_QUESTION, Releases
-from dphpo_bench.session.unique import Unique
 from dphpo_bench.training.noise import add_gaussian_noise, poisson_sample, uniform
 from dphpo_bench.training.randomness import Streams, global_randomness
 
@@ -43,13 +42,6 @@ T = TypeVar("T")
 _TRUSTED = "dphpo_bench.recipes.", "dphpo_bench.training."
 
 
-class Account(Protocol):
-    """The account that pays for the queries of a batch."""
-
-    def charge(self, event: "DpEvent") -> None:
-        """Write down a release before it happens; raise `OverBudgetError` if it is not covered."""
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Access(Unique):
     """Access to some of the private records, under one account, with random streams of its own.
@@ -59,10 +51,10 @@ class Access(Unique):
         ledger: the account that pays for all releases.
         streams: random streams of this session.
         model_streams: streams of initial weights and of parts, which methods compared at one seed share.
+        expected_records: expected number of this session's records, or units; public.
         guard: lets one query at a time see the records. All sessions of a run share it.
         begun: the streams in use, by what seeds them. Shared, too: a stream that starts again repeats its noise.
         counts: number of selections and the like so far. Shared, too.
-        expected_records: expected number of this session's records, or units; public.
         progress: display of long work.
         meter: counts what is computed, in example passes.
         observer: called with each release, if given.
@@ -80,21 +72,21 @@ class Access(Unique):
     ledger: Ledger
     streams: Streams
     model_streams: Streams
-    guard: Guard
-    begun: "dict[bytes, AnyGenerator]"
-    counts: Counter[bytes]
     expected_records: float
-    progress: Progress
-    meter: Meter
-    observer: Observer | None
-    order: Callable[[int], Sequence[int]]
-    checkpoints: Checkpoints | None
-    releases: Releases | None
-    rows: "Tensor | None"
-    scope: Scope
-    within: Scope
-    parts: "dict[Scope, Tensor]"
-    sibling: "Access | None"
+    guard: Guard = field(default_factory=Guard)
+    begun: "dict[bytes, AnyGenerator]" = field(default_factory=dict)
+    counts: Counter[bytes] = field(default_factory=Counter)
+    progress: Progress = field(default_factory=NullProgress)
+    meter: Meter = field(default_factory=Meter)
+    observer: Observer | None = None
+    order: Callable[[int], Sequence[int]] = range
+    checkpoints: Checkpoints | None = None
+    releases: Releases | None = None
+    rows: "Tensor | None" = None
+    scope: Scope = ()
+    within: Scope = ()
+    parts: "dict[Scope, Tensor]" = field(default_factory=dict)
+    sibling: "Access | None" = None
 
     @property
     def n_rows(self) -> int:
@@ -110,11 +102,6 @@ class Access(Unique):
         self.guard.check()
         self.check_begun()
         self.ledger.charge(event, self.scope)
-
-    def open_batch(self, rate: float, contents: "DpEvent") -> Ledger:
-        """Charge a whole batch, and return its account; see `Ledger.open_batch`."""
-        self.check_begun()
-        return self.ledger.open_batch(rate, contents, self.scope)
 
     def steps(self, total: int, state: Sequence[Any] | None) -> Iterator[int]:
         """Yield the steps of a training loop; see `Session.steps`."""
@@ -137,10 +124,6 @@ class Access(Unique):
         if key not in self.begun:
             self.begun[key] = self.streams.source(kind, purpose, device=device)
         return self.begun[key]
-
-    def uniform(self, purpose: str) -> float:
-        """Return a uniform number in [0, 1); see `Session.uniform`."""
-        return draw_uniform(self.generator("uniform", purpose))
 
     def numbered(self, kind: str) -> Streams:
         """Return new streams for the next selection, choice or sample of this kind."""
@@ -203,11 +186,8 @@ class Access(Unique):
 
     def subsample(self, kind: "DpEvent") -> "Access":
         """Return access to a Poisson sample; see `Session.subsample`."""
-        rate, contents = event_rules.opened(kind)
-        inside("rate", rate)
-        with self.guard.alone():
-            account = self.open_batch(rate, contents)
-            rows = self.drawn(rate, "subsample")
+        inside("rate", event_rules.opened(kind)[0])
+        rows, rate, account = self.opened_batch(kind, "subsample")
         return replace(
             self,
             ledger=account,
@@ -237,7 +217,8 @@ class Access(Unique):
         """Charge and draw a batch, and return its rows, its rate and its account; see `Session.sample`."""
         rate, contents = event_rules.opened(kind)
         with self.guard.alone():
-            account = self.open_batch(rate, contents)
+            self.check_begun()
+            account = self.ledger.open_batch(rate, contents, self.scope)
             return self.drawn(rate, purpose), rate, account
 
     def unseen(self) -> "Access":

@@ -14,9 +14,8 @@ from dphpo_bench.privacy.events import MAX_COUNT, poisson_sampled
 from dphpo_bench.privacy.holdout import MAX_GROUPS, cycle_name
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.access import Access
-from dphpo_bench.session.batch import Batch, mean_of
-from dphpo_bench.session.held_clipping import HeldRule
-from dphpo_bench.session.unique import Unique
+from dphpo_bench.session.batch import Batch, HeldRule, mean_of
+from dphpo_bench.session.interfaces import Unique
 from dphpo_bench.training.noise import BandedNoise
 
 if TYPE_CHECKING:

@@ -1,30 +1,94 @@
-"""One Poisson batch: its releases are noisy, and its own account pays for them."""
+"""One Poisson batch: its releases are noisy, its own account pays for them, and clipping rules keep their bounds."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dphpo_bench.base.checks import bound as checked_bound
 from dphpo_bench.base.checks import number, short_text, whole
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import single
+from dphpo_bench.base.tensors import plain, single
 from dphpo_bench.privacy import events
 from dphpo_bench.privacy.events import MAX_COUNT, gaussian, repeat
-from dphpo_bench.session.access import Access, Account, generator_of_variants, is_of_recipes
+from dphpo_bench.session.access import Access, generator_of_variants, is_of_recipes
 from dphpo_bench.session.copies import copier
-from dphpo_bench.session.held_clipping import CountingRule, HeldRule
-from dphpo_bench.session.unique import Unique
+from dphpo_bench.session.interfaces import Account, Unique
+from dphpo_bench.training.clipping import SMALLEST_FACTOR, Abadi, Clipping, is_built_in
 from dphpo_bench.training.values import Query
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from dphpo_bench.training.clipping import Clipping
+    from dphpo_bench.session.minimum import Minimisation
     from dphpo_bench.training.engine import GradientEngine
     from dphpo_bench.training.linear import StackedLinear
     from dphpo_bench.training.values import Values
+
+
+class HeldRule(Clipping):
+    """A clipping rule held to the sensitivity that it states.
+
+    Raises:
+        InvalidValueError: if the rule does not say whether it is interpolated, or the sensitivity is out of range; see
+            `Clipping` and `bound`.
+    """
+
+    def __init__(self, rule: Clipping) -> None:
+        interpolated = getattr(rule, "interpolated", None) if isinstance(rule, Clipping) else None
+        if interpolated is not True and not (interpolated is False and is_built_in(rule)):
+            raise InvalidValueError(
+                f"Expected a built-in clipping rule, or one that derives from Clipping and sets interpolated = True, "
+                f"got {type(rule).__name__}: a session asks it about norms in advance, never about those of records."
+            )
+        self.sensitivity = checked_bound("sensitivity", getattr(rule, "sensitivity", None))
+        # A new rule: a plug-in may have attached functions to the other.
+        self._factors = _interpolated(rule, self.sensitivity) if interpolated else replace(rule).factors  # type: ignore[type-var]
+
+    def factors(self, norms: "Tensor") -> "Tensor":
+        """Return the rule's factors, reduced to keep the sensitivity; 0 where a factor or a norm is not a number."""
+        largest = torch.where(norms.isfinite(), self.sensitivity / norms, 0.0)
+        factors = torch.minimum(self._factors(norms).nan_to_num(nan=0.0), largest).clamp_(min=0.0)
+        return torch.where(factors >= SMALLEST_FACTOR, factors, 0.0)
+
+
+class CountingRule(HeldRule):
+    """Clipping to a threshold that counts the gradients it does not shorten; engines ask once about every record.
+
+    Whoever holds it knows numbers of records. So a session makes its own, and takes none from a method.
+    """
+
+    def __init__(self, max_grad_norm: float) -> None:
+        super().__init__(Abadi(max_grad_norm))
+        self.seen = 0
+        self.unclipped = 0
+
+    def factors(self, norms: "Tensor") -> "Tensor":
+        """Return min(1, C / norm), and 0 where a norm is not a number."""
+        self.seen += len(norms)
+        self.unclipped += int((norms <= self.sensitivity).sum())
+        return super().factors(norms)
+
+
+def _interpolated(rule: Clipping, sensitivity: float) -> Any:
+    """Return a plug-in's factors as a function that interpolates in a table, so that the rule sees no norm of a batch.
+
+    The rule is asked in advance about norms that are 1.4 % apart. So it learns nothing about the records, and the
+    factor of one record does not depend on the others.
+    """
+    at = torch.logspace(-12, 12, 4097)
+    answer = plain(torch.as_tensor(rule.factors(at.clone()), dtype=at.dtype)).detach().cpu().expand_as(at)
+    table = torch.minimum(answer.nan_to_num(nan=0.0), sensitivity / at).clamp(min=0.0)
+    last = len(table) - 1
+
+    def factors(norms: "Tensor") -> "Tensor":
+        places = ((norms.log10() + 12) * (last / 24)).nan_to_num(nan=0.0).clamp(0, last)
+        below = places.long().clamp(max=last - 1)
+        values = table.to(norms)
+        return torch.lerp(values[below], values[below + 1], places - below)
+
+    return factors
 
 
 class Batch(Unique):
@@ -184,11 +248,8 @@ class Batch(Unique):
             OverBudgetError: if the plan does not cover the release; nothing is released then.
             ModelFailedError: if the solver did not reach the tolerance; nothing is released then.
         """
-        from dphpo_bench.session.minimum import perturbed_minimum
-
         with self._access.guard.alone():
-            asked = self._access, self._indices, self._expected_size, self._account, model
-            return perturbed_minimum(*asked, regularisation, noise_multiplier, output_noise)
+            return self._minimisation(model).perturbed(regularisation, noise_multiplier, output_noise)
 
     def noisy_minimum(self, model: "nn.Module", regularisation: float, noise_multiplier: float) -> "list[Tensor]":
         """Return the weights of a linear classifier that minimise the batch's loss, plus Gaussian noise.
@@ -201,11 +262,13 @@ class Batch(Unique):
             OverBudgetError: if the plan does not cover the release; nothing is released then.
             ModelFailedError: if the solver did not reach the tolerance; nothing is released then.
         """
-        from dphpo_bench.session.minimum import noisy_minimum
-
         with self._access.guard.alone():
-            asked = self._access, self._indices, self._expected_size, self._account, model
-            return noisy_minimum(*asked, regularisation, noise_multiplier)
+            return self._minimisation(model).noisy(regularisation, noise_multiplier)
+
+    def _minimisation(self, model: "nn.Module") -> "Minimisation":
+        from dphpo_bench.session.minimum import Minimisation
+
+        return Minimisation(self._access, self._indices, self._expected_size, self._account, model)
 
 
 def _by_copies(values: "Values") -> "Values":

@@ -1,15 +1,20 @@
-"""Copies of a trial's function, so that no trial can leave anything to the next one."""
+"""Copies of functions, and the state of the process put back, so that no trial leaves anything to the next one."""
 
+import os
 import pickle
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from typing import Any, TypeVar
 
 import cloudpickle
+import numpy
+import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.session.unique import Unique
+from dphpo_bench.session.interfaces import Unique
 
 T = TypeVar("T")
 
@@ -52,7 +57,7 @@ def copier(original: T) -> Callable[[], T]:
         copy()
     except Exception as error:
         raise InvalidValueError(
-            f"Expected a trial that pickle can write, since each trial gets a copy of it: {type(error).__name__}: "
+            f"Expected a function that pickle can write, since each trial gets a copy of it: {type(error).__name__}: "
             f"{error}. Open files, locks and the like inside of the function."
         ) from error
     return copy
@@ -65,3 +70,24 @@ def can_be_written(outcome: object) -> bool:
     except Exception:
         return False
     return True
+
+
+@contextmanager
+def process_state() -> Iterator[None]:
+    """Put back the generators of Python and NumPy, torch's defaults and the environment's variables at the end."""
+    generators = random.getstate(), numpy.random.get_state()
+    dtype, device, threads = torch.get_default_dtype(), torch.get_default_device(), torch.get_num_threads()
+    environment = dict(os.environ)
+    try:
+        yield
+    finally:
+        random.setstate(generators[0])
+        numpy.random.set_state(generators[1])
+        torch.set_default_dtype(dtype)
+        if torch.get_default_device() != device:  # to set it slows down all of torch; None, the CPU, does not
+            torch.set_default_device(None if device.type == "cpu" else device)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        if environment != dict(os.environ):
+            os.environ.clear()
+            os.environ.update(environment)

@@ -11,8 +11,8 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.privacy.events import no_op, pure_dp
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.access import Access, as_before, is_of_recipes
+from dphpo_bench.session.interfaces import Unique
 from dphpo_bench.session.selection import MakeSession
-from dphpo_bench.session.unique import Unique
 from dphpo_bench.training.evaluation import evaluating
 from dphpo_bench.training.noise import AboveThreshold
 from dphpo_bench.training.values import SCORES

@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.checks import number
 from dphpo_bench.base.errors import OverBudgetError
-from dphpo_bench.base.progress import Advance, NullProgress
+from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.search_space import Candidate, Proposals
 from dphpo_bench.privacy import event_rules, events
 from dphpo_bench.privacy.ledger import LOCKED, Ledger
 from dphpo_bench.privacy.run_counts import geometric
 from dphpo_bench.session.access import Access, draw_uniform, is_of_recipes
-from dphpo_bench.session.copies import can_be_written, copier
-from dphpo_bench.session.observer import Observer
-from dphpo_bench.session.process_state import process_state
-from dphpo_bench.session.scored import MAX_STACKED_TRIALS, TrialResult
+from dphpo_bench.session.copies import can_be_written, copier, process_state
+from dphpo_bench.session.interfaces import MAX_STACKED_TRIALS, Observer, TrialResult
 from dphpo_bench.training.randomness import Streams, global_randomness
 
 if TYPE_CHECKING:
@@ -254,7 +252,7 @@ def best_of(
     count = event.runs.sample(draw_uniform(trials.streams.source("number of runs")))
     best: Tried | None = None
     tries = trials.independent(access.order(count)) if copy is None else trials.adaptive(range(count), copy)
-    with _locked(access), closing(tries), _counted(access, count, event.runs.expected) as advance:
+    with _locked(access), closing(tries), access.progress.track("Trials", count) as advance:
         for tried in tries:
             best = tried if tried.beats(best) else best
             advance()
@@ -279,35 +277,13 @@ def threshold_search(
         longest = geometric(1 / stop_probability).sample(draw_uniform(trials.streams.source("number of runs")))
     best: Tried | None = None
     tries = trials.independent(range(longest))
-    with _locked(access), closing(tries), _counted(access, longest, 1 / stop_probability) as advance:
+    with _locked(access), closing(tries), access.progress.track("Trials", longest) as advance:
         for tried in tries:
             advance()
             if tried.score is not None and tried.score >= threshold:
                 best = tried
                 break
     return _released(access, best)
-
-
-@contextmanager
-def _counted(access: Access, count: int, expected: float) -> Iterator[Advance]:
-    """Display `count` trials. The plan expected `expected`, so the total is corrected as they advance."""
-    meter, over = access.meter, 0
-    planned, before = meter.total, meter.done
-
-    def correct(trials: int) -> None:
-        if over and planned:
-            meter.total = planned + (trials - expected) * (meter.done - before) / over
-
-    with access.progress.track("Trials", count) as shown:
-
-        def advance(amount: int = 1) -> None:
-            nonlocal over
-            over += amount
-            correct(count)
-            shown(amount)
-
-        yield advance
-    correct(over)  # some selections end with the first trial that is good enough
 
 
 def _released(access: Access, best: Tried | None) -> Any:

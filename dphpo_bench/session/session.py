@@ -6,19 +6,18 @@ apart. Opening a batch fixes the queries that it may answer (docs/accounting.md)
 This module imports nothing slow, because plug-ins name its class in their signatures.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.checks import short_text
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.progress import Meter, NullProgress, Progress
+from dphpo_bench.base.progress import Progress
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.search_space import Candidate, Proposals, Space
 from dphpo_bench.contract.task import TaskFacts
-from dphpo_bench.session.unique import Unique
+from dphpo_bench.session.interfaces import Unique
 
 if TYPE_CHECKING:
     import torch
@@ -29,10 +28,7 @@ if TYPE_CHECKING:
     from dphpo_bench.privacy.run_counts import RunCount
     from dphpo_bench.session.access import Access
     from dphpo_bench.session.batch import Batch
-    from dphpo_bench.session.checkpoints import Checkpoints
-    from dphpo_bench.session.observer import Observer
     from dphpo_bench.session.raw import RawRecords
-    from dphpo_bench.session.releases import Releases
     from dphpo_bench.session.sealed import SealedUtilities
     from dphpo_bench.session.selection import TrialFunction
     from dphpo_bench.training.losses import Objective
@@ -46,13 +42,8 @@ def open_session(
     streams: "Streams",
     *,
     model_streams: "Streams | None" = None,
-    progress: Progress | None = None,
-    meter: Meter | None = None,
-    observer: "Observer | None" = None,
-    order: Callable[[int], Sequence[int]] = range,
-    checkpoints: "Checkpoints | None" = None,
-    releases: "Releases | None" = None,
     sibling: "Session | None" = None,
+    **options: Any,
 ) -> "Session":
     """Open the session of a run, on all of its records.
 
@@ -62,40 +53,14 @@ def open_session(
         streams: random streams of this run.
         model_streams: streams of the initial weights and of the split into parts, which methods compared at one seed
             share; None: those of the run.
-        progress: where long work reports to.
-        meter: counts what is computed, if given.
-        observer: called with each release, if given.
-        order: number of trials of a selection → their indices in the order in which they run, which changes nothing.
-        checkpoints: where the run resumes after a kill, if it has checkpoints.
-        releases: notes what is released, if a restart would draw the same noise.
         sibling: session on the records of the task's public sibling, if the method tunes on it.
+        options: progress, meter, observer, order, checkpoints and releases; see `Access`.
     """
     from dphpo_bench.session.access import Access
-    from dphpo_bench.session.guard import Guard
 
-    return Session(
-        Access(
-            raw=raw,
-            ledger=ledger,
-            streams=streams,
-            model_streams=model_streams or streams,
-            guard=Guard(),
-            begun={},
-            counts=Counter(),
-            expected_records=float(raw.facts.n_records),
-            progress=progress or NullProgress(),
-            meter=meter or Meter(),
-            observer=observer,
-            order=order,
-            checkpoints=checkpoints,
-            releases=releases,
-            rows=None,
-            scope=(),
-            within=(),
-            parts={},
-            sibling=None if sibling is None else sibling._access,
-        )
-    )
+    of_sibling = None if sibling is None else sibling._access
+    number = float(raw.facts.n_records)
+    return Session(Access(raw, ledger, streams, model_streams or streams, number, sibling=of_sibling, **options))
 
 
 class Session(Unique):
@@ -168,7 +133,9 @@ class Session(Unique):
 
     def uniform(self, purpose: str) -> float:
         """Return a uniform number in [0, 1) from the stream `purpose`, for choices that do not depend on data."""
-        return self._access.uniform(short_text("purpose", purpose))
+        from dphpo_bench.session.access import draw_uniform
+
+        return draw_uniform(self._access.generator("uniform", short_text("purpose", purpose)))
 
     def steps(self, total: int, state: Sequence[Any] | None = None) -> Iterator[int]:
         """Yield the steps of a training loop, 0, ..., total − 1; after a kill, those after the last checkpoint.
@@ -196,9 +163,6 @@ class Session(Unique):
 
         Args:
             fraction: expected share of the records in the second part, in (0, 1).
-
-        Raises:
-            InvalidValueError: if the fraction is out of range.
         """
         training, validation = self._access.holdout(fraction)
         return Session(training), Session(validation)

@@ -60,27 +60,16 @@ def write_package(kind: Kind, name: str, parent: Path) -> Path:
 def check_name(kind: Kind, name: str) -> None:
     """Reject a name unless it is lower-case words joined by underscores that stand for nothing else yet."""
     written = shown(name, form=repr)
-    if not (NAME.fullmatch(name) and len(name) <= MAX_NAME):
+    if not (NAME.fullmatch(name) and len(name) <= MAX_NAME) or keyword.iskeyword(name) or name.startswith("test"):
         raise InvalidValueError(
             f"Expected a name of at most {MAX_NAME} lower-case letters and digits, with single underscores between "
-            f"words, got {written}. Try {_suggested(kind, name)!r}."
+            f"words, that is no word of Python and does not begin with test, got {written}."
         )
-    if keyword.iskeyword(name) or keyword.iskeyword(class_name(name)):
-        raise InvalidValueError(f"{written} is reserved by Python. Try {'my_' + name!r}.")
-    if name.startswith("test"):
-        raise InvalidValueError(f"pytest would collect a module {written} as tests. Try {'my_' + name!r}.")
-    if name in {point.name for point in points(f"dphpo_bench.{kind}s")}:
-        raise InvalidValueError(f"A {kind} {written} is installed already. Try {'my_' + name!r}.")
-    if name in sys.stdlib_module_names or find_spec(name) is not None:
-        raise InvalidValueError(f"A module {written} is installed already. Try {'my_' + name!r}.")
+    is_plug_in = name in {point.name for point in points(f"dphpo_bench.{kind}s")}
+    if is_plug_in or name in sys.stdlib_module_names or find_spec(name) is not None:
+        raise InvalidValueError(f"A {kind} or a module {written} is installed already. Try {'my_' + name!r}.")
 
 
 def class_name(name: str) -> str:
     """Return "TwoRates" for "two_rates"."""
     return "".join(word.capitalize() for word in name.split("_"))
-
-
-def _suggested(kind: Kind, name: str) -> str:
-    words = re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower())
-    joined = "_".join(words)[:MAX_NAME].strip("_")
-    return joined if NAME.fullmatch(joined) else f"my_{kind}"

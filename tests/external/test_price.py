@@ -17,8 +17,7 @@ from opacus.accountants import GaussianAccountant, PRVAccountant, RDPAccountant
 from optuna.trial import TrialState, create_trial
 
 import dphpo_bench as bench
-from dphpo_bench.external.price import SHAPE
-from dphpo_bench.external.price_history import read_history
+from dphpo_bench.external.price import SHAPE, read_history
 from dphpo_bench.privacy import events, run_counts
 from dphpo_bench.privacy.event_texts import to_json
 

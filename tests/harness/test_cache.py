@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from optuna.distributions import FloatDistribution
 
@@ -40,12 +39,6 @@ def computed(monkeypatch):
     monkeypatch.setattr(cache_module.reports, "epsilon", counting(epsilon))
     monkeypatch.setattr(cache_module, "risk", counting(risk))
     return calls
-
-
-def test_delta_may_be_a_number_of_numpy(tmp_path: Path) -> None:
-    costs, delta = Cache(tmp_path), np.float32(DELTA)
-    assert costs.epsilon(EVENT, delta) == epsilon(EVENT, float(delta)) == Cache(tmp_path).epsilon(EVENT, delta)
-    assert costs.risk(EVENT, delta) == risk(EVENT, float(delta)) == Cache(tmp_path).risk(EVENT, delta)
 
 
 @pytest.mark.parametrize(

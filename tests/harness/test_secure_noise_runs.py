@@ -14,7 +14,7 @@ from dphpo_bench.privacy.events import gaussian, pure_dp, repeat
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.run_counts import UniformCount
 from dphpo_bench.recipes.queries import mean_loss_changes, mean_losses, mean_score, rising_share
-from dphpo_bench.session.scored import TrialResult
+from dphpo_bench.session.interfaces import TrialResult
 from dphpo_bench.session.sealed import SealedUtilities
 from dphpo_bench.session.session import Session
 from dphpo_bench.training.randomness import Streams

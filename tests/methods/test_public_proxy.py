@@ -11,10 +11,10 @@ from torch import nn
 import dphpo_bench as bench
 from dphpo_bench.contract import registry
 from dphpo_bench.contract.siblings import sibling_of
-from dphpo_bench.data.weights import Weights
+from dphpo_bench.data.source import Weights
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.methods.noise_scaled import NoiseScaled
-from dphpo_bench.methods.public_proxy import PublicProxy, alike
+from dphpo_bench.methods.public_proxy import PublicProxy, transferred
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.session import Session
 from dphpo_bench.tasks.digits import Digits
@@ -198,7 +198,7 @@ def test_the_search_leaves_no_trace_in_the_final_run() -> None:
 @pytest.mark.parametrize(("public", "rate", "noise"), [(1000.0, 0.1, 2.0), (100.0, 1.0, 2.0), (50.0, 1.0, 1.0)])
 def test_a_repeated_run_has_the_same_noise_on_the_mean_gradient(public: float, rate: float, noise: float) -> None:
     run = bench.recipes.DpSgd(0.2, 30, 2.0, 0.1)  # batches of 100 of 500 records
-    repeated = alike(run, 500, public)
+    repeated = transferred(run, 500, public)
     assert (repeated.sample_rate, repeated.noise_multiplier, repeated.steps) == (rate, noise, 30)
     assert repeated.noise_multiplier / (repeated.sample_rate * public) == pytest.approx(2.0 / 100)
 

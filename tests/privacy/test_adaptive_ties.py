@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dphpo_bench.privacy.accountants import rdp as renyi
-from dphpo_bench.privacy.accountants.selection_curves import best_of_profile
+from dphpo_bench.privacy.accountants.profiles import best_of_profile
 from dphpo_bench.privacy.run_counts import geometric
 from tests.privacy import brute_force
 from tests.privacy.brute_force import Array, Pair

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from dphpo_bench.privacy.tradeoff import TradeOff
+from dphpo_bench.privacy.risk import TradeOff
 from tests.privacy import brute_force
 from tests.privacy.brute_force import Array, Pair
 

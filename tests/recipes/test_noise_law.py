@@ -1,4 +1,4 @@
-"""The law of noise: what its looks cost, the rate that they find, and how far noise moves a weight."""
+"""The law of noise: what its queries cost, the rate that they find, and how far noise moves a weight."""
 
 import math
 from dataclasses import replace
@@ -17,7 +17,7 @@ from dphpo_bench.recipes import noise_law
 from dphpo_bench.recipes.noise_law import (
     GUESS,
     HEAD,
-    LOOKS,
+    QUERIES,
     QUIETEST,
     SHRINK,
     STRIDE,
@@ -37,7 +37,7 @@ PLANNED = Looked(0.1, 100, 1.0, 600, 0.8, 1e-6, 0, False, "SGD")
 @pytest.mark.parametrize("regression", [False, True])
 def test_there_are_no_looks_after_a_regression(regression: bool) -> None:
     planned = Looked.calibrated(BUDGET, 0.1, 50, 1_000, share=0.03, regression=regression, optimizer="SGD", scaled=True)
-    assert planned.scalings == (0 if regression else LOOKS)
+    assert planned.scalings == (0 if regression else QUERIES)
     assert [release.count for release in planned.as_plan(BUDGET).releases] == [50, 8] + [8] * (not regression)
     assert len(planned.around) == 2 - regression
 
@@ -47,7 +47,7 @@ def test_looks_at_a_batch_together_are_never_quieter_than_their_limit(records: i
     planned = Looked.calibrated(
         BUDGET, min(1.0, 256 / records), steps, records, share=0.03, regression=True, optimizer="SGD"
     )
-    together = planned.look_noise / math.sqrt(LOOKS)
+    together = planned.look_noise / math.sqrt(QUERIES)
     assert together == pytest.approx(QUIETEST) if records == 60_000 else together > QUIETEST
 
 
@@ -83,17 +83,17 @@ def rate_of(model: nn.Module, planned: Looked = PLANNED) -> float:
     return first_rate(planned, session, session.build_model(), 1.0)
 
 
-def test_weights_that_count_ten_times_as_much_bear_a_tenth_of_the_noise() -> None:
+def test_weights_that_count_ten_times_as_much_tolerate_a_tenth_of_the_noise() -> None:
     assert rate_of(Scaled(1.0)) / rate_of(Scaled(10.0)) == pytest.approx(10, rel=0.35)
 
 
 def answered(monkeypatch: pytest.MonkeyPatch, threshold: float, wrong: int | None = None) -> float:
-    """Return the rate where losses rise above a threshold of noise, with the answer of one look turned round."""
-    looks = iter(range(LOOKS))
+    """Return the rate where losses rise above a threshold of noise, with the answer of one query turned round."""
+    queries = iter(range(QUERIES))
 
     def share(batch: Batch, model: nn.Module, direction: object, sides: tuple[float, float], *_: float) -> float:
         assert sides[0] == -sides[1]
-        return float((sides[0] > threshold) != (next(looks) == wrong))
+        return float((sides[0] > threshold) != (next(queries) == wrong))
 
     with monkeypatch.context() as patched:
         patched.setattr(noise_law, "rising_share", share)
@@ -101,14 +101,14 @@ def answered(monkeypatch: pytest.MonkeyPatch, threshold: float, wrong: int | Non
 
 
 @given(threshold=st.floats(2e-3, 1.2))
-def test_looks_find_a_threshold(threshold: float) -> None:
+def test_queries_find_a_threshold(threshold: float) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        assert abs(math.log(answered(patched, threshold) / threshold)) < STRIDE * SHRINK ** (LOOKS - 1) * 1.05
+        assert abs(math.log(answered(patched, threshold) / threshold)) < STRIDE * SHRINK ** (QUERIES - 1) * 1.05
 
 
-@given(threshold=st.floats(2e-3, 1.2), wrong=st.integers(0, LOOKS - 1))
-def test_no_look_decides_alone(threshold: float, wrong: int) -> None:
-    """Later looks make up for most of a wrong answer: in the worst case, a factor of 2.1 is left."""
+@given(threshold=st.floats(2e-3, 1.2), wrong=st.integers(0, QUERIES - 1))
+def test_no_query_decides_alone(threshold: float, wrong: int) -> None:
+    """Later queries make up for most of a wrong answer: in the worst case, a factor of 2.1 is left."""
     with pytest.MonkeyPatch.context() as patched:
         assert abs(math.log(answered(patched, threshold, wrong) / threshold)) < 0.76
 

@@ -11,7 +11,7 @@ from torch import nn
 
 import dphpo_bench as bench
 from dphpo_bench.recipes import tuned_training
-from dphpo_bench.recipes.noise_law import Looked, stand_in
+from dphpo_bench.recipes.noise_law import Looked, dummy_weights
 from dphpo_bench.recipes.optimizing import UpdateRule
 from dphpo_bench.recipes.tuned_training import FASTEST, FASTEST_REGRESSION, GROWTH, LIMIT, TIMES, TunedTraining, descent
 from tests.conftest import TinyTask, session_on
@@ -24,7 +24,7 @@ def training_on(task: TinyTask, planned: Looked, momentum: float = 0.9) -> Tuned
     session = session_on(task, task.load_train(bench.DataSource.resolve()))
     model = session.build_model()
     update, alike = (
-        UpdateRule("SGD", weights, {"momentum": momentum}) for weights in (model.parameters(), stand_in(model))
+        UpdateRule("SGD", weights, {"momentum": momentum}) for weights in (model.parameters(), dummy_weights(model))
     )
     return TunedTraining(planned, session, model, update, alike, NOISE)
 

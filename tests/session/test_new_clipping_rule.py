@@ -8,7 +8,7 @@ import torch
 
 import dphpo_bench as bench
 from dphpo_bench.methods.dp_sgd import FixedDpSgd
-from dphpo_bench.session.held_clipping import HeldRule
+from dphpo_bench.session.batch import HeldRule
 from dphpo_bench.training.gradients import gradient_engine
 from tests.conftest import TinyTask, session_on
 

@@ -96,16 +96,14 @@ def test_python_finds_an_editable_package_beside_its_folder(kind: scaffold.Kind,
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("Two-Rates", r"got 'Two-Rates'\. Try 'two_rates'\."),
-        ("2rates", "lower-case letters.*Try 'my_method'"),
+        ("Two-Rates", "got 'Two-Rates'"),
         ("", "got ''"),
         ("a\nb", r"got 'a\\nb'"),
-        ("../escape", "Try 'escape'"),
+        ("../escape", "lower-case letters"),
         ("x" * 51, "at most 50"),
-        ("class", "reserved by Python. Try 'my_class'"),
-        ("json", "A module 'json' is installed already"),
-        ("test_me", "collect a module 'test_me' as tests"),
-        ("hyfreedp", "A method 'hyfreedp' is installed already. Try 'my_hyfreedp'"),
+        ("class", "no word of Python"),
+        ("json", "a module 'json' is installed already"),
+        ("hyfreedp", "A method or a module 'hyfreedp' is installed already. Try 'my_hyfreedp'"),
     ],
 )
 def test_names_that_cannot_be(name: str, message: str, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dphpo_bench.privacy import event_rules, objective
 from dphpo_bench.privacy.accountants import profiles
 from dphpo_bench.privacy.accountants import rdp as renyi
-from dphpo_bench.privacy.accountants import selection_curves as selection
 from dphpo_bench.privacy.accountants.long_compositions import (
     composed,
     composed_often,
@@ -78,7 +77,7 @@ def epsilon(event: DpEvent, rules: Rules, rough_epsilon: float | None = None) ->
         if composed.only is not None and composed.only.curve is not None:
             # Solved from the curve itself, without a grid.
             curve = composed.only.curve()
-            return selection.first_epsilon(curve, rules.delta * (1 - 1e-9), profiles.MAX_EPSILON)
+            return profiles.first_epsilon(curve, rules.delta * (1 - 1e-9), profiles.MAX_EPSILON)
         distribution = composed.distribution(rough_epsilon)
     except LossesTooLargeError:
         return math.inf
@@ -165,23 +164,23 @@ def _selection(event: DpEvent, rules: Rules) -> _Mechanism:
     match event, rules.bound:
         case BestOfDpEvent(runs=TruncatedNegativeBinomial() | Poisson() as known, low=low, high=high), "profile":
             factor = high * known.expected
-            bound_of = lambda base, _: selection.best_of_profile(base, known, low, high)  # noqa: E731
+            bound_of = lambda base, _: profiles.best_of_profile(base, known, low, high)  # noqa: E731
         case BestOfDpEvent(runs=Binomial() as coins, low=1.0, high=1.0), "profile":
             factor = coins.expected
-            bound_of = lambda base, _: selection.best_of_coins_profile(base, coins)  # noqa: E731
+            bound_of = lambda base, _: profiles.best_of_coins_profile(base, coins)  # noqa: E731
         case BestOfDpEvent(runs=runs, low=1.0, high=1.0), "layer_cake":
             factor = runs.expected
-            bound_of = lambda base, layers: selection.best_of_layer_cake(base, runs, layers)  # noqa: E731
+            bound_of = lambda base, layers: profiles.best_of_layer_cake(base, runs, layers)  # noqa: E731
         case FirstAboveDpEvent(stop_probability=stop), "profile":
             factor = 1 / stop
-            bound_of = lambda base, _: selection.first_above_profile(base, stop)  # noqa: E731
+            bound_of = lambda base, _: profiles.first_above_profile(base, stop)  # noqa: E731
         case FirstAboveDpEvent(stop_probability=stop), "layer_cake":
             factor = 1 / stop
-            bound_of = lambda base, layers: selection.first_above_layer_cake(base, stop, layers)  # noqa: E731
+            bound_of = lambda base, layers: profiles.first_above_layer_cake(base, stop, layers)  # noqa: E731
         case _:
             raise no_rule(event)
 
-    def curve(layers: int = selection.LAYERS) -> Curve:
+    def curve(layers: int = profiles.LAYERS) -> Curve:
         base = profiles.symmetrised(inner.profile())
         return bound_of(base, max(300, int(layers / rules.coarseness)))
 

@@ -16,7 +16,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError, UnsupportedEventError
-from dphpo_bench.privacy.accountants import profiles, selection_curves
+from dphpo_bench.privacy.accountants import profiles
 from dphpo_bench.privacy.accountants import report as reports
 from dphpo_bench.privacy.accountants.profiles import Array
 from dphpo_bench.privacy.accountants.rdp import ORDERS as RDP_ORDERS
@@ -130,7 +130,7 @@ def test_the_best_of_coins_takes_the_shift_at_the_kink() -> None:
     kink = brentq(above, 0, base.reach)
     shift = (coins.cap - 1) * math.log1p(coins.success * float(base.delta(kink)) / coins.failure)
     at = np.linspace(1, 3, 5)
-    curve = selection_curves.best_of_coins_profile(base, coins)
+    curve = profiles.best_of_coins_profile(base, coins)
     assert curve(at + shift) == pytest.approx(coins.mean * base.delta(at), rel=1e-5)
 
 

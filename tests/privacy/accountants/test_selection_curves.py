@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from dphpo_bench.privacy.accountants import profiles as selection
 from dphpo_bench.privacy.accountants import rdp as renyi
-from dphpo_bench.privacy.accountants import selection_curves as selection
 from dphpo_bench.privacy.accountants.profiles import Curve, Profile
 from dphpo_bench.privacy.run_counts import (
     Binomial,
