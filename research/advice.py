@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from dphpo_bench.leaderboard.advice import Question, advise
-from dphpo_bench.leaderboard.measured import KINDS, Measured, read_board
+from dphpo_bench.leaderboard.advice import KINDS, Measured, Question, advise, read_board
 from dphpo_bench.records.measure import Measure
 
 Table = tuple[str, str, int, float, str]

@@ -3,14 +3,14 @@
     python -m research.coverage --boards 60
 
 Worlds: "spreads", normal scores with the means and standard deviations of the board; "seen", where runs that did not
-collapse are normal, and as many of each setting's runs collapse as on the board, as deep; "tenth", where each run of a
-contestant that ever collapsed in a unit does so in one of ten; "drawn", where each of these has a rate of its own in
-each setting of each board, from a Beta distribution with mean 5 %, and collapses of any depth up to the deepest of its
-unit; "apart", as "seen", but with a rate for each ε by itself, where the rule takes them for equal at all of a setting.
+collapse are normal, and as many of each pair's runs collapse as on the board, as deep; "tenth", where each run of a
+entry that ever collapsed in a unit does so in one of ten; "drawn", where each of these has a rate of its own in
+each pair of each board, from a Beta distribution with mean 5 %, and collapses of any depth up to the deepest of its
+unit; "apart", as "seen", but with a rate for each ε by itself, where the rule takes them for equal at all of a pair.
 The rule was made with the first three worlds. Truth is the mean of infinitely many runs.
 
 Before: Student's t of a table, Welch's of a difference, as if no run collapsed. After: as the board shows them.
-With --claims: how many boards of twelve equal contestants, half of which collapse in a run of ten, have a wrong claim.
+With --claims: how many boards of twelve equal entries, half of which collapse in a run of ten, have a wrong claim.
 """
 
 import argparse
@@ -25,12 +25,12 @@ from statistics import fmean
 import numpy as np
 
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.leaderboard.contestants import Contest, Entry, asked_for, contests_of, frame_of, newest, with_falls
+from dphpo_bench.leaderboard.answers import ALL_KINDS, Subject
+from dphpo_bench.leaderboard.entries import Contest, Member, asked_for, contests_of, frame_of, newest, with_falls
 from dphpo_bench.leaderboard.means import Falls, Sample, fall_limit, holm, mean_of, means_of
-from dphpo_bench.leaderboard.replays import read_checked
+from dphpo_bench.leaderboard.reruns import read_checked
 from dphpo_bench.leaderboard.standard import Standard
-from dphpo_bench.leaderboard.subjects import ALL_KINDS, Subject
-from dphpo_bench.leaderboard.values import Contestant
+from dphpo_bench.leaderboard.values import Entry
 from dphpo_bench.records.estimates import Estimate
 from dphpo_bench.records.measure import ACCURACY, SEVERAL
 from dphpo_bench.sweep.extra_runs import REPLAY
@@ -41,12 +41,12 @@ RATES = (0.5, 9.5)
 """Of the Beta distribution: half of the rates are below 2.4 %, one in twenty is above 19 %."""
 
 Place = tuple[str, float]
-"""A setting's title and an ε."""
+"""A pair's title and an ε."""
 
 
 @dataclass(frozen=True)
 class Law:
-    """The law of a contestant's scores in a table: normal, but now and then a collapse."""
+    """The law of an entry's scores in a table: normal, but now and then a collapse."""
 
     mean: float
     deviation: float
@@ -67,31 +67,31 @@ def contests() -> list[Contest]:
     runs = [run for run in read_checked([BOARD / "results"], DataSource.resolve(None).cache_dir / "epsilons").runs
             if run.method != REPLAY]  # fmt: skip
     read = contests_of(newest(asked_for(frame_of(runs), standard)), standard)
-    return [contest for contest in read if standard.may_count(contest.setting, contest.target)]
+    return [contest for contest in read if standard.may_count(contest.task_model, contest.target)]
 
 
-Laws = dict[tuple[Contestant, str, float], Law]
+Laws = dict[tuple[Entry, str, float], Law]
 
 
 def laws(world: str, real: Sequence[Contest], rng: np.random.Generator) -> Laws:
-    drops: defaultdict[tuple[Contestant, str], list[float]] = defaultdict(list)
-    runs: defaultdict[tuple[Contestant, str], int] = defaultdict(int)
+    drops: defaultdict[tuple[Entry, str], list[float]] = defaultdict(list)
+    runs: defaultdict[tuple[Entry, str], int] = defaultdict(int)
     for contest in real:
-        for entry in contest.entries:
-            sample = entry.sample()
+        for member in contest.members:
+            sample = member.sample()
             assert sample is not None
-            for place in (contest.title, contest.setting.measure.unit):
-                drops[entry.contestant, place] += sample.all_runs.drops
-                runs[entry.contestant, place] += len(sample.by_seed) + len(sample.more)
+            for place in (contest.title, contest.task_model.measure.unit):
+                drops[member.entry, place] += sample.all_runs.drops
+                runs[member.entry, place] += len(sample.by_seed) + len(sample.more)
     chances = {place: (float(rng.beta(*RATES)), float(rng.random())) for place in drops if world == "drawn"}
     drawn = {}
     for contest in real:
-        for entry in contest.entries:
-            who, sample = entry.contestant, entry.sample()
+        for member in contest.members:
+            who, sample = member.entry, member.sample()
             assert sample is not None
             values = [*sample.by_seed.values()] if world == "spreads" else sample.sound
             law = Law(fmean(values), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0)
-            here, unit = (who, contest.title), (who, contest.setting.measure.unit)
+            here, unit = (who, contest.title), (who, contest.task_model.measure.unit)
             if world == "seen" and drops[here]:
                 law = replace(law, rate=len(drops[here]) / runs[here], depth=fmean(drops[here]))
             if world == "apart" and sample.all_runs.drops:
@@ -115,15 +115,15 @@ def boards(world: str, real: Sequence[Contest], count: int) -> Iterator[tuple[li
         drawn = laws(world, real, rng)
         made_up = []
         for contest in real:
-            entries = []
-            for entry in contest.entries:
-                law = drawn[entry.contestant, contest.title, contest.target]
-                seeds = sorted(entry.by_seed())
+            members = []
+            for member in contest.members:
+                law = drawn[member.entry, contest.title, contest.target]
+                seeds = sorted(member.by_seed())
                 scores = dict(zip(seeds, law.draw(len(seeds), rng), strict=True))
-                limit = Falls(fall_limit(contest.setting.measure))
-                more = tuple(law.draw(len(entry.more), rng))
-                entries.append(Entry(entry.contestant, entry.runs, False, entry.title, limit, more, {"score": scores}))
-            made_up.append(replace(contest, entries=entries))
+                limit = Falls(fall_limit(contest.task_model.measure))
+                more = tuple(law.draw(len(member.more), rng))
+                members.append(Member(member.entry, member.runs, False, member.title, limit, more, {"score": scores}))
+            made_up.append(replace(contest, members=members))
         yield with_falls(made_up, lambda _: True), drawn
 
 
@@ -151,15 +151,15 @@ def _holds(estimate: Estimate, truth: float) -> bool:
     return estimate.low <= truth <= estimate.high
 
 
-def _plain(who: Contestant, contests: Sequence[Contest]) -> list[Sample]:
-    return [Sample(contest.by_contestant[who].by_seed()) for contest in contests]
+def _plain(who: Entry, contests: Sequence[Contest]) -> list[Sample]:
+    return [Sample(contest.by_entry[who].by_seed()) for contest in contests]
 
 
 def coverage(world: str, real: Sequence[Contest], count: int, methods: Sequence[str]) -> None:
     titles = list(dict.fromkeys(contest.title for contest in real))
-    everyone = {who: sum(who in contest.by_contestant for contest in real) for contest in real
-                for who in contest.by_contestant}  # fmt: skip
-    oracle = next(contest.oracle.contestant for contest in real if contest.oracle)
+    everyone = {who: sum(who in contest.by_entry for contest in real) for contest in real
+                for who in contest.by_entry}  # fmt: skip
+    oracle = next(contest.oracle.entry for contest in real if contest.oracle)
     chosen = [who for who, tables in everyone.items()
               if tables >= 0.7 * len(real) and (who.label in methods or not methods)]  # fmt: skip
     tables = {(who, title): Hits() for who in chosen for title in titles}
@@ -174,9 +174,9 @@ def coverage(world: str, real: Sequence[Contest], count: int, methods: Sequence[
                         truth = drawn[who, title, contest.target].truth
                         before = mean_of(_plain(who, [contest])).estimate
                         tables[who, title].add(truth, before, mean.estimate)
-        shares = tuple(contest for contest in contests if contest.setting.measure.share)
+        shares = tuple(contest for contest in contests if contest.task_model.measure.share)
         for who in chosen:
-            subject = Subject(ALL_KINDS, SEVERAL, tuple(each for each in shares if who in each.by_contestant))
+            subject = Subject(ALL_KINDS, SEVERAL, tuple(each for each in shares if who in each.by_entry))
             for target in subject.targets:
                 at = subject.at(target)
                 mean = subject.mean(who, oracle, target) if who != oracle else None
@@ -197,8 +197,8 @@ def coverage(world: str, real: Sequence[Contest], count: int, methods: Sequence[
     sys.stdout.flush()
 
 
-def wrong_claims(count: int, settings: int, depth: float, rate: float) -> tuple[float, float]:
-    """Return the shares of boards with a wrong claim, before and after: twelve contestants with equal means."""
+def wrong_claims(count: int, task_models: int, depth: float, rate: float) -> tuple[float, float]:
+    """Return the shares of boards with a wrong claim, before and after: twelve entries with equal means."""
     rng = np.random.default_rng(1)
     wrong = [0, 0]
     for _ in range(count):
@@ -206,13 +206,13 @@ def wrong_claims(count: int, settings: int, depth: float, rate: float) -> tuple[
         for who in range(12):
             collapses = rate * (who % 2)
             values = {
-                (target, setting): 0.8 + collapses * depth + 0.01 * rng.standard_normal(3 + 2 * (setting % 2))
+                (target, task_model): 0.8 + collapses * depth + 0.01 * rng.standard_normal(3 + 2 * (task_model % 2))
                 for target in (1.0, 3.0, 8.0)
-                for setting in range(settings)
+                for task_model in range(task_models)
             }
             values = {at: each - depth * (rng.random(len(each)) < collapses) for at, each in values.items()}
             plain = {at: Sample(dict(enumerate(each.tolist(), 10 * at[1])), Falls(0.1)) for at, each in values.items()}
-            samples.append({at: replace(each, setting=str(at[1])) for at, each in plain.items()})
+            samples.append({at: replace(each, task_model=str(at[1])) for at, each in plain.items()})
         # Those that collapse are searches, each of which may fall as deep as the others.
         searches = [sample for each in samples[1::2] for sample in each.values()]
         falls = Falls(0.1, max((drop for each in searches for drop in each.drops), default=0.0), 0.8 - depth - 0.03)
@@ -240,10 +240,10 @@ def main() -> None:
     parser.add_argument("--claims", action="store_true")
     arguments = parser.parse_args()
     if arguments.claims:
-        for settings in (2, 4):
+        for task_models in (2, 4):
             for depth in (0.08, 0.3):
-                before, after = wrong_claims(arguments.boards, settings, depth, 0.1)
-                sys.stdout.write(f"{settings} settings, depth {depth:g}: {before:.3f} → {after:.3f}\n")
+                before, after = wrong_claims(arguments.boards, task_models, depth, 0.1)
+                sys.stdout.write(f"{task_models} settings, depth {depth:g}: {before:.3f} → {after:.3f}\n")
                 sys.stdout.flush()
         return
     real = contests()

@@ -19,16 +19,22 @@ from statistics import fmean, median
 import numpy as np
 
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.leaderboard.claims import FAMILY_ERROR, Claims, claims_of
-from dphpo_bench.leaderboard.contestants import Contest, Entry, asked_for, contests_of, frame_of, newest
-from dphpo_bench.leaderboard.means import POINT, Mean
-from dphpo_bench.leaderboard.overall import counted_contests
-from dphpo_bench.leaderboard.replays import read_checked
+from dphpo_bench.leaderboard.answers import (
+    ALL_KINDS,
+    FAMILY_ERROR,
+    Claims,
+    Subject,
+    claims_of,
+    groups_of,
+    task_models_of,
+)
+from dphpo_bench.leaderboard.entries import Contest, Member, asked_for, contests_of, frame_of, newest
+from dphpo_bench.leaderboard.means import POINT, Mean, ranks
+from dphpo_bench.leaderboard.reruns import read_checked
 from dphpo_bench.leaderboard.standard import Standard
-from dphpo_bench.leaderboard.statistics import ranks
-from dphpo_bench.leaderboard.subjects import ALL_KINDS, Subject, groups_of, settings_of
 from dphpo_bench.leaderboard.submissions import Submissions
-from dphpo_bench.leaderboard.values import Contestant
+from dphpo_bench.leaderboard.tables import counted_contests
+from dphpo_bench.leaderboard.values import Entry
 from dphpo_bench.records.estimates import change_text
 from dphpo_bench.sweep.extra_runs import REPLAY
 
@@ -40,7 +46,7 @@ POWER = 0.8
 TIMES = (2, 4, 10)
 MOST_TIMES = 100
 
-Scores = Mapping[Contestant, float]
+Scores = Mapping[Entry, float]
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ class Compared:
         runs = [run for run in submissions.runs if run.method != REPLAY]
         contests = contests_of(newest(asked_for(frame_of(runs), standard)), standard)
         counted = counted_contests(contests, standard)
-        subjects = (*groups_of(counted), *settings_of(contests))
+        subjects = (*groups_of(counted), *task_models_of(contests))
         return cls(claims_of(subjects, counted, standard), subjects, tuple(counted))
 
     @property
@@ -79,7 +85,7 @@ class Variation:
 
     epsilon: float
     title: str
-    firsts: tuple[tuple[Contestant, int], ...]
+    firsts: tuple[tuple[Entry, int], ...]
     pairs: int
     swapped: int
     reversed: int
@@ -107,22 +113,22 @@ def variations_of(compared: Compared) -> tuple[Variation, ...]:
     return tuple(variations)
 
 
-def _ways(contests: Sequence[Contest], others: Sequence[Contest], order: Sequence[Contestant]) -> Iterator[_Way]:
+def _ways(contests: Sequence[Contest], others: Sequence[Contest], order: Sequence[Entry]) -> Iterator[_Way]:
     """Yield the ways to make a board of these tables; scores without a unit can also be of tables of other metrics."""
 
     def averaged(group: str, name: str, of: Callable[[Contest], Scores], chosen: Sequence[Contest] = contests) -> _Way:
         scores = [of(contest) for contest in chosen]
         return _Way(group, name, {who: fmean(each[who] for each in scores) for who in order})
 
-    settings = list(dict.fromkeys(contest.title for contest in contests))
-    for title in settings if len(settings) > 1 else ():
+    task_models = list(dict.fromkeys(contest.title for contest in contests))
+    for title in task_models if len(task_models) > 1 else ():
         rest = [contest for contest in contests if contest.title != title]
         yield averaged("without one task", f"without {title}", partial(_means, order=order), rest)
     for at in range(max(len(_seeds(contest)) for contest in contests)):
         yield averaged(
             "without one seed of each task", f"without seed {at + 1}", partial(_means, order=order, left_out=at)
         )
-    if len(settings) == 1 and not others:
+    if len(task_models) == 1 and not others:
         return  # one table has one order, whatever it is measured by
     yield averaged("by mean rank", "", partial(_ranks, order=order), [*contests, *others])
     middles = [_means(contest, order) for contest in contests]
@@ -136,35 +142,35 @@ def _ways(contests: Sequence[Contest], others: Sequence[Contest], order: Sequenc
 
 
 def _seeds(contest: Contest) -> list[int]:
-    return sorted({seed for entry in contest.ranked for seed in entry.by_seed()})
+    return sorted({seed for member in contest.ranked for seed in member.by_seed()})
 
 
-def _mean(entry: Entry, without: int | None = None) -> float:
-    scores = entry.by_seed()
+def _mean(member: Member, without: int | None = None) -> float:
+    scores = member.by_seed()
     return fmean([score for seed, score in scores.items() if seed != without] or scores.values())
 
 
-def _means(contest: Contest, order: Sequence[Contestant], left_out: int | None = None) -> Scores:
+def _means(contest: Contest, order: Sequence[Entry], left_out: int | None = None) -> Scores:
     seeds = _seeds(contest)
     without = None if left_out is None or left_out >= len(seeds) else seeds[left_out]
-    return {who: _mean(contest.by_contestant[who], without) for who in order}
+    return {who: _mean(contest.by_entry[who], without) for who in order}
 
 
-def _ranks(contest: Contest, order: Sequence[Contestant]) -> Scores:
+def _ranks(contest: Contest, order: Sequence[Entry]) -> Scores:
     means = np.array([round(mean, 9) for mean in _means(contest, order).values()])
     return dict(zip(order, (-ranks(means)).tolist(), strict=True))
 
 
-def _shares(contest: Contest, order: Sequence[Contestant], top: str) -> Scores:
+def _shares(contest: Contest, order: Sequence[Entry], top: str) -> Scores:
     assert contest.untuned is not None
     start, end = _mean(contest.untuned), _mean(_top(contest, top)[0])
     return {who: (mean - start) / (end - start) for who, mean in _means(contest, order).items()}
 
 
-def _top(contest: Contest, top: str) -> list[Entry]:
+def _top(contest: Contest, top: str) -> list[Member]:
     if top == ORACLE:
         return [contest.oracle] if contest.oracle else []
-    return [entry for entry in contest.entries if entry.contestant.method == top][:1]
+    return [member for member in contest.members if member.entry.method == top][:1]
 
 
 def _has_way(contest: Contest, top: str) -> bool:
@@ -172,8 +178,8 @@ def _has_way(contest: Contest, top: str) -> bool:
     ends = _top(contest, top)
     if not ends or contest.untuned is None:
         return False
-    alone = Subject(contest.title, contest.setting.measure, (contest,))
-    lead = alone.lead(ends[0].contestant, contest.untuned.contestant)
+    alone = Subject(contest.title, contest.task_model.measure, (contest,))
+    lead = alone.lead(ends[0].entry, contest.untuned.entry)
     return bool(lead and lead.low and lead.low > 0)
 
 
@@ -230,8 +236,8 @@ def powers(compared: Compared) -> list[tuple[Claims, Power]]:
         leads = [pair.lead for pair in claims.pairs]
         open_leads = [pair.lead for pair in claims.pairs if not pair.significant]
         everyone = (*claims.order, *claims.others)
-        entries = [contest.by_contestant.get(who) for contest in compared.tables(claims) for who in everyone]
-        seeds = min(len(entry.runs) for entry in entries if entry and not entry.lacks)
+        members = [contest.by_entry.get(who) for contest in compared.tables(claims) for who in everyone]
+        seeds = min(len(member.runs) for member in members if member and not member.lacks)
         power = power_of(leads, open_leads, seeds, FAMILY_ERROR * (weight / undecided if undecided else 1.0))
         known += [(claims, power)] if power else []
     return known

@@ -17,7 +17,7 @@ from .e2e_words import WORDS
 if TYPE_CHECKING:
     import torch
 
-    from dphpo_bench.data.weights import Weights
+    from dphpo_bench.data.source import Weights
     from dphpo_bench.zoo.language_models import TestTexts
     from dphpo_bench.zoo.networks import Which
 
@@ -149,7 +149,7 @@ class E2e(DatasetTask):
 
     def prepare(self, source: bench.DataSource) -> None:
         """Get the files of both splits, and the weights, which from then on are looked for in this source."""
-        from dphpo_bench.data.weights import weights_folder
+        from dphpo_bench.data.source import weights_folder
 
         super().prepare(source)
         for weights in self.pretrained_models:

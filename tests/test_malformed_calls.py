@@ -18,6 +18,7 @@ from torch.nn import functional
 import dphpo_bench as bench
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.harness.account import accounts_in
+from dphpo_bench.recipes.array_options import TrainingOptions
 from tests.fuzz.hostile import examples
 from tests.own_task import array_task
 
@@ -134,8 +135,7 @@ CALLS: list[tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = [
             "gpus": (*NO_NUMBER, -1),
             "source": (3, "data"),
             "quiet": NO_FLAG,
-            "account": (*NO_TEXT, *FILE_NAMES),
-            "not_private": NO_FLAG,
+            "account": (*NO_TEXT, *FILE_NAMES, bench.AccountOptions(again="1")),
         },
     ),
     (
@@ -322,7 +322,7 @@ class Stating(bench.ArrayTask):
         return super().facts if self.stated is None else replace(super().facts, search_space=lambda: self.stated)
 
 
-SEARCHED = Stating("t", (X, Y), nn.Linear(3, 2), epochs=1)
+SEARCHED = Stating("t", (X, Y), nn.Linear(3, 2), training=TrainingOptions(epochs=1))
 SEARCHES = (
     "dp_hyper",
     "dp_hypo",

@@ -1,6 +1,10 @@
-"""Names are nouns and docstrings begin as a reader expects; ruff's D401 to D404 hold the mood of functions."""
+"""Names are nouns and docstrings begin as a reader expects; ruff's D401 to D404 hold the mood of functions.
+
+The documents keep the field's words: query, tolerate, significant, entry, task–model pair.
+"""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +13,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("dphpo_bench", "methods", "tasks", "examples")
 VAGUE = {"one", "found", "told", "given", "own", "kept", "made", "wanted"}
+PRIVATE = re.compile(
+    r"\b(votes?|looks at|bears?|stand-ins?|alike|told apart|contestants?|(task|board)'s settings?)\b", re.IGNORECASE
+)
+PAGES = (
+    *sorted((ROOT / "docs").glob("*.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "examples/README.md")),
+)
 QUESTIONS = {"what", "whether", "how", "of", "who", "why", "where", "when", "which"}
 
 
@@ -44,3 +55,9 @@ def test_a_vague_name_and_a_question_are_found() -> None:
     assert faults("for one in range(3):\n    pass\n") == ["1: one"]
     assert faults('def f(told):\n    """Whether it is."""\n') == ["1: a docstring begins with Whether", "1: told"]
     assert faults('def f(count):\n    """Return it."""\n    return count\n') == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_documents_have_no_private_words(page: Path) -> None:
+    prose = re.sub(r"`[^`]*`|\]\([^)]*\)", "", page.read_text("utf-8"))
+    assert [match[0] for match in PRIVATE.finditer(prose)] == []

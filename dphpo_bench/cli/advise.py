@@ -46,8 +46,7 @@ def advise_command(
 
     Exit code: 0 done, also where it is not known; 2 a mistake in the call.
     """
-    from dphpo_bench.leaderboard.advice import Question, advise
-    from dphpo_bench.leaderboard.measured import read_board
+    from dphpo_bench.leaderboard.advice import Question, advise, read_board
 
     question = Question(records, model, epsilon, compute, metric)
     rows, source = read_board(board)
@@ -62,7 +61,7 @@ def advise_command(
 
 
 def _show(advice: "Advice", choice: "Option", source: str) -> None:
-    from dphpo_bench.leaderboard.advice_texts import cost_text, distance_text, interval_text, number, rate_text
+    from dphpo_bench.leaderboard.advice import cost_text, distance_text, interval_text, number, rate_text
 
     question = advice.question
     say(f"Take {escaped(choice.label)}.")

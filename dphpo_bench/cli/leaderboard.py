@@ -49,11 +49,10 @@ def build_command(
     """
     require_extra("leaderboard", "Drawing the leaderboard needs", "jinja2", "vl_convert")
     from dphpo_bench.leaderboard.build import render, stale, with_written, write
-    from dphpo_bench.leaderboard.replays import read_checked
-    from dphpo_bench.leaderboard.risks import FILE as RISKS
-    from dphpo_bench.leaderboard.risks import settled
+    from dphpo_bench.leaderboard.reruns import read_checked
     from dphpo_bench.leaderboard.scoring import score
     from dphpo_bench.leaderboard.standard import Standard
+    from dphpo_bench.leaderboard.submissions import RISKS, settled
 
     progress = make_progress(quiet)
     submissions, risks = settled(read_checked([folder / "results"], _cache(), progress), folder)
@@ -99,7 +98,7 @@ def validate_command(
 
     Exit code: 0 all pass, 1 some do not, or differ, 2 a mistake in the call.
     """
-    from dphpo_bench.leaderboard.replays import read_checked
+    from dphpo_bench.leaderboard.reruns import read_checked
 
     submissions = read_checked(paths, _cache(), make_progress(quiet))
     if not (submissions.runs or submissions.rejected):
@@ -124,7 +123,7 @@ def _rerun(
     runs: "Sequence[Run]", paths: list[Path], number: int, data_dir: Path | None, quiet: bool
 ) -> list[dict[str, Any]]:
     from dphpo_bench.data.source import DataSource
-    from dphpo_bench.leaderboard.rerun import choose, compared, repeats
+    from dphpo_bench.leaderboard.reruns import choose, compared, repeats
     from dphpo_bench.records.store import RecordStore
     from dphpo_bench.sweep.executors import Resources
     from dphpo_bench.sweep.extra_runs import Workshop
@@ -185,7 +184,7 @@ def query_command(
     folder: Annotated[Path, typer.Option(help="The leaderboard.")] = Path("leaderboard"),
     as_json: JsonOption = False,
 ) -> None:
-    """Ask leaderboard.csv: a row for each contestant on each task at each ε. Shares and their gaps lie in 0 to 1.
+    """Ask leaderboard.csv: a row for each entry on each task at each ε. Shares and their gaps lie in 0 to 1.
 
     The columns are those of its first line: SELECT * FROM board LIMIT 1.
 

@@ -26,7 +26,7 @@ def table(
     *,
     plain: bool = False,
     failed: Callable[[Any], object] | None = None,
-    **look: Any,
+    **style: Any,
 ) -> "Table":
     """Return a table in which nothing is markup. On a narrow terminal, names are broken; nothing is cut."""
     from rich.box import SIMPLE_HEAD
@@ -34,8 +34,8 @@ def table(
     from rich.text import Text
 
     if plain:
-        look = {"box": SIMPLE_HEAD, "pad_edge": False, "show_edge": False, "padding": 0, **look}
-    lines = Table(**look)
+        style = {"box": SIMPLE_HEAD, "pad_edge": False, "show_edge": False, "padding": 0, **style}
+    lines = Table(**style)
     for header, _ in columns:
         if header.startswith(">"):
             lines.add_column(Text(header.removeprefix(">")), justify="right", no_wrap=plain)
@@ -51,8 +51,8 @@ def columns_of(headers: Iterable[str]) -> Columns:
     return [(header, itemgetter(place)) for place, header in enumerate(headers)]
 
 
-def facts(rows: Iterable[tuple[str, str]], **look: Any) -> "Table":
-    lines = table(columns_of(("", "")), rows, show_header=False, **look)
+def facts(rows: Iterable[tuple[str, str]], **style: Any) -> "Table":
+    lines = table(columns_of(("", "")), rows, show_header=False, **style)
     lines.title_justify = lines.caption_justify = "left"
     lines.columns[0].no_wrap, lines.columns[0].style = True, "bold"
     return lines

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from dphpo_bench.contract.method import Method
     from dphpo_bench.contract.registry import Registered
     from dphpo_bench.contract.task import Task
-    from dphpo_bench.data.source import DataSource
-    from dphpo_bench.data.weights import Weights
+    from dphpo_bench.data.source import DataSource, Weights
     from dphpo_bench.testing.scaffold import Kind
 
 new_app = typer.Typer(

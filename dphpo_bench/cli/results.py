@@ -31,7 +31,7 @@ MAX_CELL = 60
 def results_command(
     results_dir: Annotated[Path, typer.Argument(help="A folder of run records.")] = Path("results"),
     only: OnlyRunsOption = None,
-    summary: Annotated[bool, typer.Option("--summary", help="One row for each setting: seeds, mean, range.")] = False,
+    summary: Annotated[bool, typer.Option("--summary", help="A row for runs that differ in seeds alone.")] = False,
     form: Annotated[
         Literal["table", "csv", "parquet", "json"] | None,
         typer.Option("--format", help="Default: by the output file's suffix, else a table."),
@@ -112,11 +112,11 @@ def to_text(results: "Sequence[Result]", *, summarise: bool, width: int | None =
 def _run_rows(results: "Sequence[Result]") -> tuple[list[dict[str, str]], list[bool]]:
     header, scores = _scores(results)
     rows = []
-    for result, setting in zip(results, _settings(results), strict=True):
+    for result, shared in zip(results, _shared(results), strict=True):
         record, privacy = result.record, result.record.privacy
         rows.append(
             {
-                **setting,
+                **shared,
                 ">seed": record.identity.seed_text,
                 "status": record.status,
                 f">{header}": scores(result.measure, result.value),
@@ -134,12 +134,12 @@ def _summary_rows(results: "Sequence[Result]") -> tuple[list[dict[str, str]], li
 
     header, scores = _scores(results)
     groups, rows = summary_rows(results), []
-    for group, setting in zip(groups, _settings([group["first"] for group in groups]), strict=True):
+    for group, shared in zip(groups, _shared([group["first"] for group in groups]), strict=True):
         measure = measure_named(group["metric"] or "", group["first"].record.identity.facts)
         known = group["mean"] is not None
         rows.append(
             {
-                **setting,
+                **shared,
                 ">seeds": str(group["seeds"]),
                 ">runs": "" if group["ok"] == group["seeds"] else str(group["ok"]),  # there are copies
                 ">failed": str(group["failed"] or ""),
@@ -151,8 +151,8 @@ def _summary_rows(results: "Sequence[Result]") -> tuple[list[dict[str, str]], li
     return rows, [bool(group["failed"]) for group in groups]
 
 
-def _settings(results: "Sequence[Result]") -> Iterator[dict[str, str]]:
-    """Yield columns of each run's setting; the last two hold what differs between runs of a method, or of a task."""
+def _shared(results: "Sequence[Result]") -> Iterator[dict[str, str]]:
+    """Yield columns that runs of a group share; the last two say in what runs of a method, or of a task, differ."""
     identities = [result.record.identity for result in results]
     parameters = _varying(identities, lambda who: who.method, lambda who: who.parameters)
     details = _varying(identities, lambda who: (who.task, who.model, who.method), _details)

@@ -27,6 +27,7 @@ from dphpo_bench.harness.account import DEFAULT
 from dphpo_bench.harness.counting import warn_of_seeds
 from dphpo_bench.harness.loading import check_declared_data
 from dphpo_bench.harness.recording import identity_of, task_identity
+from dphpo_bench.harness.run import AccountOptions
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.records.estimates import NOTHING, Estimate, metric_mean, metric_text
 from dphpo_bench.records.measure import Measure, compared_value
@@ -177,7 +178,7 @@ class Comparison:
 
     def _title(self) -> str:
         identity = self.records[0].identity
-        runs = max(Counter(result.setting for result in self.results).values())
+        runs = max(Counter(result.group for result in self.results).values())
         noun = "runs" if identity.seed is None else "seeds"
         title = f"{identity.task} ({identity.model}), δ = {identity.delta:.3g}: {self.measure.header} on test data"
         average = f"mean of {runs} {noun} ± 95 % interval" if runs > 1 else f"one {noun[:-1]}"
@@ -290,8 +291,7 @@ def compare(
     gpus: float = 0,
     source: DataSource | None = None,
     quiet: bool = False,
-    account: str | None = None,
-    not_private: bool = False,
+    account: str | AccountOptions | None = None,
 ) -> Comparison:
     """Run each method on a task at each ε with each seed, and set the results side by side.
 
@@ -316,8 +316,8 @@ def compare(
         gpus: GPUs of a run, or a part of one; 0 trains on the CPU.
         source: where data are found; default: environment, then the hub.
         quiet: show failures only. Otherwise progress goes to standard error.
-        account: of private records: the account in `results_dir` that counts; None: "main".
-        not_private: let methods without privacy (ε = ∞) run on private records, because their output stays inside.
+        account: of private records: the name of the account in `results_dir` that counts, or more options; see
+            `AccountOptions`.
 
     Returns:
         All results, failed runs included.
@@ -330,6 +330,9 @@ def compare(
         AccountError: if the account's cap does not cover all runs, or it cannot be written.
     """
     chosen = [method_of(method) for method in _several(methods, "methods", "hyfreedp")]
+    options = account if isinstance(account, AccountOptions) else AccountOptions(account)
+    if options.again is not None:
+        raise InvalidValueError("Expected no again= in a comparison: it draws the noise of a single run. Leave it out.")
     task = task_of(task)
     delta = task.facts.default_delta if delta is None else delta
     budgets = [PrivacyBudget(positive("epsilon", epsilon), delta) for epsilon in _several(epsilons, "epsilons", 3)]
@@ -353,7 +356,7 @@ def compare(
     check_declared_data(store.root, task, cells[0].identity, source)
     if seeds is None:
         cells = unseeded(cells, store)
-    private = PrivateCells(store, DEFAULT if account is None else account, not_private)
+    private = PrivateCells(store, DEFAULT if options.name is None else options.name, options.not_private)
     with executor_for(cells, workers=workers) as (ready, executor):
         run_cells(ready, executor, store, source, retry_failed=retry_failed, quiet=quiet, private=private)
     records = [store.find(cell.identity) for cell in cells]

@@ -290,7 +290,7 @@ class FurtherTest:
     """A test of the released model on other records, or by other metrics, than the task's own.
 
     The harness runs it after the metrics on the test records. It costs no ε, as long as `load` gives no training
-    records. It is no part of a run's identity: records with and without it belong to one setting.
+    records. It is no part of a run's identity: records with and without it are compared.
 
     Attributes:
         name: such as "shifted"; letters, digits and underscores.

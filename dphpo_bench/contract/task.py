@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from dphpo_bench.contract.search_space import Candidate
     from dphpo_bench.data.datasets import Dataset
     from dphpo_bench.data.encoding import Columns
-    from dphpo_bench.data.source import DataSource
-    from dphpo_bench.data.weights import Weights
+    from dphpo_bench.data.source import DataSource, Weights
     from dphpo_bench.training.augmentation import Augmentation
     from dphpo_bench.training.losses import Objective, PerRecord
 
@@ -223,8 +222,8 @@ class TaskFacts:
             return stated
         stated = stated if self.states_a_space else {}
         # A rate for AdamW says nothing of SGD's, nor the reverse.
-        alike = space.optimizer is None or (space.optimizer == "SGD") == (self.optimizer == "SGD")
-        rate = self.learning_rate if alike else search.NAIVE_RATE
+        is_same_kind = space.optimizer is None or (space.optimizer == "SGD") == (self.optimizer == "SGD")
+        rate = self.learning_rate if is_same_kind else search.NAIVE_RATE
         schedule = self.n_records, self.batch_size, self.epochs, rate
         if space.extent == "joint":
             return space.of(search.joint(*schedule, stated=stated))

@@ -1,4 +1,4 @@
-"""Accountants of other libraries, told what a training releases beside its gradients."""
+"""Pass what a training releases beside its gradients to an accountant of another library."""
 
 import math
 from typing import Any
@@ -21,7 +21,7 @@ class CallersAccountant:
         accountant: with `step(noise_multiplier=, sample_rate=)`, or with `compose(event)`; None: there is none.
 
     Raises:
-        InvalidValueError: if it is neither, or can only take releases that are all alike.
+        InvalidValueError: if it is neither, or can only take equal releases.
     """
 
     def __init__(self, accountant: Any) -> None:

@@ -346,13 +346,13 @@ class Price(Displayed):
             rows += [
                 ("left out", f"{counted(self.runs - 1, 'other run')}, whose scores chose the winner, too"),
                 ("spent", f"ε = {fixed} if number, noise, rate and steps of the runs were fixed in advance"),
-                ("", f"ε = {later} if any was chosen after looking, and this total had been planned.{decided}"),
+                ("", f"ε = {later} if earlier results chose any of these, and this total had been planned.{decided}"),
                 ("scores", self._scores()),
                 *self._instead(),
             ]
         selection = f", {self.selection.accountant} (private selection)" if self.selection else ""
         rows += [
-            ("accountants", f"{self.accountant} (all runs), rdp (chosen after looking){selection}"),
+            ("accountants", f"{self.accountant} (all runs), rdp (chosen by results){selection}"),
             ("assumed", "All runs read the same records, in Poisson batches where a rate is below 1. Neighbours differ "
              "by one record, added or removed."),
         ]  # fmt: skip

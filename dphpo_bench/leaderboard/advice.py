@@ -1,20 +1,160 @@
 """Advice: the method to take for so many records, a kind of model, ε and compute, from the rows of a board's CSV.
 
-The rule in words, and how often it was right about tasks that it had not seen: docs/guide.md.
+The rule in words, and how often it was right about tasks that it had not seen: docs/guide.md. The guide is the advice
+for a grid of questions, as the README and the page of a board show it.
 """
 
+import csv
+import io
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
+from itertools import groupby
+from os.path import relpath
+from pathlib import Path
 from statistics import median
 
-from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.leaderboard.means import Rate
-from dphpo_bench.leaderboard.measured import KINDS, Measured
 from dphpo_bench.records.estimates import CONFIDENCE, Estimate
 from dphpo_bench.records.measure import ACCURACY, Measure
+
+TABLE = "leaderboard.csv"
+SHIPPED = "advice.csv"
+"""The columns and rows of the project's own board that advice needs: what an installed package has of it."""
+
+KINDS = ("linear", "network", "fine-tuned")
+"""Kinds of models; `TaskModel.model_kind` tells which models of the tasks are of which."""
+
+SAME_RECORDS = {"adult_few": "adult", "digits_eight": "digits"}
+"""Tasks on the records of another task: together they are one task to advice, or sizes of one data set were many."""
+
+COLUMNS = (
+    *("task", "model", "model_kind", "n_records", "metric", "epsilon_target", "label", "seeds", "failed"),
+    *("collapsed", "gap_to_oracle", "untuned_runs"),
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A method's row in a table of the board.
+
+    Attributes:
+        kind: of the model, in `KINDS`.
+        records: number of training records N.
+        epsilon: the budget of tuning and training together.
+        runs: number of seeds, those that failed included.
+        collapsed: how many of these ended far below the median of the method's runs; those that failed count, too.
+        distance: points behind the oracle, the mean over the seeds; below zero ahead of it. Of a metric that is no
+            share, a hundredth of its unit.
+        cost: examples processed, relative to untuned training in that table; ∞ where that is not known.
+    """
+
+    task: str
+    model: str
+    kind: str
+    records: int
+    epsilon: float
+    metric: str
+    label: str
+    runs: int
+    collapsed: int
+    distance: float
+    cost: float
+
+    @property
+    def data(self) -> str:
+        """The name of the task whose records these are."""
+        return SAME_RECORDS.get(self.task, self.task)
+
+    @property
+    def table(self) -> tuple[str, str, int, float, str]:
+        return self.task, self.model, self.records, self.epsilon, self.metric
+
+
+def measured_rows(table: str, name: str = TABLE) -> list[Measured]:
+    """Return the rows of a board's CSV that advice may name: of private methods with a distance to the oracle.
+
+    Raises:
+        DataError: a column is missing, or a value is not what it should be.
+    """
+    lines = csv.DictReader(io.StringIO(table))
+    missing = [column for column in COLUMNS if column not in (lines.fieldnames or ())]
+    if missing:
+        raise DataError(
+            f"{name} has no column {', '.join(missing)}. Build the board again: dphpo-bench leaderboard build."
+        )
+    try:
+        return [_measured(line) for line in _needed(lines)]
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{name} is not the table of a board: {shown(error, 200)}.") from None
+
+
+def shipped_table(table: str) -> str:
+    """Return of a board's CSV what comes with the package."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(_needed(csv.DictReader(io.StringIO(table))))
+    return text.getvalue()
+
+
+def shipped_file(folder: Path) -> str | None:
+    """Return the place of the package's table from a board's folder, if the board is that of this source tree."""
+    package = Path(__file__).parent
+    root = package.parents[1]
+    return relpath(package / SHIPPED, folder) if folder.resolve() == root / "leaderboard" else None
+
+
+def read_board(board: Path | None) -> tuple[list[Measured], str]:
+    """Return the rows of a board, and where they are from: a folder or its CSV.
+
+    By default the board is in the folder `leaderboard` if there is one, else the package's own.
+    """
+    path = board or Path("leaderboard")
+    if path.is_dir():
+        path = path / TABLE
+    if board is None and not path.is_file():
+        shipped = files("dphpo_bench.leaderboard") / SHIPPED
+        return measured_rows(shipped.read_text(encoding="utf-8"), SHIPPED), "the board that this package came with"
+    try:
+        return measured_rows(path.read_text(encoding="utf-8"), str(path)), str(path)
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not the table of a board: it is not UTF-8.") from None
+    except OSError as error:
+        raise InvalidValueError(
+            f"Cannot read {path}: {error.strerror}. Name the folder of a board that was built with --board."
+        ) from None
+
+
+def _needed(lines: "csv.DictReader[str]") -> Iterator[Mapping[str, str]]:
+    for line in lines:
+        private = line.get("end_to_end_private", "True") == "True" and line.get("reference", "False") == "False"
+        if private and line["gap_to_oracle"] and line["model_kind"] and line["n_records"]:
+            yield line
+
+
+def _measured(line: Mapping[str, str]) -> Measured:
+    row = Measured(
+        line["task"],
+        line["model"],
+        line["model_kind"],
+        int(line["n_records"]),
+        float(line["epsilon_target"]),
+        line["metric"],
+        line["label"],
+        int(line["seeds"]) + int(line["failed"]),
+        int(line["collapsed"] or 0),
+        100 * float(line["gap_to_oracle"]),
+        float(line["untuned_runs"] or math.inf),
+    )
+    if row.records < 1 or not 0 < row.epsilon < math.inf or not 0 <= row.collapsed <= row.runs:
+        raise ValueError(f"{row.records} records, ε = {row.epsilon}, {row.collapsed} of {row.runs} runs")
+    return row
+
 
 FACTOR_IN_RECORDS, FACTOR_IN_EPSILON = 10.0, 3.0
 """A row counts half as much with each such factor between its N or ε and those of the question."""
@@ -282,3 +422,155 @@ def _unaffordable(options: Sequence[Option], question: Question) -> str:
         f"no method that is measured on enough tasks costs {question.compute:g} untuned runs or less. "
         f"The cheapest costs {cheapest:g}."
     )
+
+
+NO_INTERVAL = "no interval: a single task"
+
+RECORDS = (2_000, 50_000)
+"""Numbers of records in the guide's questions, if the board has measured near each; else it asks about its own."""
+
+MAX_LINES = 15
+"""Rows of the guide in the README; it says how many more there are."""
+
+COMPUTE = (1, 3, 10)
+
+MODELS = {"linear": "a linear model", "network": "a network from scratch", "fine-tuned": "a network to fine-tune"}
+
+
+def number(value: float) -> str:
+    """Return points with one decimal, without a sign on zero."""
+    text = f"{value:.1f}"
+    return "0.0" if text == "-0.0" else text.replace("-", "−")
+
+
+def lead(behind: float) -> str:
+    """Return points behind as a distance to the oracle, as everywhere on the board: above zero is ahead."""
+    text = f"{-behind:+.1f}"
+    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
+
+
+def distance_text(option: Option) -> str:
+    mean = option.distance.mean
+    return f"{number(abs(mean))} points {'ahead' if round(mean, 1) < 0 else 'behind'}"
+
+
+def interval_text(option: Option) -> str:
+    """Return the interval of the distance to the oracle, or why there is none."""
+    distance = option.distance
+    if distance.low is None or distance.high is None:
+        return NO_INTERVAL
+    return f"[{lead(distance.high)}, {lead(distance.low)}]"
+
+
+def rate_text(rate: Rate) -> str:
+    if not rate.runs:
+        return "no run near this ε"
+    return f"{rate.count} of {rate.runs} ({100 * rate.low:.1f} to {100 * rate.high:.1f} %)"
+
+
+def sentence(option: Option) -> str:
+    """Return the advice in a sentence."""
+    distance = distance_text(option).replace("ahead", "ahead of")
+    interval = NO_INTERVAL if option.distance.low is None else f"{interval_text(option)} on another task"
+    return (
+        f"Take {option.label}: {distance} the oracle, {interval}; "
+        f"collapsed runs {rate_text(option.collapses)}; {cost_text(option)}."
+    )
+
+
+def cost_text(option: Option) -> str:
+    if math.isinf(option.price):
+        return "cost not known"
+    most = "" if round(option.most, 1) == option.price else f", up to {option.most:.1f}"
+    runs = "untuned run" if option.price == 1 else "untuned runs"
+    return f"{option.price:g} {runs}{most}"
+
+
+def grid(rows: Iterable[Measured]) -> tuple[Advice, ...]:
+    """Return the advice for each kind of model, some numbers of records, and each ε measured with that kind.
+
+    The compute is not limited: `Advice.front` has what to take with less. Empty without rows.
+    """
+    measured = [row for row in rows if Measure(row.metric).share]
+    epsilons = {kind: sorted({row.epsilon for row in measured if row.kind == kind}) for kind in KINDS}
+
+    def answers(sizes: Iterable[int]) -> tuple[Advice, ...]:
+        return tuple(
+            advise(measured, Question(records, kind, epsilon))
+            for kind in KINDS
+            for records in sizes
+            for epsilon in epsilons[kind]
+        )
+
+    usual, sizes = answers(RECORDS), [row.records for row in measured]
+    near = {advice.question.records for advice in usual if advice.choice}
+    return usual if near.issuperset(RECORDS) else answers(sorted({min(sizes), max(sizes)}) if sizes else ())
+
+
+@dataclass(frozen=True)
+class GuideLine:
+    """The same method for several ε, with one kind of model and one number of records."""
+
+    model: str
+    records: int
+    advice: tuple[Advice, ...]
+
+    @property
+    def epsilons(self) -> str:
+        first, last = (self.advice[at].question.epsilon for at in (0, -1))
+        return f"{first:g}" if first == last else f"{first:g} to {last:g}"
+
+    @property
+    def choices(self) -> list[Option]:
+        return [advice.choice for advice in self.advice if advice.choice]
+
+    @property
+    def method(self) -> str:
+        return self.choices[0].label if self.choices else ""
+
+    @property
+    def why(self) -> str:
+        return self.advice[0].reason
+
+    @property
+    def distances(self) -> str:
+        """The distances to the oracle at the ε, in points."""
+        return " / ".join(lead(option.distance.mean) for option in self.choices)
+
+    @property
+    def interval(self) -> str:
+        """The intervals together, from the lowest end to the highest."""
+        lows = [option.distance.low for option in self.choices if option.distance.low is not None]
+        highs = [option.distance.high for option in self.choices if option.distance.high is not None]
+        return f"[{lead(max(highs))}, {lead(min(lows))}]" if lows and highs else NO_INTERVAL
+
+    @property
+    def collapses(self) -> str:
+        """The collapses where they are most frequent."""
+        return rate_text(max((option.collapses for option in self.choices), key=lambda rate: (rate.high, rate.count)))
+
+    @property
+    def cost(self) -> str:
+        return cost_text(max(self.choices, key=lambda option: option.cost))
+
+
+def guide_lines(advice: Iterable[Advice]) -> list[GuideLine]:
+    """Return a line for each method of neighbouring ε; what is not known has a line, too."""
+    return [
+        GuideLine(model, records, tuple(group))
+        for (model, records, _), group in groupby(
+            advice, lambda each: (each.question.model, each.question.records, each.choice and each.choice.label)
+        )
+    ]
+
+
+def selects(advice: Iterable[Advice]) -> list[tuple[str, str, list[tuple[str, str]]]]:
+    """Return name, label and options, each a value and a text, of what the page's form asks."""
+    questions = [each.question for each in advice]
+    epsilons = sorted({question.epsilon for question in questions})
+    return [
+        ("model", "Model", [(name, MODELS[name]) for name in dict.fromkeys(each.model for each in questions)]),
+        ("records", "Records", [(str(count), f"{count:,}") for count in sorted({each.records for each in questions})]),
+        ("epsilon", "ε", [(f"{epsilon:g}", f"{epsilon:g}") for epsilon in epsilons]),
+        ("compute", "Compute, untuned runs", [("Infinity", "any"), *((str(runs), str(runs)) for runs in COMPUTE)]),
+    ]

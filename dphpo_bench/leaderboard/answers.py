@@ -1,18 +1,270 @@
-"""Answers: which method, at my ε, for my kind of task? Distances to the oracle for each kind, setting and ε."""
+"""Answers: which method, at my ε, for my kind of task, and who beats whom.
+
+Subjects are groups of tables that questions are about. Claims compare all pairs of entries on the same tables, with one
+family-wise error rate. Answers are distances to the oracle for each subject and ε.
+"""
 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import combinations
 from statistics import fmean
 
-from dphpo_bench.leaderboard.claims import FAMILY_ERROR, Claims
-from dphpo_bench.leaderboard.contestants import Contest, Entry, median
-from dphpo_bench.leaderboard.means import POINT, Mean, over_tasks
-from dphpo_bench.leaderboard.subjects import Subject
-from dphpo_bench.leaderboard.values import BEHIND, EQUIVALENT, UNCERTAIN, Contestant
+from dphpo_bench.leaderboard.entries import FEW_SEEDS, Contest, Member, median
+from dphpo_bench.leaderboard.means import POINT, Mean, Rate, Sample, holm, means_of, over_tasks, rate_of
+from dphpo_bench.leaderboard.standard import Standard
+from dphpo_bench.leaderboard.values import BEHIND, EQUIVALENT, UNCERTAIN, Entry
 from dphpo_bench.records.estimates import Estimate
-from dphpo_bench.records.measure import Measure
+from dphpo_bench.records.measure import SEVERAL, Measure
+
+ALL_KINDS = "all tasks"
+TESTS = "test tasks"
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """Tables of one measure, each of one task at one ε."""
+
+    name: str
+    measure: Measure
+    contests: tuple[Contest, ...]
+    _means: dict[tuple[Entry, Entry | None, str], dict[float | None, Mean]] = field(default_factory=dict)
+
+    @property
+    def several(self) -> bool:
+        return len({contest.task_model for contest in self.contests}) > 1
+
+    def at(self, target: float | None) -> list[Contest]:
+        return [contest for contest in self.contests if target in (None, contest.target)]
+
+    @cached_property
+    def targets(self) -> list[float]:
+        return sorted({contest.target for contest in self.contests})
+
+    def on(self, titles: frozenset[str]) -> "Subject":
+        """Return the part of these task–model pairs."""
+        return Subject(self.name, self.measure, tuple(each for each in self.contests if each.title in titles))
+
+    def mean(
+        self, who: Entry, other: Entry | None = None, target: float | None = None, column: str = "score"
+    ) -> Mean | None:
+        """Return the mean of an entry over the tables at one ε, less that of another; by the board's one test.
+
+        Args:
+            who: the entry.
+            other: who to subtract; None: nobody.
+            target: the ε; None for all tables.
+            column: as `Entry.by_seed` knows it.
+
+        Returns:
+            None if either is not in all of the tables.
+        """
+        key = who, other, column
+        if key not in self._means:
+            self._means[key] = self._means_of(who, other, column)
+        return self._means[key].get(target)
+
+    def _means_of(self, who: Entry, other: Entry | None, column: str) -> dict[float | None, Mean]:
+        """Return the means at each ε where all tables have both, and over all tables if that is everywhere."""
+        sides = [
+            {target: self._samples(side, target, column) for target in self.targets} for side in (who, other) if side
+        ]
+        common = [target for target in self.targets if all(side[target] for side in sides)]
+        if not common:
+            return {}
+        means = means_of(*({target: side[target] for target in common} for side in sides))
+        if len(common) < len(self.targets):
+            del means[None]
+        return means
+
+    def _samples(self, who: Entry, target: float, column: str) -> list[Sample]:
+        """Return the samples in each of the tables; none if it lacks in one."""
+        members = [contest.by_entry.get(who) for contest in self.at(target)]
+        samples = [member.sample(column) for member in members if member]
+        known = [sample for sample in samples if sample]
+        return known if len(known) == len(members) else []
+
+    def lead(
+        self, who: Entry | None, other: Entry | None, target: float | None = None, column: str = "score"
+    ) -> Estimate | None:
+        """Return by how much the first is ahead, if both are known and different."""
+        if who is None or other is None or who == other:
+            return None
+        mean = self.mean(who, other, target, column)
+        return self.bounded(mean.estimate) if mean else None
+
+    def bounded(self, difference: Estimate) -> Estimate:
+        """Return a difference with an interval that differences of this measure can have."""
+        return difference.inside(-1.0, 1.0) if self.measure.share else difference
+
+    def collapses(self, who: Entry) -> Rate:
+        """Return how many of the entry's runs in the tables collapsed, at all ε."""
+        members = (contest.by_entry.get(who) for contest in self.contests)
+        return rate_of([sample for member in members if member and (sample := member.sample())])
+
+
+def task_models_of(contests: Sequence[Contest]) -> tuple[Subject, ...]:
+    titles = dict.fromkeys(contest.title for contest in contests)
+    single = ([contest for contest in contests if contest.title == title] for title in titles)
+    return tuple(Subject(chosen[0].title, chosen[0].task_model.measure, tuple(chosen)) for chosen in single)
+
+
+def groups_of(counted: Sequence[Contest]) -> tuple[Subject, ...]:
+    """Return all counted tables, the tests among them, then each kind; metrics that are no shares stand apart."""
+    kinds = sorted({kind for contest in counted for kind in contest.task_model.kinds})
+    tests = [contest for contest in counted if not contest.task_model.development]
+    groups = [(ALL_KINDS, [*counted]), (TESTS, tests)]
+    groups += [(kind, [contest for contest in counted if kind in contest.task_model.kinds]) for kind in kinds]
+    several: dict[tuple[int, ...], Subject] = {}
+    for name, chosen in groups:
+        for subject in _averaged(name, chosen):
+            if subject.several:
+                several.setdefault(tuple(map(id, subject.contests)), subject)
+    return (*several.values(),)
+
+
+def _averaged(name: str, contests: Sequence[Contest]) -> Iterator[Subject]:
+    measures = sorted({contest.task_model.measure for contest in contests})
+    shares = [measure for measure in measures if measure.share and measure.higher_is_better]
+    groups = [shares, *([measure] for measure in measures if measure not in shares)]
+    for group in filter(None, groups):
+        measure = group[0] if len(group) == 1 else SEVERAL
+        together = tuple(contest for contest in contests if contest.task_model.measure in group)
+        by = f" by {measure.title if len(group) == 1 else 'metrics in points'}"
+        yield Subject(name if len(group) == len(measures) else f"{name}{by}", measure, together)
+
+
+FAMILY_ERROR = 0.05
+"""The family-wise error rate of all claims of a board, as far as Student's t-test holds."""
+
+MOST = 3 / 4
+"""The share of a subject's tasks that two entries must both be in to be compared."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two entries on the same tables, with the adjusted p-value."""
+
+    better: Entry
+    worse: Entry
+    lead: Mean
+    p_value: float
+    ahead: int
+    tables: int
+
+    @property
+    def significant(self) -> bool:
+        return self.p_value <= FAMILY_ERROR
+
+
+@dataclass(frozen=True)
+class Claims:
+    """All pairs of entries on some tables at one ε.
+
+    Attributes:
+        order: the entries that are in all of the tables, the best mean first.
+        others: those that are compared on most of them, by label.
+        pairs: each two, on the tables that both are in, if these are most.
+    """
+
+    subject: str
+    epsilon: float
+    measure: Measure
+    tasks: int
+    order: tuple[Entry, ...]
+    others: tuple[Entry, ...]
+    pairs: tuple[Pair, ...]
+
+    @property
+    def title(self) -> str:
+        return f"{self.subject}, ε = {self.epsilon:g}"
+
+    @property
+    def significant(self) -> tuple[Pair, ...]:
+        return tuple(pair for pair in self.pairs if pair.significant)
+
+    @property
+    def complete(self) -> tuple[Pair, ...]:
+        return tuple(pair for pair in self.pairs if pair.better in self.order and pair.worse in self.order)
+
+    def beaten(self, who: Entry) -> list[Pair]:
+        return [pair for pair in self.significant if pair.better == who]
+
+
+def claims_of(subjects: Sequence[Subject], counted: Sequence[Contest], standard: Standard) -> tuple[Claims, ...]:
+    """Return the claims about the subjects of several task–model pairs; without any, about each pair that counts.
+
+    They are about entries that are in all tables of a subject, at every ε, with at least three seeds, but for tasks
+    from which the standard excuses them. Two are compared on the tasks that both are in, if these are three quarters.
+    Half of the error is for the claims about all tasks, half for those about kinds of task, if there are both.
+    """
+    several = [subject for subject in subjects if subject.several]
+    titles = {contest.title for contest in counted}
+    chosen = several or [subject for subject in subjects if subject.name in titles]
+    untested = [claims for subject in chosen for claims in _compared(subject, standard) if claims.pairs]
+    levels = [claims.subject.startswith(ALL_KINDS) for claims in untested]
+    sizes: Counter[bool] = Counter()
+    for claims, level in zip(untested, levels, strict=True):
+        sizes[level] += len(claims.pairs)
+    shares = [1 / sizes[level] / len(sizes) for level in levels]
+    weights = [share for claims, share in zip(untested, shares, strict=True) for _ in claims.pairs]
+    adjusted = holm([pair.lead.p_value for claims in untested for pair in claims.pairs], weights)
+    p_values = iter(adjusted)
+    return tuple(
+        replace(claims, pairs=tuple(replace(pair, p_value=next(p_values)) for pair in claims.pairs))
+        for claims in untested
+    )
+
+
+def _compared(subject: Subject, standard: Standard) -> Iterator[Claims]:
+    tasks = frozenset(contest.title for contest in subject.contests)
+    known = dict.fromkeys(who for contest in subject.contests for who in contest.by_entry)
+    lacking = {
+        who: [
+            contest
+            for contest in subject.contests
+            if who.reference or not contest.compares(who) or len(contest.by_entry[who].runs) < FEW_SEEDS
+        ]
+        for who in known
+    }
+    inside = {
+        who: tasks - {contest.title for contest in lacking[who]}
+        for who in known
+        if all(
+            (who.method, contest.task_model.task, contest.task_model.model) in standard.excused
+            for contest in lacking[who]
+        )
+    }
+    compared = [
+        (first, second, subject if shared == tasks else subject.on(shared))
+        for first, second in combinations(inside, 2)
+        if len(shared := inside[first] & inside[second]) >= MOST * len(tasks)
+    ]
+    complete = [who for who in inside if inside[who] == tasks]
+    partial = {who for first, second, _ in compared for who in (first, second)} - {*complete}
+    for target in subject.targets:
+        contests = subject.at(target)
+        means = {who: mean for who in complete if (mean := subject.mean(who, None, target))}
+        pairs = []
+        for first, second, part in compared:
+            tables = [contest.by_entry for contest in part.at(target)]
+            lead = part.mean(first, second, target) if len(tables) >= MOST * len(contests) else None
+            if lead and lead.error is not None:
+                better, worse, lead = (second, first, -lead) if lead.value < 0 else (first, second, lead)
+                ahead = sum(table[better].mean > table[worse].mean for table in tables)
+                pairs.append(Pair(better, worse, lead, lead.p_value, ahead, len(tables)))
+        yield Claims(
+            subject=subject.name,
+            epsilon=target,
+            measure=subject.measure,
+            tasks=len(contests),
+            order=tuple(sorted(means, key=lambda who: (-round(means[who].value, 9), who.label))),
+            others=tuple(sorted(partial, key=lambda who: who.label)),
+            pairs=tuple(pairs),
+        )
+
 
 UNTUNED = "untuned auto_clipping"
 
@@ -27,23 +279,23 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A contestant's line in an answer.
+    """An entry's line in an answer.
 
     Attributes:
         parts: what `lead` is over, the best first: seeds if it is about a single table, else tables.
         over_tasks: the same lead with an interval about other tasks like these; None for fewer than two tasks.
         untuned: 1 if it is significantly better than untuned `auto_clipping`, −1 if worse, else 0.
-        standing: "equivalent" to the first, within a point; else "behind" if significantly; else "uncertain".
+        verdict: "equivalent" to the first, within a point; else "behind" if significantly; else "uncertain".
         calibration: by how much its cross entropy is better, hence smaller, than the anchor's.
         cost: examples processed, relative to untuned `auto_clipping`; median over the tables.
     """
 
-    contestant: Contestant
+    entry: Entry
     lead: Estimate
     parts: tuple[Part, ...]
     over_tasks: Estimate | None
     untuned: int
-    standing: str
+    verdict: str
     cross_entropy: Estimate | None
     calibration: Estimate | None
     cost: float | None
@@ -52,9 +304,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Absent:
-    """A contestant in some of an answer's tables: its lead over the anchor there, and that of the answer's first."""
+    """An entry in some of an answer's tables: its lead over the anchor there, and that of the answer's first."""
 
-    contestant: Contestant
+    entry: Entry
     tables: int
     lead: Estimate | None
     first: Estimate | None
@@ -73,7 +325,7 @@ class Answer:
     epsilon: float | None
     measure: Measure
     anchor: str
-    settings: tuple[str, ...]
+    task_models: tuple[str, ...]
     tables: int
     places: tuple[Place, ...]
     references: tuple[Place, ...]
@@ -93,7 +345,7 @@ class Answer:
 
 
 def answers_of(subjects: Sequence[Subject], claims: Sequence[Claims]) -> tuple[Answer, ...]:
-    """Return the answers of the subjects at each ε and over all; who is told apart is as in the claims."""
+    """Return the answers of the subjects at each ε and over all; who is significant is as in the claims."""
     tested = {(each.subject, each.epsilon): each for each in claims}
     answers = []
     for subject in subjects:
@@ -107,17 +359,17 @@ def answers_of(subjects: Sequence[Subject], claims: Sequence[Claims]) -> tuple[A
 
 @dataclass(frozen=True)
 class _Test:
-    """The board's test of two contestants: adjusted by Holm as in the claims, else for each comparison with the first.
+    """The board's test of two entries: adjusted by Holm as in the claims, else for each comparison with the first.
 
     Comparisons with the first are as many as there are others, so that with 95 % confidence the best one is not behind.
     """
 
     subject: Subject
     target: float | None
-    p_values: Mapping[frozenset[Contestant], float]
+    p_values: Mapping[frozenset[Entry], float]
     others: int
 
-    def sign(self, who: Contestant, other: Contestant) -> int:
+    def sign(self, who: Entry, other: Entry) -> int:
         """Return 1 if the first is significantly better, −1 if worse, else 0."""
         mean = self.subject.mean(who, other, self.target) if who != other else None
         if mean is None:
@@ -125,7 +377,7 @@ class _Test:
         p_value = self.p_values.get(frozenset((who, other)), self.others * mean.p_value)
         return 0 if p_value > FAMILY_ERROR else 1 if mean.value > 0 else -1
 
-    def standing(self, who: Contestant, first: Contestant) -> str:
+    def verdict(self, who: Entry, first: Entry) -> str:
         if who == first:
             return EQUIVALENT
         behind = self.subject.lead(first, who, self.target)
@@ -135,7 +387,7 @@ class _Test:
                 return EQUIVALENT
         return BEHIND if self.sign(first, who) == 1 else UNCERTAIN
 
-    def _margin(self, first: Contestant) -> float:
+    def _margin(self, first: Entry) -> float:
         """Return a point; of a metric that has no points, as much of the first's mean."""
         measure, mean = self.subject.measure, self.subject.mean(first, None, self.target)
         return POINT if measure.share or measure.logarithmic else POINT * abs(mean.value if mean else 0.0)
@@ -146,10 +398,10 @@ def _answer(subject: Subject, target: float | None, claims: Claims | None) -> An
     oracles = [contest.oracle for contest in contests if contest.oracle]
     untuned = [contest.untuned for contest in contests if contest.untuned]
     anchor, anchors = ("the oracle", oracles) if len(oracles) == len(contests) else (UNTUNED, untuned)
-    inside = Counter(entry.contestant for contest in contests for entry in contest.entries if not entry.lacks)
-    leads: list[tuple[Contestant, Estimate]] = []
+    inside = Counter(member.entry for contest in contests for member in contest.members if not member.lacks)
+    leads: list[tuple[Entry, Estimate]] = []
     if len(anchors) == len(contests):
-        measured = anchors[0].contestant
+        measured = anchors[0].entry
         everywhere = (who for who, tables in inside.items() if tables == len(contests))
         leads = [(who, lead) for who in everywhere if (lead := subject.lead(who, measured, target))]
     # Who has no interval, for want of a second seed, is not put first.
@@ -163,16 +415,16 @@ def _answer(subject: Subject, target: float | None, claims: Claims | None) -> An
         epsilon=target,
         measure=subject.measure,
         anchor=anchor,
-        settings=tuple(dict.fromkeys(contest.title for contest in contests)),
+        task_models=tuple(dict.fromkeys(contest.title for contest in contests)),
         tables=len(contests),
-        places=tuple(place for place in places if not place.contestant.reference),
-        references=tuple(place for place in places if place.contestant.reference),
-        absent=tuple(_absent(subject, contests, anchors[0].contestant, inside, ranked[0])) if ranked else (),
+        places=tuple(place for place in places if not place.entry.reference),
+        references=tuple(place for place in places if place.entry.reference),
+        absent=tuple(_absent(subject, contests, anchors[0].entry, inside, ranked[0])) if ranked else (),
     )
 
 
 def _absent(
-    subject: Subject, contests: Sequence[Contest], anchor: Contestant, inside: Counter[Contestant], first: Contestant
+    subject: Subject, contests: Sequence[Contest], anchor: Entry, inside: Counter[Entry], first: Entry
 ) -> Iterator[Absent]:
     for who, tables in sorted(inside.items(), key=lambda item: (-item[1], item[0].label)):
         if tables < len(contests) and not who.reference:
@@ -181,33 +433,33 @@ def _absent(
 
 
 def _place(
-    who: Contestant,
+    who: Entry,
     lead: Estimate,
     test: _Test,
     contests: Sequence[Contest],
-    anchors: Sequence[Entry],
-    first: Contestant,
+    anchors: Sequence[Member],
+    first: Entry,
 ) -> Place:
     subject, target = test.subject, test.target
-    entries = [contest.by_contestant[who] for contest in contests]
+    members = [contest.by_entry[who] for contest in contests]
     untuned = [contest.untuned for contest in contests if contest.untuned]
     costs = [
-        entry.examples / contest.untuned.examples
-        for entry, contest in zip(entries, contests, strict=True)
-        if contest.untuned and contest.untuned.examples and entry.examples
+        member.examples / contest.untuned.examples
+        for member, contest in zip(members, contests, strict=True)
+        if contest.untuned and contest.untuned.examples and member.examples
     ]
     cross_entropy = subject.mean(who, None, target, "cross_entropy")
     return Place(
-        contestant=who,
+        entry=who,
         lead=lead,
-        parts=tuple(sorted(_parts(contests, entries, anchors), key=lambda part: (-round(part.value, 9), part.name))),
-        over_tasks=_over_tasks(subject, contests, entries, anchors),
-        untuned=test.sign(who, untuned[0].contestant) if len(untuned) == len(contests) else 0,
-        standing=test.standing(who, first),
+        parts=tuple(sorted(_parts(contests, members, anchors), key=lambda part: (-round(part.value, 9), part.name))),
+        over_tasks=_over_tasks(subject, contests, members, anchors),
+        untuned=test.sign(who, untuned[0].entry) if len(untuned) == len(contests) else 0,
+        verdict=test.verdict(who, first),
         cross_entropy=cross_entropy.estimate.inside(0.0, math.inf) if cross_entropy else None,
-        calibration=_negative(subject.mean(who, anchors[0].contestant, target, "cross_entropy")),
+        calibration=_negative(subject.mean(who, anchors[0].entry, target, "cross_entropy")),
         cost=median(costs),
-        tuning_share=median(share for entry in entries for share in entry.finished["tuning_share"]) or 0.0,
+        tuning_share=median(share for member in members for share in member.finished["tuning_share"]) or 0.0,
     )
 
 
@@ -216,29 +468,29 @@ def _negative(mean: Mean | None) -> Estimate | None:
 
 
 def _over_tasks(
-    subject: Subject, contests: Sequence[Contest], entries: Sequence[Entry], anchors: Sequence[Entry]
+    subject: Subject, contests: Sequence[Contest], members: Sequence[Member], anchors: Sequence[Member]
 ) -> Estimate | None:
-    by_setting: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    for contest, entry, anchor in zip(contests, entries, anchors, strict=True):
-        by_setting[contest.setting.task, contest.title].append(_lead(entry, anchor))
+    by_task_model: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    for contest, member, anchor in zip(contests, members, anchors, strict=True):
+        by_task_model[contest.task_model.task, contest.title].append(_lead(member, anchor))
     by_task: defaultdict[str, list[float]] = defaultdict(list)
-    for (task, _), leads in by_setting.items():
+    for (task, _), leads in by_task_model.items():
         by_task[task].append(fmean(leads))
     return subject.bounded(over_tasks(by_task)) if len(by_task) > 1 else None
 
 
-def _lead(entry: Entry, anchor: Entry) -> float:
-    return fmean(entry.by_seed().values()) - fmean(anchor.by_seed().values())
+def _lead(member: Member, anchor: Member) -> float:
+    return fmean(member.by_seed().values()) - fmean(anchor.by_seed().values())
 
 
-def _parts(contests: Sequence[Contest], entries: Sequence[Entry], anchors: Sequence[Entry]) -> Iterator[Part]:
+def _parts(contests: Sequence[Contest], members: Sequence[Member], anchors: Sequence[Member]) -> Iterator[Part]:
     if len(contests) == 1:
         oracle = fmean(anchors[0].by_seed().values())
-        yield from (Part(f"seed {seed}", score - oracle) for seed, score in sorted(entries[0].by_seed().items()))
+        yield from (Part(f"seed {seed}", score - oracle) for seed, score in sorted(members[0].by_seed().items()))
         return
-    one_setting = len({contest.title for contest in contests}) == 1
+    one_task_model = len({contest.title for contest in contests}) == 1
     one_target = len({contest.target for contest in contests}) == 1
-    for contest, entry, anchor in zip(contests, entries, anchors, strict=True):
+    for contest, member, anchor in zip(contests, members, anchors, strict=True):
         at = f"ε = {contest.target:g}"
-        name = at if one_setting else contest.title if one_target else f"{contest.title}, {at}"
-        yield Part(name, _lead(entry, anchor))
+        name = at if one_task_model else contest.title if one_target else f"{contest.title}, {at}"
+        yield Part(name, _lead(member, anchor))

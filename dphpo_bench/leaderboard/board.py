@@ -7,10 +7,8 @@ strangers' texts: whoever writes Markdown or HTML escapes them.
 from dataclasses import dataclass
 
 from dphpo_bench.base.text import duration_text
-from dphpo_bench.leaderboard.answers import Answer
-from dphpo_bench.leaderboard.claims import Claims
-from dphpo_bench.leaderboard.overall import Overall
-from dphpo_bench.leaderboard.rows import Table
+from dphpo_bench.leaderboard.answers import Answer, Claims
+from dphpo_bench.leaderboard.tables import Overall, Table
 from dphpo_bench.leaderboard.values import Finding, Refused, common_measure
 from dphpo_bench.records.measure import Measure
 

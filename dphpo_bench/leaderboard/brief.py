@@ -1,4 +1,4 @@
-"""The board in brief: its answer by method and ε, and its settings, a line each."""
+"""The board in brief: its answer by method and ε, and its task–model pairs, a line each."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -9,19 +9,18 @@ from statistics import fmean
 from typing import Any
 
 from dphpo_bench.base.text import count
-from dphpo_bench.leaderboard.answers import Answer, Place
+from dphpo_bench.leaderboard.answers import TESTS, Answer, Place
 from dphpo_bench.leaderboard.board import Board
-from dphpo_bench.leaderboard.contestants import median
+from dphpo_bench.leaderboard.entries import median
 from dphpo_bench.leaderboard.links import about
-from dphpo_bench.leaderboard.rows import Row, Table
 from dphpo_bench.leaderboard.sentences import first_answers
-from dphpo_bench.leaderboard.subjects import TESTS
-from dphpo_bench.leaderboard.values import Contestant
+from dphpo_bench.leaderboard.tables import Row, Table
+from dphpo_bench.leaderboard.values import Entry
 from dphpo_bench.records.estimates import NOTHING, change_text, metric_text
 from dphpo_bench.records.measure import Measure
 
 MOST_LINES = 18
-"""The most methods, settings, or answers, that a short page lists; the others are counted."""
+"""The most methods, task–model pairs, or answers, that a short page lists; the others are counted."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Column:
 
     Attributes:
         explanation: for the legend; may be empty.
-        kind: of its cells: "number", "text", or "label", the name of a contestant.
+        kind: of its cells: "number", "text", or "label", the name of an entry.
     """
 
     header: str
@@ -41,7 +40,7 @@ class Column:
 
 @dataclass(frozen=True)
 class MethodLine:
-    """A contestant in the first answers.
+    """An entry in the first answers.
 
     Attributes:
         places: its place by ε.
@@ -50,7 +49,7 @@ class MethodLine:
         measure: of the answers.
     """
 
-    contestant: Contestant
+    entry: Entry
     places: Mapping[float, Place]
     rows: Sequence[tuple[Table, Row]]
     counted: Sequence[tuple[Table, Row]]
@@ -67,13 +66,13 @@ class MethodLine:
 
     @property
     def collapses_text(self) -> str:
-        """Collapses in all, then those in the setting with the highest rate, at all ε and with the further runs."""
+        """Collapses in all, then those on the pair with the highest rate, at all ε, with the further runs."""
         text = "{:,} of {:,}".format(*self.collapses)
-        rates = [(row.collapses, table.setting) for table, row in self.counted if row.collapses.count]
+        rates = [(row.collapses, table.task_model) for table, row in self.counted if row.collapses.count]
         if not rates:
             return text
-        most, setting = max(rates, key=lambda rate: (rate[0].mean, rate[0].runs))
-        return f"{text}; {most.count:,} of {most.runs:,} on {setting}"
+        most, task_model = max(rates, key=lambda rate: (rate[0].mean, rate[0].runs))
+        return f"{text}; {most.count:,} of {most.runs:,} on {task_model}"
 
     @property
     def worst(self) -> tuple[float, str] | None:
@@ -83,7 +82,7 @@ class MethodLine:
 
 
 def _worst_lead(table: Table, row: Row) -> float | None:
-    oracle = next((other.utility for other in table.everyone if other.contestant == table.oracle), None)
+    oracle = next((other.utility for other in table.everyone if other.entry == table.oracle), None)
     worst = 0.0 if row.failed and table.measure.share and table.measure.higher_is_better else row.worst
     return None if oracle is None or worst is None else table.measure.score(worst) - table.measure.score(oracle.mean)
 
@@ -99,28 +98,28 @@ def middle_answer(board: Board) -> Answer | None:
 
 
 def uneven(board: Board) -> bool:
-    """Return True if the single answers are about other settings at some ε than at others."""
-    return len({answer.settings for answer in single_answers(board)}) > 1
+    """Return True if the single answers are about other task–model pairs at some ε than at others."""
+    return len({answer.task_models for answer in single_answers(board)}) > 1
 
 
 def method_lines(board: Board) -> list[MethodLine]:
-    """Return a line for each contestant in any of the single answers: first those in most, then the best mean."""
+    """Return a line for each entry in any of the single answers: first those in most, then the best mean."""
     answers = {answer.epsilon or 0.0: answer for answer in single_answers(board)}
-    places: defaultdict[Contestant, dict[float, Place]] = defaultdict(dict)
-    rows: defaultdict[Contestant, list[tuple[Table, Row]]] = defaultdict(list)
-    counted: defaultdict[Contestant, list[tuple[Table, Row]]] = defaultdict(list)
+    places: defaultdict[Entry, dict[float, Place]] = defaultdict(dict)
+    rows: defaultdict[Entry, list[tuple[Table, Row]]] = defaultdict(list)
+    counted: defaultdict[Entry, list[tuple[Table, Row]]] = defaultdict(list)
     for epsilon, answer in answers.items():
         for place in answer.places:
-            places[place.contestant][epsilon] = place
+            places[place.entry][epsilon] = place
     for table in board.tables:
-        settings = answers[table.epsilon].settings if table.epsilon in answers else ()
+        task_models = answers[table.epsilon].task_models if table.epsilon in answers else ()
         for row in table.rows:
-            if table.setting in settings and table.epsilon in places.get(row.contestant, {}):
-                rows[row.contestant].append((table, row))
+            if table.task_model in task_models and table.epsilon in places.get(row.entry, {}):
+                rows[row.entry].append((table, row))
             if table.counted:
-                counted[row.contestant].append((table, row))
+                counted[row.entry].append((table, row))
     lines = [MethodLine(who, places[who], rows[who], counted[who], answers[min(places[who])].measure) for who in places]
-    return sorted(lines, key=lambda line: (-len(line.places), -round(_mean(line), 9), line.contestant.label))
+    return sorted(lines, key=lambda line: (-len(line.places), -round(_mean(line), 9), line.entry.label))
 
 
 def _mean(line: MethodLine) -> float:
@@ -131,7 +130,7 @@ def method_columns(board: Board) -> list[Column]:
     """Return the columns of the methods: the gap at each ε, the worst run, collapses, cost."""
     gaps = [Column(_at(answer, uneven(board)), "", partial(_gap, answer.epsilon)) for answer in single_answers(board)]
     return [
-        Column("method", "", lambda line: line.contestant.label, "label"),
+        Column("method", "", lambda line: line.entry.label, "label"),
         *gaps,
         Column(
             "worst run",
@@ -141,8 +140,8 @@ def method_columns(board: Board) -> list[Column]:
         Column(
             "collapses",
             "Runs in all tables that count, of other metrics, too, that end ten points or half a nat below the median "
-            "of the method's runs there, or at a smaller ε; then the setting in which most do, at all ε, with further "
-            "runs that were made to count them.",
+            "of the method's runs there, or at a smaller ε; then the pair on which most do, at all ε, with runs that "
+            "were made to count them.",
             lambda line: line.collapses_text,
         ),
         Column(
@@ -154,8 +153,8 @@ def method_columns(board: Board) -> list[Column]:
 
 
 def _at(answer: Answer, counted: bool) -> str:
-    settings = count(len(answer.settings), "setting")
-    return f"ε = {answer.epsilon:g} ({settings})" if counted else f"ε = {answer.epsilon:g}"
+    task_models = count(len(answer.task_models), "setting")
+    return f"ε = {answer.epsilon:g} ({task_models})" if counted else f"ε = {answer.epsilon:g}"
 
 
 def _gap(epsilon: float | None, line: MethodLine) -> str:
@@ -168,10 +167,10 @@ def _gap(epsilon: float | None, line: MethodLine) -> str:
 
 
 @dataclass(frozen=True)
-class SettingLine:
-    """A setting: `table` is that at the ε that is shown, `tables` are those at every ε."""
+class TaskModelLine:
+    """A task–model pair: `table` is that at the ε that is shown, `tables` are those at every ε."""
 
-    setting: str
+    task_model: str
     table: Table
     tables: tuple[Table, ...]
 
@@ -191,29 +190,29 @@ class SettingLine:
 
     @property
     def oracle(self) -> Row | None:
-        return next((row for row in self.table.everyone if row.contestant == self.table.oracle), None)
+        return next((row for row in self.table.everyone if row.entry == self.table.oracle), None)
 
 
-def setting_lines(board: Board) -> list[SettingLine]:
-    """Return a line for each setting, shown at the ε of the middle answer, if it has that; those that count first."""
+def task_model_lines(board: Board) -> list[TaskModelLine]:
+    """Return a line for each task–model pair, at the ε of the middle answer if it has that; those that count first."""
     answer = middle_answer(board)
     lines = []
-    for setting, group in groupby(board.tables, key=lambda table: table.setting):
+    for task_model, group in groupby(board.tables, key=lambda table: table.task_model):
         tables = tuple(group)
         at = [table for table in tables if answer and table.epsilon == answer.epsilon]
-        lines.append(SettingLine(setting, (at or tables[len(tables) // 2 :])[0], tables))
+        lines.append(TaskModelLine(task_model, (at or tables[len(tables) // 2 :])[0], tables))
     return sorted(lines, key=lambda line: not line.counted)
 
 
-def listed_settings(board: Board) -> list[SettingLine]:
-    """Return the lines of a short page's settings: those that count, or all if none does."""
-    lines = setting_lines(board)
+def listed_task_models(board: Board) -> list[TaskModelLine]:
+    """Return the lines of a short page's task–model pairs: those that count, or all if none does."""
+    lines = task_model_lines(board)
     return [line for line in lines if line.counted == lines[0].counted][:MOST_LINES]
 
 
-def setting_columns(board: Board) -> list[Column]:
-    """Return the columns of the settings, after their names."""
-    shown = {line.table.epsilon for line in listed_settings(board)}
+def task_model_columns(board: Board) -> list[Column]:
+    """Return the columns of the task–model pairs, after their names."""
+    shown = {line.table.epsilon for line in listed_task_models(board)}
     at = f" at ε = {shown.pop():g}" if len(shown) == 1 else ""
     return [
         Column(
@@ -226,8 +225,8 @@ def setting_columns(board: Board) -> list[Column]:
         Column("metric", "", lambda line: line.table.measure.header, "text"),
         Column("δ", "", lambda line: f"{line.table.delta:.2g}"),
         Column("ε", "", lambda line: ", ".join(f"{table.epsilon:g}" for table in line.tables)),
-        Column("seeds", "Runs of a contestant in a table, each with a seed of its own.", lambda line: line.seeds),
-        Column(f"best{at}", "", lambda line: line.best.contestant.label if line.best else NOTHING, "label"),
+        Column("seeds", "Runs of an entry in a table, each with a seed of its own.", lambda line: line.seeds),
+        Column(f"best{at}", "", lambda line: line.best.entry.label if line.best else NOTHING, "label"),
         Column("its mean", "", lambda line: _utility(line.best, line.table)),
         Column("oracle", "", lambda line: _utility(line.oracle, line.table)),
     ]
@@ -237,20 +236,20 @@ def _utility(row: Row | None, table: Table) -> str:
     return metric_text(row.utility if row else None, table.measure)
 
 
-def described(lines: Sequence[MethodLine], board: Board) -> list[tuple[Contestant, str]]:
+def described(lines: Sequence[MethodLine], board: Board) -> list[tuple[Entry, str]]:
     """Return the methods of these lines and their references, once each, with what this project says of them."""
-    references = [place.contestant for answer in single_answers(board) for place in answer.references]
+    references = [place.entry for answer in single_answers(board) for place in answer.references]
     oracles = [table.oracle for table in board.tables if table.oracle]
-    first: dict[str, Contestant] = {}
-    for who in (*(line.contestant for line in lines), *references, *oracles):
+    first: dict[str, Entry] = {}
+    for who in (*(line.entry for line in lines), *references, *oracles):
         first.setdefault(who.method, who)
     return [(who, known.summary if (known := about(who.method)) else "") for who in first.values()]
 
 
 def others(lines: Sequence[MethodLine], board: Board) -> list[str]:
-    """Return the labels of the contestants without a line, in order: they are in some of the tables alone."""
-    listed = {line.contestant for line in lines}
-    absent = {row.contestant for table in board.tables for row in table.rows} - listed
+    """Return the labels of the entries without a line, in order: they are in some of the tables alone."""
+    listed = {line.entry for line in lines}
+    absent = {row.entry for table in board.tables for row in table.rows} - listed
     return sorted(who.label for who in absent)
 
 
@@ -258,9 +257,7 @@ def first_on_tests(board: Board) -> str:
     """Return a sentence about who is first on the test tables alone; empty without any."""
     tests = [each for each in board.answers if each.subject.startswith(TESTS) and each.epsilon is not None]
     firsts = [
-        f"{each.places[0].contestant.label} at ε = {each.epsilon:g}"
-        for each in tests
-        if each.subject == tests[0].subject
+        f"{each.places[0].entry.label} at ε = {each.epsilon:g}" for each in tests if each.subject == tests[0].subject
     ]
     return f"On the test tables alone the first are {', '.join(firsts)}." if firsts else ""
 
@@ -270,9 +267,9 @@ class Scope:
     """The reach of a board: least and most of what it measured.
 
     Attributes:
-        some_epsilons: whether a setting lacks any ε that another has.
+        some_epsilons: whether a task–model pair lacks any ε that another has.
         beaten: tables whose oracle is behind a private method's mean, of those with an oracle.
-        undecided: pairs of contestants that the data do not tell apart, of those compared.
+        undecided: pairs of entries that the data do not tell apart, of those compared.
     """
 
     epsilons: tuple[float, float]
@@ -296,7 +293,7 @@ def scope_of(board: Board) -> Scope:
     decided = sum(len(claims.significant) for claims in board.claims)
     return Scope(
         (min(epsilons), max(epsilons)),
-        len(epsilons) < len(set(epsilons)) * len({table.setting for table in board.tables}),
+        len(epsilons) < len(set(epsilons)) * len({table.task_model for table in board.tables}),
         (min(records), max(records)) if records else None,
         (min(seeds), max(seeds)),
         (len(beaten), len(with_oracle)),

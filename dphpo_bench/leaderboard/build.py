@@ -6,13 +6,12 @@ from pathlib import Path
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.files import write_whole
+from dphpo_bench.leaderboard.advice import TABLE, shipped_file, shipped_table
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.charts import charts
 from dphpo_bench.leaderboard.columns import overall_csv, to_csv
 from dphpo_bench.leaderboard.links import Paths
-from dphpo_bench.leaderboard.markdown import TABLES, to_markdown
-from dphpo_bench.leaderboard.measured import TABLE, shipped_file, shipped_table
-from dphpo_bench.leaderboard.page import to_html
+from dphpo_bench.leaderboard.pages import TABLES, to_html, to_markdown
 from dphpo_bench.leaderboard.written import FILE, held, read_written
 
 PLOTS = "plots"

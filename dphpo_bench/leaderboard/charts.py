@@ -9,9 +9,9 @@ from itertools import groupby
 
 from dphpo_bench.leaderboard.answers import Answer
 from dphpo_bench.leaderboard.board import Board
-from dphpo_bench.leaderboard.rows import Table
 from dphpo_bench.leaderboard.sentences import about_intervals, first_answers, point_text, sentences
-from dphpo_bench.leaderboard.values import Contestant, PathPoint
+from dphpo_bench.leaderboard.tables import Table
+from dphpo_bench.leaderboard.values import Entry, PathPoint
 from dphpo_bench.records.charts import (
     DASHED,
     MARK,
@@ -28,7 +28,7 @@ from dphpo_bench.records.charts import (
 )
 from dphpo_bench.records.estimates import Estimate, change_text, interval_text
 
-KINDS = {1: "better", 0: "alike", -1: "worse"}
+KINDS = {1: "better", 0: "undecided", -1: "worse"}
 STYLES = {"equivalent": "bold", "uncertain": "quiet"}
 DASHES = ((), (8, 3), (4, 3), (1, 3))
 TOP, LEFT = 56, 44
@@ -57,16 +57,18 @@ class Chart:
 def charts(board: Board) -> list[Chart]:
     """Return the pictures of the answers over several tasks and models, and those of each task and model."""
     first = first_answers(board)
-    several = [answer for answer in board.answers if answer in first or len(answer.settings) > 1]
+    several = [answer for answer in board.answers if answer in first or len(answer.task_models) > 1]
     pictures = [replace(_answer(answer), in_file=answer in first) for answer in several]
-    for setting, tables in settings_of(board):
-        pictures += filter(None, (_metric(setting, tables), _paths(setting, tables)))
+    for task_model, tables in task_models_of(board):
+        pictures += filter(None, (_metric(task_model, tables), _paths(task_model, tables)))
     names = file_stems(f"{chart.name} {'' if chart.in_file else chart.subject}" for chart in pictures)
     return [replace(chart, name=name) for chart, name in zip(pictures, names, strict=True)]
 
 
-def settings_of(board: Board) -> list[tuple[str, list[Table]]]:
-    return [(setting, list(tables)) for setting, tables in groupby(board.tables, key=lambda table: table.setting)]
+def task_models_of(board: Board) -> list[tuple[str, list[Table]]]:
+    return [
+        (task_model, list(tables)) for task_model, tables in groupby(board.tables, key=lambda table: table.task_model)
+    ]
 
 
 def file_stems(names: Iterable[str]) -> Iterator[str]:
@@ -84,38 +86,36 @@ def _answer(answer: Answer) -> Chart:
     """Draw distances to the anchor with their intervals; beside them costs and cross entropies."""
     measure, everyone = answer.measure, answer.everyone
     unit = 100 if measure.share else 1
-    leads = {place.contestant.label: place.lead.through(lambda value: unit * value) for place in everyone}
+    leads = {place.entry.label: place.lead.through(lambda value: unit * value) for place in everyone}
     parts = {
-        place.contestant.label: [unit * part.value for part in place.parts]
-        for place in everyone
-        if len(place.parts) > 1
+        place.entry.label: [unit * part.value for part in place.parts] for place in everyone if len(place.parts) > 1
     }
     texts = {}
     for place in everyone:
         tasks = f"; {interval_text(place.over_tasks, measure)}" if place.over_tasks else ""
-        texts[place.contestant.label] = (
+        texts[place.entry.label] = (
             f"{change_text(place.lead.mean, measure)} {interval_text(place.lead, measure)}{tasks}"
         )
     axis = estimates_axis(leads.values(), 0.0, *(value for values in parts.values() for value in values))
     title = f"{measure.title}, {measure.unit or 'difference'} from {answer.anchor}"
     panels = [Panel(title, leads, axis, leads["auto_clipping"].mean if "auto_clipping" in leads else None, parts, texts,
                     space=190, share=2.5)]  # fmt: skip
-    costs = {place.contestant.label: place.cost for place in everyone if place.cost}
+    costs = {place.entry.label: place.cost for place in everyone if place.cost}
     if costs:
         lines = {label: Estimate(cost, min(1.0, cost), max(1.0, cost)) for label, cost in costs.items()}
         panels.append(Panel("cost, untuned runs", lines, log_axis([1.0, *costs.values()]), colour=MARK))
-    calibrations = {place.contestant.label: place.calibration for place in everyone if place.calibration}
+    calibrations = {place.entry.label: place.calibration for place in everyone if place.calibration}
     if calibrations:
         panels.append(Panel("cross entropy", calibrations, estimates_axis(calibrations.values(), 0.0)))
     svg = forest(
         panels,
-        {place.contestant.label: "reference" if place.contestant.reference else KINDS[place.untuned]
+        {place.entry.label: "reference" if place.entry.reference else KINDS[place.untuned]
          for place in everyone},
         title=f"Distance to {answer.anchor}: {answer.title}",
         note="Right is better. Against untuned (dashed): filled better, hollow undecided, square worse. Strokes: "
         f"{'seeds' if answer.tables == 1 else 'tables'}. Texts: mean, interval over seeds; over tasks.",
         description=(description := f"Forest plot of distances to {answer.anchor}. {' '.join(sentences(answer))}"),
-        styles={place.contestant.label: STYLES.get(place.standing, "") for place in answer.places},
+        styles={place.entry.label: STYLES.get(place.verdict, "") for place in answer.places},
         below=[
             f"Bold: within {point_text(answer)} of the first. Grey: too uncertain to say. Else: behind.",
             f"{about_intervals(answer).capitalize()}.",
@@ -125,14 +125,14 @@ def _answer(answer: Answer) -> Chart:
     return Chart(f"answer {at}", answer.title, description, svg, "answer", answer.subject)
 
 
-def _metric(setting: str, tables: Sequence[Table]) -> Chart | None:
+def _metric(task_model: str, tables: Sequence[Table]) -> Chart | None:
     """Draw the metric of each method against ε, best mean first, with the oracle's line; None for a single ε."""
     measure = tables[0].measure
-    utilities: defaultdict[Contestant, dict[float, Estimate]] = defaultdict(dict)
+    utilities: defaultdict[Entry, dict[float, Estimate]] = defaultdict(dict)
     for table in tables:
         for row in table.everyone:
             if row.utility:
-                utilities[row.contestant][table.epsilon] = row.utility.inside(*measure.range)
+                utilities[row.entry][table.epsilon] = row.utility.inside(*measure.range)
     epsilons = sorted({epsilon for by_epsilon in utilities.values() for epsilon in by_epsilon})
     methods = {who: values for who, values in utilities.items() if not who.reference}
     if len(epsilons) < 2 or not methods:
@@ -146,11 +146,11 @@ def _metric(setting: str, tables: Sequence[Table]) -> Chart | None:
     low, high = sorted((unit * measure.value(shown.low), unit * measure.value(shown.high)))
     y, x = Axis(low, high, log=measure.logarithmic), log_axis(epsilons, epsilons)
 
-    def best_first(who: Contestant) -> tuple[int, float, str]:
+    def best_first(who: Entry) -> tuple[int, float, str]:
         mean = sum(estimate.mean for estimate in methods[who].values()) / len(methods[who])
         return -len(methods[who]), -mean if measure.higher_is_better else mean, who.label
 
-    def draw(group: Group, who: Contestant) -> None:
+    def draw(group: Group, who: Entry) -> None:
         for values, colour, dash in ((oracle, QUIET, DASHED), (methods[who], MARK, ())):
             line = [{"x": epsilon, "y": unit * estimate.mean} for epsilon, estimate in sorted(values.items())]
             group.stroke("line", line, colour, 1.5, dash, x="x.x", y="y.y")
@@ -162,22 +162,22 @@ def _metric(setting: str, tables: Sequence[Table]) -> Chart | None:
         group.stroke("rule", ends, MARK, 2, x="x.x", y="y.low", y2="y.high")
         group.stroke("symbol", line, MARK, x="x.x", y="y.y", size=20, fill={"value": MARK})
 
-    title = f"{measure.title[:1].upper()}{measure.title[1:]} against ε: {setting}"
+    title = f"{measure.title[:1].upper()}{measure.title[1:]} against ε: {task_model}"
     scale = ", logarithmic" if measure.logarithmic else ""
     dashed = "dashed: the oracle; " if oracle else ""
     note = f"{measure.header}{scale}; mean over seeds and 95 % interval, best mean first; {dashed}ε below."
-    return _small_pictures(f"{measure.name} {setting}", "metric", setting, title, note, sorted(methods, key=best_first),
-                           5, 132, 16, x, y, draw)  # fmt: skip
+    name, order = f"{measure.name} {task_model}", sorted(methods, key=best_first)
+    return _small_pictures(name, "metric", task_model, title, note, order, 5, 132, 16, x, y, draw)
 
 
-def _paths(setting: str, tables: Sequence[Table]) -> Chart | None:
+def _paths(task_model: str, tables: Sequence[Table]) -> Chart | None:
     """Draw the learning rates that one run of each method at each ε released; None without any."""
-    paths: defaultdict[Contestant, dict[float, list[PathPoint]]] = defaultdict(dict)
+    paths: defaultdict[Entry, dict[float, list[PathPoint]]] = defaultdict(dict)
     for table in tables:
         for row in table.rows:
             points = [point for point in row.path if 0 < point.learning_rate < math.inf]
             if points:
-                paths[row.contestant][table.epsilon] = points
+                paths[row.entry][table.epsilon] = points
     everything = [point for by_epsilon in paths.values() for points in by_epsilon.values() for point in points]
     if not everything:
         return None
@@ -186,7 +186,7 @@ def _paths(setting: str, tables: Sequence[Table]) -> Chart | None:
     epsilons = sorted({epsilon for by_epsilon in paths.values() for epsilon in by_epsilon})
     places = {epsilon: round(3 * at / max(1, len(epsilons) - 1)) for at, epsilon in enumerate(epsilons)}
 
-    def draw(group: Group, who: Contestant) -> None:
+    def draw(group: Group, who: Entry) -> None:
         for at, (epsilon, points) in enumerate(paths[who].items()):
             colour = f"var(--shade{1 + places[epsilon]})"
             line = [{"x": point.step, "y": point.learning_rate} for point in points]
@@ -202,24 +202,24 @@ def _paths(setting: str, tables: Sequence[Table]) -> Chart | None:
             )
             group.text(group.width + 6, 12 + 14 * at, f"ε = {epsilon:g}", colour)
 
-    title = f"Learning rate while training: {setting}"
+    title = f"Learning rate while training: {task_model}"
     note = "What one run at each ε released, by steps; logarithmic. The more broken a line, the larger its ε."
-    return _small_pictures(f"paths {setting}", "paths", setting, title, note, [*paths], 3, 180, 60, x, y, draw)
+    return _small_pictures(f"paths {task_model}", "paths", task_model, title, note, [*paths], 3, 180, 60, x, y, draw)
 
 
 def _small_pictures(
     name: str,
     kind: str,
-    setting: str,
+    task_model: str,
     title: str,
     note: str,
-    methods: Sequence[Contestant],
+    methods: Sequence[Entry],
     columns: int,
     each: int,
     right: int,
     x: Axis,
     y: Axis,
-    draw: Callable[[Group, Contestant], None],
+    draw: Callable[[Group, Entry], None],
 ) -> Chart:
     step = (WIDTH - 12) / columns
     whole = Group()
@@ -233,4 +233,4 @@ def _small_pictures(
         whole.put(group)
     description = f"A small picture for each of {len(methods)} methods: {note}"
     svg = drawn(whole, TOP + each * math.ceil(len(methods) / columns) + 6, title, note, description)
-    return Chart(name, title, description, svg, kind, setting)
+    return Chart(name, title, description, svg, kind, task_model)

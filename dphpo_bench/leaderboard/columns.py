@@ -10,8 +10,7 @@ from typing import Any
 from dphpo_bench.base.text import rounded_up
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.means import Rate
-from dphpo_bench.leaderboard.overall import PROFILE, OverallRow
-from dphpo_bench.leaderboard.rows import Row
+from dphpo_bench.leaderboard.tables import PROFILE, OverallRow, Row
 from dphpo_bench.leaderboard.values import Ranks
 from dphpo_bench.records import tables as export
 from dphpo_bench.records.estimates import NOTHING, Estimate, measure_text, metric_text
@@ -64,10 +63,10 @@ def _figure(value: float | None, form: str = ".3g", size: float = 1.0) -> str:
 
 def label_text(row: Row | OverallRow) -> str:
     """Return the label, with marks for few or lacking seeds, failures, an audit that contradicts ε, and no privacy."""
-    private = row.contestant.end_to_end_private
+    private = row.entry.end_to_end_private
     applies = (row.few_seeds, row.lacks_seeds, row.failed, row.contradicted, not private)
     marks = "".join(mark for (mark, _), so in zip(MARKS, applies, strict=True) if so)
-    return row.contestant.label + (f" {marks}" if marks else "")
+    return row.entry.label + (f" {marks}" if marks else "")
 
 
 MARKS = (
@@ -263,7 +262,7 @@ def _interval(name: str, kind: str, place: str) -> dict[str, tuple[str, str]]:
 
 
 CSV = {
-    "setting": ("string", "table.setting"),
+    "setting": ("string", "table.task_model"),
     "stage": ("string", "table.stage"),
     "counted": ("boolean", "table.counted"),
     "task": ("string", "table.task"),
@@ -272,13 +271,13 @@ CSV = {
     "n_records": ("Int64", "table.n_records"),
     "epsilon_target": ("size", "table.epsilon"),
     "delta": ("size", "table.delta"),
-    "method": ("string", "row.contestant.method"),
-    "parameters": ("string", "row.contestant.parameters"),
-    "label": ("string", "row.contestant.label"),
+    "method": ("string", "row.entry.method"),
+    "parameters": ("string", "row.entry.parameters"),
+    "label": ("string", "row.entry.label"),
     "method_version": ("Int64", "row.method_version"),
     "task_version": ("Int64", "row.task_version"),
-    "end_to_end_private": ("boolean", "row.contestant.end_to_end_private"),
-    "reference": ("boolean", "row.contestant.reference"),
+    "end_to_end_private": ("boolean", "row.entry.end_to_end_private"),
+    "reference": ("boolean", "row.entry.reference"),
     "seeds": ("Int64", "row.seeds"),
     "failed": ("Int64", "row.failed"),
     "collapsed": ("Int64", "row.collapsed"),
@@ -299,7 +298,7 @@ CSV = {
     "runs": ("size", "row.runs"),
     "examples": ("size", "row.examples"),
     "untuned_runs": ("size", "row.untuned_runs"),
-    "standing": ("string", "row.standing"),
+    "standing": ("string", "row.verdict"),
     "collapses": ("Int64", "row.collapses.count"),
     "collapse_runs": ("Int64", "row.collapses.runs"),
     **_interval("collapse_rate", "share", "row.collapses"),
@@ -322,10 +321,10 @@ WITHIN = [f"within_{100 * behind:g}" for behind in PROFILE]
 OVERALL_CSV = {
     "stage": ("string", "stage"),
     "epsilon_target": ("size", "overall.epsilon"),
-    "method": ("string", "row.contestant.method"),
-    "parameters": ("string", "row.contestant.parameters"),
-    "label": ("string", "row.contestant.label"),
-    "reference": ("boolean", "row.contestant.reference"),
+    "method": ("string", "row.entry.method"),
+    "parameters": ("string", "row.entry.parameters"),
+    "label": ("string", "row.entry.label"),
+    "reference": ("boolean", "row.entry.reference"),
     "tables": ("Int64", "row.tables"),
     "seeds": ("Int64", "row.seeds"),
     "failed": ("Int64", "row.failed"),

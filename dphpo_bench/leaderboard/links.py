@@ -59,6 +59,6 @@ def record_links(records: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
 def command_of(run: Run) -> str:
     """Return the command that repeats the run, without a known method's default parameters."""
     changed = different(json.loads(run.parameters), defaults_of(run.method) or {})
-    setting = run.setting
-    text = str(Call(run.method, setting.task, setting.model, run.target, setting.delta, run.seed, changed))
+    task_model = run.task_model
+    text = str(Call(run.method, task_model.task, task_model.model, run.target, task_model.delta, run.seed, changed))
     return text if text.isprintable() else ""

@@ -9,8 +9,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from statistics import fmean, median_high
+from statistics import NormalDist, fmean, median_high
 
+import numpy as np
+from numpy.typing import NDArray
+
+from dphpo_bench.leaderboard.values import Ranks
 from dphpo_bench.records.estimates import CONFIDENCE, Estimate, quantile, variance_of_mean
 from dphpo_bench.records.measure import Measure
 
@@ -99,14 +103,14 @@ def _clopper_pearson(count: int, runs: int) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Falls:
-    """The bounds of a contestant's collapses in a table.
+    """The bounds of an entry's collapses in a table.
 
     Attributes:
         limit: a value this far below the median is a collapse; ∞ where the metric has no such distance.
         deepest: by how much it ever fell in a table of its metric's unit; 0 if it never collapsed.
-        lowest: the lowest value that any contestant's run has in this setting.
-        expected: the contestant's largest median in this setting at a smaller ε; −∞ if there is none. More ε excuses no
-            collapse, not even of all runs.
+        lowest: the lowest value that any entry's run has in this task–model pair.
+        expected: the entry's largest median on this task–model pair at a smaller ε; −∞ if there is none. More ε
+            excuses no collapse, not even of all runs.
     """
 
     limit: float = math.inf
@@ -124,7 +128,7 @@ def fall_limit(measure: Measure) -> float:
 
 @dataclass(frozen=True)
 class Sample:
-    """A contestant's values by seed in one table, of which there is at least one; larger is better.
+    """An entry's values by seed in one table, of which there is at least one; larger is better.
 
     Attributes:
         more: values of further runs, which say how often runs collapse, and nothing else.
@@ -132,7 +136,7 @@ class Sample:
 
     by_seed: Mapping[int, float]
     falls: Falls = NO_FALLS
-    setting: str = ""
+    task_model: str = ""
     more: tuple[float, ...] = ()
 
     @cached_property
@@ -174,7 +178,7 @@ class Sample:
 
     @property
     def depth(self) -> float:
-        """The depth that a collapse may have here: as any of this contestant's, but no run of the setting is lower."""
+        """The depth that a collapse may have here: as any of this entry's, but no run of the pair is lower."""
         return min(self.falls.deepest, fmean(self.sound) - self.falls.lowest)
 
     @cached_property
@@ -188,9 +192,9 @@ class Sample:
 
 
 def mean_of(samples: Sequence[Sample], others: Sequence[Sample] = ()) -> Mean:
-    """Return the mean over tables, less that of another contestant in the same tables, by Welch's unpaired test.
+    """Return the mean over tables, less that of another entry in the same tables, by Welch's unpaired test.
 
-    Tables in which a contestant has the same seeds are averaged seed by seed first: one seed draws equal trials of a
+    Tables in which an entry has the same seeds are averaged seed by seed first: one seed draws equal trials of a
     search in all of them. All else counts as independent. The error is that of the runs that did not collapse.
     """
     value = fmean(sample.mean for sample in samples)
@@ -208,10 +212,10 @@ def mean_of(samples: Sequence[Sample], others: Sequence[Sample] = ()) -> Mean:
 
 
 def _blocks(samples: Sequence[Sample]) -> list[list[Sample]]:
-    alike: defaultdict[tuple[int, ...], list[Sample]] = defaultdict(list)
+    by_seeds: defaultdict[tuple[int, ...], list[Sample]] = defaultdict(list)
     for sample in samples:
-        alike[tuple(sorted(sample.by_seed))].append(sample)
-    return [*alike.values()]
+        by_seeds[tuple(sorted(sample.by_seed))].append(sample)
+    return [*by_seeds.values()]
 
 
 def _together(block: Sequence[Sample]) -> Sample:
@@ -223,10 +227,10 @@ def _together(block: Sequence[Sample]) -> Sample:
 def means_of(
     by_epsilon: Mapping[float, Sequence[Sample]], others: Mapping[float, Sequence[Sample]] | None = None
 ) -> dict[float | None, Mean]:
-    """Return the mean over tables at each ε and, by None, over all of them, less that of another contestant.
+    """Return the mean over tables at each ε and, by None, over all of them, less that of another entry.
 
     Args:
-        by_epsilon: a contestant's samples, one in each table.
+        by_epsilon: an entry's samples, one in each table.
         others: of the other one, in the same tables; none: subtract nothing.
     """
     sides = [by_epsilon, others] if others is not None else [by_epsilon]
@@ -246,27 +250,29 @@ def collapses(samples: Sequence[Sample], pool: Sequence[Sample]) -> tuple[float,
     """Return by how much the mean of all runs to come may lie below and above that of the samples for collapses alone.
 
     The interval of their rate is from the pool: the same tables at every ε. It holds if the rate is the same in all of
-    them, and if each setting where one was seen has a rate of its own. A contestant whose `deepest` is 0 has none.
+    them, and if each task–model pair where one was seen has a rate of its own. An entry whose `deepest` is 0 has none.
     """
-    by_setting = {asked.setting: [sample for sample in pool if sample.setting == asked.setting] for asked in samples}
-    rates = {setting: rate_of(here) for setting, here in by_setting.items()}
-    sure = {setting: rate_of(here, sure=True) for setting, here in by_setting.items()}
+    by_task_model = {
+        asked.task_model: [sample for sample in pool if sample.task_model == asked.task_model] for asked in samples
+    }
+    rates = {task_model: rate_of(here) for task_model, here in by_task_model.items()}
+    sure = {task_model: rate_of(here, sure=True) for task_model, here in by_task_model.items()}
     depth, lost = fmean(sample.depth for sample in samples), fmean(sample.lost for sample in samples)
-    apart = [(sample, rates[sample.setting]) for sample in samples]
+    apart = [(sample, rates[sample.task_model]) for sample in samples]
     highest = fmean(sample.depth * (rate.high if rate.count else 0.0) for sample, rate in apart)
-    lowest = fmean(sample.depth * sure[sample.setting].low for sample in samples)
+    lowest = fmean(sample.depth * sure[sample.task_model].low for sample in samples)
     most, least = rate_of(pool).high * depth, rate_of(pool, sure=True).low * depth
     return max(0.0, max(highest, most) - lost), max(0.0, lost - min(lowest, least))
 
 
 def rate_of(samples: Sequence[Sample], sure: bool = False) -> Rate:
-    """Return how often runs collapse. Further runs count where all samples are of one setting: it has more of them.
+    """Return how often runs collapse. Further runs count if all samples are of one task–model pair.
 
     Args:
-        samples: of a contestant.
+        samples: of an entry.
         sure: count only what is far below the median of its own table.
     """
-    if len({sample.setting for sample in samples}) == 1:
+    if len({sample.task_model for sample in samples}) == 1:
         samples = [sample.all_runs for sample in samples]
     fallen = sum(len(sample.drops if sure else sample.collapsed) for sample in samples)
     return Rate(fallen, sum(len(sample.by_seed) for sample in samples))
@@ -275,7 +281,7 @@ def rate_of(samples: Sequence[Sample], sure: bool = False) -> Rate:
 def not_steadier_than_together(means: Sequence[Mean]) -> list[Mean]:
     """Return the means at several ε, none with an error below the root mean square of all.
 
-    Where runs spread more at one ε than another, or only seem to, the error is far too small just where a contestant is
+    Where runs spread more at one ε than another, or only seem to, the error is far too small just where an entry is
     ahead. Other ε have seen more of its runs.
     """
     errors = [mean.error for mean in means if mean.error is not None]
@@ -284,9 +290,9 @@ def not_steadier_than_together(means: Sequence[Mean]) -> list[Mean]:
 
 
 def over_tasks(by_task: Mapping[str, Sequence[float]]) -> Estimate:
-    """Return the mean over settings with an interval about other tasks like these, by Student's t over the tasks.
+    """Return the mean over task–model pairs with an interval about other tasks, by Student's t over the tasks.
 
-    Settings of one task go together: the deviations of a task from the mean add up before they are squared. Noise of
+    Pairs of one task go together: the deviations of a task from the mean add up before they are squared. Noise of
     the seeds is within these deviations.
     """
     count = sum(map(len, by_task.values()))
@@ -336,3 +342,87 @@ def ratio_interval(mine: Sample, start: Sample, end: Sample) -> Estimate | None:
     constant = top**2 - scale * (of_mine + of_start)
     root = math.sqrt(max(0.0, linear**2 - leading * constant))
     return Estimate(top / bottom, (linear - root) / leading, (linear + root) / leading)
+
+
+DRAWS = 2000
+UNIT, EQUAL = 10**12, 10**5
+"""Scores are whole numbers in units of 1e-12, whose sums have no rounding; means that agree to 1e-7 are equal."""
+
+Integers = NDArray[np.int64]
+Reals = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of entries on one task at one ε.
+
+    Attributes:
+        values: shape (entries, seeds), in units of 1e-12; 0 where there is none.
+        present: shape (entries, seeds), 1 where there is a score, else 0. Each entry has at least one.
+    """
+
+    values: Integers
+    present: Integers
+
+    @classmethod
+    def of(cls, scores: Sequence[Sequence[float | None]]) -> "Scores":
+        """Return scores in [−1, 1], of shape (entries, seeds), as whole numbers; None where there is no run."""
+        values = [[0 if score is None else round(score * UNIT) for score in row] for row in scores]
+        present = [[int(score is not None) for score in row] for row in scores]
+        return cls(np.asarray(values, dtype=np.int64), np.asarray(present, dtype=np.int64))
+
+    @property
+    def means(self) -> Reals:
+        means: Reals = self.values.sum(axis=1) / self.present.sum(axis=1)
+        return means
+
+    @property
+    def ranks(self) -> Reals:
+        return ranks(np.rint(self.means / EQUAL))
+
+    def resampled_ranks(self, weights: Integers) -> Reals:
+        """Return ranks of the entries in each resampling, 1 is best.
+
+        Means of n seeds drawn from n seeds spread less than means of n new seeds, and lack Student's heavy tails.
+        Deviations from the mean are therefore widened by √(n/(n−1)) · t / z, as Hesterberg's (2015) expanded percentile
+        interval does for means: their middle 95 % is as wide as the t interval. If none of an entry's seeds is
+        drawn, it keeps its mean.
+        """
+        counts = weights @ self.present.T
+        means = self.means
+        drawn = np.where(counts > 0, (weights @ self.values.T) / np.maximum(counts, 1), means)
+        widening = np.array([_widening(seeds) for seeds in self.present.sum(axis=1).tolist()])
+        return ranks(np.rint((means + widening * (drawn - means)) / EQUAL))
+
+
+def ranks(scores: Reals) -> Reals:
+    """Return ranks along the last axis, 1 for the highest score; equal scores share the mean of their ranks."""
+    from scipy.stats import rankdata
+
+    ranked: Reals = rankdata(-scores, axis=-1)
+    return ranked
+
+
+def draw(items: int, stream: int, draws: int = DRAWS) -> Integers:
+    """Draw as many items as there are (at most 2³²), with replacement: counts of shape (draws, items)."""
+    raw = np.random.PCG64(stream).random_raw(draws * items)
+    chosen = ((raw >> np.uint64(32)) * np.uint64(items) >> np.uint64(32)).astype(np.int64).reshape(draws, items)
+    flat = chosen + items * np.arange(draws, dtype=np.int64)[:, None]
+    return np.bincount(flat.ravel(), minlength=draws * items).reshape(draws, items).astype(np.int64)
+
+
+def middle_ranks(resampled: Reals) -> list[Ranks]:
+    return [Ranks(math.floor(low), math.ceil(high)) for low, high in middle(resampled)]
+
+
+def middle(resampled: Reals) -> list[tuple[float, float]]:
+    ordered = np.sort(resampled, axis=0)
+    cut = math.floor((1 - CONFIDENCE) / 2 * len(ordered))
+    return list(zip(ordered[cut].tolist(), ordered[-1 - cut].tolist(), strict=True))
+
+
+@cache
+def _widening(count: int) -> float:
+    if count < 2:
+        return 1.0
+    return math.sqrt(count / (count - 1)) * quantile(count - 1) / NormalDist().inv_cdf((1 + CONFIDENCE) / 2)

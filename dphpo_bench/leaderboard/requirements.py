@@ -138,8 +138,8 @@ def check_identity(identity: Identity, file: Path) -> int:
         require(_PLAIN_HASH.fullmatch(text), f"the {kind} fingerprint {text!r} is not plain")
     for kind in ("method", "task"):
         name, stated = getattr(identity, kind), getattr(identity, f"{kind}_version")
-        alike = next((known for known in built_in(kind) if known.casefold() == name.casefold()), name)
-        require(alike == name, f"the {kind} {name!r} looks like {alike!r}, which is another")
+        similar = next((known for known in built_in(kind) if known.casefold() == name.casefold()), name)
+        require(similar == name, f"the {kind} {name!r} looks like {similar!r}, which is another")
         newest = built_in(kind)[name].version if name in built_in(kind) else MAX_VERSION
         require(stated <= newest, f"its {kind} {name} is of version {stated}, above {newest}, the newest")
     place = (identity.task, identity.method, f"{identity.key}.json")

@@ -5,21 +5,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
-from dphpo_bench.leaderboard.answers import UNTUNED, Absent, Answer, Place
+from dphpo_bench.leaderboard.answers import FAMILY_ERROR, UNTUNED, Absent, Answer, Claims, Place, Subject
 from dphpo_bench.leaderboard.board import Board
-from dphpo_bench.leaderboard.claims import FAMILY_ERROR, Claims
-from dphpo_bench.leaderboard.contestants import Contest
+from dphpo_bench.leaderboard.entries import Contest
 from dphpo_bench.leaderboard.means import POINT
-from dphpo_bench.leaderboard.overall import Overall, OverallRow
-from dphpo_bench.leaderboard.rows import Table
-from dphpo_bench.leaderboard.subjects import Subject
-from dphpo_bench.leaderboard.values import BEHIND, EQUIVALENT, UNCERTAIN, Contestant, Finding
+from dphpo_bench.leaderboard.tables import Overall, OverallRow, Table
+from dphpo_bench.leaderboard.values import BEHIND, EQUIVALENT, UNCERTAIN, Entry, Finding
 from dphpo_bench.records.estimates import Estimate, change_text
 
 ADVISED = "recommended"
 MOST_NAMED = 4
 MUCH_LESS = 1.5
-"""A contestant that costs less by this factor, and is a point behind the first at most, is named beside it."""
+"""An entry that costs less by this factor, and is a point behind the first at most, is named beside it."""
 
 
 def findings(counted: Sequence[tuple[Contest, Table]], overalls: Sequence[Overall]) -> tuple[Finding, ...]:
@@ -36,7 +33,7 @@ def _first(overall: Overall) -> str:
     best, *rest = overall.rows
     assert best.mean_rank is not None
     tied = [row for row in rest if row.mean_rank and row.mean_rank.mean == best.mean_rank.mean]
-    names = ", ".join(row.contestant.label for row in (best, *tied))
+    names = ", ".join(row.entry.label for row in (best, *tied))
     close = sum(bool(best.ranks and row.ranks and row.ranks.low <= best.ranks.high) for row in rest[len(tied) :])
     return (
         f"At {overall.title}, {names} {'share' if tied else 'has'} the best mean rank, {best.mean_rank.mean:.2f} of "
@@ -63,7 +60,7 @@ def _is(names: str) -> str:
 
 
 def _highest(overall: Overall, of: Callable[[OverallRow], float | None]) -> tuple[str, float] | None:
-    known = [(round(value, 9), row.contestant.label) for row in overall.rows if (value := of(row)) is not None]
+    known = [(round(value, 9), row.entry.label) for row in overall.rows if (value := of(row)) is not None]
     if not known:
         return None
     best = max(value for value, _ in known)
@@ -76,15 +73,15 @@ def _searching(counted: Sequence[tuple[Contest, Table]], epsilon: float) -> Iter
     Those in half of the tables or more, so that a submission to one of them does not change what is said of all.
     """
     tables = [(contest, table) for contest, table in counted if table.epsilon == epsilon]
-    among = Counter(row.contestant for _, table in tables for row in table.rows)
+    among = Counter(row.entry for _, table in tables for row in table.rows)
     searches = [
         (row, contest)
         for contest, table in tables
         for row in table.rows
-        if row.runs > 1 and not row.lacks_seeds and 2 * among[row.contestant] >= len(tables)
+        if row.runs > 1 and not row.lacks_seeds and 2 * among[row.entry] >= len(tables)
     ]
     untuned = [row.gap_to_untuned for row, _ in searches if row.gap_to_untuned]
-    advised = [lead for row, contest in searches if (lead := _lead(contest, row.contestant, ADVISED))]
+    advised = [lead for row, contest in searches if (lead := _lead(contest, row.entry, ADVISED))]
     if untuned:
         better, worse = _beyond_chance(untuned)
         text = (
@@ -100,10 +97,10 @@ def _searching(counted: Sequence[tuple[Contest, Table]], epsilon: float) -> Iter
         )
 
 
-def _lead(contest: Contest, who: Contestant, label: str) -> Estimate | None:
-    others = [entry for entry in contest.entries if entry.contestant.label == label and not entry.lacks]
-    alone = Subject(contest.title, contest.setting.measure, (contest,))
-    return alone.lead(who, others[0].contestant) if others else None
+def _lead(contest: Contest, who: Entry, label: str) -> Estimate | None:
+    others = [member for member in contest.members if member.entry.label == label and not member.lacks]
+    alone = Subject(contest.title, contest.task_model.measure, (contest,))
+    return alone.lead(who, others[0].entry) if others else None
 
 
 def _beyond_chance(leads: Sequence[Estimate]) -> tuple[int, int]:
@@ -116,20 +113,20 @@ def sentences(answer: Answer) -> list[str]:
     first, *others = answer.places
     runs = f"{first.cost:.3g}" if first.cost else ""
     cost = runs and f", for the cost of {'one untuned run' if runs == '1' else f'{runs} untuned runs'}"
-    texts = [f"{first.contestant.label} is {_distance(answer, first.lead.mean)}{_intervals(answer, first)}"
+    texts = [f"{first.entry.label} is {_distance(answer, first.lead.mean)}{_intervals(answer, first)}"
              f"{_worst(answer, first)}{cost}{_cheaper(answer)}."]  # fmt: skip
     if len(answer.places) == 1:
         return texts
     near = _named(others, EQUIVALENT)
-    texts.append(f"Shown to be within {point_text(answer)} of {first.contestant.label}: {near or 'none'}.")
+    texts.append(f"Shown to be within {point_text(answer)} of {first.entry.label}: {near or 'none'}.")
     unclear = _named(others, UNCERTAIN)
     if unclear:
         texts.append(f"Too uncertain to say: {unclear}.")
-    behind = [place for place in others if place.standing == BEHIND]
+    behind = [place for place in others if place.verdict == BEHIND]
     if behind:
         last = behind[-1]
         place = f"{_distance(answer, last.lead.mean)}{_worst(answer, last)}"
-        texts.append(f"{len(behind)} {'is' if len(behind) == 1 else 'are'} behind; {last.contestant.label} is {place}.")
+        texts.append(f"{len(behind)} {'is' if len(behind) == 1 else 'are'} behind; {last.entry.label} is {place}.")
     return texts
 
 
@@ -139,13 +136,13 @@ def _cheaper(answer: Answer) -> str:
     if not first.cost or not (answer.measure.share or answer.measure.logarithmic):
         return ""
     least, most = first.lead.mean - POINT, first.cost / MUCH_LESS
-    near = [place for place in others if place.standing != BEHIND and place.lead.mean >= least]
+    near = [place for place in others if place.verdict != BEHIND and place.lead.mean >= least]
     cheap = [place for place in near if place.cost and place.cost <= most]
     if not cheap:
         return ""
     place = min(cheap, key=lambda place: round(place.cost or 0.0, 1))
     distance = f"{_distance(answer, place.lead.mean)}{_intervals(answer, place)}"
-    return f"; for {place.cost:.3g}, {place.contestant.label} is {distance}"
+    return f"; for {place.cost:.3g}, {place.entry.label} is {distance}"
 
 
 def point_text(answer: Answer) -> str:
@@ -153,8 +150,8 @@ def point_text(answer: Answer) -> str:
     return "a point" if measure.share else "1 % in perplexity" if measure.logarithmic else "1 %"
 
 
-def _named(places: Sequence[Place], standing: str) -> str:
-    labels = [place.contestant.label for place in places if place.standing == standing]
+def _named(places: Sequence[Place], verdict: str) -> str:
+    labels = [place.entry.label for place in places if place.verdict == verdict]
     more = f" and {len(labels) - MOST_NAMED} more" if len(labels) > MOST_NAMED else ""
     return f"{', '.join(labels[:MOST_NAMED])}{more}"
 
@@ -170,7 +167,7 @@ def about_intervals(answer: Answer) -> str:
 def absence(answer: Answer, absent: Absent) -> str:
     if absent.lead is None or absent.first is None or absent not in answer.nearly:
         return f"in {absent.tables}"
-    first = f"{answer.places[0].contestant.label} is {_distance(answer, absent.first.mean)}"
+    first = f"{answer.places[0].entry.label} is {_distance(answer, absent.first.mean)}"
     return f"in {absent.tables}: {_distance(answer, absent.lead.mean)} there, where {first}"
 
 
@@ -204,7 +201,7 @@ def summary(board: Board) -> str:
     pairs = sum(len(claims.pairs) for claims in board.claims)
     claimed = sum(len(claims.significant) for claims in board.claims)
     return (
-        f"All pairs of contestants, on the same tables: {pairs:,} comparisons by Welch's test, of which {claimed:,} "
+        f"All pairs of entries, on the same tables: {pairs:,} comparisons by Welch's test, of which {claimed:,} "
         f"tell who is better. They are tested so that the chance of any wrong one is {100 * FAMILY_ERROR:g} %, all "
         "counted together (Holm), as far as t-tests hold, and are about these tasks. A pair that is not named is "
         "undecided, which does not mean equal."
@@ -218,7 +215,7 @@ def by_subject(board: Board) -> list[tuple[str, list[Claims]]]:
 
 
 def count_text(claims: Claims) -> str:
-    return f"ε = {claims.epsilon:g}: {len(claims.significant):,} of {len(claims.pairs):,} pairs are told apart"
+    return f"ε = {claims.epsilon:g}: {len(claims.significant):,} of {len(claims.pairs):,} pairs differ significantly"
 
 
 def victories(claims: Claims) -> list[str]:
@@ -231,7 +228,7 @@ def victories(claims: Claims) -> list[str]:
     return texts
 
 
-def _whom(claims: Claims, who: Contestant) -> str:
+def _whom(claims: Claims, who: Entry) -> str:
     beaten = {pair.worse: pair for pair in claims.beaten(who)}
     first = [other for other in claims.order if other in beaten and who in claims.order]
     rest = [other.label for other in claims.order if other != who and other not in beaten]

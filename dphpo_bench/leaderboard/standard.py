@@ -10,7 +10,7 @@ from dphpo_bench.contract.registry import make_method
 from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.recording import identity_of, task_identity
-from dphpo_bench.leaderboard.submissions import Setting, setting_of
+from dphpo_bench.leaderboard.submissions import TaskModel, task_model_of
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.sweep.extra_runs import ORACLE
 from dphpo_bench.sweep.suite import load_suite
@@ -32,10 +32,10 @@ class Asked:
     more_seeds: Mapping[str, frozenset[int]]
 
     @cached_property
-    def setting(self) -> Setting:
-        """The setting, by this machine's code: its facts, its data, its model, which is built for that."""
+    def task_model(self) -> TaskModel:
+        """The task–model pair, by this machine's code: its facts, its data, its model, which is built for that."""
         of_task = task_identity(self.task, self.task.facts, DataSource.resolve())
-        return setting_of(identity_of(make_method("auto_clipping"), of_task, self.budget, 0))
+        return task_model_of(identity_of(make_method("auto_clipping"), of_task, self.budget, 0))
 
 
 @dataclass(frozen=True)
@@ -86,26 +86,26 @@ class Standard:
             ),
         )
 
-    def may_count(self, setting: Setting, target: float) -> bool:
+    def may_count(self, task_model: TaskModel, target: float) -> bool:
         """Return True if a table is one of those that may count, by this code's facts, data and model of its task."""
         if self.epsilons is not None and target not in self.epsilons:
             return False
         if self.tasks is None:
             return True
-        asked = self.tasks.get((setting.task, setting.model))
-        return asked is not None and asked.setting == setting
+        asked = self.tasks.get((task_model.task, task_model.model))
+        return asked is not None and asked.task_model == task_model
 
-    def seeds_of(self, setting: Setting, target: float) -> frozenset[int] | None:
-        """Return the seeds that every contestant in a table must have, so that none can choose; None: any."""
-        if self.tasks is None or not self.may_count(setting, target):
+    def seeds_of(self, task_model: TaskModel, target: float) -> frozenset[int] | None:
+        """Return the seeds that every entry in a table must have, so that none can choose; None: any."""
+        if self.tasks is None or not self.may_count(task_model, target):
             return None
-        return self.tasks[setting.task, setting.model].seeds
+        return self.tasks[task_model.task, task_model.model].seeds
 
-    def more_seeds_of(self, setting: Setting, target: float, method: str) -> frozenset[int]:
+    def more_seeds_of(self, task_model: TaskModel, target: float, method: str) -> frozenset[int]:
         """Return the seeds that this method must have, too: they say how often its runs collapse."""
-        if self.tasks is None or not self.may_count(setting, target):
+        if self.tasks is None or not self.may_count(task_model, target):
             return frozenset()
-        return self.tasks[setting.task, setting.model].more_seeds.get(method, frozenset())
+        return self.tasks[task_model.task, task_model.model].more_seeds.get(method, frozenset())
 
 
 def _default(name: str) -> Who:

@@ -7,8 +7,9 @@ running it again can show whether the run took place.
 import hashlib
 import logging
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -16,16 +17,6 @@ from dphpo_bench.base.errors import InvalidValueError, RecordError, RegistryErro
 from dphpo_bench.base.progress import NullProgress, Progress
 from dphpo_bench.base.text import compact_json, escaped, one_line
 from dphpo_bench.contract.metrics import SHIFTED
-from dphpo_bench.leaderboard.kinds import (
-    DEVELOPMENT,
-    DEVELOPMENT_MODELS,
-    FINE_TUNED,
-    FIRST_TEST,
-    LINEAR_MODELS,
-    TEST_RECORDS,
-    base_name,
-    kinds_of,
-)
 from dphpo_bench.leaderboard.recompute import Claim, Cost, recompute
 from dphpo_bench.leaderboard.requirements import (
     MAX_METRIC,
@@ -44,12 +35,72 @@ from dphpo_bench.leaderboard.requirements import (
 from dphpo_bench.leaderboard.values import PathPoint, Refused
 from dphpo_bench.privacy.risk import CERTAIN, Risk, worst
 from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS
-from dphpo_bench.recipes.synthetic import TEACHERS
+from dphpo_bench.recipes.synthetic import TEACHERS, SyntheticDraw
 from dphpo_bench.records.measure import Measure, compared_value, shown_measure
 from dphpo_bench.records.reading import path_text, record_files
 from dphpo_bench.records.record import CostRecord, Identity, RunRecord
 from dphpo_bench.records.risks import stated
 from dphpo_bench.records.store import read_record
+
+VECTORS = {
+    **dict.fromkeys(("adult", "adult_few", "diabetes", "readmissions"), "tables"),
+    **dict.fromkeys(("mnli", "qnli", "qqp", "sst2"), "texts"),
+    **dict.fromkeys(
+        ("cifar10", "cifar100", "digits", "digits_eight", "fashion_mnist", "food101", "gtsrb", "mnist", "svhn"),
+        "pictures from features",
+    ),
+}
+"""Sources of a record's numbers in this project's tasks; facts tell only how many there are."""
+
+LINEAR_MODELS, NETWORKS = "linear models", "networks"
+
+LINEAR = frozenset({"linear", "gaussian", "pretrained", "vit_head", "small_vit_head"})
+"""Models that are linear in the numbers of a record. A number at the end, as in linear_300, is of records."""
+
+FINE_TUNED = frozenset(
+    {"block", "bitfit", "lora"}
+    | {f"{base}{part}" for base in ("gpt2", "roberta", "small_vit", "vit") for part in ("", "_bitfit", "_lora")}
+)
+"""Models that start from a pretrained network and train some or all of it. All others are networks from scratch."""
+
+DEVELOPMENT = frozenset({"adult", "adult_few", "diabetes", "digits", "digits_eight", "fashion_mnist"})
+DEVELOPMENT_MODELS = frozenset({("cifar10", "pretrained")})
+"""Tasks, and models of other tasks, on which this project settled constants of its methods; all others are tests."""
+
+FIRST_TEST = 10_000
+"""Made-up tasks from this number on are tests."""
+
+TEST_RECORDS = {"cifar10": 10_000, "digits": 359, "fashion_mnist": 10_000, "mnist": 10_000, "sst2": 872}
+"""Numbers of test records of tasks that are ranked by accuracy."""
+
+
+def kinds_of(task: str, model: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the kinds, of the records first; none if the facts are of another form."""
+    if task == "synthetic":
+        try:
+            return "made-up records", NETWORKS if SyntheticDraw.of(model).hidden != () else LINEAR_MODELS
+        except InvalidValueError:  # of a draw that this version does not know
+            return ()
+    match facts.get("inputs"):
+        case {"shape": [_]} if task in VECTORS:
+            records = VECTORS[task]
+        case {"shape": [_], "dtype": "int"}:
+            records = "texts"
+        case {"shape": [_]}:
+            records = "tables and fixed features"
+        case {"shape": [_, _]} if task in VECTORS:
+            records = VECTORS[task]  # such as the words of a text, each as a vector
+        case {"shape": [_, _, *_]}:
+            records = "pictures"
+        case _:
+            return ()
+    return records, LINEAR_MODELS if base_name(model) in LINEAR else NETWORKS
+
+
+def base_name(model: str) -> str:
+    """Return a model's name without the number that says of how many records it is."""
+    return re.sub(r"_\d+$", "", model)
+
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +109,7 @@ _PLACE = ("<task>", "<method>", "<key>.json")
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class TaskModel:
     task: str
     model: str
     delta: float
@@ -67,8 +118,14 @@ class Setting:
     facts: str
     measure: Measure = field(repr=False)
     seen: bool = False
-    kinds: tuple[str, ...] = field(default=(), repr=False)  # of the facts, and no part of a setting's random stream
-    n_records: int = field(default=0, repr=False)  # the same
+    kinds: tuple[str, ...] = field(default=(), repr=False)  # of the facts
+    n_records: int = field(default=0, repr=False)
+
+    @property
+    def stream(self) -> str:
+        """The name of its random stream, which published ranks rest on."""
+        names = ("task", "model", "delta", "data_fingerprint", "model_fingerprint", "facts", "seen")
+        return f"Setting({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     @property
     def model_kind(self) -> str:
@@ -102,7 +159,7 @@ class Run:
 
     Attributes:
         end_to_end_private: None for a run that failed before it could say.
-        value: of the setting's metric, on test data; None for a run that failed.
+        value: of the task–model pair's metric, on test data; None for a run that failed.
         epsilon: the claim, which the ledger confirms; ∞ for a run that is not private; None for one that failed before
             it could say.
         shifted: as `value`, on shifted records; None without such a test.
@@ -113,7 +170,7 @@ class Run:
     """
 
     path: str
-    setting: Setting
+    task_model: TaskModel
     target: float
     method: str
     parameters: str
@@ -208,8 +265,8 @@ def _files(paths: Sequence[Path], reject: Callable[[Refused], None]) -> Iterable
             raise InvalidValueError(f"Expected records or folders of them, got {root}: no such file or folder.")
 
 
-def setting_of(identity: Identity) -> Setting:
-    return Setting(
+def task_model_of(identity: Identity) -> TaskModel:
+    return TaskModel(
         identity.task,
         identity.model,
         identity.delta,
@@ -267,7 +324,7 @@ def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
     claimed = (privacy.recomputed or privacy.planned) if privacy else None
     run = Run(
         path=shown,
-        setting=setting_of(identity),
+        task_model=task_model_of(identity),
         target=identity.epsilon,
         method=identity.method,
         parameters=compact_json(identity.parameters),
@@ -357,3 +414,43 @@ def _path_point(item: Any) -> PathPoint | None:
 
 def _positive(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and 1e-300 < value < 1e300
+
+
+RISKS = "risks.csv"
+"""Risks as the board has shown them before, since processors compute them with differences up to a millionth.
+
+Records of version 2 state no risk, so each build computes it from their ledgers. Where a computed risk equals one of
+the file but for such a difference, the file's is shown, lest a board be stale on another machine.
+"""
+_RISKS_HEADER = ",".join(field.name for field in fields(Risk))
+
+
+def settled(submissions: Submissions, folder: Path) -> tuple[Submissions, str]:
+    """Return the submissions with the risks of the board's file, and that file's new content."""
+    shown = _read_risks(folder / RISKS)
+    chosen: dict[Risk, Risk] = {}
+    for risk in sorted({run.risk for run in submissions.runs if run.risk}, key=astuple):
+        # Ledgers that differ in rounding share a line as well, in the first build as in later ones.
+        chosen[risk] = next((known for known in (*shown, *chosen.values()) if _equal(known, risk)), risk)
+    runs = tuple(replace(run, risk=chosen[run.risk]) if run.risk else run for run in submissions.runs)
+    lines = (",".join(map(repr, values)) for values in sorted({*map(astuple, chosen.values())}))
+    return replace(submissions, runs=runs), "\n".join([_RISKS_HEADER, *lines, ""])
+
+
+def _equal(first: Risk, second: Risk) -> bool:
+    pairs = zip(astuple(first), astuple(second), strict=True)
+    return all(math.isclose(*pair, rel_tol=ROUNDING, abs_tol=ROUNDING) for pair in pairs)
+
+
+def _read_risks(path: Path) -> list[Risk]:
+    if not path.is_file():
+        return []
+    try:
+        header, *lines = path.read_text(encoding="utf-8").splitlines()
+        if header != _RISKS_HEADER:
+            raise ValueError
+        return [Risk(*map(float, line.split(","))) for line in lines]
+    except (OSError, ValueError, TypeError):
+        raise InvalidValueError(
+            f"Expected risks as a build writes them in {path}. Remove it and build again."
+        ) from None

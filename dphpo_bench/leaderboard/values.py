@@ -1,4 +1,4 @@
-"""The values that boards are made of: estimates, ranks, contestants, findings."""
+"""The values that boards are made of: estimates, ranks, entries, findings."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from dphpo_bench.records.measure import Measure
 
 EQUIVALENT, BEHIND, UNCERTAIN = "equivalent", "behind", "uncertain"
-"""Standings of a contestant to the first: within a point of it, significantly worse, or neither can be said."""
+"""Verdicts on an entry beside the first: within a point of it, significantly worse, or neither can be said."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The best and the worst of the middle 95 % of the ranks that resampling gives to a contestant; 1 is best."""
+    """The best and the worst of the middle 95 % of the ranks that resampling gives to an entry; 1 is best."""
 
     low: int
     high: int
@@ -27,7 +27,7 @@ class PathPoint:
 
 
 @dataclass(frozen=True)
-class Contestant:
+class Entry:
     """A method with its parameters, as compact JSON; a reference is a line to compare with, not a method to choose."""
 
     method: str

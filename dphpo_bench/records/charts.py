@@ -218,7 +218,7 @@ class Panel:
             "text", cut, x="x.at", y="y", text="arrow", fontSize=16, align={"value": "center"}, fill={"value": INK}
         )
         dots = [{"at": axis.inside(each.mean), "y": y} for y, each in known]
-        fill = PAPER if kind == "alike" and not self.colour else colour
+        fill = PAPER if kind == "undecided" and not self.colour else colour
         shape = "square" if kind == "worse" and not self.colour else "circle"
         group.stroke("symbol", dots, colour, 1.5, x="x.at", y="y", size=50,
                      fill={"value": fill}, shape={"value": shape})  # fmt: skip
@@ -246,7 +246,7 @@ def forest(
 
     Args:
         panels: from left to right.
-        kinds: by name: "better" (green), "worse" (orange, a square), "alike" (hollow), "reference" (grey), or "".
+        kinds: by name: "better" (green), "worse" (orange, a square), "undecided" (hollow), "reference" (grey), or "".
         title: above all.
         note: how to read it, below the title.
         description: for who cannot see the chart; by default title, panels and note.

@@ -80,7 +80,7 @@ COLUMNS: Mapping[str, Column] = {
 }
 """All columns, in the order of exports."""
 
-SETTING = (
+GROUP = (
     "task",
     "model",
     "epsilon_target",
@@ -129,14 +129,14 @@ class Result:
         return self.record.metrics.get(self.measure.name)
 
     @property
-    def setting(self) -> tuple[Any, ...]:
+    def group(self) -> tuple[Any, ...]:
         """The values that runs share if they differ in their seeds alone."""
-        return tuple(COLUMNS[name].value(self) for name in SETTING)
+        return tuple(COLUMNS[name].value(self) for name in GROUP)
 
     @property
     def order(self) -> tuple[Any, ...]:
         seed = self.record.identity.seed
-        return *self.setting, math.inf if seed is None else seed, self.path
+        return *self.group, math.inf if seed is None else seed, self.path
 
     @property
     def seconds(self) -> float | None:

@@ -237,7 +237,7 @@ class Privacy(_Part):
         return value
 
 
-@lru_cache(maxsize=32)  # all seeds of a setting have the same
+@lru_cache(maxsize=32)  # runs that differ in their seeds have the same
 def _check_ledger(text: str) -> None:
     Ledger.from_json(json.loads(text))
 

@@ -1,4 +1,4 @@
-"""Many records as one table of pandas, a row for each or for each setting; and the table as CSV, JSON or Parquet."""
+"""Many records as one table of pandas, a row for each or for each group; and the table as CSV, JSON or Parquet."""
 
 import io
 import json
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.files import write_whole
 from dphpo_bench.base.text import escaped, finite_json, one_line
-from dphpo_bench.records.reading import COLUMNS, SETTING, Result
+from dphpo_bench.records.reading import COLUMNS, GROUP, Result
 from dphpo_bench.records.record import RunRecord
 
 if TYPE_CHECKING:
@@ -54,14 +54,14 @@ def summary(results: Sequence[Result]) -> "pd.DataFrame":
 
 
 def summary_rows(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """Return one row for each setting, sorted: the runs whose identities differ in their seeds alone.
+    """Return one row for each group, sorted: the runs whose identities differ in their seeds alone.
 
     `ok` counts the runs that finished, and `seeds` their different seeds. `mean`, `min`, `max` and `epsilon`, the
     largest quoted ε, are of these runs; the first three are None if a value is not finite. `failed` counts all other
-    runs. `first` is the first result of the setting.
+    runs. `first` is the first result of the group.
     """
     ordered = sorted(results, key=lambda result: result.order)
-    return [_summary_row(list(group)) for _, group in groupby(ordered, key=lambda result: result.setting)]
+    return [_summary_row(list(group)) for _, group in groupby(ordered, key=lambda result: result.group)]
 
 
 def _summary_row(group: Sequence[Result]) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def _summary_row(group: Sequence[Result]) -> dict[str, Any]:
     quoted = [result.record.privacy.epsilon for result in ok if result.record.privacy]
     return {
         "first": group[0],
-        **dict(zip(SETTING, group[0].setting, strict=True)),
+        **dict(zip(GROUP, group[0].group, strict=True)),
         "metric": measure and measure.name,
         "seeds": len(seeds) - (None in seeds) + seeds[None],  # each run without a seed counts
         "mean": math.fsum(value / len(values) for value in values) if known else None,
@@ -86,7 +86,7 @@ def _summary_row(group: Sequence[Result]) -> dict[str, Any]:
 
 
 _SUMMARY_KINDS: Mapping[str, str] = {
-    **{name: COLUMNS[name].kind for name in SETTING},
+    **{name: COLUMNS[name].kind for name in GROUP},
     "metric": "string",
     "seeds": "Int64",
     "mean": "float64",

@@ -37,7 +37,7 @@ T = TypeVar("T")
 SAME = ("task", "task_version", "facts", "model", "model_fingerprint", "data_fingerprint", "epsilon", "delta")
 """Fields in which a run and its oracle agree."""
 
-NO_WINNER = "its search found nothing, so it has no values; the noise is that at the oracle's values"
+NO_WINNER = "its search has no winner, so it has no values; the noise is that at the oracle's values"
 FREE = "nothing was paid for tuning, so no extra run is needed"
 
 

@@ -50,11 +50,11 @@ class PlannedCells:
 
 def plan_all(stock: Stock, executor: Executor, source: DataSource, progress: Progress) -> list[PlannedCells]:
     """Make each plan once, keep it for the sweep, and estimate times from the records."""
-    alike: defaultdict[str, PlannedCells] = defaultdict(PlannedCells)
+    by_plan: defaultdict[str, PlannedCells] = defaultdict(PlannedCells)
     for state in ("finished", "failed", "todo"):
         for cell in getattr(stock, state):
-            getattr(alike[cell.identity.model_copy(update={"seed": None, "run": None}).key], state).append(cell)
-    groups = list(alike.values())
+            getattr(by_plan[cell.identity.model_copy(update={"seed": None, "run": None}).key], state).append(cell)
+    groups = list(by_plan.values())
     futures = [executor.submit(plan_cell, job_of(group.cell, source), group.cell.resources) for group in groups]
     with progress.track("Planning", len(futures)) as advance:
         for _ in as_completed(futures):

@@ -139,9 +139,9 @@ class Suite(_Entry):
         return method not in self._entry_of(task).without
 
     def _entry_of(self, task: Task) -> TaskEntry:
-        alike = [entry for entry in self.tasks if entry.name == task.name]
-        named = [entry for entry in alike if task.model_name in (entry.models or ())]
-        return (named or alike)[0]
+        entries = [entry for entry in self.tasks if entry.name == task.name]
+        named = [entry for entry in entries if task.model_name in (entry.models or ())]
+        return (named or entries)[0]
 
     def resources_of(self, *entries: ResourceHints) -> Resources:
         stated = [hints.model_dump(exclude_none=True) for hints in (self.resources, *entries)]

@@ -494,4 +494,4 @@ def _expect_ended_well(attempt: "Run", what: str) -> None:
 
 
 def _plan_difference(first: Plan, second: Plan) -> str:
-    return difference(vars(first), vars(second)) or "they look alike and are not equal"
+    return difference(vars(first), vars(second)) or "their fields are equal, and they are not"

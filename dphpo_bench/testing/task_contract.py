@@ -223,13 +223,13 @@ class RecordsContract:
 
     def test_facts_are_public(self, task: Task) -> None:
         """The facts are stated without reading data, never change, and are about this task and this model."""
-        looked = "The facts are computed from the records. State them: N, shape and classes are public constants."
+        message = "The facts are computed from the records. State them: N, shape and classes are public constants."
         try:
             with sealed() as complaints:
                 facts, again = task.facts, task.facts
         except SealedDataError:
-            raise ContractError(looked) from None
-        expect(not complaints, looked)
+            raise ContractError(message) from None
+        expect(not complaints, message)
         expect(isinstance(facts, TaskFacts), f"Expected facts to be TaskFacts, got {type(facts).__name__}.")
         expect(facts == again, "The facts differ from one time to the next. They are constants.")
         expect(
@@ -487,11 +487,11 @@ def _is_among(known: Records, records: Records, row: int) -> bool:
     close = torch.ones(len(known), dtype=torch.bool)
     for name, values in known.named().items():
         value = records.named()[name][row]
-        alike = values == value
+        is_equal = values == value
         if values.is_floating_point():
             slack = max(1e-5, 4 * torch.finfo(values.dtype).eps)
-            alike |= (values - value).abs() <= slack * (1 + value.abs())
-        close &= alike.reshape(len(known), -1).all(dim=1)
+            is_equal |= (values - value).abs() <= slack * (1 + value.abs())
+        close &= is_equal.reshape(len(known), -1).all(dim=1)
     return bool(close.any())
 
 
@@ -647,7 +647,7 @@ class TaskContract(DependenceContract):
                 hashes.append(weights_hash(task.build_model()))
         expect(
             hashes[0] == hashes[1],
-            "At one seed the initial weights differ, so methods compared at it would not start alike. Draw them from "
+            "At one seed the initial weights differ, so methods compared at it would start elsewhere. Draw them from "
             "torch's global generator, which the harness seeds; build a new model each time.",
         )
 

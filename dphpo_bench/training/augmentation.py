@@ -6,9 +6,7 @@ record still adds one clipped vector, and the account stays as it was (docs/acco
 Source: De et al., "Unlocking high-accuracy differentially private image classification through scale", 2022, section 3.
 """
 
-import copy
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -31,8 +29,6 @@ Transform = Callable[[Any, "torch.Generator"], Any]
 
 MAX_COPIES = 1024
 _PIECE_NUMBERS = 2**24
-_FEW = 6
-"""Number of made-up records."""
 _OURS = "dphpo_bench."
 """Transforms of this package draw and compute for each record by itself; all others get one record at a time."""
 
@@ -88,41 +84,30 @@ class Augmentation:
         return inputs
 
     def check(self, inputs: Tensors, device: "torch.device | str" = "cpu") -> None:
-        """Reject transforms that fail, keep something of what they see, or draw from elsewhere.
+        """Reject transforms that fail on made-up records, keep something of what they see, or draw from elsewhere.
 
-        They are tried on made-up records. Of `inputs` only names, the shape of a record and its type are used.
+        Of `inputs` only names, the shape of a record and its type are used.
 
         Raises:
             InvalidValueError: if they do one of these, or return inputs of another shape or type.
         """
         import torch
 
-        from dphpo_bench.training.model_checks import states_elsewhere
+        from dphpo_bench.training.model_checks import numbers_like, states_elsewhere
         from dphpo_bench.training.randomness import global_randomness
 
-        made_up = _made_up(inputs, device)
-        unused = self
-        with suppress(Exception):  # some objects cannot be copied
-            unused = copy.deepcopy(self)
+        generator = torch.Generator().manual_seed(1)
+        made_up = each(lambda tensor: numbers_like(tensor, generator).to(device), inputs)
 
-        def drawn(transform: Augmentation, inputs: Tensors) -> "list[Tensor]":
+        def drawn(inputs: Tensors) -> "list[Tensor]":
             with torch.no_grad(), global_randomness(0, device):
-                return leaves(transform(each(torch.clone, inputs), torch.Generator(device).manual_seed(0)))
+                return leaves(self(each(torch.clone, inputs), torch.Generator(device).manual_seed(0)))
 
+        elsewhere = states_elsewhere()
         try:
-            elsewhere = states_elsewhere()
-            expected = drawn(self, made_up)
-            if not all(map(_alike, expected, drawn(self, made_up))) or states_elsewhere() != elsewhere:
-                raise InvalidValueError(
-                    "Expected a transform that draws all its random numbers from the generator that it gets, or "
-                    "from torch's; at one state of these it gives other variants. A run could not be repeated."
-                )
-            drawn(unused, each(lambda tensor: tensor.flip(0), made_up))  # the first records that it sees are others
-            if not all(map(_alike, expected, drawn(unused, made_up))):
-                raise InvalidValueError(
-                    "Expected a transform that keeps nothing of what it sees; after other records it gives other "
-                    "variants at one state of the generator."
-                )
+            expected = drawn(made_up)
+            drawn(each(lambda tensor: tensor.flip(0), made_up))  # other records, of which it must keep nothing
+            pairs = [*zip(expected, drawn(made_up), strict=True)]
         except InvalidValueError:
             raise
         except Exception as error:
@@ -132,6 +117,12 @@ class Augmentation:
                 f"The transform of augment= fails on made-up records, {shown(few, 200)}: {reason}. "
                 "It gets (inputs, generator) and returns inputs."
             ) from None
+        same = all(torch.allclose(a.double(), b.double(), rtol=1e-6, atol=1e-9, equal_nan=True) for a, b in pairs)
+        if not same or states_elsewhere() != elsewhere:
+            raise InvalidValueError(
+                "Expected a transform that draws all its random numbers from the generator that it gets, or from "
+                "torch's, and keeps nothing of what it sees; at one state of these it gives other variants."
+            )
 
 
 def _variants(transform: Transform, generator: "torch.Generator", inputs: Tensors) -> Tensors:
@@ -201,28 +192,6 @@ def _pieces(units: "Units", numbers: int) -> "Iterator[Units]":
     _, counts = torch.unique_consecutive(ends.sub(1) // _PIECE_NUMBERS, return_counts=True)
     for places in torch.split(torch.arange(len(units)), counts.tolist()) if len(units) else ():
         yield units.some(places)
-
-
-def _made_up(inputs: Tensors, device: "torch.device | str") -> Tensors:
-    """Return made-up records of several sizes."""
-    import torch
-
-    generator = torch.Generator().manual_seed(1)
-    sizes = torch.logspace(-1, 1, _FEW)
-
-    def numbers(tensor: "Tensor") -> "Tensor":
-        shape = (len(sizes), *tensor.shape[1:])
-        if not tensor.is_floating_point():
-            return torch.randint(2, shape, generator=generator).to(device, tensor.dtype)
-        return (sizes.view(-1, *[1] * (tensor.ndim - 1)) * torch.randn(shape, generator=generator)).to(device)
-
-    return each(numbers, inputs)
-
-
-def _alike(a: "Tensor", b: "Tensor") -> bool:
-    import torch
-
-    return bool(torch.allclose(a.double(), b.double(), rtol=1e-6, atol=1e-9, equal_nan=True))
 
 
 def _described(inputs: Any) -> str:

@@ -152,19 +152,22 @@ def made_up(model: nn.Module, like: Records, example: Tensors | None = None) -> 
         return Records(each(lambda tensor: convert(tensor[rows.to(tensor.device)]), example), targets)
     generator = torch.Generator().manual_seed(1)
 
-    def numbers(tensor: Tensor) -> Tensor:
-        if not tensor.is_floating_point():
-            return zeros_and_ones(tensor, generator).to(device)
-        shape = (count, *[1] * (tensor.ndim - 1))
-        values = torch.tensor(_SCALES).view(shape) * torch.randn((count, *tensor.shape[1:]), generator=generator)
-        return convert(torch.where((torch.arange(count) % 2 == 0).view(shape), values.abs(), values).to(dtype))
-
-    inputs = each(numbers, like.inputs)
+    inputs = each(lambda tensor: convert(numbers_like(tensor, generator)), like.inputs)
     try:
         outputs_alone(copied(model), inputs)
     except Exception:  # whatever a model raises
         inputs = each(lambda tensor: convert(zeros_and_ones(tensor, generator)), like.inputs)
     return Records(inputs, targets)
+
+
+def numbers_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    """Return six made-up rows of the shape and type of a tensor's, floating-point numbers of several sizes."""
+    if not tensor.is_floating_point():
+        return zeros_and_ones(tensor, generator)
+    count = len(_SCALES)
+    shape = (count, *[1] * (tensor.ndim - 1))
+    values = torch.tensor(_SCALES).view(shape) * torch.randn((count, *tensor.shape[1:]), generator=generator)
+    return torch.where((torch.arange(count) % 2 == 0).view(shape), values.abs(), values).to(tensor)
 
 
 def zeros_and_ones(tensor: Tensor, generator: torch.Generator | None = None) -> Tensor:

@@ -16,7 +16,7 @@ from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.metrics import SHIFTED, FurtherTest
 from dphpo_bench.contract.task import Input
 from dphpo_bench.data.datasets import Images, Split
-from dphpo_bench.data.weights import Weights, weights_folder
+from dphpo_bench.data.source import Weights, weights_folder
 from dphpo_bench.zoo.dataset_task import DatasetTask, Schedule, Setup
 from dphpo_bench.zoo.features import CachedFeatures, PictureRoute
 from dphpo_bench.zoo.scattering import ScatteringFeatures

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, layer_norm
 
 from dphpo_bench.base.errors import DataError, require_extra
-from dphpo_bench.data.source import DataSource
-from dphpo_bench.data.weights import Weights, weights_folder
+from dphpo_bench.data.source import DataSource, Weights, weights_folder
 from dphpo_bench.recipes.networks import zero_linear
 from dphpo_bench.training.evaluation import last_place
 from dphpo_bench.zoo.texts import PADDING

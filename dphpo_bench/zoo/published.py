@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import InvalidValueError, require_extra
-from dphpo_bench.data.source import DataSource
-from dphpo_bench.data.weights import Weights
+from dphpo_bench.data.source import DataSource, Weights
 from dphpo_bench.zoo.texts import load_tokenizer, padded_ids, require_transformers
 
 if TYPE_CHECKING:

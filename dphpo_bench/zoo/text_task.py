@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Input
 from dphpo_bench.data.datasets import Split, Table
-from dphpo_bench.data.weights import Weights, weights_folder
+from dphpo_bench.data.source import Weights, weights_folder
 from dphpo_bench.zoo.dataset_task import DatasetTask, Schedule, Setup
 from dphpo_bench.zoo.features import CachedFeatures, Extract
 from dphpo_bench.zoo.published import LEARNING_RATES, ROBERTAS, Roberta

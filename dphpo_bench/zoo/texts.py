@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import DataError, InvalidValueError, require_extra
-from dphpo_bench.data.source import DataSource
-from dphpo_bench.data.weights import Weights, weights_folder
+from dphpo_bench.data.source import DataSource, Weights, weights_folder
 from dphpo_bench.zoo.features import Features, part_for_each_core
 
 if TYPE_CHECKING:

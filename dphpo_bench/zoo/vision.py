@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dphpo_bench.base.errors import InvalidValueError, require_extra
-from dphpo_bench.data.source import DataSource
-from dphpo_bench.data.weights import Weights, weights_folder
+from dphpo_bench.data.source import DataSource, Weights, weights_folder
 from dphpo_bench.zoo.features import PictureRoute
 
 if TYPE_CHECKING:

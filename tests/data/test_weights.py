@@ -8,8 +8,7 @@ import pytest
 
 import dphpo_bench.tasks
 from dphpo_bench.base.errors import DataError
-from dphpo_bench.data.source import DataSource
-from dphpo_bench.data.weights import Weights, weights_folder
+from dphpo_bench.data.source import DataSource, Weights, weights_folder
 from tests.data.conftest import FakeHub
 
 CONTENT = {"model.bin": b"weights", "config.json": b"{}"}

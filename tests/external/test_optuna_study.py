@@ -1,6 +1,5 @@
 """An Optuna objective under a private selection: the draws of its hyperparameters, and what it must not show."""
 
-import logging
 import math
 import re
 from collections.abc import Callable
@@ -12,7 +11,6 @@ import numpy as np
 import optuna
 import pytest
 import scipy.stats
-import torch
 from optuna.distributions import FloatDistribution
 
 import dphpo_bench as bench
@@ -169,32 +167,6 @@ def test_a_final_run_may_leave_the_range_and_is_stored_all_the_same() -> None:
     assert over.best_params["learning_rate"] > max(rates)
 
 
-# The same selection as Study's
-
-
-def test_event_noise_and_number_of_trials_are_those_of_a_study() -> None:
-    for method in ("papernot_steinke", "liu_talwar"):
-        ours = study(method=method)
-        theirs = bench.search.Study(
-            SPACE, budget=BUDGET, event=event, method=method, held_out=0.1, n_scored=500, results_dir=None
-        )
-        assert ours.event == theirs.event
-        assert ours.epsilon == theirs.epsilon <= 3
-        noises: dict[str, list[tuple[float, int]]] = {"ours": [], "theirs": []}
-
-        def objective(trial: Any, into: Any = noises["ours"]) -> float:
-            trial.suggest_float("lr", 0.0, 1.0)
-            into.append((trial.noise_multiplier, trial.seed))
-            return 0.5
-
-        optimize(ours, objective)
-        for trial in theirs:
-            noises["theirs"].append((trial.noise_multiplier, trial.seed))
-            theirs.tell(trial, 0.5)
-        assert noises["ours"] == noises["theirs"]
-        assert ours.best_value == theirs.result().score
-
-
 def test_the_winner_is_released_and_nothing_else(tmp_path: Path) -> None:
     over = study(results_dir=tmp_path, name="digits")
     scores: list[float] = []
@@ -239,56 +211,6 @@ def test_trials_that_fail_or_are_pruned_lose() -> None:
     with pytest.warns(UserWarning, match="No model"):
         optimize(never, broken)
     assert (never.best_params, never.best_value, never.best_model) == (None, None, None)
-
-
-@pytest.mark.parametrize("repeatable", [False, True])
-def test_an_interrupted_study_goes_on_with_the_same_draws(repeatable: bool, tmp_path: Path) -> None:
-    """The trial that was under way has lost; a repeatable one draws the same again."""
-    settings = {"name": "s", "repeatable": repeatable}
-    draws: list[float] = []
-    whole = study(results_dir=tmp_path / "whole", **settings)
-    optimize(whole, lambda trial: draws.extend([trial.suggest_float("lr", 0.0, 1.0)]) or 0.5)
-    seen: list[float] = []
-
-    def stopped(trial: Any) -> float:
-        seen.append(trial.suggest_float("lr", 0.0, 1.0))
-        if len(seen) == 2:
-            raise KeyboardInterrupt
-        return 0.5
-
-    with pytest.raises(KeyboardInterrupt):
-        optimize(study(results_dir=tmp_path / "killed", **settings), stopped)
-    again = study(results_dir=tmp_path / "killed", **settings)
-    optimize(again, stopped)
-    assert len(draws) > 2
-    assert seen == [*draws[:2], *draws[1 if repeatable else 2 :]]
-    assert again.best_params["lr"] in draws
-    if repeatable:
-        assert again.best_value == whole.best_value
-
-
-# What must stay hidden
-
-
-def test_optuna_and_prints_are_silent_inside(
-    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    optuna.logging.set_verbosity(optuna.logging.INFO)
-
-    def noisy(trial: Any) -> float:
-        inner = optuna.create_study()
-        inner.optimize(lambda nested: nested.suggest_float("x", 0, 1), n_trials=1, show_progress_bar=True)
-        print("trial")  # noqa: T201
-        logging.getLogger("mine").error("trial")
-        return float(trial.suggest_float("lr", 0.0, 1.0))
-
-    over = study()
-    optimize(over, noisy)
-    captured = capfd.readouterr()
-    assert "rial" not in captured.out + captured.err
-    assert caplog.messages == []
-    optuna.create_study(study_name="afterwards")
-    assert "afterwards" in caplog.text
 
 
 ASKS: dict[str, tuple[Callable[[Any], Any], str]] = {
@@ -342,15 +264,6 @@ def test_an_objective_that_does_not_ask_for_its_noise_ends_the_search() -> None:
 
     for call in (study().optimize, lambda func: study().rehearse(lambda trial, _: func(trial), None)):
         assert "training with trial.noise_multiplier, which ε is computed for" in refused(partial(call, unchanged))
-
-
-@pytest.mark.parametrize("seeded", ["torch", "trial"])
-def test_an_objective_that_seeds_its_noise_ends_the_search(seeded: str) -> None:
-    def objective(trial: Any) -> float:
-        {"torch": torch, "trial": trial.generator}[seeded].manual_seed(0)
-        return 0.5
-
-    assert "Training seeded torch by a seed of its own" in refused(partial(optimize, study(), objective))
 
 
 def test_before_the_end_there_is_no_winner() -> None:

@@ -10,19 +10,17 @@ from dataclasses import replace
 from itertools import cycle, pairwise
 from statistics import mean
 
-from dphpo_bench.leaderboard.answers import Absent, Answer, Part, Place
+from dphpo_bench.leaderboard.answers import Absent, Answer, Claims, Pair, Part, Place
 from dphpo_bench.leaderboard.board import Board
-from dphpo_bench.leaderboard.claims import Claims, Pair
 from dphpo_bench.leaderboard.means import Mean, Rate
-from dphpo_bench.leaderboard.overall import Overall, OverallRow
-from dphpo_bench.leaderboard.rows import Row, Table
-from dphpo_bench.leaderboard.values import Contestant, Finding, PathPoint, Ranks, Refused
+from dphpo_bench.leaderboard.tables import Overall, OverallRow, Row, Table
+from dphpo_bench.leaderboard.values import Entry, Finding, PathPoint, Ranks, Refused
 from dphpo_bench.records.estimates import Estimate
 from dphpo_bench.records.measure import ACCURACY
 
 EPSILONS = (1.0, 3.0, 8.0)
 # Setting, task, and what the best private method reaches there as ε grows.
-SETTINGS = (
+TASK_MODELS = (
     ("cifar10 (linear)", "cifar10", 0.70),
     ("digits (linear)", "digits", 0.95),
     ("mnist (linear)", "mnist", 0.987),
@@ -58,9 +56,9 @@ HOSTILE = (
 )
 
 
-def contestant(method: str, parameters: str = "", reference: bool = False) -> Contestant:
-    """A contestant with the label and the parameters that scoring would give it."""
-    return Contestant(
+def entry(method: str, parameters: str = "", reference: bool = False) -> Entry:
+    """An entry with the label and the parameters that scoring would give it."""
+    return Entry(
         method=method,
         label=f"{method} ({parameters})" if parameters else method,
         parameters=f'{{"set":"{parameters}"}}',
@@ -85,21 +83,21 @@ def path(epsilon: float, steps: int = 400) -> tuple[PathPoint, ...]:
     )
 
 
-def row(method: Method, top: float, epsilon: float, place: int, contestants: int, reference: bool = False) -> Row:
+def row(method: Method, top: float, epsilon: float, place: int, entries: int, reference: bool = False) -> Row:
     """What `method` reaches where the oracle tends to `top`; every fourth has failed runs, the last few seeds."""
     name, parameters, gap, share, runs = method
     oracle = top - 0.06 / epsilon
     utility = top + 0.005 if name == "nonprivate" else oracle - gap / epsilon**0.5
-    last = place == contestants
+    last = place == entries
     return Row(
-        contestant=contestant(name, parameters, reference),
+        entry=entry(name, parameters, reference),
         method_version=1,
         task_version=1,
         seeds=1 if last else 5,
         failed=1 if place % 4 == 0 else 0,
         utility=Estimate(utility) if last else estimate(utility, 0.002 + 0.01 / epsilon),
         worst=utility - 0.01,
-        ranks=None if reference else Ranks(max(1, place - 1), min(contestants, place + 1)),
+        ranks=None if reference else Ranks(max(1, place - 1), min(entries, place + 1)),
         gap_to_oracle=None if name == "grid_oracle" else estimate(oracle - utility, 0.004),
         cross_entropy=estimate(0.3 + 2 * (oracle - utility), 0.01),
         collapses=Rate(place % 3, 15),
@@ -113,7 +111,7 @@ def row(method: Method, top: float, epsilon: float, place: int, contestants: int
         tuning_share=share,
         runs=runs,
         examples=runs * 300_000.0 * epsilon**0.3,
-        standing="" if reference else ("equivalent", "uncertain", "behind")[min(2, place // 3)],
+        verdict="" if reference else ("equivalent", "uncertain", "behind")[min(2, place // 3)],
         path=path(epsilon) if name == "hyfreedp" else (),
         records=tuple((seed, f"some/{name}/{seed:016x}.json") for seed in range(5)),
         values=tuple(None if place % 4 == 0 and seed == 4 else utility + (seed - 2) / 1000 for seed in range(5)),
@@ -124,31 +122,31 @@ def row(method: Method, top: float, epsilon: float, place: int, contestants: int
 
 
 def table(
-    setting: tuple[str, str, float],
+    task_model: tuple[str, str, float],
     epsilon: float,
     methods: Sequence[Method] = METHODS,
     references: Sequence[Method] = REFERENCES,
 ) -> Table:
-    name, task, top = setting
+    name, task, top = task_model
     others = tuple(row(method, top, epsilon, 1, len(methods), True) for method in references)
     return Table(
         task=task,
         model="linear",
         epsilon=epsilon,
         delta=1e-5,
-        setting=name,
+        task_model=name,
         measure=ACCURACY,
         rows=tuple(row(method, top, epsilon, place, len(methods)) for place, method in enumerate(methods, 1)),
         references=others,
-        oracle=next((one.contestant for one in others if one.contestant.method == "grid_oracle"), None),
+        oracle=next((one.entry for one in others if one.entry.method == "grid_oracle"), None),
     )
 
 
-def overall_row(who: Contestant, rows: Sequence[Row], ranks: Ranks | None) -> OverallRow:
+def overall_row(who: Entry, rows: Sequence[Row], ranks: Ranks | None) -> OverallRow:
     means = [row.utility.mean for row in rows if row.utility is not None]
     places = [(row.ranks.low + row.ranks.high) / 2 for row in rows if row.ranks is not None]
     return OverallRow(
-        contestant=who,
+        entry=who,
         tables=len(rows),
         seeds=min(row.seeds for row in rows),
         failed=sum(row.failed for row in rows),
@@ -174,9 +172,9 @@ def overall_row(who: Contestant, rows: Sequence[Row], ranks: Ranks | None) -> Ov
 def overall(epsilon: float | None, tables: Sequence[Table]) -> Overall:
     """Who is in all of `tables` is ranked, in the order of the first table."""
     counted = [table for table in tables if epsilon in (None, table.epsilon)]
-    found: dict[Contestant, list[Row]] = {}
+    found: dict[Entry, list[Row]] = {}
     for one in (row for table in counted for row in (*table.rows, *table.references)):
-        found.setdefault(one.contestant, []).append(one)
+        found.setdefault(one.entry, []).append(one)
     ranked = [who for who, rows in found.items() if not who.reference and len(rows) == len(counted)]
     places = {who: Ranks(max(1, at - 1), min(len(ranked), at + 1)) for at, who in enumerate(ranked, 1)}
     rows = {who: overall_row(who, rows, places.get(who)) for who, rows in found.items()}
@@ -190,20 +188,20 @@ def overall(epsilon: float | None, tables: Sequence[Table]) -> Overall:
     )
 
 
-def place(who: Contestant, rows: Sequence[Row], several: bool) -> Place:
-    """The line of a contestant over its rows, all of which have a distance to the oracle."""
+def place(who: Entry, rows: Sequence[Row], several: bool) -> Place:
+    """The line of an entry over its rows, all of which have a distance to the oracle."""
     gaps = [row.gap_to_oracle.mean for row in rows if row.gap_to_oracle]
     seeds = [("seed 0", 0.002 - gaps[0]), ("seed 1", -0.002 - gaps[0])]
     parts = [(f"table {at}", -gap) for at, gap in enumerate(gaps)] if several else seeds
     cross_entropy = rows[0].cross_entropy
     assert cross_entropy is not None
     return Place(
-        contestant=who,
+        entry=who,
         lead=estimate(-mean(gaps), 0.004),
         parts=tuple(sorted((Part(*part) for part in parts), key=lambda part: -part.value)),
         over_tasks=estimate(-mean(gaps), 0.008) if several else None,
         untuned=1 if mean(gaps) < 0.01 else -1 if mean(gaps) > 0.03 else 0,
-        standing=("equivalent" if mean(gaps) < 0.008 else "uncertain" if mean(gaps) < 0.02 else "behind"),
+        verdict=("equivalent" if mean(gaps) < 0.008 else "uncertain" if mean(gaps) < 0.02 else "behind"),
         cross_entropy=cross_entropy,
         calibration=estimate(0.3 - cross_entropy.mean, 0.01),
         cost=rows[0].runs,
@@ -213,9 +211,9 @@ def place(who: Contestant, rows: Sequence[Row], several: bool) -> Place:
 
 def answer(subject: str, epsilon: float | None, tables: Sequence[Table]) -> Answer:
     """Who is in all of the tables, but for those without a finished run."""
-    found: dict[Contestant, list[Row]] = {}
+    found: dict[Entry, list[Row]] = {}
     for row in (row for table in tables for row in table.everyone if row.gap_to_oracle and row.utility):
-        found.setdefault(row.contestant, []).append(row)
+        found.setdefault(row.entry, []).append(row)
     places = [place(who, rows, len(tables) > 1) for who, rows in found.items() if len(rows) == len(tables)]
     places.sort(key=lambda one: -one.lead.mean)
     return Answer(
@@ -223,10 +221,10 @@ def answer(subject: str, epsilon: float | None, tables: Sequence[Table]) -> Answ
         epsilon=epsilon,
         measure=ACCURACY,
         anchor="the oracle",
-        settings=tuple(dict.fromkeys(table.setting for table in tables)),
+        task_models=tuple(dict.fromkeys(table.task_model for table in tables)),
         tables=len(tables),
-        places=tuple(one for one in places if not one.contestant.reference),
-        references=tuple(one for one in places if one.contestant.reference),
+        places=tuple(one for one in places if not one.entry.reference),
+        references=tuple(one for one in places if one.entry.reference),
         absent=tuple(
             Absent(who, len(rows), estimate(-0.02, 0.01), estimate(-0.005, 0.01))
             for who, rows in found.items()
@@ -237,9 +235,9 @@ def answer(subject: str, epsilon: float | None, tables: Sequence[Table]) -> Answ
 
 def answers(tables: Sequence[Table]) -> Iterator[Answer]:
     """All tasks, then each; at each ε, then all."""
-    settings = list(dict.fromkeys(table.setting for table in tables))
-    for subject, chosen in [("all tasks", settings), *((setting, [setting]) for setting in settings)]:
-        mine = [table for table in tables if table.setting in chosen]
+    task_models = list(dict.fromkeys(table.task_model for table in tables))
+    for subject, chosen in [("all tasks", task_models), *((task_model, [task_model]) for task_model in task_models)]:
+        mine = [table for table in tables if table.task_model in chosen]
         for epsilon in (*sorted({table.epsilon for table in mine}), None):
             found = answer(subject, epsilon, [table for table in mine if epsilon in (None, table.epsilon)])
             if found.places:
@@ -263,9 +261,9 @@ def board(tables: Sequence[Table], findings: Sequence[Finding] = (), refused: Se
 
 
 def sample_board() -> Board:
-    """Three settings at three ε; propose_test is missing on mnist, and one method ran without finishing."""
-    tables = [table(setting, epsilon) for setting in SETTINGS for epsilon in EPSILONS]
-    tables[-3:] = [replace(one, rows=tuple(row for row in one.rows if row.contestant.method != "propose_test"))
+    """Three task–model pairs at three ε; propose_test is missing on mnist, and one method ran without finishing."""
+    tables = [table(task_model, epsilon) for task_model in TASK_MODELS for epsilon in EPSILONS]
+    tables[-3:] = [replace(one, rows=tuple(row for row in one.rows if row.entry.method != "propose_test"))
                    for one in tables[-3:]]  # fmt: skip
     first = tables[0]
     broken = replace(first.rows[-2], seeds=0, failed=5, utility=None, gap_closed=None)
@@ -313,7 +311,7 @@ def hostile_board() -> Board:
     ]
     findings = [Finding(text, text, ((text, text),), text) for text in HOSTILE]
     made = board(tables, findings, [Refused(f"{text}.json", text) for text in HOSTILE])
-    who = [row.contestant for row in tables[0].rows]
+    who = [row.entry for row in tables[0].rows]
     pairs = tuple(
         Pair(*two, Mean(0.1, 0.02, 4.0), 0.01, 1, tables) for two, tables in zip(pairwise(who), cycle((2, 1)))
     )
@@ -321,12 +319,10 @@ def hostile_board() -> Board:
     return replace(made, claims=(claims,))
 
 
-def crowded_board(contestants: int = 40) -> Board:
-    """More contestants than a chart can hold."""
-    methods = [
-        (f"method_{number:02d}", "", 0.002 * number, 0.01 * number, 1.0 + number) for number in range(contestants)
-    ]
-    return board([table(SETTINGS[0], epsilon, methods) for epsilon in EPSILONS])
+def crowded_board(entries: int = 40) -> Board:
+    """More entries than a chart can hold."""
+    methods = [(f"method_{number:02d}", "", 0.002 * number, 0.01 * number, 1.0 + number) for number in range(entries)]
+    return board([table(TASK_MODELS[0], epsilon, methods) for epsilon in EPSILONS])
 
 
 def empty_board() -> Board:

@@ -8,35 +8,35 @@ from statistics import mean, stdev
 
 import numpy as np
 import pytest
-from playwright.sync_api import sync_playwright
 from scipy.stats import binomtest, t
 from typer.testing import CliRunner
 
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.cli.commands import app
-from dphpo_bench.contract import registry
-from dphpo_bench.leaderboard import advice_texts, measured
-from dphpo_bench.leaderboard.advice import Advice, Evidence, Option, Question, advise, expected
-from dphpo_bench.leaderboard.advice_texts import NO_INTERVAL, grid, guide_lines, rate_text, sentence
-from dphpo_bench.leaderboard.columns import to_csv
-from dphpo_bench.leaderboard.kinds import FINE_TUNED, LINEAR, base_name, kinds_of
-from dphpo_bench.leaderboard.markdown import to_markdown
-from dphpo_bench.leaderboard.means import Rate
-from dphpo_bench.leaderboard.measured import (
+from dphpo_bench.leaderboard import advice
+from dphpo_bench.leaderboard.advice import (
     COLUMNS,
     SHIPPED,
+    Advice,
+    Evidence,
     Measured,
+    Option,
+    Question,
+    advise,
+    expected,
+    grid,
+    guide_lines,
     measured_rows,
-    read_board,
+    rate_text,
     shipped_file,
     shipped_table,
 )
-from dphpo_bench.leaderboard.page import to_html
-from dphpo_bench.leaderboard.submissions import Setting
+from dphpo_bench.leaderboard.columns import to_csv
+from dphpo_bench.leaderboard.means import Rate
+from dphpo_bench.leaderboard.submissions import TaskModel, kinds_of
 from dphpo_bench.records.measure import ACCURACY
 from research.advice import report, trials
-from tests.leaderboard.boards import HOSTILE, empty_board, hostile_board, sample_board, with_sizes
-from tests.leaderboard.test_page import chromium
+from tests.leaderboard.boards import sample_board, with_sizes
 
 ROOT = Path(__file__).parents[2]
 TASKS = ("fish", "birds", "trees", "stars")
@@ -90,16 +90,6 @@ def test_many_tables_of_a_task_count_as_a_single_task() -> None:
     assert alike.high == pytest.approx(choice(advise(STEADY, QUESTION)).distance.high, abs=1e-4)
 
 
-def test_sizes_of_one_data_set_are_a_single_task() -> None:
-    whole = rows("steady", 1.0, 1.0, 1.0, 5.0)
-    adult = [
-        replace(whole[0], task=task, model=model) for task, model in (("adult", "linear"), ("adult_few", "linear_300"))
-    ]
-    together = choice(advise([*adult, *whole[1:]], QUESTION))
-    assert together.tasks == 4
-    assert together.distance == choice(advise([*adult[:1], *whole[1:]], QUESTION)).distance
-
-
 @pytest.mark.parametrize(
     ("task", "model", "kind"),
     [
@@ -115,7 +105,7 @@ def test_sizes_of_one_data_set_are_a_single_task() -> None:
 )
 def test_models_have_kinds(task: str, model: str, kind: str) -> None:
     kinds = kinds_of(task, model, {"inputs": {"shape": [107]}})
-    assert Setting(task, model, 1e-5, "", "", "", ACCURACY, kinds=kinds).model_kind == kind
+    assert TaskModel(task, model, 1e-5, "", "", "", ACCURACY, kinds=kinds).model_kind == kind
 
 
 def test_the_lowest_bound_is_advised_and_not_the_lowest_mean() -> None:
@@ -205,18 +195,6 @@ def test_what_the_board_has_not_measured_is_not_known(question: Question, reason
     assert advise([], question).reason
 
 
-def test_new_epsilons_and_sizes_need_no_change_of_code() -> None:
-    small = [
-        replace(row, records=records, epsilon=epsilon)
-        for row in STEADY
-        for records in (300, 32_000)
-        for epsilon in (0.1, 0.3, 1.0, 16.0)
-    ]
-    for epsilon in (0.1, 0.2, 0.5, 16.0, 20.0):
-        assert choice(advise([*STEADY, *small], Question(300, "linear", epsilon))).label == "steady"
-    assert not advise(small, Question(300, "linear", 4.0)).choice, "far from 1 and from 16"
-
-
 def test_collapses_are_of_near_epsilons_and_have_the_exact_interval() -> None:
     known = [
         *(replace(row, collapsed=1) for row in STEADY),
@@ -257,7 +235,7 @@ def test_the_packages_table_has_what_advice_needs_of_the_board() -> None:
 
 
 def test_the_packages_table_is_that_of_the_board_here_and_small() -> None:
-    shipped = Path(measured.__file__).parent / SHIPPED
+    shipped = Path(advice.__file__).parent / SHIPPED
     table = (ROOT / "leaderboard" / "leaderboard.csv").read_text()
     if "model_kind" not in table.partition("\n")[0]:
         pytest.skip("the board was built before it had these columns")
@@ -267,10 +245,6 @@ def test_the_packages_table_is_that_of_the_board_here_and_small() -> None:
     assert place is not None
     assert (ROOT / "leaderboard" / place).resolve() == shipped.resolve()
     assert f'"dphpo_bench.leaderboard" = ["{SHIPPED}", ' in (ROOT / "pyproject.toml").read_text()
-
-
-def test_boards_elsewhere_leave_the_package_alone(tmp_path: Path) -> None:
-    assert shipped_file(tmp_path / "leaderboard") is None
 
 
 @pytest.mark.parametrize(
@@ -286,12 +260,6 @@ def test_boards_elsewhere_leave_the_package_alone(tmp_path: Path) -> None:
 def test_a_table_that_is_no_boards_is_refused(table: str, reason: str) -> None:
     with pytest.raises(DataError, match=reason):
         measured_rows(table)
-
-
-def test_models_that_are_no_linear_or_fine_tuned_ones_are_networks_from_scratch() -> None:
-    names = {base_name(model) for task in registry.tasks().values() for model in task.cls.models}
-    assert names >= LINEAR
-    assert names - LINEAR - FINE_TUNED == {"cnn", "gru", "mlp", "small_gpt2", "teacher"}
 
 
 def test_the_guide_is_short_and_says_what_is_not_known() -> None:
@@ -310,93 +278,6 @@ def test_the_guide_is_short_and_says_what_is_not_known() -> None:
     assert lines[0].why.startswith("2,000 records are far from")
     assert lines[1].distances == " / ".join(6 * ["−1.0"])
     assert guide_lines(grid([])) == []
-
-
-@pytest.mark.parametrize("sizes", [(200, 200), (200, 1_000), (50_000, 50_000), (10**7, 10**7)])
-def test_the_guide_of_a_board_of_ones_own_asks_about_its_own_sizes(sizes: tuple[int, int]) -> None:
-    own = [replace(row, records=records, cost=math.inf) for row in STEADY for records in sizes]
-    lines = guide_lines(grid(own))
-    assert [line.records for line in lines] == sorted(set(sizes))
-    assert {(line.method, line.cost) for line in lines} == {("steady", "cost not known")}
-    assert "no untuned run" in advise(own, replace(QUESTION, records=sizes[0], compute=3.0)).reason
-
-
-def test_readme_and_page_begin_with_the_guide() -> None:
-    board = with_sizes(sample_board())
-    lines = to_markdown(board, [])["README.md"].partition("Points to the oracle, above zero is ahead")[2].splitlines()
-    assert lines[2].startswith("| if you have | ε | use |")
-    assert lines[4:6] == [
-        "| 50,000 records, a linear model | 1 to 8 | `hyfreedp` | −0.8 / −0.6 / −0.5 | [−0.8, −0.5] | "
-        "0 of 30 (0.0 to 11.6 %) | 1 untuned run |",
-        "",
-    ]
-    page = to_html(board, [])
-    assert page.count('<tr data-model="linear"') == 3
-    assert page.index('id="question"') < page.index('id="guide-table"')
-    assert "guide-table" not in to_html(empty_board(), []) + to_html(sample_board(), [])
-
-
-def test_a_guide_that_is_cut_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last rows, with other methods than those before, were left out without a word."""
-    whole = to_markdown(with_sizes(sample_board()), [])["README.md"]
-    assert "Rows that are only on" not in whole
-    monkeypatch.setattr(advice_texts, "MAX_LINES", 0)
-    cut = to_markdown(with_sizes(sample_board()), [])["README.md"]
-    assert "Rows that are only on [the page](index.html): 1." in cut
-    assert "| 50,000 records, a linear model" in whole
-    assert "| 50,000 records, a linear model" not in cut
-
-
-def test_the_board_of_this_project_shows_its_whole_guide_and_how_good_it_is() -> None:
-    rows, _ = read_board(ROOT / "leaderboard")
-    assert len(guide_lines(grid(rows))) <= advice_texts.MAX_LINES
-    page = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
-    assert [line for line in report(trials(rows))[2:] if line not in page] == []
-
-
-def test_a_single_task_of_a_kind_speaks_for_itself() -> None:
-    """Linear models, of which there are many tables, spoke for the one network that was fine-tuned."""
-    tuned = replace(STEADY[0], kind="fine-tuned", distance=3.0)
-    advice = choice(advise([*STEADY, tuned], replace(QUESTION, model="fine-tuned")))
-    assert (advice.distance.mean, advice.distance.low, advice.tasks) == (3.0, None, 1)
-    assert f"behind the oracle, {NO_INTERVAL}; collapsed runs" in sentence(advice)
-
-
-def test_the_form_of_the_page_answers(tmp_path: Path) -> None:
-    path = chromium()
-    if path is None:
-        pytest.skip("no browser found: install chromium or set DPHPO_BENCH_CHROMIUM")
-    (tmp_path / "page.html").write_text(to_html(with_sizes(sample_board()), []), encoding="utf-8")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        page = browser.new_page()
-        complaints: list[str] = []
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto((tmp_path / "page.html").as_uri())
-        answer = page.locator("#guide-answer")
-        page.select_option("#guide-form [name=epsilon]", "8")
-        assert answer.inner_text().startswith(
-            "Take hyfreedp: 0.5 points behind the oracle, [−0.5, −0.5] on another task;"
-        )
-        assert page.locator("#guide-table tbody tr:visible").count() == 1
-        plain = browser.new_context(java_script_enabled=False).new_page()
-        plain.goto((tmp_path / "page.html").as_uri())
-        assert plain.locator("#guide-table tbody tr:visible").count() == 3
-        assert not plain.locator("#guide-form").is_visible()
-        browser.close()
-    assert complaints == []
-
-
-def test_strangers_labels_are_escaped_in_the_guide() -> None:
-    board = with_sizes(hostile_board())
-    page, readme = to_html(board, []), to_markdown(board, [])["README.md"]
-    assert page.count('<tr data-model="linear"') > 1
-    assert "| 50,000 records, a linear model |" in readme
-    active = [text for text in HOSTILE if text.startswith("<")]
-    assert active
-    assert [text for text in active if text in page] == []
-    guide = next(line for line in readme.splitlines() if line.startswith("| 50,000 records"))
-    assert guide.split(" | ")[2].startswith("`")
 
 
 def test_the_command_answers_without_a_board_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """Which method, at my ε, for my kind of task: distances, ties, parts, and the sentences about them."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ from scipy import stats
 
 from dphpo_bench.leaderboard.answers import Answer, Place
 from dphpo_bench.leaderboard.sentences import absence, sentences
-from dphpo_bench.records.estimates import Estimate
 from dphpo_bench.records.record import RunRecord
 from tests.leaderboard.submitted import board_of, make_record
 
@@ -41,7 +39,7 @@ def table(**more: Any) -> list[RunRecord]:
 
 
 def place_of(answer: Answer, label: str) -> Place:
-    (found,) = (place for place in answer.everyone if place.contestant.label == label)
+    (found,) = (place for place in answer.everyone if place.entry.label == label)
     return found
 
 
@@ -53,7 +51,7 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Answer:
 
 def test_distances_are_by_welchs_test(single: Answer) -> None:
     assert (single.subject, single.epsilon, single.anchor, single.tables) == ("toy (linear)", 1.0, "the oracle", 1)
-    assert [place.contestant.method for place in single.places] == ["hyfreedp", "mechanic", "auto_clipping", "dowg"]
+    assert [place.entry.method for place in single.places] == ["hyfreedp", "mechanic", "auto_clipping", "dowg"]
     assert single.references == ()  # the oracle is the line that others are measured from
     best = single.places[0]
     expected = stats.ttest_ind(BEST, ORACLE, equal_var=False).confidence_interval(0.95)
@@ -63,7 +61,7 @@ def test_distances_are_by_welchs_test(single: Answer) -> None:
 
 
 def test_who_is_better_than_untuned_and_how_all_stand_to_the_first(single: Answer) -> None:
-    stands = {place.contestant.method: (place.untuned, place.standing) for place in single.places}
+    stands = {place.entry.method: (place.untuned, place.verdict) for place in single.places}
     assert stands == {"hyfreedp": (1, "equivalent"), "mechanic": (1, "uncertain"), "auto_clipping": (0, "behind"),
                       "dowg": (-1, "behind")}  # fmt: skip
 
@@ -76,28 +74,6 @@ def test_the_sentences_say_so(single: Answer) -> None:
         "Too uncertain to say: mechanic.",
         "2 are behind; dowg is 21.0 points behind the oracle, at worst −23.3 (seed 3).",
     ]
-
-
-def test_the_first_sentence_names_nobody_who_costs_as_much_or_is_worse(single: Answer) -> None:
-    first, second, *others = single.places
-    dear = replace(second, cost=1.1)
-    behind = replace(second, lead=Estimate(first.lead.mean - 0.011, -0.03, 0.01))
-    for place in (dear, behind):
-        (text, *_) = sentences(replace(single, places=(first, place, *others)))
-        assert text.endswith("for the cost of 1.5 untuned runs.")
-
-
-def test_calibration_stands_beside_accuracy(tmp_path: Path) -> None:
-    records = [*runs("grid_oracle", ORACLE, nats=0.4), *runs("hyfreedp", BEST, nats=0.7), *runs("dowg", [0.5, None])]
-    (answer,) = board_of(tmp_path, *records).answers
-    own = place_of(answer, "hyfreedp")
-    assert own.cross_entropy is not None
-    assert own.calibration is not None
-    assert (own.cross_entropy.mean, own.calibration.mean) == pytest.approx((0.7, -0.3))
-    failing = place_of(answer, "dowg")  # a failed run counts as the worst value, and has no cross entropy
-    assert failing.parts[-1].value == pytest.approx(-0.9125)
-    assert failing.cross_entropy is not None
-    assert failing.cross_entropy.high is None
 
 
 def test_kinds_of_tasks_and_budgets(tmp_path: Path) -> None:
@@ -113,7 +89,7 @@ def test_kinds_of_tasks_and_budgets(tmp_path: Path) -> None:
     assert [answer.epsilon for answer in answers] == [1.0, 3.0, None] * 5
     everything = {(answer.subject, answer.epsilon): answer for answer in answers}
     pictures = everything["pictures", 3.0]
-    assert (pictures.tables, pictures.settings) == (2, ("more (linear)", "toy (linear)"))
+    assert (pictures.tables, pictures.task_models) == (2, ("more (linear)", "toy (linear)"))
     assert {part.name for part in pictures.places[0].parts} == {"more (linear)", "toy (linear)"}
     assert {part.name for part in everything["toy (linear)", None].places[0].parts} == {"ε = 1", "ε = 3"}
     assert {part.name for part in everything["pictures", None].places[0].parts} >= {"toy (linear), ε = 1"}
@@ -130,7 +106,7 @@ def test_metrics_are_not_averaged_and_who_is_absent_is_named(tmp_path: Path) -> 
     assert [answer.subject for answer in answers] == [
         "all tasks by accuracy", "line (linear)", "more (linear)", "toy (linear)"
     ]  # fmt: skip
-    assert [(one.contestant.method, one.tables) for one in answers[0].absent] == [("dowg", 1)]
+    assert [(one.entry.method, one.tables) for one in answers[0].absent] == [("dowg", 1)]
     line = answers[1]
     assert place_of(line, "auto_clipping").lead.mean == pytest.approx(-0.95)  # a larger error is worse
     assert sentences(line)[0].startswith("hyfreedp is 0.450 of mean squared error behind the oracle [")
@@ -142,26 +118,8 @@ def test_without_an_oracle_the_untuned_run_is_the_anchor(tmp_path: Path) -> None
     ).answers
     assert answer.anchor == "untuned auto_clipping"
     # A single run has no interval; it is not put first.
-    assert [place.contestant.method for place in answer.places] == ["hyfreedp", "dp_sgd"]
+    assert [place.entry.method for place in answer.places] == ["hyfreedp", "dp_sgd"]
     assert board_of(tmp_path / "other", *runs("hyfreedp", BEST)).answers == ()
-
-
-def test_a_table_of_another_metric_leaves_the_mean_of_shares(tmp_path: Path) -> None:
-    """Perplexity has no points: the tables of accuracy and ROC-AUC are averaged as if it were not there."""
-    shares = [*table(), *table(task="area", metric="roc_auc")]
-    words = [
-        record
-        for method in ("hyfreedp", "auto_clipping", "grid_oracle")
-        for record in runs(method, [4.5, 4.6], task="text", metric="perplexity", higher_is_better=False)
-    ]
-    (alone, *_), (mixed, *rest) = (
-        board_of(tmp_path / "a", *shares).answers,
-        board_of(tmp_path / "b", *shares, *words).answers,
-    )
-    assert (alone.subject, mixed.subject) == ("all tasks", "all tasks by metrics in points")
-    assert (alone.tables, alone.measure.title, alone.measure.share) == (2, "several metrics", True)
-    assert [place.lead for place in mixed.places] == [place.lead for place in alone.places]
-    assert [answer.subject for answer in rest] == ["area (linear)", "text (linear)", "toy (linear)"]
 
 
 def test_who_is_in_most_tables_is_set_beside_the_first_there(tmp_path: Path) -> None:
@@ -171,7 +129,7 @@ def test_who_is_in_most_tables_is_set_beside_the_first_there(tmp_path: Path) -> 
     few = runs("prodigy", [0.5, 0.6])
     answer = board_of(tmp_path, *(record for one in tables for record in one), *partial, *few).answers[0]
     assert answer.tables == 4
-    assert [(one.contestant.method, one.tables) for one in answer.absent] == [("dowg", 3), ("prodigy", 1)]
+    assert [(one.entry.method, one.tables) for one in answer.absent] == [("dowg", 3), ("prodigy", 1)]
     one = answer.absent[0]
     assert one.lead is not None
     assert one.first is not None

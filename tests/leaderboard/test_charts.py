@@ -21,7 +21,7 @@ BOARDS = {
     "sample": boards.sample_board(),
     "hostile": boards.hostile_board(),
     "crowded": boards.crowded_board(),
-    "one ε": boards.board([boards.table(boards.SETTINGS[0], 3.0)]),
+    "one ε": boards.board([boards.table(boards.TASK_MODELS[0], 3.0)]),
 }
 
 
@@ -57,8 +57,8 @@ def test_a_hostile_label_is_text() -> None:
 
 def test_names_and_order() -> None:
     answers = ["answer-epsilon-1", "answer-epsilon-3", "answer-epsilon-8", "answer-all"]
-    settings = [f"{kind}-{task}-linear" for task in ("cifar10", "digits", "mnist") for kind in ("accuracy", "paths")]
-    assert list(drawn("sample")) == answers + settings
+    task_models = [f"{kind}-{task}-linear" for task in ("cifar10", "digits", "mnist") for kind in ("accuracy", "paths")]
+    assert list(drawn("sample")) == answers + task_models
     assert list(drawn("one ε")) == ["answer-epsilon-3", "answer-all", "paths-cifar10-linear"]  # one ε makes no line
     assert charts(boards.empty_board()) == []
 
@@ -66,14 +66,14 @@ def test_names_and_order() -> None:
 def test_a_picture_is_the_same_in_another_process() -> None:
     script = (
         "from tests.leaderboard import boards; from dphpo_bench.leaderboard.charts import charts; import sys; "
-        "sys.stdout.write(charts(boards.board([boards.table(boards.SETTINGS[0], 3.0)]))[0].svg)"
+        "sys.stdout.write(charts(boards.board([boards.table(boards.TASK_MODELS[0], 3.0)]))[0].svg)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == drawn("one ε")["answer-epsilon-3"].svg
 
 
 def test_the_note_explains_a_dashed_line_only_where_one_is_drawn() -> None:
-    tables = [boards.table(boards.SETTINGS[0], epsilon) for epsilon in (1.0, 3.0)]
+    tables = [boards.table(boards.TASK_MODELS[0], epsilon) for epsilon in (1.0, 3.0)]
     without = [replace(table, oracle=None) for table in tables]
     for given_tables, dashed in ((tables, True), (without, False)):
         [chart] = [chart for chart in charts(boards.board(given_tables)) if chart.kind == "metric"]
@@ -102,14 +102,14 @@ def test_marks_of_a_logarithmic_axis_are_round_and_few(values: tuple[float, floa
 def test_a_forest_shows_every_method_its_numbers_and_its_runs() -> None:
     answer = BOARDS["crowded"].answers[0]
     svg = drawn("crowded")["answer-epsilon-1"].svg
-    assert {place.contestant.label for place in answer.everyone} <= set(texts(svg))
+    assert {place.entry.label for place in answer.everyone} <= set(texts(svg))
     assert len(answer.everyone) == 41
     assert "−7.8 ± 0.4" in texts(svg)
     assert svg.count('x2="0" y2="10"') == 2 * 41  # a stroke for each seed
 
 
 def test_marks_tell_better_from_worse_by_more_than_colour() -> None:
-    kinds = {"a": "better", "b": "alike", "c": "worse"}
+    kinds = {"a": "better", "b": "undecided", "c": "worse"}
     panel = Panel("p", dict.fromkeys(kinds, Estimate(0.5)), estimates_axis([Estimate(0.5)], 0.0, 1.0))
     svg = forest([panel], kinds, title="t", note="n")
     marks = re.findall(r'd="(.)[^"]*" fill="([^"]+)" stroke="([^"]+)" stroke-width="1.5"', svg)

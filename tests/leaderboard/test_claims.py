@@ -8,9 +8,9 @@ import pytest
 
 from dphpo_bench.leaderboard import sentences as verdicts
 from dphpo_bench.leaderboard.board import Board
-from dphpo_bench.leaderboard.kinds import VECTORS
 from dphpo_bench.leaderboard.scoring import score
 from dphpo_bench.leaderboard.standard import Standard
+from dphpo_bench.leaderboard.submissions import VECTORS
 from tests.leaderboard.submitted import make_record, read, runs_of, submit
 
 # --------------------------------------------------------------------------------------------------------- boards
@@ -130,4 +130,4 @@ def test_kinds(task: str, model: str, inputs: object, kinds: tuple[str, ...], tm
     record = record.model_copy(update={"identity": record.identity.model_copy(update={"model": model})})
     submit(tmp_path, record)
     (run,) = read(tmp_path).runs
-    assert run.setting.kinds == kinds
+    assert run.task_model.kinds == kinds

@@ -208,14 +208,6 @@ def test_rerun_repeats_real_runs(leaderboard, tmp_path: Path) -> None:
     assert bad.stdout.endswith("0 runs repeated. The same as before: 0. Not the same: 0.\n")
 
 
-def test_a_record_of_an_unknown_method_cannot_be_repeated(leaderboard, tmp_path: Path) -> None:
-    submit(tmp_path / "results", make_record("strange"))
-    done = leaderboard("validate", "results", "--rerun", "1", "-q")
-    assert done.returncode == 2
-    reason = "their methods or tasks are not installed, or in newer versions."
-    assert done.stderr == f"None of these records can be repeated here: {reason}\n"
-
-
 def test_without_the_extra_the_way_out_is_named(leaderboard, records: Path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     done = leaderboard("build")

@@ -1,4 +1,4 @@
-"""Labels of contestants: the defaults have the bare name, whoever else is on the board."""
+"""Labels of entries: the defaults have the bare name, whoever else is on the board."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from dphpo_bench.contract.registry import make_method
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.requirements import defaults_of
 from dphpo_bench.records.record import RunRecord
@@ -22,7 +21,7 @@ def runs(method: str, **changes: Any) -> list[RunRecord]:
 
 
 def labels(board: Board) -> list[list[str]]:
-    return [sorted(row.contestant.label for row in table.everyone) for table in board.tables]
+    return [sorted(row.entry.label for row in table.everyone) for table in board.tables]
 
 
 @pytest.mark.parametrize(
@@ -45,23 +44,6 @@ def test_variants_of_our_methods_never_rename_the_defaults(
     assert labels(board_of(tmp_path / "default", *runs(method))) == [[method]]
     both = board_of(tmp_path / "both", *runs(method, **changes), *runs(method))
     assert labels(both) == [sorted([method, label])]
-
-
-def test_a_parameter_that_came_later_leaves_the_defaults_alone(tmp_path: Path) -> None:
-    """Records made before it came, and those made after, are of one configuration."""
-    assert "space" not in make_method("grid_oracle").parameters
-    board = board_of(tmp_path, *runs("grid_oracle"), *runs("grid_oracle", space="wide"))
-    assert labels(board) == [["grid_oracle", "grid_oracle (space=wide)"]]
-
-
-def test_defaults_of_an_older_version_are_named_by_their_values(tmp_path: Path) -> None:
-    """The bare name is today's defaults everywhere; of one configuration, versions share the name."""
-    version = make_method("liu_talwar").version
-    older = runs("liu_talwar", mean=10.0, method_version=version - 1)  # as if 10 had been the default once
-    same = runs("liu_talwar", method_version=version - 1, target=3.0)
-    board = board_of(tmp_path, *older, *same, *runs("liu_talwar", method_version=version))
-    assert labels(board) == [["liu_talwar", "liu_talwar (mean=10.0)"], ["liu_talwar"]]
-    assert {row.method_version for row in board.tables[1].rows} == {version - 1}
 
 
 def test_a_strangers_configurations_are_named_by_what_differs(tmp_path: Path) -> None:

@@ -11,13 +11,13 @@ from markdown_it.token import Token
 
 from dphpo_bench.base.text import one_line
 from dphpo_bench.leaderboard.board import Board
-from dphpo_bench.leaderboard.charts import Chart, charts
-from dphpo_bench.leaderboard.columns import row_columns, varying
+from dphpo_bench.leaderboard.charts import Chart
+from dphpo_bench.leaderboard.columns import row_columns
 from dphpo_bench.leaderboard.links import Paths
-from dphpo_bench.leaderboard.markdown import MAX_LISTED, MAX_TEXT, code, prose, to_markdown
+from dphpo_bench.leaderboard.pages import MAX_LISTED, MAX_TEXT, code, prose, to_markdown
 from dphpo_bench.leaderboard.values import Finding, Refused
 from dphpo_bench.records.measure import ACCURACY
-from tests.leaderboard.boards import HOSTILE, board, empty_board, hostile_board, sample_board, table
+from tests.leaderboard.boards import HOSTILE, empty_board, hostile_board, sample_board, table
 
 PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
@@ -119,59 +119,6 @@ def test_plain_words_and_numbers_stay_as_they_are() -> None:
     assert prose("67.10 [66.00, 67.90]") == r"67.10 \[66.00, 67.90\]"
 
 
-def test_every_chart_is_in_a_page_of_its_tables_and_one_in_the_short_page() -> None:
-    sample = sample_board()
-    drawn = charts(sample)
-    pages = to_markdown(sample, drawn, BESIDE)
-    assert list(pages) == [
-        "README.md",
-        "tables/overall.md",
-        "tables/cifar10-linear.md",
-        "tables/digits-linear.md",
-        "tables/mnist-linear.md",
-    ]
-    assert images(pages["README.md"]) == ["answer-epsilon-3"]
-    behind = [images(page) for name, page in pages.items() if name != "README.md"]
-    assert [name for names in behind for name in names] == [one.name for one in drawn]
-    assert behind[0] == ["answer-epsilon-1", "answer-epsilon-3", "answer-epsilon-8", "answer-all"]
-    assert images(pages["tables/digits-linear.md"]) == ["accuracy-digits-linear", "paths-digits-linear"]
-    for page in pages.values():
-        assert page.startswith("<!-- Generated")
-        assert page.endswith("\n")
-        assert not page.endswith("\n\n")
-        assert "\n\n\n" not in page
-
-
-def test_tables_hold_every_row_and_references_stand_below() -> None:
-    sample = sample_board()
-    pages = to_markdown(sample, [])
-    found = [one for name, page in pages.items() if name.startswith("tables/") for one in tables(page)]
-    assert len(found) == len(sample.overalls) + len(sample.tables)
-    for one, (header, *rows) in zip(sample.tables, found[len(sample.overalls) :], strict=True):
-        columns, _ = varying(row_columns(ACCURACY), one.rows)
-        assert header == [column.header for column in columns]
-        expected = [*one.rows, *one.references]
-        assert len(rows) == len(expected)
-        for row, cells in zip(expected, rows, strict=True):
-            assert cells[1:] == [column.text(row) for column in columns[1:]]
-            assert cells[0].removeprefix("reference: ") == columns[0].text(row)
-        assert [cells[0].startswith("reference: ") for cells in rows] == [False] * len(one.rows) + [True] * 2
-    assert [cells[0] for cells in found[0]][-2:] == ["reference: grid_oracle ∞", "reference: nonprivate ∞"]
-    assert "Not in all of these tables, hence not ranked: `propose_test` (in 6)." in pages["tables/overall.md"]
-
-
-def test_a_column_that_is_the_same_for_all_becomes_a_sentence() -> None:
-    table_ = sample_board().tables[1]
-    same = replace(table_, rows=tuple(replace(row, seeds=5, failed=0, audited=None) for row in table_.rows))
-    page = to_markdown(board([same]), [])["tables/cifar10-linear.md"]
-    (header, *_), *_ = tables(page)
-    assert not {"seeds", "audited ε ≥"} & set(header)  # nobody was attacked: that is no sentence
-    assert "The same for all: ε recomputed 2.9971; by pld; seeds 5." in page
-    rows = (replace(same.rows[0], seeds=4), *same.rows[1:])
-    (header, *_), *_ = tables(to_markdown(board([replace(same, rows=rows)]), [])["tables/cifar10-linear.md"])
-    assert "seeds" in header
-
-
 def test_hostile_texts_are_shown_and_are_nothing_but_text() -> None:
     hostile = hostile_board()
     markup = table(("*a* | `b` <c>", "d", 0.9), 3.0, [(word, word, 0.01, 0.1, 2.0) for word in MARKUP])
@@ -183,7 +130,7 @@ def test_hostile_texts_are_shown_and_are_nothing_but_text() -> None:
         failed=tuple(Refused(text, text) for text in HOSTILE),
     )
     drawn = [
-        Chart(f"{kind}-{number}", f"About, {text}", f"About {text}", "", kind, markup.setting)
+        Chart(f"{kind}-{number}", f"About, {text}", f"About {text}", "", kind, markup.task_model)
         for kind in ("answer", "metric")
         for number, text in enumerate((*HOSTILE, *MARKUP))
     ]
@@ -214,7 +161,7 @@ def test_hostile_texts_are_shown_and_are_nothing_but_text() -> None:
         for at, token in enumerate(tokens)
         if token.type == "heading_open" and token.tag == "h1"
     ]
-    assert {one_line(one.setting, MAX_TEXT) for one in hostile.tables} <= set(headings)
+    assert {one_line(one.task_model, MAX_TEXT) for one in hostile.tables} <= set(headings)
 
 
 def test_long_lists_of_records_are_cut_and_counted() -> None:

@@ -18,13 +18,12 @@ from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.charts import charts
 from dphpo_bench.leaderboard.columns import Column, row_columns, varying
 from dphpo_bench.leaderboard.links import Paths
-from dphpo_bench.leaderboard.page import to_html
-from dphpo_bench.leaderboard.rows import Row
+from dphpo_bench.leaderboard.pages import to_html
 from dphpo_bench.leaderboard.sentences import sentences
+from dphpo_bench.leaderboard.tables import Row
 from dphpo_bench.records.measure import ACCURACY
 from tests.leaderboard import boards
 
-ROOT = Path(__file__).parents[2]
 BESIDE = Paths(frozenset({"../docs/scoring.md", "../methods/dp_sgd.py"}))
 BUILDERS = {
     "sample": boards.sample_board,
@@ -174,7 +173,7 @@ def order(rows: tuple[Row, ...], column: Column, descending: bool) -> list[str]:
     known = [row for row in rows if column.value(row) is not None]
     missing = [row for row in rows if column.value(row) is None]
     known = sorted(known, key=lambda row: float(column.value(row) or 0.0) * (-1 if descending else 1))
-    return [row.contestant.label for row in (*known, *missing)]
+    return [row.entry.label for row in (*known, *missing)]
 
 
 def test_answer_and_tables_follow_the_selection(visit: Open) -> None:
@@ -212,7 +211,7 @@ def test_sorting_both_ways(visit: Open) -> None:
         assert opened.rows("table-1") == order(table.rows, COLUMNS[METRIC], direction == "descending")
         assert opened.rows("table-1", 1) == order(table.references, COLUMNS[METRIC], direction == "descending")
     choose(opened.page, "3")
-    assert opened.rows("table-2") == [row.contestant.label for row in board("sample").tables[1].rows]  # left alone
+    assert opened.rows("table-2") == [row.entry.label for row in board("sample").tables[1].rows]  # left alone
 
 
 def test_a_link_shows_what_was_chosen_sorted_and_asked(visit: Open) -> None:
@@ -258,7 +257,7 @@ def test_what_is_shown_can_be_saved_with_its_seeds(visit: Open, tmp_path: Path) 
     opened = visit(fragment="#epsilon=1&task=digits+%28linear%29")
     opened.page.locator(FILTER).fill("a")
     lines = saved(opened.page, tmp_path / "runs.csv")
-    rows = {row.contestant.label: row for row in board("sample").tables[3].everyone}
+    rows = {row.entry.label: row for row in board("sample").tables[3].everyone}
     shown = opened.rows("table-4") + opened.rows("table-4", 1)
     expected = [
         (label, str(seed), "" if value is None else f"{value:.6g}", f"results/{path}")
@@ -287,7 +286,7 @@ def test_a_phone_does_not_scroll_sideways(visit: Open, name: str) -> None:
 
 def test_the_keyboard_walks_through_a_table(visit: Open) -> None:
     page = visit().page
-    labels = [place.contestant.label for place in board("sample").answers[1].everyone]
+    labels = [place.entry.label for place in board("sample").answers[1].everyone]
     page.locator(f"{ANSWER} tbody a").first.focus()
     names = []
     for key in ("ArrowDown", "ArrowUp", "End", "Home"):

@@ -8,7 +8,7 @@ import pytest
 
 from dphpo_bench.contract.registry import methods
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.leaderboard.rerun import Difference, Repeat, choose, compared, repeats
+from dphpo_bench.leaderboard.reruns import Difference, Repeat, choose, compared, repeats
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import Cell
 from dphpo_bench.sweep.executors import Resources
@@ -42,14 +42,6 @@ def test_what_is_another_run_here_is_not_repeated(tmp_path: Path) -> None:
     assert (made, refused) == ([], [])
     assert [one.path for one in others] == [runs[0].path]
     assert "another method or task" in others[0].reason
-
-
-def test_what_ran_on_another_device_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    submit(tmp_path, make_record("auto_clipping", "digits", environment={"device": "cuda:0"}))
-    workshop = Workshop(DataSource.resolve(tmp_path, tmp_path), Resources())
-    made, refused, others = repeats(read(tmp_path).runs, [tmp_path], workshop)
-    assert (made, refused[0].reason, others) == ([], "It ran on cuda:0, and there is none here.", [])
 
 
 @pytest.mark.parametrize(

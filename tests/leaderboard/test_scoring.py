@@ -14,12 +14,11 @@ from scipy import stats
 
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.columns import row_columns
-from dphpo_bench.leaderboard.markdown import to_markdown
-from dphpo_bench.leaderboard.overall import Overall
-from dphpo_bench.leaderboard.rows import Row, Table
+from dphpo_bench.leaderboard.pages import to_markdown
 from dphpo_bench.leaderboard.scoring import score
 from dphpo_bench.leaderboard.standard import Standard
-from dphpo_bench.leaderboard.submissions import Submissions, setting_of
+from dphpo_bench.leaderboard.submissions import Submissions, task_model_of
+from dphpo_bench.leaderboard.tables import Overall, Row, Table
 from dphpo_bench.records.measure import ACCURACY
 from dphpo_bench.records.record import Audit, RunRecord
 from dphpo_bench.records.store import read_record
@@ -38,12 +37,12 @@ def _runs(method: str, accuracies: list[float | None], **more) -> list[RunRecord
 
 
 def _row(table: Table, label: str) -> Row:
-    (found,) = (row for row in (*table.rows, *table.references) if row.contestant.label == label)
+    (found,) = (row for row in (*table.rows, *table.references) if row.entry.label == label)
     return found
 
 
 def _labels(rows) -> list[str]:
-    return [row.contestant.label for row in rows]
+    return [row.entry.label for row in rows]
 
 
 def _tables_of(text: str) -> list[list[list[str]]]:
@@ -118,7 +117,7 @@ def test_of_a_method_the_newest_version_counts(scored) -> None:
     (row,) = scored(*old).tables[0].rows
     assert (row.method_version, row.seeds, row.utility.mean) == (9, 3, 0.9)
     board = scored(*_runs("mine", [0.5, 0.6], method_version=10), *_runs("auto_clipping", [0.7]))
-    rows = {row.contestant.method: row for row in board.tables[0].rows}
+    rows = {row.entry.method: row for row in board.tables[0].rows}
     assert (rows["mine"].method_version, rows["mine"].seeds) == (10, 2)
     assert rows["mine"].utility.mean == pytest.approx(0.55)
     assert (rows["auto_clipping"].method_version, board.superseded) == (1, 3)
@@ -128,7 +127,7 @@ def test_of_a_task_the_newest_version_counts_for_all_methods(scored) -> None:
     old = [*_runs("hyfreedp", [0.9, 0.9]), *_runs("auto_clipping", [0.9]), *_runs("auto_clipping", [0.3], task="old")]
     board = scored(*old, *_runs("hyfreedp", [0.5], task_version=2))
     tables = {table.task: table.rows for table in board.tables}
-    assert [(row.contestant.method, row.task_version, row.seeds) for row in tables["toy"]] == [("hyfreedp", 2, 1)]
+    assert [(row.entry.method, row.task_version, row.seeds) for row in tables["toy"]] == [("hyfreedp", 2, 1)]
     assert [row.task_version for row in tables["old"]] == [1]
     assert board.superseded == 3
 
@@ -189,22 +188,9 @@ def test_overall_counts_tables_with_half_of_all_and_ranks_who_is_in_all_of_them(
             records += _runs(f"method_{method}", [score_, score_ + 0.01], task=task)
     overall = _overall_of(scored(*records), 1.0)
     assert overall.tables == ("a (linear), ε = 1", "b (linear), ε = 1", "d (linear), ε = 1")
-    assert [(row.contestant.label, row.mean_rank.mean) for row in overall.rows] == [("method_x", 1), ("method_y", 2)]
-    assert [(row.contestant.label, row.tables) for row in overall.incomplete] == [("method_z", 2)]
+    assert [(row.entry.label, row.mean_rank.mean) for row in overall.rows] == [("method_x", 1), ("method_y", 2)]
+    assert [(row.entry.label, row.tables) for row in overall.incomplete] == [("method_z", 2)]
     assert (overall.rows[0].ranks.low, overall.rows[0].ranks.high) == (1, 1)
-
-
-def test_overall_ranks_change_with_tasks(scored) -> None:
-    """x is clearly best on one task and clearly worst on the other: no place is certain."""
-    records = [
-        *_runs("x", [0.90, 0.91, 0.90], task="a"),
-        *_runs("y", [0.80, 0.81, 0.80], task="a"),
-        *_runs("x", [0.50, 0.51, 0.50], task="b"),
-        *_runs("y", [0.60, 0.61, 0.60], task="b"),
-    ]
-    overall = _overall_of(scored(*records), 1.0)
-    assert [(row.mean_rank.mean, row.mean_rank.low, row.mean_rank.high) for row in overall.rows] == [(1.5, 1, 2)] * 2
-    assert [(row.ranks.low, row.ranks.high) for row in overall.rows] == [(1, 2), (1, 2)]
 
 
 def test_overalls_are_for_all_and_for_each_epsilon(scored) -> None:
@@ -239,19 +225,7 @@ def test_epsilon_is_the_largest_of_all_runs_failed_ones_included(scored) -> None
     assert (texts["epsilon"], texts["accountant"], texts["metric"]) == ("–", "–", "–")
 
 
-def test_costs_are_medians(scored) -> None:
-    for seed, (examples, seconds) in enumerate([(100.0, 1.0), (200.0, 2.0), (9000.0, 90.0)]):
-        board = scored(
-            make_record("hyfreedp", seed=seed, accuracy=0.95, examples=examples, seconds={"train": seconds}),
-            make_record("auto_clipping", seed=seed, examples=100.0),
-        )
-    row = _row(board.tables[0], "hyfreedp")
-    assert row.examples == 200
-    assert board.seconds == 93 + 3 * 2.5  # those of the untuned, too
-    assert board.overalls[0].rows[0].relative_cost == 2
-
-
-def test_a_record_that_says_it_is_not_private_is_another_contestant(scored) -> None:
+def test_a_record_that_says_it_is_not_private_is_another_entry(scored) -> None:
     board = scored(
         *_runs("hyfreedp", [0.6, 0.61]),
         *_runs("hyfreedp", [0.9], target=3.0, private=False),
@@ -261,11 +235,11 @@ def test_a_record_that_says_it_is_not_private_is_another_contestant(scored) -> N
     first, second = board.tables
     assert _labels(first.rows) == ["hyfreedp"]
     assert _labels(second.references) == ["hyfreedp (not private)"]
-    assert [(row.contestant.label, row.failed) for row in first.references] == [("plug_in", 1)]
+    assert [(row.entry.label, row.failed) for row in first.references] == [("plug_in", 1)]
 
 
 def test_anchors_have_their_default_parameters(scored) -> None:
-    """Whoever submits other settings of them, with more seeds or fewer, does not move what others are measured by."""
+    """Whoever submits other parameters of them, with more seeds or fewer, does not move what others are measured by."""
     honest = [
         *_runs("auto_clipping", [0.5, 0.51]),
         *_runs("hyfreedp", [0.6, 0.61]),
@@ -288,8 +262,8 @@ CORE = Path(__file__).parents[2] / "leaderboard" / "suites" / "core.toml"
 
 def _asked(seeds: set[int], **more: set[int]) -> Any:
     """What a suite asks of the toy task, and of some methods more seeds."""
-    setting = setting_of(make_record().identity)
-    return {("toy", "linear"): SimpleNamespace(setting=setting, seeds=frozenset(seeds), more_seeds=more)}
+    task_model = task_model_of(make_record().identity)
+    return {("toy", "linear"): SimpleNamespace(task_model=task_model, seeds=frozenset(seeds), more_seeds=more)}
 
 
 def test_tables_outside_the_standard_do_not_count(tmp_path: Path) -> None:
@@ -324,13 +298,13 @@ def test_the_standard_is_the_core_suite() -> None:
     assert asked.seeds == {0, 1, 2, 3, 4}
     assert standard.tasks["mnist", "cnn"].seeds == {700, 701, 702}
     path = min((CORE.parents[1] / "results" / "digits" / "hyfreedp").glob("*.json"))
-    setting = setting_of(read_record(path).identity)
-    assert asked.setting == setting
-    assert standard.may_count(setting, 3.0)
-    assert not standard.may_count(setting, 2.0)
+    task_model = task_model_of(read_record(path).identity)
+    assert asked.task_model == task_model
+    assert standard.may_count(task_model, 3.0)
+    assert not standard.may_count(task_model, 2.0)
     changes: dict[str, Any] = dict.fromkeys(("model", "facts", "data_fingerprint", "model_fingerprint"), "x")
     for name, other in {**changes, "delta": 1e-4}.items():
-        assert not standard.may_count(replace(setting, **{name: other}), 3.0)
+        assert not standard.may_count(replace(task_model, **{name: other}), 3.0)
 
 
 def test_who_lacks_a_seed_is_not_compared_and_other_seeds_do_not_count(tmp_path: Path) -> None:
@@ -341,17 +315,17 @@ def test_who_lacks_a_seed_is_not_compared_and_other_seeds_do_not_count(tmp_path:
     submit(tmp_path, *usual, *_runs("grid_oracle", [0.7] * 4), *best, *more)
     board = score(read(tmp_path), standard)
     (table,) = board.tables
-    rows = {row.contestant.label: row for row in table.rows}
+    rows = {row.entry.label: row for row in table.rows}
     assert (rows["chosen"].lacks_seeds, rows["chosen"].ranks) == (True, None)
     assert rows["more"].utility.mean == pytest.approx(0.5)
     assert board.superseded == 3
     (overall,) = board.overalls
-    assert {row.contestant.label for row in overall.rows} == {"auto_clipping", "hyfreedp", "more"}
-    gaps = {row.contestant.label: row.gap_to_oracle for row in (*overall.rows, *overall.incomplete)}
+    assert {row.entry.label for row in overall.rows} == {"auto_clipping", "hyfreedp", "more"}
+    gaps = {row.entry.label: row.gap_to_oracle for row in (*overall.rows, *overall.incomplete)}
     assert (gaps["more"] and gaps["more"].mean, gaps["chosen"]) == (pytest.approx(0.2), None)
     assert not any("chosen" in (pair.better.label, pair.worse.label) for one in board.claims for pair in one.pairs)
     (answer, *_) = board.answers
-    assert "chosen" not in [place.contestant.label for place in answer.places]
+    assert "chosen" not in [place.entry.label for place in answer.places]
     assert "§" in "".join(to_markdown(board, []).values())
 
 
@@ -362,11 +336,11 @@ def test_further_seeds_of_a_method_say_how_often_it_collapses_and_nothing_else(t
     def rows(**more: frozenset[int]) -> dict[str, Row]:
         standard = replace(Standard.builtin(), methods=frozenset({"hyfreedp"}), tasks=_asked({0, 1, 2}, **more))
         (table,) = score(read(tmp_path), standard).tables
-        return {row.contestant.label: row for row in table.everyone}
+        return {row.entry.label: row for row in table.everyone}
 
     before, after = rows(), rows(hyfreedp=frozenset({3, 4}))
     for label in ("auto_clipping", "liu_talwar", "grid_oracle"):
-        assert replace(before[label], standing="") == replace(after[label], standing="")
+        assert replace(before[label], verdict="") == replace(after[label], verdict="")
     mine, then = before["hyfreedp"], after["hyfreedp"]
     assert (then.seeds, then.worst, then.ranks, then.lacks_seeds) == (3, 0.6, mine.ranks, False)
     assert (mine.collapses.count, mine.collapses.runs) == (0, 3)
@@ -436,17 +410,6 @@ def test_findings_say_what_the_tables_say(scored) -> None:
     assert "and 1 worse" in searching.text
     assert "At ε = 8, 1 of 1" in searching.text
     assert "recommended" not in searching.text
-
-
-def test_equal_means_share_ranks_however_their_scores_are_rounded(scored) -> None:
-    """Thirds add up to one, though not with a finite number of digits."""
-    board = scored(*_runs("alpha", [1 / 3, 1 / 3, 1 / 3]), *_runs("beta", [0.0, 0.5, 0.5]))
-    assert [row.mean_rank.mean for row in board.overalls[0].rows] == [1.5, 1.5]
-
-
-def test_an_empty_board(tmp_path: Path) -> None:
-    board = score(read(tmp_path))
-    assert (board.tables, board.overalls, board.findings, board.records) == ((), (), (), 0)
 
 
 def test_runs_that_all_end_below_those_at_a_smaller_epsilon_have_collapsed(tmp_path: Path) -> None:

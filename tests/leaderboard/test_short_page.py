@@ -9,17 +9,13 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from dphpo_bench.leaderboard import brief
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.build import render
 from dphpo_bench.leaderboard.charts import charts
 from dphpo_bench.leaderboard.links import Paths
-from dphpo_bench.leaderboard.markdown import to_markdown
 from dphpo_bench.leaderboard.means import Rate
-from dphpo_bench.leaderboard.page import to_html
+from dphpo_bench.leaderboard.pages import to_html, to_markdown
 from dphpo_bench.leaderboard.values import Finding
-from dphpo_bench.records.estimates import Estimate
-from dphpo_bench.records.measure import Measure
 from tests.leaderboard import boards
 
 ROOT = Path(__file__).parents[2]
@@ -29,25 +25,14 @@ MOST_LINES = 150
 MOST_CHARACTERS = 1000
 """Of a line; a picture's description is no line that anyone reads."""
 
-SECTIONS = [
-    "# Leaderboard",
-    "## Answer",
-    "## Methods at each ε",
-    "## What this cannot tell",
-    "## Findings",
-    "## Tasks",
-    "## Methods",
-    "## Check, add a row, legend",
-]
-
 
 def wide_board() -> Board:
-    """More settings, ε, methods and findings than a short page can hold, each finding with an objection."""
-    settings = [(f"task_{at} (linear)", f"task_{at}", 0.9) for at in range(25)]
+    """More task–model pairs, ε, methods and findings than a short page can hold, each finding with an objection."""
+    task_models = [(f"task_{at} (linear)", f"task_{at}", 0.9) for at in range(25)]
     methods = [(f"method_{at:02d}", "", 0.002 * at, 0.01 * at, 1.0 + at) for at in range(40)]
     findings = [Finding(f"Finding {at}", "It is 3.", (("3", "SELECT 3"),), "It may be 4.") for at in range(20)]
     epsilons = (0.1, 0.3, 1.0, 3.0, 8.0, 16.0)
-    tables = [boards.table(setting, epsilon, methods) for setting in settings for epsilon in epsilons]
+    tables = [boards.table(task_model, epsilon, methods) for task_model in task_models for epsilon in epsilons]
     return boards.board(tables, findings)
 
 
@@ -77,18 +62,6 @@ def test_the_page_of_this_repository_is_short() -> None:
     page = (LEADERBOARD / "README.md").read_text(encoding="utf-8")
     assert len(page.splitlines()) <= MOST_LINES
     assert too_long(page) == []
-
-
-def test_the_sections_come_in_order() -> None:
-    page = to_markdown(boards.sample_board(), [], Paths.beside(LEADERBOARD))["README.md"]
-    headings = re.findall("^##? .*", page, re.MULTILINE)
-    assert [heading for heading in headings if heading in SECTIONS] == SECTIONS
-    sections = dict(zip(headings, re.split("^##? .*", page, flags=re.MULTILINE)[1:], strict=True))
-    assert "**ε = 3**: `hyfreedp` is" in sections["## Answer"]
-    assert "**Tuning while training costs little.** `hyfreedp` spends 6 % of ε" in sections["## Findings"]
-    assert "Nothing below 1 or above 8 was run." in sections["## What this cannot tell"]
-    assert "[`hyfreedp`](../methods/hyfreedp.py): Starts at the rate" in sections["## Methods"]
-    assert "`propose_test`" in sections["## Methods"]
 
 
 def test_a_finding_stands_with_its_objection_and_its_queries_elsewhere() -> None:
@@ -124,17 +97,15 @@ def test_figures_of_the_methods_are_those_of_their_rows() -> None:
     assert header == ["method", "ε = 1", "ε = 3", "ε = 8", "worst run", "collapses", "cost"]
     line = next(row for row in rows if row[0] == "`hyfreedp`")
     place = sample.answers[1].places[0]
-    assert place.contestant.label == "hyfreedp"
+    assert place.entry.label == "hyfreedp"
     assert line[2] == f"−{-100 * place.lead.mean:.1f} \\[−{-100 * place.lead.low:.1f}, −{-100 * place.lead.high:.1f}\\]"
-    oracle = next(row.utility.mean for row in first.references if row.contestant == first.oracle)
+    oracle = next(row.utility.mean for row in first.references if row.entry == first.oracle)
     assert line[4] == f"−{100 * (oracle - 0.2):.1f}, cifar10 (linear), ε = 3"
-    runs = sum(
-        row.seeds + row.failed for table in sample.tables for row in table.rows if row.contestant.label == "hyfreedp"
-    )
+    runs = sum(row.seeds + row.failed for table in sample.tables for row in table.rows if row.entry.label == "hyfreedp")
     assert line[5:] == [f"2 of {runs}; 2 of 7 on cifar10 (linear)", "1.0"]
 
 
-def test_an_epsilon_of_fewer_settings_says_so_and_hides_no_row() -> None:
+def test_an_epsilon_of_fewer_task_models_says_so_and_hides_no_row() -> None:
     tables = [table for table in boards.sample_board().tables if table.epsilon != 1 or table.task == "cifar10"]
     worst = replace(tables[-1].rows[0], worst=0.1)  # on mnist, which is not at ε = 1
     tables[-1] = replace(tables[-1], rows=(worst, *tables[-1].rows[1:]))
@@ -143,46 +114,9 @@ def test_an_epsilon_of_fewer_settings_says_so_and_hides_no_row() -> None:
     assert header[1:4] == ["ε = 1 (1 setting)", "ε = 3 (3 settings)", "ε = 8 (3 settings)"]
     line = next(row for row in rows if row[0] == "`hyfreedp`")
     assert line[4].endswith(f", {tables[-1].title}")
-    runs = sum(row.seeds + row.failed for table in tables for row in table.rows if row.contestant.label == "hyfreedp")
+    runs = sum(row.seeds + row.failed for table in tables for row in table.rows if row.entry.label == "hyfreedp")
     assert line[5] == f"0 of {runs}; 1 of 15 on cifar10 (linear)"
-    assert "a mean over the settings at each ε, each one task with one model" in page
-
-
-def test_a_failed_run_is_a_worst_run() -> None:
-    table = boards.sample_board().tables[0]
-    row = replace(table.rows[0], failed=1)
-    oracle = next(each.utility.mean for each in table.references if each.contestant == table.oracle)
-    (line, *_) = brief.method_lines(boards.board([replace(table, rows=(row, *table.rows[1:]))]))
-    assert line.worst == (-oracle, "cifar10 (linear), ε = 1")
-
-
-def test_collapses_on_tables_of_other_metrics_count() -> None:
-    """A method that collapses where perplexity is measured is not as safe as its points say."""
-    sample = boards.sample_board()
-    *_, last = sample.tables
-    perplexity = Measure("perplexity", higher_is_better=False)
-    far = replace(last, measure=perplexity, setting="e2e (gpt2)", rows=(replace(last.rows[0], collapsed=2),))
-    with_far = replace(
-        sample,
-        tables=(*sample.tables, far),
-        overalls=(replace(sample.overalls[0], tables=(*sample.overalls[0].tables, far.title)),),
-    )
-    (before, *_), (after, *_) = brief.method_lines(sample), brief.method_lines(with_far)
-    assert after.contestant == before.contestant == far.rows[0].contestant
-    assert after.collapses == (before.collapses[0] + 2, before.collapses[1] + far.rows[0].seeds + far.rows[0].failed)
-    assert after.worst == before.worst
-
-
-def test_settings_name_their_size_and_the_best() -> None:
-    table = replace(boards.sample_board().tables[0], n_records=12_345)
-    (header, _, row) = cells_of(to_markdown(boards.board([table]), [])["README.md"], "## Tasks")
-    assert header == ["setting", "stage", "N", "metric", "δ", "ε", "seeds", "best at ε = 1", "its mean", "oracle"]
-    assert row[:4] == ["[`cifar10 (linear)`](tables/cifar10-linear.md)", "test", "12,345", "accuracy, %"]
-    assert row[6:8] == ["2–6", "`hyfreedp`"]
-    assert table.rows[0].utility == Estimate(
-        row_mean := table.rows[0].utility.mean, *(row_mean + d for d in (-0.012, 0.012))
-    )
-    assert row[8] == f"{100 * row_mean:.2f} ± 1.20"
+    assert "a mean over the task–model pairs at each ε, with 95 % intervals" in page
 
 
 def targets(page: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dphpo_bench.leaderboard.statistics import Scores, draw, middle_ranks
+from dphpo_bench.leaderboard.means import Scores, draw, middle_ranks
 
 
 def test_draws_are_fixed_for_ever() -> None:
@@ -17,7 +17,7 @@ def test_draws_are_fixed_for_ever() -> None:
 
 
 def test_resampled_ranks_are_those_of_brute_force() -> None:
-    """All 27 resamplings of three seeds, by hand; nothing is widened where every contestant's factor is one."""
+    """All 27 resamplings of three seeds, by hand; nothing is widened where every entry's factor is one."""
     table = [[0.9, 0.8, 0.7], [0.85, 0.85, 0.6], [0.1, 0.95, 0.95]]
     every = list(itertools.product(range(3), repeat=3))
     weights = np.array([[chosen.count(seed) for seed in range(3)] for chosen in every])
@@ -31,7 +31,7 @@ def test_resampled_ranks_are_those_of_brute_force() -> None:
 def test_missing_seeds_do_not_count() -> None:
     full = Scores.of([[0.5, 0.7, None], [0.6, 0.6, 0.6]])
     assert full.means.tolist() == pytest.approx([0.6e12, 0.6e12])
-    only_missing = np.array([[0, 0, 3]])  # the first contestant keeps its mean
+    only_missing = np.array([[0, 0, 3]])  # the first entry keeps its mean
     assert full.resampled_ranks(only_missing).tolist() == [[1.5, 1.5]]
 
 
@@ -40,10 +40,10 @@ def test_missing_seeds_do_not_count() -> None:
     [(3, 0.2, 0.925, 0.825), (5, 0.2, 0.965, 0.925), (3, 0.5, 0.979, 0.96), (5, 0.5, 0.998, 0.99)],
 )
 def test_rank_intervals_hold_the_true_rank(seeds: int, apart: float, measured: float, worst: float) -> None:
-    """Six contestants some standard deviations apart, as in docs/scoring.md; the seed of this simulation is fixed.
+    """Six entries some standard deviations apart, as in docs/scoring.md; the seed of this simulation is fixed.
 
     With another one, the mean over 200 boards of six dependent outcomes has a standard error of at most .02, and the
-    share of a single contestant one of .03: the tolerances are five of these.
+    share of a single entry one of .03: the tolerances are five of these.
     """
     rng = np.random.default_rng(seeds)
     truth = 0.9 - 0.01 * apart * np.arange(6)

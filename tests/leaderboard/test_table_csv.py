@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.columns import CSV, to_csv
-from dphpo_bench.leaderboard.rows import Row
+from dphpo_bench.leaderboard.tables import Row
 from dphpo_bench.privacy.risk import CERTAIN, Risk
 from dphpo_bench.records.estimates import Estimate
-from tests.leaderboard.boards import HOSTILE, SETTINGS, board, hostile_board, sample_board, table
+from tests.leaderboard.boards import HOSTILE, TASK_MODELS, board, hostile_board, sample_board, table
 
 COLUMNS = [name for name in CSV if not name.startswith(("lost_to", "shifted"))]
 """Those of a board without extra runs and shifted tests."""
@@ -30,7 +30,7 @@ def rows_of(shown: Board) -> list[Row]:
 
 def single(**changes: object) -> pd.Series:
     """The line of a board of one row, changed as told."""
-    one = table(SETTINGS[0], 3.0)
+    one = table(TASK_MODELS[0], 3.0)
     row = replace(one.rows[0], **changes)  # type: ignore[arg-type]
     return read(to_csv(board([replace(one, rows=(row,), references=())]))).iloc[0]
 
@@ -40,8 +40,8 @@ def test_every_row_is_a_line_with_what_the_board_says() -> None:
     data = read(to_csv(sample))
     assert list(data.columns) == COLUMNS
     rows = rows_of(sample)
-    assert data["label"].tolist() == [row.contestant.label for row in rows]
-    assert data["reference"].tolist() == [row.contestant.reference for row in rows]
+    assert data["label"].tolist() == [row.entry.label for row in rows]
+    assert data["reference"].tolist() == [row.entry.reference for row in rows]
     assert data["mean"].tolist() == pytest.approx(
         [math.nan if row.utility is None else row.utility.mean for row in rows], abs=5e-7, nan_ok=True
     )
@@ -82,7 +82,7 @@ def test_risks_are_rounded_up_to_four_digits() -> None:
 @given(st.lists(st.floats(min_value=1e-6, max_value=1e6), min_size=1, max_size=30))
 @example([3.0, 2.999991, 2.9999900001])
 def test_epsilon_is_never_rounded_down_nor_an_audit_up(epsilons: list[float]) -> None:
-    one = table(SETTINGS[0], 3.0)
+    one = table(TASK_MODELS[0], 3.0)
     rows = tuple(replace(one.rows[0], epsilon=epsilon, audited=epsilon) for epsilon in epsilons)
     data = read(to_csv(board([replace(one, rows=rows, references=())])))
     for epsilon, above, below in zip(epsilons, data["epsilon"], data["audited"], strict=True):

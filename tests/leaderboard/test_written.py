@@ -58,27 +58,6 @@ def test_a_wrong_figure_is_one_line(words: str, query: str, reason: str) -> None
     assert "\n" not in lines[0]
 
 
-def test_figures_of_an_objection_are_held_as_well() -> None:
-    both = Written(title="A title", text="It leads by 2.5 points.", objection="On 1 table.",
-                   figures={"2.5 points": GAP, "1 table": "SELECT COUNT(gap) FROM board"})  # fmt: skip
-    assert wrong_figure(both, TABLE) == ""
-    (finding,) = held([both], TABLE, Path("findings.toml"))[0]
-    assert finding.objection == "On 1 table."
-    assert [words for words, _ in finding.figures] == ["2.5 points", "1 table"]
-    assert finding.commands == tuple(command for _, command in finding.figures)
-    wrong = both.model_copy(update={"objection": "On 1 table, or 2.", "figures": {"2.": "SELECT 3"}})
-    assert wrong_figure(wrong, TABLE).startswith("it says '2.', the board gives 3")
-    elsewhere = both.model_copy(update={"figures": {"9": "SELECT 9"}})
-    assert wrong_figure(elsewhere, TABLE) == "'9' is neither in its text nor in its objection"
-
-
-def test_an_objection_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "findings.toml"
-    path.write_text("[[finding]]\ntitle = 'x'\ntext = 'y 1'\nobjection = 'z'\nfigures = {1 = 'SELECT 1'}\n")
-    (read,) = read_written(path)
-    assert read.objection == "z"
-
-
 def test_what_is_empty_is_null_and_truths_are_numbers() -> None:
     assert ask(TABLE, "SELECT label, private, gap FROM board") == (
         ["label", "private", "gap"],

@@ -14,7 +14,7 @@ import dphpo_bench as bench
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.data.datasets import Split, Table, download_command
 from dphpo_bench.data.rows import Row, content_hash, row_digest
-from dphpo_bench.data.weights import Weights
+from dphpo_bench.data.source import Weights
 from dphpo_bench.testing import TaskContract
 from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.gradients import gradient_engine

@@ -57,7 +57,7 @@ def test_a_comparison_on_private_records_has_no_seeds_and_says_first_what_it_cos
     err = capsys.readouterr().err
     assert "On private records: 6 runs, together ε = " in err
     assert err.index("On private records: 6 runs") < err.index("Preparing")
-    assert "6 runs on these records; all six together: ε = " in err
+    assert "6 runs on these records; all 6 together: ε = " in err
     assert "mean of 3 runs ± 95 % interval" in str(table)
     report = bench.account("results")
     assert {one.record for one in report.releases} == {one.identity.key for one in table.records}
@@ -99,7 +99,7 @@ def test_methods_without_privacy_are_refused_before_anything_runs() -> None:
     with pytest.raises(InvalidValueError, match="grid_oracle has no privacy"):
         compared(["dp_sgd", "grid_oracle"])
     assert not bench.account("results").releases
-    table = compared(["dp_sgd", "nonprivate"], not_private=True)
+    table = compared(["dp_sgd", "nonprivate"], account=bench.AccountOptions(not_private=True))
     assert len(table.records) == 6
     assert bench.account("results").totals[0].together == float("inf")
 

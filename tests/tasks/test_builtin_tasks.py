@@ -18,8 +18,7 @@ from dphpo_bench.contract.task import Task
 from dphpo_bench.data.datasets import download_command
 from dphpo_bench.data.images import canonical_order, content_hash, decode, load_records
 from dphpo_bench.data.rows import load_rows
-from dphpo_bench.data.source import DataSource
-from dphpo_bench.data.weights import weights_folder
+from dphpo_bench.data.source import DataSource, weights_folder
 from dphpo_bench.tasks.adult import ENCODING, Adult, AdultFew
 from dphpo_bench.tasks.cifar10 import Cifar10
 from dphpo_bench.tasks.cifar100 import Cifar100

@@ -1,29 +1,146 @@
-"""The leaderboard as Markdown, for people who read it where the code is: a short page, and files with the rest.
+"""The leaderboard for readers: one HTML file that uses no network, and Markdown, a short page and files with the rest.
 
-Texts in records come from strangers. They get into the pages, whose templates are `templates/*.md`, only through `code`
-and `prose`.
+Texts in records come from strangers. In HTML, Jinja escapes them; in Markdown, `code` and `prose` do.
 """
 
 import html
+import math
 import re
-from collections.abc import Iterable, Sequence
-from functools import cache
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
 from itertools import count
 from typing import Any
 
-from jinja2 import Environment
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from dphpo_bench.base.text import one_line
 from dphpo_bench.contract.registry import methods
-from dphpo_bench.leaderboard import brief
+from dphpo_bench.leaderboard import advice, brief
+from dphpo_bench.leaderboard import sentences as texts
+from dphpo_bench.leaderboard.advice import grid, measured_rows
 from dphpo_bench.leaderboard.board import Board
-from dphpo_bench.leaderboard.charts import Chart, file_stems
-from dphpo_bench.leaderboard.columns import Column
-from dphpo_bench.leaderboard.links import Paths
-from dphpo_bench.leaderboard.overall import OverallRow
-from dphpo_bench.leaderboard.page import TEMPLATES, context
-from dphpo_bench.leaderboard.rows import Row
-from dphpo_bench.records.estimates import NOTHING
+from dphpo_bench.leaderboard.brief import middle_answer
+from dphpo_bench.leaderboard.charts import Chart, file_stems, task_models_of
+from dphpo_bench.leaderboard.columns import MARKS, Column, overall_columns, rounded_number, row_columns, to_csv, varying
+from dphpo_bench.leaderboard.links import Paths, about, record_links
+from dphpo_bench.leaderboard.tables import OverallRow, Row, Table
+from dphpo_bench.leaderboard.values import Entry
+from dphpo_bench.records.charts import STYLE
+from dphpo_bench.records.estimates import NOTHING, change_text, interval_text
+
+TEMPLATES: dict[str, Any] = {
+    "loader": PackageLoader("dphpo_bench.leaderboard", "templates"),
+    "undefined": StrictUndefined,
+    "trim_blocks": True,
+    "lstrip_blocks": True,
+}
+"""Loader and parser of templates."""
+
+MOST_REFUSED = 100
+
+
+def context(board: Board, paths: Paths | None) -> dict[str, Any]:
+    return {
+        "board": board,
+        "guide": grid(measured_rows(to_csv(board))),
+        "advice_texts": advice,
+        "texts": texts,
+        "task_models": task_models_of(board),
+        "paths": paths or Paths(),
+        "varying": varying,
+        "row_columns": partial(row_columns, explains=board.explains, shifts=board.shifts),
+        "overall_columns": overall_columns,
+        "marks": MARKS,
+    }
+
+
+@dataclass(frozen=True)
+class Card:
+    entry: Entry
+    rows: tuple[tuple[Table, Row], ...]
+
+    @property
+    def extremes(self) -> dict[Row, str]:
+        measure = self.rows[0][0].measure
+        known = [row for table, row in self.rows if row.gap_to_oracle and table.measure == measure]
+        known.sort(key=lambda row: row.gap_to_oracle.mean if row.gap_to_oracle else 0.0)
+        return {known[0]: "best", known[-1]: "worst"} if len(known) > 1 else {}
+
+    @property
+    def commands(self) -> dict[str, str]:
+        commands: dict[str, str] = {}
+        for table, row in self.rows:
+            if row.command:
+                commands.setdefault(table.task_model, row.command)
+        return commands
+
+
+def to_html(board: Board, charts: Sequence[Chart], paths: Paths | None = None) -> str:
+    environment = Environment(**TEMPLATES, autoescape=True, keep_trailing_newline=True)
+    environment.filters["sort_value"] = sort_value
+    environment.filters["run_value"] = run_value
+    cards = list(cards_of(board))
+    shared = context(board, paths)
+    return environment.get_template("page.html").render(
+        **shared,
+        subjects=_subjects(board),
+        default=middle_answer(board),
+        epsilons=sorted({answer.epsilon for answer in board.answers if answer.epsilon is not None}),
+        task_model_numbers={task_model: number for number, (task_model, _) in enumerate(shared["task_models"])},
+        answered={task_model for answer in board.answers for task_model in answer.task_models},
+        pictures=_pictures(charts),
+        interval_text=interval_text,
+        change_text=change_text,
+        cards=cards,
+        card_ids={card.entry: f"m{number}" for number, card in enumerate(cards, 1)},
+        style=Markup(STYLE),
+        about=about,
+        record_links=record_links,
+        measure=board.measure,
+        most_refused=MOST_REFUSED,
+    )
+
+
+def cards_of(board: Board) -> Iterator[Card]:
+    rows: defaultdict[Entry, list[tuple[Table, Row]]] = defaultdict(list)
+    for table in board.tables:
+        for row in table.everyone:
+            rows[row.entry].append((table, row))
+    for who in sorted(rows, key=lambda who: (who.reference, who.label)):
+        yield Card(who, tuple(rows[who]))
+
+
+def sort_value(value: float | str | None) -> str | None:
+    """Return the attribute that JavaScript sorts a cell by."""
+    if value is None or isinstance(value, str):
+        return value
+    if math.isnan(value):
+        return None
+    return "Infinity" if value == math.inf else repr(rounded_number(float(value)))
+
+
+def run_value(value: float | None) -> str:
+    """Return the metric of a run as its line in an exported file has it; nothing for a failed run."""
+    return "" if value is None else f"{value:.6g}"
+
+
+def _pictures(charts: Sequence[Chart]) -> Mapping[str, list[Markup]]:
+    """Return the pictures by title of an answer, else by task and model; their style is the page's."""
+    pictures: defaultdict[str, list[Markup]] = defaultdict(list)
+    for chart in charts:
+        svg = chart.svg.replace(f"<style>{STYLE}</style>\n", "")
+        pictures[chart.title if chart.kind == "answer" else chart.subject].append(Markup(svg))
+    return pictures
+
+
+def _subjects(board: Board) -> dict[str, list[str]]:
+    several = dict.fromkeys(answer.subject for answer in board.answers if len(answer.task_models) > 1)
+    single = dict.fromkeys(answer.subject for answer in board.answers if len(answer.task_models) == 1)
+    return {name: [*group] for name, group in (("Several tasks", several), ("One task", single)) if group}
+
 
 MAX_LISTED = 50
 MAX_TEXT = 2000
@@ -60,9 +177,9 @@ def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = Non
         "short_alignment": lambda column: "--:" if column.kind == "number" else ":--",
     }
     shared = {**context(board, paths), "charts": charts, "terms": _terms, "max_listed": MAX_LISTED}
-    settings = shared["settings"]
-    stems = list(file_stems([OVERALL, *(setting for setting, _ in settings)]))[1:]
-    files = {setting: f"{TABLES}/{stem}.md" for (setting, _), stem in zip(settings, stems, strict=True)}
+    task_models = shared["task_models"]
+    stems = list(file_stems([OVERALL, *(task_model for task_model, _ in task_models)]))[1:]
+    files = {task_model: f"{TABLES}/{stem}.md" for (task_model, _), stem in zip(task_models, stems, strict=True)}
     written = [finding for finding in board.findings if finding.figures]
     shared |= {"files": files, "findings": written}
 
@@ -77,7 +194,9 @@ def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = Non
         pages["claims.md"] = page("claims.md")
     if written:
         pages["queries.md"] = page("queries.md")
-    return pages | {files[setting]: page("table.md", setting=setting, tables=tables) for setting, tables in settings}
+    return pages | {
+        files[task_model]: page("table.md", task_model=task_model, tables=tables) for task_model, tables in task_models
+    }
 
 
 def _short(board: Board, charts: Sequence[Chart]) -> dict[str, Any]:
@@ -91,12 +210,12 @@ def _short(board: Board, charts: Sequence[Chart]) -> dict[str, Any]:
         "middle": middle,
         "uneven": brief.uneven(board),
         "methods": methods,
-        "variants": any(" (" in line.contestant.label for line in methods),
+        "variants": any(" (" in line.entry.label for line in methods),
         "method_columns": brief.method_columns(board),
         "pictures": [chart for chart in charts if middle and chart.kind == "answer" and chart.title == middle.title],
-        "settings": brief.setting_lines(board),
-        "listed_settings": brief.listed_settings(board),
-        "setting_columns": brief.setting_columns(board),
+        "task_model_lines": brief.task_model_lines(board),
+        "listed_task_models": brief.listed_task_models(board),
+        "task_model_columns": brief.task_model_columns(board),
         "about_methods": brief.described(methods, board),
         "others": brief.others(methods, board),
         "scope": brief.scope_of(board) if board.tables else None,
@@ -131,7 +250,7 @@ def prose(text: str) -> str:
 
     Plain words, numbers and their punctuation stay as they are. Any other word becomes a code span, as do the names of
     methods: `auto_clipping`, @name, #1, GH-1, :smile:, www.example.org, $x$, and possible hashes of commits. The rest
-    is not markup in CommonMark or in GitHub's extensions, wherever it stands. Extensions that look for ordinary words
+    is not markup in CommonMark or in GitHub's extensions, anywhere. Extensions that look for ordinary words
     would still find them.
     """
     return " ".join(_word(word) for word in one_line(text, MAX_TEXT).split(" "))
@@ -164,7 +283,7 @@ def _cell(column: Column, row: Row | OverallRow, kind: str) -> str:
         return prose(text)
     if column.key != "method":
         return prose(text).replace(" ", NO_BREAK)
-    label = row.contestant.label
+    label = row.entry.label
     marks = prose(text.removeprefix(label))
     return f"{f'*{kind}:* ' if kind else ''}{code(label)}{NO_BREAK + marks if marks else ''}"
 

@@ -1,23 +1,106 @@
-"""Repeat runs of records: choose them, and compare their results."""
+"""Runs beside others: the extra runs of `explain` on the board, and repeated runs of records."""
 
+import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dphpo_bench.base.errors import DataError, DphpoBenchError
+from dphpo_bench.base.progress import Progress
 from dphpo_bench.contract import registry
-from dphpo_bench.leaderboard.contestants import frame_of, newest
+from dphpo_bench.leaderboard.entries import Member, frame_of, newest
 from dphpo_bench.leaderboard.requirements import ROUNDING
-from dphpo_bench.leaderboard.submissions import Run
+from dphpo_bench.leaderboard.submissions import Run, Submissions, read_submissions
 from dphpo_bench.leaderboard.values import Refused
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore, read_record
 from dphpo_bench.sweep.cells import Cell
 from dphpo_bench.sweep.executors import Resources, visible_gpus
-from dphpo_bench.sweep.extra_runs import Workshop
+from dphpo_bench.sweep.extra_runs import REPLAY, Split, Workshop, counterpart
+
+Role = tuple[str, str]
+"""The key of the record that an extra run is about, and of the one that its values are from."""
+
+
+@dataclass(frozen=True)
+class Replays:
+    by_role: Mapping[Role, Run]
+    refused: tuple[Refused, ...]
+
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> "Replays":
+        """Return the extra runs among these runs. What names a record that is not here is left alone."""
+        by_key = {run.key: run for run in runs}
+        by_role: dict[Role, Run] = {}
+        refused = []
+        for run in runs:
+            if run.method != REPLAY:
+                continue
+            parameters = json.loads(run.parameters)
+            role = str(parameters.get("explains")), str(parameters.get("values_from"))
+            about, source = map(by_key.get, role)
+            if about is None or source is None:
+                continue
+            reason = _misfit(run, parameters, about, source)
+            if not reason and role in by_role:
+                reason = f"it is the same extra run as {by_role[role].path}"
+            if reason:
+                refused.append(Refused(run.path, reason))
+            else:
+                by_role[role] = run
+        return cls(by_role, tuple(refused))
+
+    def explain(self, keys: Iterable[str]) -> bool:
+        return not {about for about, _ in self.by_role}.isdisjoint(keys)
+
+    def splits(self, member: Member, oracle: Member | None) -> list[Split]:
+        """Return the split of each finished run that has one; a run that paid nothing for tuning needs no extra run."""
+        if oracle is None or member is oracle or not member.entry.end_to_end_private:
+            return []
+        columns = ["seed", "key", "tuning_share", "score"]
+        by_seed = {run.seed: run for run in oracle.finished[columns].itertuples()}
+        splits = (self._split(run, counterpart(by_seed, run.seed)) for run in member.finished[columns].itertuples())
+        return [split for split in splits if split]
+
+    def _split(self, run: Any, oracle: Any) -> Split | None:
+        if oracle is None:
+            return None
+        if run.tuning_share == 0:
+            return Split.of_free_tuning(run.score, oracle.score)
+        at_left = _score(self.by_role.get((run.key, oracle.key)))
+        at_full = _score(self.by_role.get((run.key, run.key)))
+        return None if at_left is None else Split(run.score, oracle.score, at_full, at_left)
+
+
+def read_checked(paths: Sequence[Path], cache: Path | None = None, progress: Progress | None = None) -> Submissions:
+    """Return `read_submissions`, with the extra runs that do not fit the records they name among the rejected ones."""
+    read = read_submissions(paths, cache, progress)
+    misfits = {refused.path: refused for refused in Replays.of(read.runs).refused}
+    rejected = sorted((*read.rejected, *misfits.values()), key=lambda refused: (refused.path, refused.reason))
+    return Submissions(tuple(run for run in read.runs if run.path not in misfits), tuple(rejected))
+
+
+def _score(run: Run | None) -> float | None:
+    return None if run is None or run.value is None else run.task_model.measure.score(run.value)
+
+
+def _misfit(run: Run, parameters: Mapping[str, Any], about: Run, source: Run) -> str:
+    if (run.task_model, run.target, run.seed) != (about.task_model, about.target, about.seed):
+        return f"it is about {about.path}, whose task, ε or seed is another"
+    same_run = about is source
+    if parameters.get("share") != (1.0 if same_run else 1 - about.tuning_share):
+        return f"its training has another share of ε than that of {about.path} leaves it"
+    if same_run and parameters.get("again") is not None:
+        same = parameters["again"] == source.method and parameters.get("settings") == source.parameters
+        return "" if same else f"it runs another method again than that of {source.path}"
+    chosen = json.loads(source.values)
+    if parameters.get("again") is not None or any(parameters.get(name) != value for name, value in chosen.items()):
+        return f"it trains with other values than {source.path} chose"
+    return ""
+
 
 PATIENCE = 10
 """A run may take so many times as long as its record says, and a minute more."""
@@ -44,7 +127,7 @@ def choose(runs: Sequence[Run], count: int) -> list[Run]:
     methods, tasks = registry.methods(), registry.tasks()
 
     def is_here(run: Run) -> bool:
-        method, task = methods.working(run.method), tasks.working(run.setting.task)
+        method, task = methods.working(run.method), tasks.working(run.task_model.task)
         if method is None or task is None:
             return False
         return method.cls.version <= run.method_version and task.cls.version <= run.task_version
@@ -108,7 +191,7 @@ def compared(repeat: Repeat, store: RecordStore) -> list[Difference] | str:
     # Records of version 2 state no risk.
     names = [*old, *(name for name in new if name not in old and not name.startswith("privacy.risk"))]
     both = [Difference(name, old.get(name), new.get(name)) for name in names]
-    return [pair for pair in both if not _alike(pair.recorded, pair.repeated)]
+    return [pair for pair in both if not _equal(pair.recorded, pair.repeated)]
 
 
 def _values(record: RunRecord) -> Iterator[tuple[str, Any]]:
@@ -126,7 +209,7 @@ def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from _leaves(f"{place}.{name}" if place else str(name), part)
 
 
-def _alike(recorded: Any, repeated: Any) -> bool:
+def _equal(recorded: Any, repeated: Any) -> bool:
     numbers = [
         value for value in (recorded, repeated) if isinstance(value, int | float) and not isinstance(value, bool)
     ]

@@ -1,4 +1,4 @@
-"""Contestants in a contest, and their figures by seed: all from one table with a row for each run."""
+"""Entries in a contest, and their figures by seed: all from one table with a row for each run."""
 
 import hashlib
 import json
@@ -14,12 +14,11 @@ from typing import Any
 import pandas as pd
 
 from dphpo_bench.base.text import compact_json, one_line, value_text, varying_names
-from dphpo_bench.leaderboard.means import NO_FALLS, Falls, Sample, fall_limit
+from dphpo_bench.leaderboard.means import NO_FALLS, Falls, Integers, Sample, Scores, draw, fall_limit
 from dphpo_bench.leaderboard.requirements import NOT_PRIVATE, defaults_of
 from dphpo_bench.leaderboard.standard import REFERENCES, Standard
-from dphpo_bench.leaderboard.statistics import Integers, Scores, draw
-from dphpo_bench.leaderboard.submissions import Run, Setting
-from dphpo_bench.leaderboard.values import Contestant
+from dphpo_bench.leaderboard.submissions import Run, TaskModel
+from dphpo_bench.leaderboard.values import Entry
 from dphpo_bench.records.measure import Measure
 
 MIN_SEEDS_TO_RANK = 2
@@ -27,7 +26,7 @@ FEW_SEEDS = 3
 MAX_LABEL = 60
 
 FEW_RUNS = 30
-"""With fewer runs by metrics of a unit, nothing says how deep a contestant may fall by them."""
+"""With fewer runs by metrics of a unit, nothing says how deep an entry may fall by them."""
 
 _DTYPES: Mapping[object, str] = {
     float: "float64", float | None: "float64", bool | None: "float64", int: "int64"
@@ -44,26 +43,26 @@ def frame_of(runs: Sequence[Run]) -> pd.DataFrame:
         for each in fields(Run)
     }
     for name in ("task", "model"):
-        columns[name] = pd.Series([getattr(run.setting, name) for run in runs], dtype="object")
+        columns[name] = pd.Series([getattr(run.task_model, name) for run in runs], dtype="object")
     return pd.DataFrame(columns)
 
 
 @dataclass(frozen=True, eq=False)
-class Entry:
-    """A contestant on one task at one ε.
+class Member:
+    """An entry on one task at one ε.
 
     Attributes:
-        contestant: the method with its parameters.
+        entry: the method with its parameters.
         runs: a row for each run, by seed: the columns of `frame_of`, `utility` (the score of a finished run, else NaN)
             and `score` (the same, but the worst one for a failed run).
         lacks: True if it has no run of a seed that the board's suite asks for. Then it is compared with nobody: it
             could have left out what it did badly on.
-        title: that of the setting.
+        title: that of the task–model pair.
         falls: what is known of its collapses.
         more: scores of further runs that the board's suite asks of this method, which say how often runs collapse.
     """
 
-    contestant: Contestant
+    entry: Entry
     runs: pd.DataFrame
     lacks: bool = False
     title: str = ""
@@ -96,7 +95,7 @@ class Entry:
 
     @property
     def ranked(self) -> bool:
-        return not self.contestant.reference and len(self.runs) >= MIN_SEEDS_TO_RANK and not self.lacks
+        return not self.entry.reference and len(self.runs) >= MIN_SEEDS_TO_RANK and not self.lacks
 
     def by_seed(self, column: str = "score") -> Mapping[int, float]:
         """Return the known values of a column by seed: "score", "utility" or "cross_entropy"."""
@@ -116,29 +115,29 @@ class Entry:
 
 @dataclass(frozen=True, eq=False)
 class Contest:
-    setting: Setting
+    task_model: TaskModel
     title: str
     target: float
-    entries: Sequence[Entry]
-    untuned: Entry | None
-    oracle: Entry | None
+    members: Sequence[Member]
+    untuned: Member | None
+    oracle: Member | None
 
     @property
-    def ranked(self) -> list[Entry]:
-        return [entry for entry in self.entries if entry.ranked]
+    def ranked(self) -> list[Member]:
+        return [member for member in self.members if member.ranked]
 
-    def compares(self, who: Contestant) -> bool:
-        return who in self.by_contestant and not self.by_contestant[who].lacks
+    def compares(self, who: Entry) -> bool:
+        return who in self.by_entry and not self.by_entry[who].lacks
 
     @cached_property
-    def by_contestant(self) -> Mapping[Contestant, Entry]:
-        return {entry.contestant: entry for entry in self.entries}
+    def by_entry(self) -> Mapping[Entry, Member]:
+        return {member.entry: member for member in self.members}
 
 
 def newest(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs of each task's newest version for each model, and of each contestant's on a setting at an ε."""
-    contestant = ["setting", "target", "method", "parameters"]
-    for version, group in (("task_version", ["task", "model"]), ("method_version", contestant)):
+    """Return the runs of each task's newest version for each model, and of each entry's in a table."""
+    entry = ["task_model", "target", "method", "parameters"]
+    for version, group in (("task_version", ["task", "model"]), ("method_version", entry)):
         runs = runs[runs[version] == runs.groupby(group, sort=False)[version].transform("max")]
     return runs
 
@@ -146,10 +145,10 @@ def newest(runs: pd.DataFrame) -> pd.DataFrame:
 def asked_for(runs: pd.DataFrame, standard: Standard) -> pd.DataFrame:
     """Return the runs without those of seeds that the standard's suite does not ask for, where a table may count."""
     chosen = [
-        (asked := standard.seeds_of(setting, target)) is None
-        or seed in asked | standard.more_seeds_of(setting, target, method)
-        for setting, target, method, seed in zip(
-            *(runs[name] for name in ("setting", "target", "method", "seed")), strict=True
+        (asked := standard.seeds_of(task_model, target)) is None
+        or seed in asked | standard.more_seeds_of(task_model, target, method)
+        for task_model, target, method, seed in zip(
+            *(runs[name] for name in ("task_model", "target", "method", "seed")), strict=True
         )
     ]
     return runs[pd.Series(chosen, index=runs.index, dtype=bool)]
@@ -157,71 +156,71 @@ def asked_for(runs: pd.DataFrame, standard: Standard) -> pd.DataFrame:
 
 def contests_of(runs: pd.DataFrame, standard: Standard) -> list[Contest]:
     runs = runs.sort_values(["method", "parameters", "seed"], kind="stable")
-    runs = runs.assign(contestant=_contestants(runs))
-    titles = _titles(set(runs["setting"]))
+    runs = runs.assign(entry=_entries(runs))
+    titles = _titles(set(runs["task_model"]))
     contests = []
-    for (setting, target), of_contest in runs.groupby(["setting", "target"], sort=False):
-        of_contest = _with_scores(of_contest, setting)
-        asked = standard.seeds_of(setting, target) or frozenset()
-        entries = []
-        for who, of_who in of_contest.groupby("contestant", sort=False):
+    for (task_model, target), of_contest in runs.groupby(["task_model", "target"], sort=False):
+        of_contest = _with_scores(of_contest, task_model)
+        asked = standard.seeds_of(task_model, target) or frozenset()
+        members = []
+        for who, of_who in of_contest.groupby("entry", sort=False):
             of_who = of_who.drop_duplicates("seed", keep="last")
-            more = standard.more_seeds_of(setting, target, who.method)
+            more = standard.more_seeds_of(task_model, target, who.method)
             further = of_who["seed"].isin(more)
             if not further.all():
                 lacks = bool((asked | more) - {*of_who["seed"]})
-                falls, scores = Falls(fall_limit(setting.measure)), tuple(of_who["score"][further].tolist())
-                entries.append(Entry(who, of_who[~further], lacks, titles[setting], falls, scores))
-        contests.append(Contest(setting, titles[setting], float(target), entries, None, None))
+                falls, scores = Falls(fall_limit(task_model.measure)), tuple(of_who["score"][further].tolist())
+                members.append(Member(who, of_who[~further], lacks, titles[task_model], falls, scores))
+        contests.append(Contest(task_model, titles[task_model], float(target), members, None, None))
     contests.sort(key=lambda contest: (contest.title, contest.target))
-    fallen = with_falls(contests, lambda contest: standard.may_count(contest.setting, contest.target))
+    fallen = with_falls(contests, lambda contest: standard.may_count(contest.task_model, contest.target))
     return [_with_anchors(contest, standard) for contest in fallen]
 
 
 def _with_anchors(contest: Contest, standard: Standard) -> Contest:
     anchors = {
-        (who.method, who.parameters, who.end_to_end_private): entry
-        for entry in contest.entries
-        if (who := entry.contestant) and not entry.lacks
+        (who.method, who.parameters, who.end_to_end_private): member
+        for member in contest.members
+        if (who := member.entry) and not member.lacks
     }
     untuned, oracle = anchors.get((*standard.untuned, True)), anchors.get((*standard.oracle, False))
     return replace(contest, untuned=untuned, oracle=oracle)
 
 
 def _with_expected(contests: Sequence[Contest]) -> list[Contest]:
-    """Return the contests, sorted by title and ε, with what each contestant's runs are expected to reach at least."""
-    best: defaultdict[tuple[str, Contestant], float] = defaultdict(lambda: -math.inf)
+    """Return the contests, sorted by title and ε, with what each entry's runs are expected to reach at least."""
+    best: defaultdict[tuple[str, Entry], float] = defaultdict(lambda: -math.inf)
 
-    def expecting(entry: Entry) -> Entry:
-        expected = best[entry.title, entry.contestant]
-        sample = entry.sample()
-        best[entry.title, entry.contestant] = max(expected, sample.all_runs.middle if sample else -math.inf)
-        return replace(entry, falls=replace(entry.falls, expected=expected), _samples={})
+    def expecting(member: Member) -> Member:
+        expected = best[member.title, member.entry]
+        sample = member.sample()
+        best[member.title, member.entry] = max(expected, sample.all_runs.middle if sample else -math.inf)
+        return replace(member, falls=replace(member.falls, expected=expected), _samples={})
 
-    return [replace(contest, entries=[*map(expecting, contest.entries)]) for contest in contests]
+    return [replace(contest, members=[*map(expecting, contest.members)]) for contest in contests]
 
 
 def with_falls(contests: Sequence[Contest], counts: Callable[[Contest], bool]) -> list[Contest]:
-    """Return the contests with how deep each contestant may fall: as deep as it did by metrics of the same unit.
+    """Return the contests with how deep each entry may fall: as deep as it did by metrics of the same unit.
 
     A private search that never fell may fall as deep as others, since they all draw their trials. With few runs by
-    metrics of one unit, a contestant that may fall at all, or that fell by metrics of another, may fall anywhere. A run
+    metrics of one unit, an entry that may fall at all, or that fell by metrics of another, may fall anywhere. A run
     outside of the tables that count says nothing about those: at a very small ε every method scatters.
     """
     contests = _with_expected(contests)
-    drops: defaultdict[tuple[Contestant, str], list[float]] = defaultdict(list)
-    runs: Counter[tuple[Contestant, str]] = Counter()
-    lowest: defaultdict[Setting, float] = defaultdict(lambda: math.inf)
-    searches: set[Contestant] = set()
+    drops: defaultdict[tuple[Entry, str], list[float]] = defaultdict(list)
+    runs: Counter[tuple[Entry, str]] = Counter()
+    lowest: defaultdict[TaskModel, float] = defaultdict(lambda: math.inf)
+    searches: set[Entry] = set()
     for contest in filter(counts, contests):
-        for entry in contest.entries:
-            of_unit = entry.contestant, contest.setting.measure.unit
-            if sample := entry.sample():
-                drops[of_unit] += entry.drops
+        for member in contest.members:
+            of_unit = member.entry, contest.task_model.measure.unit
+            if sample := member.sample():
+                drops[of_unit] += member.drops
                 runs[of_unit] += len(sample.by_seed) + len(sample.more)
-                lowest[contest.setting] = min(lowest[contest.setting], *sample.by_seed.values(), *sample.more)
-            if entry.contestant.end_to_end_private and not entry.contestant.reference and entry.searches:
-                searches.add(entry.contestant)
+                lowest[contest.task_model] = min(lowest[contest.task_model], *sample.by_seed.values(), *sample.more)
+            if member.entry.end_to_end_private and not member.entry.reference and member.searches:
+                searches.add(member.entry)
     collapsed = {who for (who, _), of_unit in drops.items() if of_unit}
     deepest = {
         unit: max((drop for (who, other), some in drops.items() if who in searches and other == unit for drop in some),
@@ -229,33 +228,33 @@ def with_falls(contests: Sequence[Contest], counts: Callable[[Contest], bool]) -
         for _, unit in drops
     }  # fmt: skip
 
-    def depth(who: Contestant, unit: str) -> float:
+    def depth(who: Entry, unit: str) -> float:
         known = max(drops[who, unit], default=deepest[unit] if who in searches else 0.0)
         return math.inf if runs[who, unit] < FEW_RUNS and (known or who in collapsed) else known
 
     return [
         replace(
             contest,
-            entries=[
+            members=[
                 replace(
-                    entry,
+                    member,
                     falls=replace(
-                        entry.falls,
-                        deepest=max([depth(entry.contestant, contest.setting.measure.unit), *entry.drops]),
-                        lowest=min([lowest[contest.setting], *entry.by_seed().values()]),
+                        member.falls,
+                        deepest=max([depth(member.entry, contest.task_model.measure.unit), *member.drops]),
+                        lowest=min([lowest[contest.task_model], *member.by_seed().values()]),
                     ),
                     _samples={},
                 )
-                for entry in contest.entries
+                for member in contest.members
             ],
         )
         for contest in contests
     ]
 
 
-def _with_scores(runs: pd.DataFrame, setting: Setting) -> pd.DataFrame:
+def _with_scores(runs: pd.DataFrame, task_model: TaskModel) -> pd.DataFrame:
     """Return the runs with their scores. A failed run has the worst value of a share, else the worst in the table."""
-    measure = setting.measure
+    measure = task_model.measure
     scores = [math.nan if math.isnan(value) else measure.score(value) for value in runs["value"].tolist()]
     worst = 0.0 if measure.higher_is_better else -1.0
     if not measure.share:
@@ -264,11 +263,11 @@ def _with_scores(runs: pd.DataFrame, setting: Setting) -> pd.DataFrame:
     return runs.assign(utility=utility, score=utility.fillna(worst))
 
 
-def _contestants(runs: pd.DataFrame) -> pd.Series:
-    """Return the contestant of each run.
+def _entries(runs: pd.DataFrame) -> pd.Series:
+    """Return the entry of each run.
 
     A label names the method, and the parameters that are not its defaults; of a stranger's method, whose defaults are
-    unknown, those in which its contestants differ. A run that could not say whether it is private counts like most of
+    unknown, those in which its entries differ. A run that could not say whether it is private counts like most of
     its kind.
     """
     said = runs["end_to_end_private"]
@@ -279,30 +278,30 @@ def _contestants(runs: pd.DataFrame) -> pd.Series:
     labels: list[str] = []
     for method, same in groupby(everyone, key=lambda who: who[0]):
         group = list(same)
-        settings = {text: json.loads(text) for _, text, _ in group}
+        by_text = {text: json.loads(text) for _, text, _ in group}
         defaults = defaults_of(method)
         if defaults is None:
-            special = _varying_parameters(settings)
+            special = _varying_parameters(by_text)
         else:
-            special = {text: _changed_parameters(setting, defaults) for text, setting in settings.items()}
+            special = {text: _changed_parameters(values, defaults) for text, values in by_text.items()}
         for _, parameters, is_private in group:
             differences = special[parameters]
             if not is_private and (method, parameters, True) in group:
                 differences = (*differences, "not private")
             labels.append(one_line(f"{method} ({', '.join(differences)})" if differences else method, MAX_LABEL))
-    contestants = {
-        (method, parameters, private): Contestant(
+    entries = {
+        (method, parameters, private): Entry(
             method, label, parameters, private, reference=not private or method in REFERENCES
         )
         for (method, parameters, private), label in zip(everyone, _distinct(labels), strict=True)
     }
-    return pd.Series([contestants[who] for who in of_runs], index=runs.index, dtype=object)
+    return pd.Series([entries[who] for who in of_runs], index=runs.index, dtype=object)
 
 
 def _changed_parameters(parameters: Mapping[str, Any], defaults: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the differences from today's defaults, such as "rate=0.5"; nothing for the defaults alone.
 
-    They depend on no other contestant, so that no record renames another's row. A record of an older version may lack a
+    They depend on no other entry, so that no record renames another's row. A record of an older version may lack a
     parameter, and its defaults may be others than today's.
     """
     # As JSON, since a stranger may write 4 for 4.0: another configuration, whose name is not the default's.
@@ -314,19 +313,19 @@ def _changed_parameters(parameters: Mapping[str, Any], defaults: Mapping[str, An
     return *changed, *(f"without {name}" for name in sorted(defaults.keys() - parameters.keys()))
 
 
-def _varying_parameters(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
-    """Return the parameters in which settings differ, such as "rate=0.5", by the setting's key.
+def _varying_parameters(by_text: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
+    """Return the parameters in which methods differ, such as "rate=0.5", by their JSON.
 
-    What is null is left to the task or the method, and told only where settings would look the same without it.
+    What is null is left to the task or the method, and shown only where parameters would read the same without it.
     """
-    shown = {key: {name: value_text(value) for name, value in each.items()} for key, each in settings.items()}
+    shown = {key: {name: value_text(value) for name, value in each.items()} for key, each in by_text.items()}
     varying = varying_names(list(shown.values()))
 
-    def texts_of(setting: Mapping[str, str], *, nulls: bool) -> tuple[str, ...]:
-        present = [name for name in varying if name in setting and (nulls or setting[name] != "null")]
-        return tuple(f"{name}={setting[name]}" for name in present)
+    def texts_of(values: Mapping[str, str], *, nulls: bool) -> tuple[str, ...]:
+        present = [name for name in varying if name in values and (nulls or values[name] != "null")]
+        return tuple(f"{name}={values[name]}" for name in present)
 
-    brief = {key: texts_of(setting, nulls=False) for key, setting in shown.items()}
+    brief = {key: texts_of(values, nulls=False) for key, values in shown.items()}
     counts = Counter(brief.values())
     return {key: texts if counts[texts] == 1 else texts_of(shown[key], nulls=True) for key, texts in brief.items()}
 
@@ -343,15 +342,15 @@ def _distinct(texts: Sequence[str]) -> list[str]:
     return distinct
 
 
-def _titles(settings: set[Setting]) -> dict[Setting, str]:
-    """Return the titles: task and model, and whichever of δ, data, structure and facts tell settings apart."""
-    ordered = sorted(settings, key=astuple)
+def _titles(task_models: set[TaskModel]) -> dict[TaskModel, str]:
+    """Return the titles: task and model, and whichever of δ, data, structure and facts tell task–model pairs apart."""
+    ordered = sorted(task_models, key=astuple)
     titles = []
-    for (task, model), same in groupby(ordered, key=lambda setting: (setting.task, setting.model)):
+    for (task, model), same in groupby(ordered, key=lambda task_model: (task_model.task, task_model.model)):
         group = list(same)
-        distinctions = [_distinctions(setting) for setting in group]
+        distinctions = [_distinctions(task_model) for task_model in group]
         varying = [place for place, values in enumerate(zip(*distinctions, strict=True)) if len(set(values)) > 1]
-        marks = [", on a public model that has seen the records" if setting.seen else "" for setting in group]
+        marks = [", on a public model that has seen the records" if task_model.seen else "" for task_model in group]
         titles += [
             ", ".join([f"{task} ({model}{mark})", *(texts[place] for place in varying)])
             for mark, texts in zip(marks, distinctions, strict=True)
@@ -359,36 +358,38 @@ def _titles(settings: set[Setting]) -> dict[Setting, str]:
     return dict(zip(ordered, _distinct(titles), strict=True))
 
 
-def _distinctions(setting: Setting) -> tuple[str, ...]:
-    data, structure, facts = setting.data_fingerprint, setting.model_fingerprint, setting.facts
-    by = f"by {setting.measure.header}"
-    return f"δ = {setting.delta:.6g}", f"data {data[:12]}", f"structure {structure[:12]}", f"facts {facts[:12]}", by
+def _distinctions(task_model: TaskModel) -> tuple[str, ...]:
+    data, structure, facts = task_model.data_fingerprint, task_model.model_fingerprint, task_model.facts
+    by = f"by {task_model.measure.header}"
+    return f"δ = {task_model.delta:.6g}", f"data {data[:12]}", f"structure {structure[:12]}", f"facts {facts[:12]}", by
 
 
 @dataclass(frozen=True)
 class Draws:
-    """Counts of draws of each seed of a setting: the same for all contestants and all ε."""
+    """Counts of draws of each seed of a task–model pair: the same for all entries and all ε."""
 
     seeds: Sequence[int]
     weights: Integers
 
 
-def seed_draws(contests: Sequence[Contest]) -> dict[Setting, Draws]:
-    seeds: dict[Setting, set[int]] = {contest.setting: set() for contest in contests}
+def seed_draws(contests: Sequence[Contest]) -> dict[TaskModel, Draws]:
+    seeds: dict[TaskModel, set[int]] = {contest.task_model: set() for contest in contests}
     for contest in contests:
-        for entry in contest.ranked:
-            seeds[contest.setting].update(entry.runs["seed"].tolist())
-    # Each setting has its own random stream, so that new tasks do not change the tables of old ones.
-    streams = {setting: int.from_bytes(hashlib.sha256(repr(setting).encode()).digest()[:8]) for setting in seeds}
+        for member in contest.ranked:
+            seeds[contest.task_model].update(member.runs["seed"].tolist())
+    # Each task–model pair has its own random stream, so that new tasks do not change the tables of old ones.
+    streams = {
+        task_model: int.from_bytes(hashlib.sha256(task_model.stream.encode()).digest()[:8]) for task_model in seeds
+    }
     return {
-        setting: Draws(sorted(of_setting), draw(len(of_setting), streams[setting]))
-        for setting, of_setting in seeds.items()
+        task_model: Draws(sorted(of_task_model), draw(len(of_task_model), streams[task_model]))
+        for task_model, of_task_model in seeds.items()
     }
 
 
-def scores_of(entries: Sequence[Entry], draws: Draws, measure: Measure) -> Scores:
+def scores_of(members: Sequence[Member], draws: Draws, measure: Measure) -> Scores:
     """Return scores by seed. A power of ten divides those of a metric that is no share, so that they are at most 1."""
-    scores = [[entry.by_seed().get(seed) for seed in draws.seeds] for entry in entries]
+    scores = [[member.by_seed().get(seed) for seed in draws.seeds] for member in members]
     largest = max((abs(score) for row in scores for score in row if score), default=1.0)
     unit = 1.0 if measure.share else 10.0 ** math.ceil(math.log10(largest))
     return Scores.of([[None if score is None else score / unit for score in row] for row in scores])
