@@ -5,10 +5,10 @@ from .dp_sgd import Training as Training
 from .dp_sgd import dp_sgd_event as dp_sgd_event
 from .dp_sgd import trainable as trainable
 from .dp_sgd import training_steps as training_steps
-from .parts import Augmentation as Augmentation
-from .parts import Input as Input
 from .optimizing import UpdateRule as UpdateRule
 from .optimizing import WeightAverage as WeightAverage
+from .parts import Augmentation as Augmentation
+from .parts import Input as Input
 from .picture_transforms import RandomFlip as RandomFlip
 from .picture_transforms import RandomShift as RandomShift
 from .probed_training import LEARNING_RATES as LEARNING_RATES
