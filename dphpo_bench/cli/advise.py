@@ -1,7 +1,6 @@
 """The command `advise`: which method to take, by what the board has measured near the question."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -66,67 +65,42 @@ def _show(advice: "Advice", choice: "Option", source: str) -> None:
     question = advice.question
     say(f"Take {escaped(choice.label)}.")
     tables = {each.row.table for each in choice.evidence if each.row.kind == question.model}
-    show(
-        facts(
-            [
-                ("to the oracle", f"{distance_text(choice)}, {interval_text(choice)}"),
-                ("collapsed runs", rate_text(choice.collapses)),
-                ("cost", cost_text(choice)),
-                (
-                    "rests on",
-                    f"{count(len(tables), 'table')} of {count(choice.tasks, 'task')} with a {question.model} model, "
-                    f"and {count(len(choice.evidence) - len(tables), 'table')} with another at a quarter of the weight",
-                ),
-                ("from", escaped(source)),
-            ],
-            box=None,
-        )
-    )
+    others = len(choice.evidence) - len(tables)
+    rests = f"{count(len(tables), 'table')} of {count(choice.tasks, 'task')} with a {question.model} model"
+    rows = [
+        ("to the oracle", f"{distance_text(choice)}, {interval_text(choice)}"),
+        ("collapsed runs", rate_text(choice.collapses)),
+        ("cost", cost_text(choice)),
+        ("rests on", f"{rests}, and {count(others, 'table')} with another at a quarter of the weight"),
+        ("from", escaped(source)),
+    ]
+    show(facts(rows, box=None))
     say(f"\nIts rows of the most weight, {min(MAX_ROWS, len(choice.evidence))} of {len(choice.evidence)}:")
-    show(
-        table(
-            [
-                ("task", lambda each: escaped(each.row.task)),
-                ("model", lambda each: escaped(each.row.model)),
-                (">N", lambda each: f"{each.row.records:,}"),
-                (">ε", lambda each: f"{each.row.epsilon:g}"),
-                (">points\nbehind", lambda each: number(each.row.distance)),
-                (">collapsed", lambda each: f"{each.row.collapsed} of {each.row.runs}"),
-                (">weight", lambda each: f"{each.weight:.2f}"),
-            ],
-            choice.evidence[:MAX_ROWS],
-            plain=True,
-        )
-    )
-    others = list(_others(advice, choice))
-    if others:
+    cells = [
+        [escaped(row.task), escaped(row.model), f"{row.records:,}", f"{row.epsilon:g}", number(row.distance),
+         f"{row.collapsed} of {row.runs}", f"{each.weight:.2f}"]
+        for each in choice.evidence[:MAX_ROWS]
+        for row in [each.row]
+    ]  # fmt: skip
+    show(table(("task", "model", ">N", ">ε", ">points\nbehind", ">collapsed", ">weight"), cells, plain=True))
+    options = [
+        (option, "costs less" if option.price < choice.price else "with more compute") for option in advice.front
+    ]
+    options += [(option, "") for option in advice.following]
+    cells = [
+        [escaped(option.label), f"{distance_text(option)}, {interval_text(option)}", rate_text(option.collapses),
+         cost_text(option), why]
+        for option, why in options
+        if option is not choice
+    ]  # fmt: skip
+    if cells:
         say("\nOthers:")
-        show(
-            table(
-                [
-                    ("method", lambda item: escaped(item[0].label)),
-                    ("to the oracle", lambda item: f"{distance_text(item[0])}, {interval_text(item[0])}"),
-                    ("collapsed runs", lambda item: rate_text(item[0].collapses)),
-                    (">cost", lambda item: cost_text(item[0])),
-                    ("", lambda item: item[1]),
-                ],
-                others,
-                plain=True,
-            )
-        )
+        show(table(("method", "to the oracle", "collapsed runs", ">cost", ""), cells, plain=True))
     for each in advice.partly[:2]:
         say(
             f"\n{escaped(each.label)} is measured on only {count(each.tasks, 'such task')}. Where it is, it is "
             f"{each.choice_distance - each.distance:.1f} points ahead of {escaped(choice.label)}."
         )
-
-
-def _others(advice: "Advice", choice: "Option") -> Iterator[tuple["Option", str]]:
-    for option in advice.front:
-        if option is not choice:
-            yield option, "costs less" if option.price < choice.price else "with more compute"
-    for option in advice.following:
-        yield option, ""
 
 
 def _as_json(advice: "Advice", source: str) -> dict[str, Any]:

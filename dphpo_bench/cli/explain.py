@@ -12,7 +12,7 @@ from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.terminal import make_progress
 from dphpo_bench.base.text import count, one_line
 from dphpo_bench.cli import options
-from dphpo_bench.cli.output import columns_of, complain, say, show, show_json, table
+from dphpo_bench.cli.output import complain, say, show, show_json, table
 from dphpo_bench.cli.records import read_oracles
 from dphpo_bench.cli.sweep import interrupted_by_sigterm, label_of
 
@@ -182,7 +182,7 @@ def _table(splits: "Sequence[tuple[Question, Split]]") -> "Table":
     headers = "task", "ε", "method", ">seeds", ">oracle", ">own", ">lost", ">to noise", ">to a worse choice"
     caption = "Differences of shares are in points, of perplexities in nats. A negative loss is a gain."
     title = "Why they lost against the oracle, means over seeds"
-    return table(columns_of(headers), rows, title=title, caption=caption)
+    return table(headers, rows, title=title, caption=caption)
 
 
 def _measure(record: "RunRecord") -> "Measure":

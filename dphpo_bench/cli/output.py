@@ -3,9 +3,9 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from operator import itemgetter
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.text import finite_json, one_line
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 MAX_COMPLAINT = 4000
 UNLIMITED_WIDTH = 1000
 
-Columns = list[tuple[str, Callable[[Any], str]]]
-"""Headers, each with the function that gives a row's cell. A header that starts with `>` is of a column of numbers."""
-
 
 def table(
-    columns: Columns,
-    rows: Iterable[Any],
+    headers: Sequence[str],
+    rows: Iterable[Sequence[str]],
     *,
     plain: bool = False,
-    failed: Callable[[Any], object] | None = None,
+    failed: Iterable[bool] = (),
     **style: Any,
 ) -> "Table":
-    """Return a table in which nothing is markup. On a narrow terminal, names are broken; nothing is cut."""
+    """Return a table of texts, none of which is markup; a header that starts with `>` is of a column of numbers.
+
+    On a narrow terminal, names are broken; nothing is cut.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -36,23 +36,18 @@ def table(
     if plain:
         style = {"box": SIMPLE_HEAD, "pad_edge": False, "show_edge": False, "padding": 0, **style}
     lines = Table(**style)
-    for header, _ in columns:
+    for header in headers:
         if header.startswith(">"):
             lines.add_column(Text(header.removeprefix(">")), justify="right", no_wrap=plain)
         else:
             lines.add_column(Text(header), overflow="fold")
-    for row in rows:
-        lines.add_row(*(Text(cell(row)) for _, cell in columns), style="red" if failed and failed(row) else "")
+    for row, is_failed in zip_longest(rows, failed):
+        lines.add_row(*map(Text, row), style="red" if is_failed else "")
     return lines
 
 
-def columns_of(headers: Iterable[str]) -> Columns:
-    """Return the columns of rows that hold the texts of their cells."""
-    return [(header, itemgetter(place)) for place, header in enumerate(headers)]
-
-
 def facts(rows: Iterable[tuple[str, str]], **style: Any) -> "Table":
-    lines = table(columns_of(("", "")), rows, show_header=False, **style)
+    lines = table(("", ""), rows, show_header=False, **style)
     lines.title_justify = lines.caption_justify = "left"
     lines.columns[0].no_wrap, lines.columns[0].style = True, "bold"
     return lines

@@ -13,7 +13,7 @@ from dphpo_bench.base.displays import flat
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.base.text import count, unknown_name_message, value_text
 from dphpo_bench.cli import options
-from dphpo_bench.cli.output import columns_of, facts, say, show, show_json, table
+from dphpo_bench.cli.output import facts, say, show, show_json, table
 
 if TYPE_CHECKING:
     from dphpo_bench.contract.method import Method
@@ -67,7 +67,7 @@ def data_command(data_dir: options.DataDirOption = None, as_json: options.JsonOp
         return
     cells = [[row["task"], row["split"], f"{row['rows']:,}", row["state"], row["where"]] for row in rows]
     headers = "task", "split", ">rows", "state", "where / how to get it"
-    show(table(columns_of(headers), cells, title="Datasets"))
+    show(table(headers, cells, title="Datasets"))
 
 
 def describe_command(
@@ -172,7 +172,7 @@ def _print(description: dict[str, Any]) -> None:
             default = "none" if field["default"] is None else value_text(field["default"])
             cells.append([field["name"], default, field["type"], field["meaning"]])
         headers = "parameter", "default", "what it may be", "meaning"
-        lines = table(columns_of(headers), cells, plain=True, padding=(0, 1))
+        lines = table(headers, cells, plain=True, padding=(0, 1))
         lines.columns[2].max_width = 26
         show(lines)
         say(f"Set one with --set NAME=VALUE: dphpo-bench run -m {name} -t digits --set ...")

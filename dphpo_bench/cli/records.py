@@ -10,7 +10,7 @@ import typer
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import count, one_line, rounded_down, shown, value_text
 from dphpo_bench.cli import options
-from dphpo_bench.cli.output import columns_of, complain, say, show, show_facts, show_json, table
+from dphpo_bench.cli.output import complain, say, show, show_facts, show_json, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -102,7 +102,7 @@ def _beside(record: "RunRecord", oracle: "RunRecord | None") -> "Iterator[Table]
     ]
     if rows:
         headers = ("", *(one_line(title, MAX_VALUE) for title, _ in runs))
-        yield table(columns_of(headers), rows, plain=True, padding=(0, 2, 0, 0))
+        yield table(headers, rows, plain=True, padding=(0, 2, 0, 0))
 
 
 def _value(value: Any) -> str:
@@ -277,7 +277,7 @@ def account_command(
     ]  # fmt: skip
     if rows:
         headers = ">run", "date", "what", "method", "task", ">ε", ">δ", "per", "ended"
-        show(table(columns_of(headers), rows, plain=True, title=f"Account {report.name}"))
+        show(table(headers, rows, plain=True, title=f"Account {report.name}"))
     for path in report.uncounted:
         say(f"Not counted when it ran, added here: {path}")
     if report.cap:

@@ -14,7 +14,7 @@ import typer
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import MAX_LINE, count, one_line, shown, value_text, varying_names
 from dphpo_bench.cli.options import JsonOption, OnlyRunsOption
-from dphpo_bench.cli.output import UNLIMITED_WIDTH, columns_of, complain, table
+from dphpo_bench.cli.output import UNLIMITED_WIDTH, complain, table
 
 if TYPE_CHECKING:
     from dphpo_bench.records.measure import Measure
@@ -98,12 +98,10 @@ def to_text(results: "Sequence[Result]", *, summarise: bool, width: int | None =
     headers = [header for header in rows[0] if any(row[header] for row in rows)]
     if len({row["model"] for row in rows}) == 1:
         headers.remove("model")
-    columns = columns_of(headers)
     cells = [[one_line(row[header], MAX_CELL) for header in headers] for row in rows]
-    of_failed = {id(cell) for cell, is_failed in zip(cells, failed, strict=True) if is_failed}
     buffer = io.StringIO()
     console = Console(file=buffer, force_terminal=styled, width=width or UNLIMITED_WIDTH)
-    console.print(table(columns, cells, plain=True, failed=lambda row: id(row) in of_failed))
+    console.print(table(headers, cells, plain=True, failed=failed))
     for line in _closing_lines(results):
         console.print(Text(line), soft_wrap=True)
     return buffer.getvalue()

@@ -14,7 +14,7 @@ import typer
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import count, duration_text, one_line, value_text
 from dphpo_bench.cli import options
-from dphpo_bench.cli.output import columns_of, say, show, show_json, table
+from dphpo_bench.cli.output import say, show, show_json, table
 
 if TYPE_CHECKING:
     from dphpo_bench.records.record import Identity
@@ -115,7 +115,7 @@ def sweep_command(
             each = duration_text(seconds / capacity)
             time_text = f"About {duration_text(seconds)} for one worker, {each} for {capacity}."
         headers = "method", "task", "ε", "planned", ">tuning", ">runs", ">passes", ">time", ">to run"
-        show(table(columns_of(headers), map(_dry_row, groups), plain=True, padding=(0, 1)))
+        show(table(headers, map(_dry_row, groups), plain=True, padding=(0, 1)))
         say(f"{stock_text(stock)} To run: {examples:,.0f} example passes. {time_text}")
     raise typer.Exit(1 if any(group.error for group in groups) else 0)
 

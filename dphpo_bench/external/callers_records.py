@@ -5,19 +5,21 @@ common, compute their share of it, and add up: each release is the same in all o
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
-from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.tensors import Records
+from dphpo_bench.base.text import shown
 from dphpo_bench.contract.task import Task, TaskFacts
+from dphpo_bench.data.arrays import items_stay
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.external.processes import added, place_in_group
-from dphpo_bench.external.rows import Rows, form_of, like, parts_of
 from dphpo_bench.recipes.array_checks import inputs_of
 from dphpo_bench.session.raw import RawRecords
 from dphpo_bench.training.clipping import Clipping
@@ -28,6 +30,160 @@ from dphpo_bench.training.model_checks import refuse_unfit
 from dphpo_bench.training.randomness import global_randomness
 from dphpo_bench.training.structure import content, weights_hash
 from dphpo_bench.training.values import Query
+
+T = TypeVar("T")
+
+
+def place_in_group() -> tuple[int, int]:
+    """Return the number of this process in its group, from 0, and the size of the group; (0, 1) without a group."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return 0, 1
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def in_first_process(make: Callable[[], T]) -> T:
+    """Make a value in the first process, and return it in all; an error is raised in all."""
+    rank, size = place_in_group()
+    if size == 1:
+        return make()
+    answer: list[Any] = [None]
+    if rank == 0:
+        try:
+            answer = [make()]
+        except DphpoBenchError as error:
+            answer = [error]
+    distributed.broadcast_object_list(answer, src=0)
+    if isinstance(answer[0], DphpoBenchError):
+        raise answer[0]
+    value: T = answer[0]
+    return value
+
+
+def added(tensors: list[Tensor]) -> list[Tensor]:
+    """Return sums of tensors over all processes, in place; exact where all but one of them have zeros."""
+    if place_in_group()[1] > 1:
+        for tensor in tensors:
+            distributed.all_reduce(tensor)
+    return tensors
+
+
+def check_equal(hashes: Callable[[], Mapping[str, str]]) -> None:
+    """Reject processes of a group that have other data or other weights than the first.
+
+    Args:
+        hashes: by what they are of.
+
+    Raises:
+        InvalidValueError: in all processes.
+    """
+    rank, size = place_in_group()
+    if size == 1:
+        return
+    answers: list[Any] = [None] * size
+    distributed.all_gather_object(answers, hashes())
+    for what in answers[rank]:
+        if len({answer[what] for answer in answers}) > 1:
+            raise InvalidValueError(
+                f"Expected the same {what} in each process, got others: each makes its tuner of all data, and of a "
+                "model at the same weights. Leave it to the loader to split the data, and broadcast the weights."
+            )
+
+
+Collate = Callable[[list[Any]], Any]
+
+_TOGETHER = 16
+"""Records that are collated once, to see that they can be."""
+
+FORMS = "a map-style Dataset, a tensor, a pair or a dictionary of tensors"
+
+
+class Rows:
+    """The records of a data set, read when they are asked for.
+
+    Args:
+        data: see `FORMS`; each tensor has one row for each record.
+        collate: items of a Dataset → a batch; None: torch's default.
+
+    Raises:
+        InvalidValueError: if the data have another form, or a read of an item is unlike the last.
+    """
+
+    def __init__(self, data: Any, collate: Collate | None = None) -> None:
+        if isinstance(data, DataLoader):
+            raise InvalidValueError("Expected data that can be read by index, got a DataLoader: pass loader.dataset.")
+        if isinstance(data, TensorDataset) and collate is None:
+            data = data.tensors
+        self._collate, self._data, self._tensors = collate or default_collate, data, _tensors(data)
+        parts = [] if self._tensors is None else parts_of(self._tensors).values()
+        sizes = {len(part) for part in parts} or {len(data)}
+        if len(sizes) != 1 or 0 in sizes:
+            raise InvalidValueError(f"Expected {FORMS}, with one row for each record, got {sorted(sizes)} rows.")
+        (self._length,) = sizes
+        if self._tensors is None and not items_stay(data, self._length):
+            raise InvalidValueError(
+                "Expected a Dataset whose items stay, but two reads of one differ: a query would compare losses of "
+                "different inputs. Pass the data without the random transform, and transform in the loop."
+            )
+        self.batch(range(0, self._length, 1 + self._length // _TOGETHER))  # an error comes before anything is counted
+
+    def __len__(self) -> int:
+        return self._length
+
+    def batch(self, indices: Sequence[int] | Tensor) -> Any:
+        """Return some records as one batch."""
+        rows = torch.as_tensor(indices)
+        if self._tensors is None:
+            return self._collate([self._data[index] for index in rows.tolist()])
+        some = {name: part[rows.to(part.device)] for name, part in parts_of(self._tensors).items()}
+        return like(form_of(self._tensors), some)
+
+
+def parts_of(batch: Any) -> dict[str, Tensor]:
+    """Return the tensors of a batch by name, or by number.
+
+    Raises:
+        InvalidValueError: if it holds something else.
+    """
+    if isinstance(batch, Mapping):
+        parts = {str(name): part for name, part in batch.items()}
+    else:
+        parts = {str(place): part for place, part in enumerate(batch if isinstance(batch, tuple | list) else [batch])}
+    for name, part in parts.items():
+        if not isinstance(part, Tensor) or part.ndim == 0:
+            raise InvalidValueError(
+                f"Expected batches of tensors with one row for each record, a tensor, several, or a dictionary; part "
+                f"{shown(name)} is of type {type(part).__name__}. Leave it out, or pass collate_fn."
+            )
+    return parts
+
+
+def form_of(batch: Any) -> Any:
+    """Return the form of a batch without its tensors, for `like`."""
+    if isinstance(batch, Mapping):
+        return dict.fromkeys(batch)
+    if hasattr(batch, "_make"):  # a named tuple
+        return batch._make([None] * len(batch))
+    return [None] * len(batch) if isinstance(batch, tuple | list) else None
+
+
+def like(form: Any, parts: Mapping[str, Tensor]) -> Any:
+    """Return tensors by name in the form of a batch; see `parts_of`."""
+    if isinstance(form, Mapping):
+        return {name: parts[str(name)] for name in form}
+    if form is None:
+        return parts["0"]
+    some = [parts[str(place)] for place in range(len(form))]
+    return form._make(some) if hasattr(form, "_make") else some
+
+
+def _tensors(data: Any) -> Any:
+    """Return data that are arrays or tensors as tensors; None for anything else."""
+    is_several = isinstance(data, Mapping | tuple | list)
+    items = dict(data if isinstance(data, Mapping) else enumerate(data if is_several else [data]))
+    if not items or not all(isinstance(item, Tensor | np.ndarray) for item in items.values()):
+        return None
+    return like(form_of(data), {str(name): torch.as_tensor(item) for name, item in items.items()})
+
 
 Losses = Callable[[nn.Module, Any], Tensor]
 """(model, batch) → each record's loss, shape (n,)."""

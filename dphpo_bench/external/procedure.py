@@ -1,12 +1,15 @@
-"""Plan a private selection among trials that the caller trains: noise, and the event of the whole procedure."""
+"""Plan a private selection among trials that the caller trains: noise of training and scores, and the event of all."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy
+import torch
 from dp_accounting.dp_event import DpEvent
 
+from dphpo_bench.base.checks import bound, whole
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract import registry
@@ -20,6 +23,121 @@ from dphpo_bench.privacy.holdout import held_out as of_two_parts
 from dphpo_bench.privacy.holdout import holdout_name
 from dphpo_bench.recipes.search_method import RandomStopping, Selection
 from dphpo_bench.recipes.trial import Whole
+from dphpo_bench.training.noise import add_gaussian_noise
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+MAX_SCORED = 10**12
+
+LARGEST_SCORE = 1e9
+"""Scores of another kind are held to so many sensitivities: far beyond, floating point would round the noise away."""
+
+_FORMS = (
+    "the scores of the held-out records, a list or a 1-D array of numbers from 0 to 1; or their mean as a float; or "
+    "None if the trial failed"
+)
+
+
+@dataclass(frozen=True)
+class ScoreRule:
+    """Rule that turns what the caller reports into a noisy score.
+
+    Scores of records are held to [0, 1], NaN being 0, so their sum has sensitivity 1 whatever the caller computed. A
+    mean is held to [0, 1]; under add or remove its sensitivity is 1 / (the larger number of records), at most
+    1 / `n_scored`. A message about a value out of range would be a release that nothing covers, so there is none.
+
+    Attributes:
+        noise: standard deviation of the noise / sensitivity.
+        n_scored: public number that scores of records are divided by; a mean is of at least so many records.
+        sensitivity: of a score of another kind, a single number; None: scores are as above.
+        each: whether the scores of the records must be reported, and not their mean.
+
+    Raises:
+        InvalidValueError: if neither or both of `n_scored` and `sensitivity` are set, or one is out of range.
+    """
+
+    noise: float
+    n_scored: int | None = None
+    sensitivity: float | None = None
+    each: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.n_scored is None) == (self.sensitivity is None):
+            raise InvalidValueError(
+                "Expected n_scored, a public number that the number of scored records is not below, for scores from 0 "
+                "to 1; or score_sensitivity for a score of another kind; and not both."
+            )
+        if self.n_scored is not None:
+            object.__setattr__(self, "n_scored", whole("n_scored", self.n_scored, low=1, high=MAX_SCORED))
+        if self.sensitivity is not None:
+            object.__setattr__(self, "sensitivity", bound("score_sensitivity", self.sensitivity))
+            if self.each:
+                raise InvalidValueError(
+                    "Expected n_scored and no score_sensitivity where trials see a secret sample: its size is secret, "
+                    "so only a sum over its records has a sensitivity that is known."
+                )
+
+    def noisy(self, score: Any, generator: torch.Generator) -> float | None:
+        """Return a score with its noise; None if the trial cannot win.
+
+        Raises:
+            InvalidValueError: if it is of another type or shape.
+        """
+        values = self._values(score)
+        if values.ndim:
+            total = values.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).clamp(0, 1).sum()
+            return self._with_noise(total, 1.0, generator) / float(self.n_scored or 1)
+        if not values.isfinite():
+            return None
+        if self.sensitivity is not None:
+            limit = LARGEST_SCORE * self.sensitivity
+            return self._with_noise(values.clamp(-limit, limit), self.sensitivity, generator)
+        return self._with_noise(values.clamp(0, 1), 1 / float(self.n_scored or 1), generator)
+
+    def _with_noise(self, total: "Tensor", sensitivity: float, generator: torch.Generator) -> float:
+        (noisy,) = add_gaussian_noise([total.reshape(1)], self.noise, sensitivity, generator)
+        return noisy.item()
+
+    def check_range(self, score: Any) -> None:
+        """Reject a score out of range. For made-up records only: on private ones such a message is a release.
+
+        Raises:
+            InvalidValueError: if a value is NaN, infinite or not from 0 to 1, or the score has another form.
+        """
+        values = self._values(score)
+        low, high = (0.0, 1.0) if self.sensitivity is None else (-1e300, 1e300)
+        outside = values[~((values >= low) & (values <= high))]
+        if len(outside):
+            raise InvalidValueError(
+                f"Expected {'finite scores' if self.sensitivity else 'scores from 0 to 1'}, got "
+                f"{outside.flatten()[0].item():g}. Divide percentages by 100; for a score of another kind, name its "
+                "score_sensitivity."
+            )
+
+    def _values(self, score: Any) -> "Tensor":
+        """Return a score in float64, on the CPU, apart from the caller's: shape (records,), or () for a number."""
+        try:
+            if isinstance(score, str | bool):
+                raise TypeError
+            raw = score if isinstance(score, torch.Tensor) else numpy.array(score, dtype=numpy.float64)
+            values = torch.as_tensor(raw).detach().to("cpu", torch.float64, copy=True)
+        except Exception:  # whose text may quote a score
+            raise InvalidValueError(f"Expected {_FORMS}; got a {type(score).__name__}.") from None
+        if values.ndim > 1:
+            raise InvalidValueError(f"Expected {_FORMS}; got an array of {values.ndim} dimensions.")
+        if values.ndim and self.sensitivity is not None:
+            raise InvalidValueError(
+                "Expected a single number as score, whose score_sensitivity was named; got an array."
+            )
+        if self.each and not values.ndim:
+            raise InvalidValueError(
+                f"Expected the scores of the sampled held-out records, a list or a 1-D array, got a "
+                f"{shown(type(score).__name__)}: a mean has no known sensitivity where the number of records is secret."
+            )
+        return values
+
 
 EventOf = Callable[[float], DpEvent]
 """Event of one training, as a function of its noise multiplier."""

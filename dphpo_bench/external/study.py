@@ -27,8 +27,7 @@ from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.search_space import Candidate
 from dphpo_bench.external.declared import DeclaredRun
 from dphpo_bench.external.loop import Loop, read_back, written
-from dphpo_bench.external.procedure import EventOf, Procedure
-from dphpo_bench.external.scores import ScoreRule
+from dphpo_bench.external.procedure import EventOf, Procedure, ScoreRule
 from dphpo_bench.external.trials import OneOfAKind, StudyTrial, checked_space, networks_in
 from dphpo_bench.harness.account_report import AccountReport
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -88,7 +87,7 @@ class Study(OneOfAKind):
     The caller answers for five things. Space, event and settings were chosen without a look at these records. Training
     with `trial.noise_multiplier` costs `event` of it, and starts anew in each trial. The model holds nothing else that
     was computed of records: no raw score, and no checkpoint or number of steps that raw scores chose. Each record is in
-    one part, training or held-out, by a rule that looks at that record alone, such as a coin for each record tossed
+    one part, training or held-out, by a rule that reads that record alone, such as a coin for each record tossed
     before the first trial; a shuffled split of fixed sizes (`train_test_split`) is not quite that. Nothing but what the
     study returns is published.
 
@@ -105,7 +104,7 @@ class Study(OneOfAKind):
             `bench.make_method`, with another mean number of trials, say.
         held_out: expected share of the records that only score, and never train; None: scores may be of trained
             records, which costs both.
-        n_scored: public number by which the sum of the records' scores is divided. If means are told, the number of
+        n_scored: public number by which the sum of the records' scores is divided. If means are reported, the number of
             scored records is never below it, and each record's score is from 0 to 1.
         score_sensitivity: sensitivity of a score of another kind, a single number, under adding or removing one record.
         name: of the study, for records and accounts. A study that was interrupted goes on under its name.

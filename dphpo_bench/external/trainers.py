@@ -5,15 +5,15 @@ from typing import Any, NoReturn
 
 from dphpo_bench.base.checks import typed
 from dphpo_bench.base.errors import InvalidValueError, OverBudgetError
+from dphpo_bench.external.callers_records import in_first_process, place_in_group
 from dphpo_bench.external.declared import DeclaredRun, Finished, steps_within
-from dphpo_bench.external.opacus_parts import (
+from dphpo_bench.external.opacus import (
     accountant_of,
     draw_secretly,
     forget_records,
     poisson_sampler,
     refuse_other_releases,
 )
-from dphpo_bench.external.processes import in_first_process, place_in_group
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import dp_sgd_event
 

@@ -14,12 +14,17 @@ from torch import Tensor, nn
 from dphpo_bench.base.checks import number, ranged, short_text, typed, whole
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.external.accountants import CallersAccountant
-from dphpo_bench.external.callers_optimizer import CallersOptimizer, attached
-from dphpo_bench.external.callers_records import CallersRecords, Losses
+from dphpo_bench.external.callers_records import (
+    CallersRecords,
+    Collate,
+    Losses,
+    Rows,
+    check_equal,
+    in_first_process,
+    place_in_group,
+)
 from dphpo_bench.external.declared import DeclaredRun, Finished
-from dphpo_bench.external.opacus_parts import forget_records
-from dphpo_bench.external.processes import check_equal, in_first_process, place_in_group
-from dphpo_bench.external.rows import Collate, Rows
+from dphpo_bench.external.opacus import CallersOptimizer, attached, forget_records
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.recipes.dp_sgd import trainable
@@ -52,7 +57,7 @@ class Tuner:
     Args:
         model: on its device, before or after `make_private`. Its weights are moved in place.
         data: the private records that the loop trains on: a map-style Dataset, a tensor, a pair or a dictionary of
-            tensors. Looks read a few hundred of them by index.
+            tensors. Queries read a few hundred of them by index.
         losses: (model, batch) → each record's loss, shape (n,), a function of that record alone. A batch has the form
             of `data`, with tensors of n rows, on the model's device.
         sample_rate: rate q of the Poisson batches, public.
@@ -64,7 +69,7 @@ class Tuner:
         regression: whether losses grow with the square of the outputs.
         clipping: of `backward`: "auto_s", "auto_s:γ", "auto_v" or "abadi:C".
         averaging: decay of the exponential average of weights that `finish` puts into the model; 0: the last ones.
-        share: about twice the largest share of ε that looks may take.
+        share: about twice the largest share of ε that queries may take.
         collate_fn: items of a Dataset → a batch; None: torch's default.
 
     Attributes:
@@ -142,7 +147,7 @@ class Tuner:
         Args:
             optimizer: of torch, or the DPOptimizer of `make_private`.
             loader: that the loop runs over, to check its rate; None: of `backward`, which draws its own batches.
-            accountant: of Opacus or dp_accounting. At the first step it takes in all looks of the plan. None:
+            accountant: of Opacus or dp_accounting. At the first step it takes in all queries of the plan. None:
                 there is none.
 
         Raises:

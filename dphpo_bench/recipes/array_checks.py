@@ -66,11 +66,9 @@ def refuse_ignored_steps(model: nn.Module, losses: PerRecord | None) -> None:
     if not any(base.__name__ == "LightningModule" for base in type(model).__mro__):
         return
     if losses is None:
-        inner = [name for name, child in model.named_children() if next(child.parameters(), None) is not None]
-        network = f"module.{inner[0]}" if len(inner) == 1 else "the torch.nn.Module in it"
         raise InvalidValueError(
             f"Expected a network, got the LightningModule {type(model).__name__}, whose training_step and optimizers "
-            f"would be ignored. Pass {network}, or say its loss to ArrayTask, such as "
+            f"would be ignored. Pass the torch.nn.Module in it, or say its loss to ArrayTask, such as "
             'losses=nn.CrossEntropyLoss(reduction="none"): then forward is the network.'
         )
     warnings.warn(
@@ -81,38 +79,26 @@ def refuse_ignored_steps(model: nn.Module, losses: PerRecord | None) -> None:
 
 
 def check_losses(losses: Any) -> None:
-    """Reject a class, a mean over a batch, class weights that clipping undoes, and losses with weights to train.
+    """Reject class weights that clipping undoes, and losses with weights to train, which no step would change.
 
     Args:
         losses: as a task gets them: a function, a module of torch, a `functools.partial`, or None.
     """
-    if losses is None:
-        return
-    name = losses.__name__ if isinstance(losses, type) else type(losses).__name__
-    if isinstance(losses, type):
-        raise InvalidValueError(
-            f'Expected losses to be a function, got the class {name}. Write {name}(reduction="none").'
-        )
     settings = losses.keywords if isinstance(losses, partial) else {}
     if isinstance(losses, nn.Module):
-        settings = {key: getattr(losses, key, None) for key in (*_WEIGHTS, "reduction")}
+        settings = {key: getattr(losses, key, None) for key in _WEIGHTS}
         if any(parameter.requires_grad for parameter in losses.parameters()):
             raise InvalidValueError(
-                f"Expected losses without weights to train, got {name} with some, which no step would change. Put them "
-                "into the model, which then returns what the losses need."
+                f"Expected losses without weights to train, got {type(losses).__name__} with some, which no step would "
+                "change. Put them into the model, which then returns what the losses need."
             )
-    weighted = [key for key in _WEIGHTS if settings.get(key) is not None]
-    if weighted:
-        raise InvalidValueError(
-            f"Expected losses without {weighted[0]}=, got {name} with class weights: gradients are clipped after them, "
-            'which undoes them. Leave it out, and declare class_weights="balanced" with class_shares=(0.93, 0.07) from '
-            "public knowledge, which weigh clipped gradients."
-        )
-    if settings.get("reduction", "none") != "none":
-        raise InvalidValueError(
-            f"Expected a loss for each record, got {name} with reduction={settings['reduction']!r} over a batch. "
-            f'Write {name}(reduction="none"), or leave losses= out: each kind= has losses.'
-        )
+    for key in _WEIGHTS:
+        if settings.get(key) is not None:
+            raise InvalidValueError(
+                f"Expected losses without {key}=, got class weights: gradients are clipped after them, which undoes "
+                'them. Leave it out, and declare class_weights="balanced" with class_shares=(0.93, 0.07) from public '
+                "knowledge, which weigh clipped gradients."
+            )
 
 
 def check_columns(train: list[str] | None, test: list[str] | None) -> None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process, resource_tracker
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.forkserver import ensure_running
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from dphpo_bench.base.errors import InvalidValueError, SweepError
 from dphpo_bench.harness.reasons import reason_of
@@ -103,7 +103,8 @@ class Processes:
                 text, failure, again = _wait(process, receiver, resources.time_limit_s)
             finally:
                 self._end(process)
-            return Answer(text, failure, again, _tail(log), time.monotonic() - start)
+            log.seek(max(0, log.seek(0, os.SEEK_END) - MAX_LOG_BYTES))
+            return Answer(text, failure, again, log.read().decode(errors="replace"), time.monotonic() - start)
 
     def close(self) -> None:
         """Kill what is running and start nothing more."""
@@ -197,15 +198,12 @@ def _wait(
         if receiver.poll():  # else nothing will come
             return receiver.recv_bytes().decode(errors="replace"), "", False
     _reap(process)
-    return None, *_ending(process.exitcode)
-
-
-def _ending(code: int | None) -> tuple[str, bool]:
+    code = process.exitcode
     if code is not None and code < 0:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         hint = ", as the system does when memory runs out" if -code == signal.SIGKILL else ""
-        return f"The process was killed by {name}{hint}.", True
-    return f"The process ended without an answer, exit code {code}.", True
+        return None, f"The process was killed by {name}{hint}.", True
+    return None, f"The process ended without an answer, exit code {code}.", True
 
 
 def _kill(process: ForkServerProcess) -> None:
@@ -258,11 +256,6 @@ def _die_with_parent() -> None:
     if parent is not None:
         connection.wait([parent.sentinel])
         os.killpg(os.getpgrp(), signal.SIGKILL)
-
-
-def _tail(log: IO[bytes]) -> str:
-    log.seek(max(0, log.seek(0, os.SEEK_END) - MAX_LOG_BYTES))
-    return log.read().decode(errors="replace")
 
 
 class Executor(Protocol):

@@ -6,7 +6,6 @@ and caches have to be the same on all nodes. The folder of records need not, sin
 
 import contextlib
 import importlib
-import json
 import logging
 import os
 import re
@@ -21,7 +20,6 @@ from typing import Any
 from dphpo_bench.base.errors import InvalidValueError, require_extra
 from dphpo_bench.sweep.executors import COMPILER, Answer, Function, NotStartedError, Processes, Resources, environment
 
-JOIN_SECONDS = 20.0
 TOKEN = secrets.token_hex(32)  # the same throughout this process, since Ray reads it once
 
 
@@ -49,7 +47,7 @@ class RayExecutor:
             if address is None:
                 stack.enter_context(_started(self._ray))
             else:
-                stack.enter_context(_joined(self._ray, address))
+                stack.enter_context(_initialized(self._ray, address, f"Cannot join the Ray cluster at {address!r}"))
             self._check_room()
             # Else each GPU call would have a new Ray worker. Here the cell's own process holds the GPU.
             self._call = self._ray.remote(max_retries=retries, max_calls=0)(_call)
@@ -145,18 +143,6 @@ def _started(ray: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _joined(ray: Any, address: str) -> Iterator[None]:
-    # Ray tries for minutes and then ends the process, so another process finds out whether the cluster answers.
-    settings = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
-    answer = Processes().call(_try_to_join, json.dumps([address, settings]), Resources(time_limit_s=JOIN_SECONDS))
-    reason = answer.failure.rstrip(".") if answer.text is None else answer.text
-    if reason:
-        raise InvalidValueError(f"Cannot join the Ray cluster at {address!r}: {reason}.")
-    with _initialized(ray, address, f"Cannot join the Ray cluster at {address!r}"):
-        yield
-
-
-@contextlib.contextmanager
 def _initialized(ray: Any, address: str, failure: str, **options: Any) -> Iterator[None]:
     before = signal.getsignal(signal.SIGTERM)
     # Ray would print pages on standard output for every lost worker, and has no option against that.
@@ -172,16 +158,6 @@ def _initialized(ray: Any, address: str, failure: str, **options: Any) -> Iterat
         yield
     finally:
         ray.shutdown()
-
-
-def _try_to_join(address_and_settings: str) -> str:
-    address, settings = json.loads(address_and_settings)
-    os.environ.update(settings)
-    try:
-        importlib.import_module("ray").init(address, log_to_driver=False, logging_level=logging.ERROR)
-    except BaseException as error:
-        return _one_line(error) or type(error).__name__
-    return ""
 
 
 def _bytes(gigabytes: float) -> int:

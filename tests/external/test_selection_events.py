@@ -15,8 +15,7 @@ import dphpo_bench as bench
 from dphpo_bench.contract.registry import make_method
 from dphpo_bench.external import loop as loops
 from dphpo_bench.external.loop import Loop
-from dphpo_bench.external.procedure import WEAKER_SCORE, Procedure
-from dphpo_bench.external.scores import ScoreRule
+from dphpo_bench.external.procedure import WEAKER_SCORE, Procedure, ScoreRule
 from dphpo_bench.external.trials import checked_space
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.privacy import event_rules

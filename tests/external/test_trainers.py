@@ -12,7 +12,7 @@ from opacus.utils.batch_memory_manager import wrap_data_loader
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 from dphpo_bench.base.errors import AccountError, BudgetTooSmallError, InvalidValueError, OverBudgetError, RecordError
-from dphpo_bench.external import opacus_parts
+from dphpo_bench.external import opacus
 from dphpo_bench.external.declared import steps_within
 from dphpo_bench.external.trainers import StepBudget
 from dphpo_bench.harness.account import Account
@@ -189,7 +189,7 @@ def test_a_public_seed_says_nothing_of_noise_and_batches() -> None:
 
 
 def test_an_optimizer_of_one_process_is_refused_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opacus_parts, "place_in_group", lambda: (0, 2))
+    monkeypatch.setattr(opacus, "place_in_group", lambda: (0, 2))
     with pytest.raises(InvalidValueError, match="distributed optimizer in 2 processes, got a DPOptimizer"):
         begin(budget_of(), private_parts())
 

@@ -171,7 +171,7 @@ def test_loader_and_accountant_come_with_a_private_optimiser() -> None:
     with pytest.raises(InvalidValueError, match="the loader of make_private"):
         tuner.attach(optimizer)
     for accountant in (None, RdpAccountant(), RDPAccountant()):
-        with pytest.raises(InvalidValueError, match="would lack the looks"):
+        with pytest.raises(InvalidValueError, match="would lack the queries"):
             tuner.attach(optimizer, loader, accountant)
 
 

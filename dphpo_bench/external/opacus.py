@@ -1,27 +1,114 @@
 """The optimiser of a caller's loop, bare or in a DPOptimizer of Opacus, and mistakes with it.
 
-Opacus is never imported: a DPOptimizer is known by its attributes.
+Opacus is never imported: its classes are known by their attributes.
 """
 
 import copy
 import inspect
 import math
+import secrets
+import warnings
 from collections import defaultdict
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import BatchSampler
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.external.accountants import CallersAccountant
-from dphpo_bench.external.callers_records import CallersRecords
-from dphpo_bench.external.opacus_parts import accountant_of, draw_secretly, poisson_sampler, refuse_other_releases
-from dphpo_bench.external.processes import place_in_group
+from dphpo_bench.external.callers_records import CallersRecords, place_in_group
 from dphpo_bench.recipes.dp_sgd import trainable
 from dphpo_bench.recipes.noise_law import Looked
 from dphpo_bench.training.optimizer_names import check_optimizer, published
 from dphpo_bench.training.optimizers import OptimizerFactory, UpdateRule
+
+GRADIENTS = frozenset({"grad_sample", "summed_grad"})
+"""Attributes of weights by which Opacus keeps gradients of records; None: there is none."""
+
+CAPTURED = frozenset({"activations", "max_batch_len", "_current_grad_sample", "_norm_sample", "norm_sample"})
+"""Attributes that the hooks of Opacus leave on layers and weights."""
+
+_WRAPPERS = 8
+
+
+def refuse_other_releases(private: Any, shared_by: str) -> None:
+    """Reject an optimizer of Opacus that releases more than its noise multiplier says.
+
+    Args:
+        private: of Opacus.
+        shared_by: the attribute that those of several processes have.
+    """
+    if hasattr(private, "unclipped_num_std") or hasattr(private, "_adjusted_noise_multiplier"):
+        raise InvalidValueError(
+            "Opacus' adaptive clipping releases more than its accountant records: it counts a noisy number of clipped "
+            "gradients as half as sensitive as it is. Use clipping='flat'."
+        )
+    if (size := place_in_group()[1]) > 1 and not hasattr(private, shared_by):
+        raise InvalidValueError(
+            f"Expected Opacus' distributed optimizer in {size} processes, got a {type(private).__name__}, with which "
+            "each process trains a model of its own. Wrap the model in DifferentiallyPrivateDistributedDataParallel "
+            "before make_private."
+        )
+
+
+def accountant_of(optimizer: Any) -> Any:
+    """Return the accountant that Opacus' engine attached to its optimizer; None if there is none or it is unknown."""
+    try:
+        return inspect.getclosurevars(optimizer.step_hook).nonlocals.get("self")
+    except (TypeError, ValueError):
+        return None
+
+
+def poisson_sampler(loader: Any) -> Any:
+    """Return the sampler of a loader's Poisson batches, in whatever wrappers; it has a `sample_rate`.
+
+    Raises:
+        InvalidValueError: if none of the loader's samplers has one: its batches may have a fixed size.
+    """
+    sampler: Any = getattr(loader, "batch_sampler", None)
+    for _ in range(_WRAPPERS):
+        if hasattr(sampler, "sample_rate"):
+            return sampler
+        inner = None if type(sampler) is BatchSampler else getattr(sampler, "sampler", None)  # as Opacus splits batches
+        sampler = getattr(sampler, "batch_sampler", inner)
+    raise InvalidValueError(
+        f"Expected Poisson batches, on which ε relies, got batches of a fixed size from a {type(loader).__name__}. "
+        "Train from the loader that PrivacyEngine.make_private returns, or from DPDataLoader.from_data_loader(loader). "
+        "A batch sampler of your own that draws each record by itself says so by an attribute sample_rate."
+    )
+
+
+def forget_records(model: Any) -> None:
+    """Remove the inputs and gradients of records that Opacus leaves on a module; saving it would publish them."""
+    if not isinstance(model, nn.Module):
+        return
+    for part in (*model.modules(), *model.parameters()):
+        for name in CAPTURED & vars(part).keys():
+            delattr(part, name)
+        for name in GRADIENTS & vars(part).keys():
+            setattr(part, name, None)
+
+
+def draw_secretly(optimizer: Any, sampler: Any) -> None:
+    """Give Opacus' noise and batches generators of their own, if they have none, with seeds of the operating system.
+
+    Otherwise both come from torch's generator, which trainers seed: by 42 in `transformers.TrainingArguments`, and
+    again after a checkpoint. Whoever knows the seed can subtract the noise.
+    """
+    devices = {weight.device for weight in optimizer.params}
+    if optimizer.generator is None and len(devices) == 1:
+        optimizer.generator = torch.Generator(devices.pop()).manual_seed(secrets.randbits(63))
+    elif optimizer.generator is None:
+        warnings.warn(
+            "The weights are on several devices, so Opacus draws noise from torch's generators. Whoever knows their "
+            "seeds can subtract it. Give the trainer a seed that is secret.",
+            stacklevel=5,
+        )
+    if getattr(sampler, "generator", 0) is None:
+        sampler.generator = torch.Generator().manual_seed(secrets.randbits(63))
+
 
 _ROUNDING = 1e-9
 _RATE, _STEPS = 0.5, 30
@@ -90,7 +177,7 @@ class CallersOptimizer:
 
     def update_rule(self) -> UpdateRule:
         """Return a rule with this optimiser's options and state; rates of groups are relative to the first."""
-        return UpdateRule(self._alike, self._weights)
+        return UpdateRule(self._with_state, self._weights)
 
     def rule_of(self, tensors: list[Tensor]) -> UpdateRule:
         """Return a rule for other tensors, in its first state.
@@ -103,7 +190,7 @@ class CallersOptimizer:
         rates = [(float(group["lr"]) / first, weight) for group in groups for weight in group["params"]]
         squares = sum(rate**2 * weight.numel() for rate, weight in rates if weight.requires_grad)
         mean = math.sqrt(squares / sum(weight.numel() for weight in self._weights))
-        return UpdateRule(lambda stand_ins, lr: self._fresh(stand_ins, lr * mean), tensors)
+        return UpdateRule(lambda dummies, lr: self._fresh(dummies, lr * mean), tensors)
 
     def _check_rule(self) -> None:
         """Reject an optimiser whose step is not its rate times what gradients alone say, but for weight decay.
@@ -134,7 +221,7 @@ class CallersOptimizer:
                 f"follows from them alone; {name} has another. Use AdamW or SGD, without maximize."
             )
 
-    def _fresh(self, stand_ins: list[Tensor], lr: float, *, decay: bool = True) -> torch.optim.Optimizer:
+    def _fresh(self, dummies: list[Tensor], lr: float, *, decay: bool = True) -> torch.optim.Optimizer:
         """Return an optimiser of this class with the options of the first group, which has taken no step."""
         first, accepted = self.inner.param_groups[0], inspect.signature(type(self.inner)).parameters
         options = {name: first[name] for name in self.inner.defaults if name in first and name != "lr"}
@@ -142,24 +229,24 @@ class CallersOptimizer:
             options["weight_decay"] = 0.0
         named = {name: value for name, value in options.items() if name in accepted}
         factory: OptimizerFactory = type(self.inner)
-        fresh = factory(stand_ins, lr=lr, **named)
+        fresh = factory(dummies, lr=lr, **named)
         fresh.param_groups[0].update(options)
         vars(fresh).update(_attributes(self.inner))
         return fresh
 
-    def _at_rest(self, stand_ins: list[Tensor], lr: float) -> torch.optim.Optimizer:
-        """Return such a one as a copy, as `_alike` is."""
-        fresh = self._fresh(stand_ins, lr, decay=False)
+    def _at_rest(self, dummies: list[Tensor], lr: float) -> torch.optim.Optimizer:
+        """Return such a one as a copy, as `_with_state` is."""
+        fresh = self._fresh(dummies, lr, decay=False)
         return _copied(self.inner, fresh.param_groups, fresh.state)
 
-    def _alike(self, stand_ins: list[Tensor], lr: float) -> torch.optim.Optimizer:
+    def _with_state(self, dummies: list[Tensor], lr: float) -> torch.optim.Optimizer:
         """Return a copy with a copy of the state."""
-        stand_in = {id(weight): tensor for weight, tensor in zip(self._weights, stand_ins, strict=True)}
+        dummy_of = {id(weight): tensor for weight, tensor in zip(self._weights, dummies, strict=True)}
         first, state = float(self.inner.param_groups[0]["lr"]), defaultdict[Any, Any](dict)
         groups = [
             {
                 **group,
-                "params": [stand_in[id(weight)] for weight in group["params"] if id(weight) in stand_in],
+                "params": [dummy_of[id(weight)] for weight in group["params"] if id(weight) in dummy_of],
                 "lr": lr * float(group["lr"]) / first,
             }
             for group in self.inner.param_groups
@@ -167,8 +254,8 @@ class CallersOptimizer:
         for weight in self._weights:
             for name, value in self.inner.state.get(weight, {}).items():
                 is_like = isinstance(value, Tensor) and value.shape == weight.shape and value.ndim > 0
-                some = value.to(stand_in[id(weight)].dtype, copy=True) if is_like else copy.deepcopy(value)
-                state[stand_in[id(weight)]][name] = some
+                some = value.to(dummy_of[id(weight)].dtype, copy=True) if is_like else copy.deepcopy(value)
+                state[dummy_of[id(weight)]][name] = some
         return _copied(self.inner, groups, state)
 
     # ------------------------------------------------------------------------------------------------- Opacus
@@ -286,11 +373,11 @@ def _copied(
     optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]], state: defaultdict[Any, Any]
 ) -> torch.optim.Optimizer:
     """Return a copy of an optimiser, without its hooks, that steps on other tensors."""
-    alike = copy.copy(optimizer)  # torch leaves attributes out
-    vars(alike).update(_attributes(optimizer))
-    vars(alike).pop("step", None)
-    alike.param_groups, alike.state = groups, state
-    return alike
+    copied = copy.copy(optimizer)  # torch leaves attributes out
+    vars(copied).update(_attributes(optimizer))
+    vars(copied).pop("step", None)
+    copied.param_groups, copied.state = groups, state
+    return copied
 
 
 def attached(
@@ -331,8 +418,8 @@ def attached(
                 optimizer.attach_step_hook(lambda _: theirs.note(planned.step))
             elif accountant is None or accountant_of(optimizer) not in (None, accountant):
                 raise InvalidValueError(
-                    "Expected the accountant of make_private, whose ε would lack the looks: attach(optimizer, loader, "
-                    "engine.accountant)."
+                    "Expected the accountant of make_private, whose ε would lack the queries: "
+                    "attach(optimizer, loader, engine.accountant)."
                 )
             draw_secretly(optimizer, sampler)
             ours.source = None if is_theirs else sampler.generator
