@@ -59,7 +59,7 @@ def test_texts_are_learnt_at_the_defaults(source: bench.DataSource) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("task", "accuracy"), [("cifar10", 0.63), ("mnist", 0.98), ("fashion_mnist", 0.88)])
 def test_hyfreedp_at_its_defaults(source: bench.DataSource, task: str, accuracy: float) -> None:
-    """Measured means of three seeds are in docs/hyfreedp_history.md; a single seed stays within a point of them."""
+    """Means of three seeds are in research/hyfreedp_versions.md; a single seed stays within a point of them."""
     record = bench.run(
         "hyfreedp", task, bench.PrivacyBudget(3, 1e-5), seed=0, execution=bench.ExecutionOptions(source=source)
     ).record

@@ -251,7 +251,7 @@ def test_records_that_change_go_on_in_the_same_account_and_it_says_so(fixed_nois
 
 
 def test_what_is_beside_the_records_is_its_owners_alone(fixed_noise, budget, tmp_path: Path) -> None:
-    class Looks(PrivateTask):
+    class Reads(PrivateTask):
         def load_train(self, source: bench.DataSource) -> bench.Records:
             modes.update({path.name: path.stat().st_mode for path in tmp_path.rglob(".*/*")})
             return super().load_train(source)
@@ -260,7 +260,7 @@ def test_what_is_beside_the_records_is_its_owners_alone(fixed_noise, budget, tmp
     before = os.umask(0)
     try:
         with pytest.warns(UserWarning, match="whoever learns a seed"):
-            bench.run(fixed_noise(), Looks(), budget, seed=7, results_dir=tmp_path)
+            bench.run(fixed_noise(), Reads(), budget, seed=7, results_dir=tmp_path)
         modes.update({path.name: path.stat().st_mode for path in tmp_path.rglob(".*/*")})
     finally:
         os.umask(before)
@@ -334,12 +334,12 @@ def test_another_plan_than_the_counted_one_is_refused(fixed_noise, budget) -> No
         bench.run(more, PrivateTask(), budget, account=Counted(journal, counted))
 
 
-@pytest.mark.parametrize(("task", "seed", "told"), [(PrivateTask, 3, 1), (PrivateTask, None, 0), (TinyTask, 3, 0)])
-def test_who_seeds_private_data_is_warned_once(task, seed, told, fixed_noise, budget) -> None:
+@pytest.mark.parametrize(("task", "seed", "shown"), [(PrivateTask, 3, 1), (PrivateTask, None, 0), (TinyTask, 3, 0)])
+def test_who_seeds_private_data_is_warned_once(task, seed, shown, fixed_noise, budget) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         bench.run(fixed_noise(), task(), budget, seed=seed)
-    assert sum("whoever learns a seed" in str(one.message) for one in caught) == told
+    assert sum("whoever learns a seed" in str(one.message) for one in caught) == shown
 
 
 def test_two_runs_without_a_seed_have_a_record_each(fixed_noise, budget, tmp_path: Path) -> None:
@@ -372,7 +372,7 @@ def test_a_seed_on_the_command_line_is_an_integer_or_none() -> None:
 
 
 def text_of(root: Path) -> str:
-    return " ".join(paragraph for _, told in account_sections(bench.account(root)) for paragraph in told)
+    return " ".join(paragraph for _, texts in account_sections(bench.account(root)) for paragraph in texts)
 
 
 def test_two_gaussians_have_the_risk_of_one(tmp_path: Path) -> None:
@@ -398,17 +398,17 @@ def test_the_command_states_an_account_and_what_else_ran(fixed_noise, budget, tm
     first, _ = (bench.run(fixed_noise(), PrivateTask(), budget, results_dir=tmp_path) for _ in range(2))
     capsys.readouterr()
 
-    def told(*arguments: str) -> str:
+    def output(*arguments: str) -> str:
         monkeypatch.setattr("sys.argv", ["dphpo-bench", "statement", *arguments])
         with pytest.raises(SystemExit) as ended:
             cli.main()
         assert ended.value.code == 0
         return capsys.readouterr().out
 
-    page = told(str(tmp_path))
+    page = output(str(tmp_path))
     assert page.startswith("Privacy statement: account main, 2 runs\n\nGuarantee\n")
     assert max(map(len, page.splitlines())) <= WIDTH
-    assert json.loads(told(str(tmp_path), "--json"))["account"]["totals"][0]["releases"] == 2
-    single = " ".join(told(str(first.path)).split())
+    assert json.loads(output(str(tmp_path), "--json"))["account"]["totals"][0]["releases"] == 2
+    single = " ".join(output(str(first.path)).split())
     assert "The account main counts this run. By now: 2 runs on these records; both together: ε = " in single
     assert "every other run on the same records" not in single

@@ -230,7 +230,9 @@ def test_the_number_of_trials_is_not_in_the_log(tiny_task, budget, capsys) -> No
     assert "Trials: " in capsys.readouterr().err
 
 
-def test_an_interrupted_run_goes_on_only_where_sums_are_rounded_alike(tiny_task, budget, tmp_path, monkeypatch) -> None:
+def test_an_interrupted_run_goes_on_only_where_sums_are_rounded_as_before(
+    tiny_task, budget, tmp_path, monkeypatch
+) -> None:
     """The same noise on sums that differ in their last bits would show the difference."""
     with pytest.raises(KeyboardInterrupt):
         bench.run(searching(interrupted=True), tiny_task, budget, results_dir=tmp_path)

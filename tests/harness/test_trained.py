@@ -351,10 +351,10 @@ def test_a_model_goes_to_a_file_and_back(result: Any, tmp_path: Path, tiny_task:
     network.load_state_dict(load_file(path))
     assert torch.equal(network.weight, alone.network.weight)  # type: ignore[arg-type]
     with safe_open(path, framework="pt") as file:
-        told = file.metadata()
-    assert (told["method"], told["task"], told["model"]) == ("fixed_noise", "tiny", "linear")
-    assert told["record"] == result.record.identity.key
-    assert float(told["epsilon"]) == result.record.privacy.epsilon
+        facts = file.metadata()
+    assert (facts["method"], facts["task"], facts["model"]) == ("fixed_noise", "tiny", "linear")
+    assert facts["record"] == result.record.identity.key
+    assert float(facts["epsilon"]) == result.record.privacy.epsilon
 
 
 def test_weights_that_layers_share_are_written_for_both(result: Any, tmp_path: Path) -> None:
@@ -383,8 +383,8 @@ def test_a_model_is_kept_when_the_disk_is_full(result: Any, tmp_path: Path, monk
     monkeypatch.setattr("dphpo_bench.harness.trained.write_whole", full)
     with pytest.raises(bench.errors.DataError, match=r"No space left on device\. It was kept at ") as caught:
         result.save(tmp_path / "model.safetensors")
-    kept = Path(str(caught.value).rpartition(" at ")[2].rstrip("."))
-    assert set(load_file(kept)) == set(result.model.state_dict())
+    aside = Path(str(caught.value).rpartition(" at ")[2].rstrip("."))
+    assert set(load_file(aside)) == set(result.model.state_dict())
 
 
 def test_what_is_unfit_is_refused(result: Any, tmp_path: Path, tiny_task: TinyTask) -> None:
