@@ -1,5 +1,6 @@
 """The public names: about thirty at the top, the rest in namespaces, all loaded on first use."""
 
+import doctest
 import importlib
 import subprocess
 import sys
@@ -60,3 +61,11 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert process.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", NAMESPACES)
+def test_namespaces_open_with_a_lesson(name: str) -> None:
+    module = importlib.import_module(f"dphpo_bench.{name}")
+    lesson = doctest.DocTestParser().get_doctest(module.__doc__ or "", {}, name, None, 0)
+    assert len(lesson.examples) >= 2
+    assert doctest.DocTestRunner().run(lesson).failed == 0

@@ -19,7 +19,7 @@ from statistics import median
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.leaderboard.means import Rate
-from dphpo_bench.records.estimates import CONFIDENCE, Estimate
+from dphpo_bench.records.estimates import Estimate, quantile
 from dphpo_bench.records.measure import ACCURACY, Measure
 
 TABLE = "leaderboard.csv"
@@ -361,14 +361,8 @@ def expected(evidence: Sequence[Evidence], interval: bool = True) -> Estimate:
     if not interval or len(weights) < 2:
         return Estimate(mean)
     squares = math.fsum(weights[task] * (values[task] - mean) ** 2 for task in weights) / total
-    half = _t(effective - 1) * math.sqrt(squares / (1 - 1 / effective) * (1 + 1 / effective))
+    half = quantile(effective - 1) * math.sqrt(squares / (1 - 1 / effective) * (1 + 1 / effective))
     return Estimate(mean, mean - half, mean + half)
-
-
-def _t(dof: float) -> float:
-    from scipy.special import stdtrit
-
-    return float(stdtrit(dof, (1 + CONFIDENCE) / 2))
 
 
 def _within(value: float, other: float, factor: float) -> bool:

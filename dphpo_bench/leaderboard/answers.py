@@ -443,11 +443,6 @@ def _place(
     subject, target = test.subject, test.target
     members = [contest.by_entry[who] for contest in contests]
     untuned = [contest.untuned for contest in contests if contest.untuned]
-    costs = [
-        member.examples / contest.untuned.examples
-        for member, contest in zip(members, contests, strict=True)
-        if contest.untuned and contest.untuned.examples and member.examples
-    ]
     cross_entropy = subject.mean(who, None, target, "cross_entropy")
     return Place(
         entry=who,
@@ -458,7 +453,7 @@ def _place(
         verdict=test.verdict(who, first),
         cross_entropy=cross_entropy.estimate.inside(0.0, math.inf) if cross_entropy else None,
         calibration=_negative(subject.mean(who, anchors[0].entry, target, "cross_entropy")),
-        cost=median(costs),
+        cost=median(contest.cost(member) for contest, member in zip(contests, members, strict=True)),
         tuning_share=median(share for member in members for share in member.finished["tuning_share"]) or 0.0,
     )
 
@@ -472,20 +467,16 @@ def _over_tasks(
 ) -> Estimate | None:
     by_task_model: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for contest, member, anchor in zip(contests, members, anchors, strict=True):
-        by_task_model[contest.task_model.task, contest.title].append(_lead(member, anchor))
+        by_task_model[contest.task_model.task, contest.title].append(member.mean - anchor.mean)
     by_task: defaultdict[str, list[float]] = defaultdict(list)
     for (task, _), leads in by_task_model.items():
         by_task[task].append(fmean(leads))
     return subject.bounded(over_tasks(by_task)) if len(by_task) > 1 else None
 
 
-def _lead(member: Member, anchor: Member) -> float:
-    return fmean(member.by_seed().values()) - fmean(anchor.by_seed().values())
-
-
 def _parts(contests: Sequence[Contest], members: Sequence[Member], anchors: Sequence[Member]) -> Iterator[Part]:
     if len(contests) == 1:
-        oracle = fmean(anchors[0].by_seed().values())
+        oracle = anchors[0].mean
         yield from (Part(f"seed {seed}", score - oracle) for seed, score in sorted(members[0].by_seed().items()))
         return
     one_task_model = len({contest.title for contest in contests}) == 1
@@ -493,4 +484,4 @@ def _parts(contests: Sequence[Contest], members: Sequence[Member], anchors: Sequ
     for contest, member, anchor in zip(contests, members, anchors, strict=True):
         at = f"ε = {contest.target:g}"
         name = at if one_task_model else contest.title if one_target else f"{contest.title}, {at}"
-        yield Part(name, _lead(member, anchor))
+        yield Part(name, member.mean - anchor.mean)

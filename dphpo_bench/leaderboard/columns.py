@@ -83,10 +83,6 @@ def rate_text(rate: Rate) -> str:
     return NOTHING if rate.mean is None else f"{100 * rate.mean:.0f} [{100 * rate.low:.0f}, {100 * rate.high:.0f}]"
 
 
-def _number_text(value: float) -> str:
-    return f"{value:.2f}".replace("-", "−")
-
-
 def _audited_text(audited: float | None) -> str:
     """Return an audited lower bound, rounded down."""
     return NOTHING if audited is None else f"{math.floor(audited * 100 * (1 + 1e-9)) / 100:.2f}"
@@ -198,7 +194,7 @@ def _all_columns(measure: Measure | None) -> list[Column]:
             "normalised", "normalised mean", "",
             "Mean over tables of the share of the way from untuned (0) to the oracle (1), each between −1 and 2; of "
             "tables where that way is a point or more.",
-            lambda row: NOTHING if row.normalised is None else _number_text(row.normalised),
+            lambda row: NOTHING if row.normalised is None else f"{row.normalised:.2f}".replace("-", "−"),
             lambda row: row.normalised, False),
         Column(
             "collapses", "collapses, %",

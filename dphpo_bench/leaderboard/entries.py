@@ -129,6 +129,11 @@ class Contest:
     def compares(self, who: Entry) -> bool:
         return who in self.by_entry and not self.by_entry[who].lacks
 
+    def cost(self, member: Member) -> float | None:
+        """Return the examples that a member processes, relative to untuned training; None if that is not known."""
+        untuned = self.untuned.examples if self.untuned else None
+        return member.examples / untuned if untuned and member.examples else None
+
     @cached_property
     def by_entry(self) -> Mapping[Entry, Member]:
         return {member.entry: member for member in self.members}

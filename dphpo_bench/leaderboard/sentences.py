@@ -48,15 +48,12 @@ def _by_other_standards(overall: Overall) -> str:
     within = _highest(overall, lambda row: row.within_point)
     if not normalised or not within:
         return ""
+    verb = "are" if ", " in normalised[0] else "is"
     return (
-        f" By the normalised mean (0 is untuned, 1 the oracle) {normalised[0]} {_is(normalised[0])} first, with "
+        f" By the normalised mean (0 is untuned, 1 the oracle) {normalised[0]} {verb} first, with "
         f"{normalised[1]:.2f}; by the share of tables within a point of the oracle {within[0]}, with "
         f"{100 * within[1]:.0f} %."
     )
-
-
-def _is(names: str) -> str:
-    return "are" if ", " in names else "is"
 
 
 def _highest(overall: Overall, of: Callable[[OverallRow], float | None]) -> tuple[str, float] | None:

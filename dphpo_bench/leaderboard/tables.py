@@ -167,7 +167,7 @@ def table_of(contest: Contest, subject: Subject, draws: Draws, replays: Replays)
 
 
 def _best_first(member: Member) -> tuple[bool, float, str]:
-    return member.finished.empty, -round(fmean(member.by_seed().values()), 9), member.entry.label
+    return member.finished.empty, -round(member.mean, 9), member.entry.label
 
 
 def _usual_shift(contest: Contest) -> str:
@@ -224,12 +224,8 @@ def _row(
         values=tuple(None if math.isnan(value) else value for value in runs["value"].tolist()),
         command=command_of(first),
         collapsed=len(sample.collapsed) if (sample := member.sample()) else 0,
-        untuned_runs=_untuned_runs(member, contest.untuned),
+        untuned_runs=contest.cost(member),
     )
-
-
-def _untuned_runs(member: Member, untuned: Member | None) -> float | None:
-    return member.examples / untuned.examples if untuned and untuned.examples and member.examples else None
 
 
 def _risk(member: Member) -> Risk | None:

@@ -1,11 +1,10 @@
-from .banded_sgd import BandedSgd as BandedSgd
-from .continued import Training as Training
 from .dp_sgd import HYPERPARAMETERS as HYPERPARAMETERS
+from .dp_sgd import BandedSgd as BandedSgd
 from .dp_sgd import DpSgd as DpSgd
+from .dp_sgd import Training as Training
 from .dp_sgd import dp_sgd_event as dp_sgd_event
 from .dp_sgd import trainable as trainable
 from .dp_sgd import training_steps as training_steps
-from .optimizer_run import OptimizerRun as OptimizerRun
 from .optimizing import UpdateRule as UpdateRule
 from .optimizing import WeightAverage as WeightAverage
 from .parts import Augmentation as Augmentation
@@ -21,6 +20,7 @@ from .queries import mean_loss_changes as mean_loss_changes
 from .queries import mean_losses as mean_losses
 from .queries import mean_score as mean_score
 from .queries import rising_share as rising_share
+from .single_run import OptimizerRun as OptimizerRun
 from .single_run import SingleRun as SingleRun
 from .single_run import TrainingMethod as TrainingMethod
 from .synthetic import SyntheticDraw as SyntheticDraw

@@ -1,6 +1,10 @@
 """One DP-SGD run as a value: its privacy event, its cost, and the training itself.
 
 Methods differ in how they choose a run's hyperparameters, not in how a run is done, so all of them train here.
+`BandedSgd` is a run whose noise is correlated between steps. `Training` is a run in pieces, for searches that give up
+on some of their trials. What it may cost is fixed in the plan, as for any run: the steps of all trials, composed,
+whichever of them are taken. Continuing one trial rather than another is then a choice made from what was released
+before, which composition allows (docs/accounting.md, kinds of batches).
 """
 
 import math
@@ -294,3 +298,106 @@ def dp_sgd_event(sample_rate: float, steps: int, noise_multiplier: float) -> "Dp
 def trainable(model: "nn.Module") -> "list[Tensor]":
     """Return the parameters that training moves, in the order of a session's gradients."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+@dataclass(frozen=True)
+class BandedSgd(DpSgd):
+    """T steps of DP-SGD by a banded matrix mechanism (docs/accounting.md, correlated noise).
+
+    Coins divide the records into as many groups as there are bands. Step t samples group t mod b at `sample_rate`, b
+    times the rate of DP-SGD with batches of the same size. The other attributes are those of `DpSgd`.
+
+    Attributes:
+        coefficients: of the bands, from a positive number falling; (1,) is DP-SGD.
+    """
+
+    coefficients: tuple[float, ...] = (1.0,)
+
+    @property
+    def event(self) -> "DpEvent":
+        """Up to ⌈T / b⌉ × Poisson(q; Gaussian σ), on each group of records."""
+        from dphpo_bench.privacy.holdout import cyclic
+
+        return cyclic(self.step, len(self.coefficients), self.steps)
+
+    def cost(self, n_records: float) -> Cost:
+        """Return the expected cost of the run on this many records."""
+        cost = super().cost(n_records)
+        return replace(cost, examples=cost.examples / len(self.coefficients))
+
+    def gradients(self, session: Session, model: "nn.Module", label: str = "Training") -> "Iterator[list[Tensor]]":
+        """Yield one noisy mean gradient for each step; see `DpSgd.gradients`."""
+        return (gradient for _, gradient in self._steps(session, model, label, None))
+
+    def train(self, session: Session, label: str = "Training") -> "nn.Module":
+        """Train the task's model on the session's records; see `DpSgd.train`."""
+        from dphpo_bench.training.optimizers import UpdateRule
+
+        model = session.build_model()
+        update = UpdateRule(self.optimizer, trainable(model), self.optimizer_options)
+        for step, gradient in self._steps(session, model, label, [update]):
+            update.apply(update.direction(gradient), self.rate_at(step))
+        return model
+
+    def _steps(
+        self, session: Session, model: "nn.Module", label: str, state: list[object] | None
+    ) -> "Iterator[tuple[int, list[Tensor]]]":
+        from dphpo_bench.session.banded import BandedGradients
+
+        clipping = parse_clipping(self.clipping)
+        gradients = BandedGradients(session, self.step, self.coefficients, self.steps, clipping)
+        state = None if state is None else [*state, gradients.noise]
+        for step in training_steps(session, self.steps, [model], [self.averaging], label, state):
+            yield step, gradients.next(model)
+
+
+class Training:
+    """One run of DP-SGD, taken in pieces; at the end it is the run that `DpSgd.train` does in one.
+
+    Args:
+        session: where the records are; is charged for each step that is taken. Trials that run side by side need a
+            fork each.
+        run: what is trained, with all of its steps.
+
+    Attributes:
+        run: what is trained.
+        steps: number of steps taken.
+    """
+
+    def __init__(self, session: Session, run: DpSgd) -> None:
+        from dphpo_bench.training.optimizers import UpdateRule, WeightAverage
+
+        self.run, self.steps = run, 0
+        self._session, self._clipping = session, parse_clipping(run.clipping)
+        self._model = session.build_model()
+        weights = trainable(self._model)
+        self._update = UpdateRule(run.optimizer, weights, run.optimizer_options)
+        self._average = WeightAverage(weights, run.averaging)
+
+    def advance(self, steps: int, noise_multiplier: float | None = None) -> None:
+        """Take some more steps.
+
+        Args:
+            steps: how many.
+            noise_multiplier: σ of these; default: that of the run.
+
+        Raises:
+            InvalidValueError: if the run has fewer left.
+            OverBudgetError: if the plan does not cover them.
+        """
+        if not 0 <= steps <= self.run.steps - self.steps:
+            raise InvalidValueError(f"Expected 0 <= steps <= {self.run.steps - self.steps}, what is left, got {steps}.")
+        run = self.run if noise_multiplier is None else self.run.with_noise(noise_multiplier)
+        for _ in range(steps):
+            gradient = self._session.sample(run.step).gradient(self._model, self._clipping, run.noise_multiplier)
+            self._update.apply(self._update.direction(gradient), run.rate_at(self.steps))
+            self._average.update()
+            self.steps += 1
+
+    def model(self) -> "nn.Module":
+        """Return a copy of the model with the average of the weights so far."""
+        from dphpo_bench.training.functional import copied
+
+        model = copied(self._model)
+        self._average.copy_to(trainable(model))
+        return model

@@ -18,9 +18,9 @@ import torch
 import torch.func
 
 import dphpo_bench.recipes.array_task
-import dphpo_bench.recipes.optimizer_run
 import dphpo_bench.recipes.probed_training
 import dphpo_bench.recipes.search_method
+import dphpo_bench.recipes.single_run
 import dphpo_bench.session.access
 import dphpo_bench.session.batch
 import dphpo_bench.session.sealed

@@ -14,7 +14,7 @@ from dphpo_bench.base.progress import Progress
 from dphpo_bench.base.text import count, duration_text, one_line
 from dphpo_bench.contract.method import Method
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.recipes.optimizer_run import OptimizerRun
+from dphpo_bench.recipes.single_run import OptimizerRun
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import Cell, CellPlan, job_of, pickled, plan_cell, planned

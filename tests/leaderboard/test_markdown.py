@@ -17,7 +17,7 @@ from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.pages import MAX_LISTED, MAX_TEXT, code, prose, to_markdown
 from dphpo_bench.leaderboard.values import Finding, Refused
 from dphpo_bench.records.measure import ACCURACY
-from tests.leaderboard.boards import HOSTILE, empty_board, hostile_board, sample_board, table
+from tests.leaderboard.boards import HOSTILE, hostile_board, sample_board, table
 
 PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
@@ -176,16 +176,3 @@ def test_long_lists_of_records_are_cut_and_counted() -> None:
     assert "- `a.json`: Bad.\n" in page
     assert "more:" not in page
     assert "failed</summary>" not in page
-
-
-def test_an_empty_board_says_so() -> None:
-    pages = to_markdown(empty_board(), [])
-    assert list(pages) == ["README.md"]
-    page = pages["README.md"]
-    assert "There are no records yet." in page
-    assert "dphpo-bench sweep" in page
-    assert not list(tables(page))
-    assert re.findall("^##.*", page, re.MULTILINE) == ["## Check, add a row, legend"]
-    only_bad = replace(empty_board(), rejected=(Refused("a.json", "Bad."),), records=1)
-    assert "None of the records counts yet." in to_markdown(only_bad, [])["README.md"]
-    assert "- `a.json`: Bad." in overall_page(only_bad)

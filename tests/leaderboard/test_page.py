@@ -66,12 +66,6 @@ def test_no_text_of_a_record_ends_a_script_or_starts_a_tag() -> None:
         assert text not in page
 
 
-def test_a_strangers_board_links_to_no_document_of_this_project() -> None:
-    page = to_html(board("sample"), [])
-    assert not re.findall('href="\\.\\./', page)
-    assert "Scoring rule" not in page
-
-
 # --------------------------------------------------------------------------------------------- in a browser
 
 
@@ -233,16 +227,6 @@ def test_a_link_shows_what_was_chosen_sorted_and_asked(visit: Open) -> None:
     assert linked.page.evaluate("location.hash") == address
     other = visit(fragment=f"#task={quote('</script>')}&epsilon=4")  # a view that is not there shows the first
     assert other.page.locator(f"{ANSWER} caption strong").inner_text() == "all tasks, ε = 3."
-
-
-def test_a_link_opens_the_card_of_a_method(visit: Open) -> None:
-    page = visit().page
-    link = page.locator(f"{ANSWER} tbody a", has_text="linear_scaling")
-    card = page.locator(link.get_attribute("href") or "")
-    assert card.get_attribute("open") is None
-    link.click()
-    assert card.locator("pre").first.inner_text() == "dphpo-bench run -m 'linear_scaling'"
-    assert page.locator(f"{ANSWER} caption strong").inner_text() == "all tasks, ε = 3."  # the view is as it was
 
 
 def saved(page: Page, path: Path) -> list[dict[str, str]]:

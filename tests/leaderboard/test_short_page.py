@@ -14,7 +14,7 @@ from dphpo_bench.leaderboard.build import render
 from dphpo_bench.leaderboard.charts import charts
 from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.means import Rate
-from dphpo_bench.leaderboard.pages import to_html, to_markdown
+from dphpo_bench.leaderboard.pages import to_markdown
 from dphpo_bench.leaderboard.values import Finding
 from tests.leaderboard import boards
 
@@ -62,22 +62,6 @@ def test_the_page_of_this_repository_is_short() -> None:
     page = (LEADERBOARD / "README.md").read_text(encoding="utf-8")
     assert len(page.splitlines()) <= MOST_LINES
     assert too_long(page) == []
-
-
-def test_a_finding_stands_with_its_objection_and_its_queries_elsewhere() -> None:
-    findings = (
-        Finding("Title", "It is 3 or 4.", (("3", "ask 3"), ("4", "ask 4")), "It may be 5."),
-        Finding("Auto", "So."),
-    )
-    board = replace(boards.sample_board(), findings=findings)
-    pages = to_markdown(board, [])
-    short = pages["README.md"]
-    assert "It may be 5." in to_html(board, [])
-    assert "- **Title.** It is 3 or 4.\n  *Objection:* It may be 5.\n" in short
-    assert "ask 3" not in short
-    assert "Auto" not in short  # sentences that the board makes of itself stand with the overall tables
-    assert "- **Auto.** So." in pages["tables/overall.md"]
-    assert "## Title\n\n- “3”: `ask 3`\n- “4”: `ask 4`\n" in pages["queries.md"]
 
 
 def cells_of(page: str, heading: str) -> list[list[str]]:

@@ -91,12 +91,6 @@ def test_how_deep_a_entry_may_fall(tmp_path: Path, tasks: int) -> None:
     assert found == pytest.approx(few if tasks == 1 else many, abs=0.002)
 
 
-def test_test_records_have_a_part_of_their_own(tmp_path: Path) -> None:
-    board = board_of(tmp_path, *runs("dowg", 0.9, "digits", 0), *runs("dowg", 0.9, "mine", 10))
-    halves = {table.task: table.rows[0].test_half for table in board.tables}
-    assert halves == {"digits": pytest.approx(1.96 * (0.09 / 359) ** 0.5, rel=1e-4), "mine": None}
-
-
 @pytest.mark.parametrize(
     ("task", "model", "development"),
     [

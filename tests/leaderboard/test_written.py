@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.leaderboard.written import Written, ask, held, read_written, wrong_figure
+from dphpo_bench.leaderboard.written import Written, held, read_written, wrong_figure
 
 LEADERBOARD = Path(__file__).parents[2] / "leaderboard"
 TABLE = "label,mean,private,gap\nhyfreedp,0.8716,True,0.025\nnonprivate,0.95,False,\n"
@@ -56,13 +56,6 @@ def test_a_wrong_figure_is_one_line(words: str, query: str, reason: str) -> None
     assert findings == []
     assert [line.partition(": ")[0] for line in lines] == ["findings.toml, finding 1"]
     assert "\n" not in lines[0]
-
-
-def test_what_is_empty_is_null_and_truths_are_numbers() -> None:
-    assert ask(TABLE, "SELECT label, private, gap FROM board") == (
-        ["label", "private", "gap"],
-        [("hyfreedp", 1, 0.025), ("nonprivate", 0, None)],
-    )
 
 
 @pytest.mark.parametrize(

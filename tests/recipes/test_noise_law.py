@@ -26,8 +26,8 @@ from dphpo_bench.recipes.noise_law import (
     is_head,
     noise_walk,
 )
-from dphpo_bench.recipes.optimizing import UpdateRule
 from dphpo_bench.session.batch import Batch
+from dphpo_bench.training.optimizers import UpdateRule
 from tests.conftest import TinyTask, session_on
 
 BUDGET = bench.PrivacyBudget(3.0, 1e-5)

@@ -12,8 +12,8 @@ from torch import nn
 import dphpo_bench as bench
 from dphpo_bench.recipes import tuned_training
 from dphpo_bench.recipes.noise_law import Looked, dummy_weights
-from dphpo_bench.recipes.optimizing import UpdateRule
 from dphpo_bench.recipes.tuned_training import FASTEST, FASTEST_REGRESSION, GROWTH, LIMIT, TIMES, TunedTraining, descent
+from dphpo_bench.training.optimizers import UpdateRule
 from tests.conftest import TinyTask, session_on
 
 STEPS, RATE, NOISE = 100, 0.1, 0.5
