@@ -18,7 +18,7 @@ from torch.nn import functional
 import dphpo_bench as bench
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.harness.account import accounts_in
-from dphpo_bench.recipes.array_options import TrainingOptions
+from dphpo_bench.recipes.array_task import TrainingOptions
 from tests.fuzz.hostile import examples
 from tests.own_task import array_task
 

@@ -148,8 +148,7 @@ def _more_rows(record: "RunRecord") -> Iterator[tuple[str, str]]:
 
 
 def _place(task: str, task_file: str | None) -> str | None:
-    from dphpo_bench.contract.registry import tasks
-    from dphpo_bench.contract.task_files import TaskFiles
+    from dphpo_bench.contract.registry import TaskFiles, tasks
 
     if task_file is not None:
         TaskFiles.of([task_file]).make(task)

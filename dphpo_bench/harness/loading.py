@@ -19,9 +19,8 @@ from dphpo_bench.base.errors import DataError, InvalidValueError, RecordError
 from dphpo_bench.base.files import read_whole, write_whole
 from dphpo_bench.base.tensors import RECORD, Records
 from dphpo_bench.base.text import compact_json
-from dphpo_bench.contract.method import Method
+from dphpo_bench.contract.method import Method, sibling_of
 from dphpo_bench.contract.seals import run_lock
-from dphpo_bench.contract.siblings import sibling_of
 from dphpo_bench.contract.task import MAX_STEPS, Task, TaskFacts
 from dphpo_bench.data.cache import locked
 from dphpo_bench.data.source import DataSource

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import DphpoBenchError, OverBudgetError, UnsupportedEventError
 from dphpo_bench.base.progress import Meter, NullProgress, Progress
-from dphpo_bench.contract.method import Outcome
+from dphpo_bench.contract.method import Outcome, refuse_shared, sibling_of
 from dphpo_bench.contract.seals import sealed
-from dphpo_bench.contract.siblings import refuse_shared, sibling_of
 from dphpo_bench.harness.loading import check_declared
 from dphpo_bench.harness.plan import parameters_of
 from dphpo_bench.harness.reasons import reason_of

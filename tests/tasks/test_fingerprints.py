@@ -17,7 +17,7 @@ from torch import nn
 from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.training.structure import published_name
-from dphpo_bench.zoo.image_task import TUNED_VITS
+from dphpo_bench.zoo.dataset_task import TUNED_VITS
 from dphpo_bench.zoo.published import Gpt2, Roberta
 from dphpo_bench.zoo.scattering import ScatteringFeatures
 from dphpo_bench.zoo.texts import TextFeatures, WordPieces
