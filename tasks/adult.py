@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import dphpo_bench as bench
 from dphpo_bench.data.columns import Category, Number
-from dphpo_bench.data.datasets import Split, Table
+from dphpo_bench.data.source import Split, Table
 from dphpo_bench.zoo.dataset_task import DatasetTask, Schedule, Setup
 
 from .synthetic import Synthetic
@@ -128,7 +128,7 @@ class Adult(DatasetTask):
     def _load(self, source: bench.DataSource, split: Split) -> bench.Records:
         import torch
 
-        from dphpo_bench.data.encoding import encode
+        from dphpo_bench.data.columns import encode
         from dphpo_bench.data.rows import load_rows
 
         rows = load_rows(source, DATASET, split)

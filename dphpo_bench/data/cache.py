@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dphpo_bench.base.errors import DataError
 from dphpo_bench.base.files import remove_torn, write_whole
-from dphpo_bench.data.datasets import CACHE_VARIABLE
+from dphpo_bench.data.source import CACHE_VARIABLE
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from dphpo_bench.base.errors import DataError
 from dphpo_bench.base.text import shown
-from dphpo_bench.data.datasets import Dataset, Split, Table
-from dphpo_bench.data.source import DataSource
+from dphpo_bench.data.source import Dataset, DataSource, Split, Table
 
 Row = tuple[str | int, ...]
 """One record's values, in the order of `Table.columns`."""

@@ -18,9 +18,8 @@ import dphpo_bench as bench
 from dphpo_bench.audit import attacks as auditing
 from dphpo_bench.audit.arguments import ATTACKS
 from dphpo_bench.audit.attacks import Audit, audit
-from dphpo_bench.audit.bounds import Guesses, LowerBound
+from dphpo_bench.audit.bounds import Guesses, LowerBound, Reach, Size
 from dphpo_bench.audit.canaries import SETUPS, Transcript
-from dphpo_bench.audit.sizes import Reach, Size
 from dphpo_bench.base.errors import AuditError, DataError, InvalidValueError
 from dphpo_bench.cli.run import audit_verdict, hidden_faults
 from dphpo_bench.data.source import DataSource
