@@ -27,12 +27,12 @@ from .contract.registry import make_task as make_task
 from .contract.task import Task as Task
 from .contract.task import TaskFacts as TaskFacts
 from .data.columns import Category as Category
-from .data.columns import Columns as Columns
 from .data.columns import Date as Date
 from .data.columns import Number as Number
-from .data.columns import encode as encode
+from .data.encoding import Columns as Columns
+from .data.encoding import encode as encode
+from .data.schema import schema as schema
 from .data.source import DataSource as DataSource
-from .data.tables import schema as schema
 from .estimators.private import PrivateClassifier as PrivateClassifier
 from .estimators.private import PrivateRegressor as PrivateRegressor
 from .external.declared import declared as declared

@@ -128,7 +128,7 @@ class Adult(DatasetTask):
     def _load(self, source: bench.DataSource, split: Split) -> bench.Records:
         import torch
 
-        from dphpo_bench.data.columns import encode
+        from dphpo_bench.data.encoding import encode
         from dphpo_bench.data.rows import load_rows
 
         rows = load_rows(source, DATASET, split)

@@ -22,7 +22,8 @@ from dphpo_bench.base.text import compact_json, shown
 from dphpo_bench.contract.registry import make_task, tasks
 from dphpo_bench.contract.task import Input, Kind, Task, inputs_json, inputs_of_json
 from dphpo_bench.data.arrays import declared_classes
-from dphpo_bench.data.columns import Columns, Number
+from dphpo_bench.data.columns import Number
+from dphpo_bench.data.encoding import Columns
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.training.target_scale import TargetScale
 

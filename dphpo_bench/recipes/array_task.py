@@ -35,8 +35,10 @@ from dphpo_bench.data.arrays import (
     parted,
     units_of,
 )
-from dphpo_bench.data.columns import Column, Columns
-from dphpo_bench.data.tables import consumed_names, declare, encoded_tables
+from dphpo_bench.data.columns import Column
+from dphpo_bench.data.encoding import Columns
+from dphpo_bench.data.schema import declare
+from dphpo_bench.data.tables import consumed_names, encoded_tables
 from dphpo_bench.recipes.searched_run import check_values
 from dphpo_bench.training.augmentation import Augmentation, Transform, augmentation_of
 from dphpo_bench.training.functional import copied
