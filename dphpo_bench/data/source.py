@@ -6,10 +6,11 @@ Weights may also come from an installed package. Each of their files is checked 
 """
 
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from importlib.util import find_spec
@@ -20,6 +21,8 @@ from dphpo_bench.base.checks import typed
 from dphpo_bench.base.errors import DataError
 from dphpo_bench.base.files import write_whole
 from dphpo_bench.base.progress import NullProgress, Progress, TerminalProgress
+
+logger = logging.getLogger(__name__)
 
 DATA_VARIABLE = "DPHPO_BENCH_DATA"
 CACHE_VARIABLE = "DPHPO_BENCH_CACHE"
@@ -269,8 +272,6 @@ class DataSource:
         """
         if split.content_hash:
             return split.content_hash
-        from dphpo_bench.data.cache import sha256_of_file
-
         hashes = split.sha256 or tuple(map(sha256_of_file, self.files(dataset, split)))
         parts = [*hashes, dataset.form] if dataset.form else hashes
         return parts[0] if len(parts) == 1 else hashlib.sha256(" ".join(parts).encode()).hexdigest()
@@ -284,14 +285,53 @@ def _checked(
     return data_dir, cache_dir, progress
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock that belongs to `path`, whose folder is made; the lock of a process that dies is released.
+
+    Raises:
+        DataError: if the folder cannot be written to.
+    """
+    from filelock import FileLock, Timeout
+
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path.with_name(path.name + ".lock"), mode=0o600)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            logger.warning("Waiting for another process that is preparing %s.", path.name)
+            lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def sha256_of_file(path: Path) -> str:
+    """Return the hexadecimal SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say of an error of the system which cached file cannot be written, and the way out."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"Cannot write {path.name} into the cache folder {path.parent}: {error.strerror or error}. "
+            f"Make room there or choose another folder with {CACHE_VARIABLE}."
+        ) from error
+
+
 def download(dataset: Dataset, split: Split, folder: Path) -> tuple[Path, ...]:
     """Download the files of one split into `folder`, but for those that another process has downloaded meanwhile.
 
     Raises:
         DataError: if the publisher cannot be reached, or sends another file than announced.
     """
-    from dphpo_bench.data.cache import locked
-
     what = f"dataset {dataset.name}"
     way_out = (
         f"On a machine with a network run `{download_command(dataset, 'DIR')}`, copy DIR here, "
@@ -328,8 +368,6 @@ def download_from_hub(
         DataError: if the hub cannot be reached, or sends another file than announced.
     """
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url
-
-    from dphpo_bench.data.cache import locked, sha256_of_file
 
     with locked(folder / path):
         if (folder / path).is_file():
@@ -483,8 +521,6 @@ def _ways(weights: Weights) -> str:
 
 
 def _check(path: Path, sha256: str, weights: Weights) -> None:
-    from dphpo_bench.data.cache import sha256_of_file
-
     try:
         actual = sha256_of_file(path)
     except OSError as error:

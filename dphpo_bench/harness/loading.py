@@ -22,8 +22,7 @@ from dphpo_bench.base.text import compact_json
 from dphpo_bench.contract.method import Method, sibling_of
 from dphpo_bench.contract.seals import run_lock
 from dphpo_bench.contract.task import MAX_STEPS, Task, TaskFacts
-from dphpo_bench.data.cache import locked
-from dphpo_bench.data.source import DataSource
+from dphpo_bench.data.source import DataSource, locked
 from dphpo_bench.harness.state import Run, timed
 from dphpo_bench.privacy import event_texts
 from dphpo_bench.privacy.event_kinds import has_selection
