@@ -101,16 +101,6 @@ def test_the_probability_is_balanced_accuracy_averaged_over_all_thresholds(form:
     assert score == pytest.approx(float((weights * right).mean()), abs=1e-4)
 
 
-def test_a_score_of_shares_tells_apart_what_right_answers_do_not() -> None:
-    """Both answer no, always; one of them ranks."""
-    targets = (torch.arange(1000) < 70).float()
-    ranks, tells_nothing = -4 + 2 * targets, torch.full((1000,), -4.0)
-    accuracy = balanced_right((0.93, 0.07))
-    assert torch.equal(accuracy(ranks, targets), accuracy(tells_nothing, targets))
-    score = balanced_probability((0.93, 0.07))
-    assert float(score(ranks, targets).mean()) > 1.2 * float(score(tells_nothing, targets).mean())
-
-
 NETWORKS = [nn.Linear(4, 3), nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))]
 GENERATOR = torch.Generator().manual_seed(2)
 INPUTS, TARGETS = torch.randn(12, 4, generator=GENERATOR), torch.arange(12) % 3

@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.training.clipping import Abadi, AutoS, AutoV, Clipping
 from dphpo_bench.training.linear import LinearEngine, StackedLinear
-from tests.training.models import cut, flat, linear, vectors
+from tests.training.models import cut, flat, vectors
 
 RULES = (Abadi(1.0), AutoS(), AutoV(), Abadi(0.1), AutoS(1.0))
 
@@ -125,15 +124,3 @@ def test_the_data_may_be_changed_and_exchanged():
         actual = stack.clipped_sums(data, targets[: len(data)], rules)
         assert_same(actual, alone(models, data, targets[: len(data)], rules))
         inputs.mul_(3.0)
-
-
-def test_wrong_requests_are_explained():
-    StackedLinear([linear(), nn.Sequential(nn.Flatten(), linear())])
-    with pytest.raises(InvalidValueError, match="at least one model"):
-        StackedLinear([])
-    with pytest.raises(InvalidValueError, match="2 kinds"):
-        StackedLinear([linear(), linear(classes=4)])
-    with pytest.raises(InvalidValueError, match="2 kinds"):
-        StackedLinear([*layers(1), *layers(1, frozen="bias")])
-    with pytest.raises(InvalidValueError, match="each of 2 models, got 1"):
-        StackedLinear(layers(2)).clipped_sums(*vectors(3), [AutoS()])
