@@ -14,11 +14,9 @@ from dp_accounting.dp_event import DpEvent
 from scipy.optimize import brentq
 from scipy.special import expit, log_ndtr, logsumexp, ndtr, softmax
 
-from dphpo_bench.base.errors import InvalidValueError, UnsupportedEventError
 from dphpo_bench.privacy import objective
 from dphpo_bench.privacy.accountants.report import epsilon
 from dphpo_bench.privacy.event_rules import simplify
-from dphpo_bench.privacy.event_texts import describe, from_json, to_json
 from dphpo_bench.privacy.events import (
     compose,
     gaussian,
@@ -26,7 +24,6 @@ from dphpo_bench.privacy.events import (
     non_private,
     objective_perturbation,
     poisson_sampled,
-    pure_dp,
 )
 from tests.privacy import brute_force
 from tests.privacy.brute_force import Array, Pair
@@ -256,12 +253,6 @@ class TestInTrees:
                 for claimed in epsilon(tree, delta).by_accountant.values():
                     assert brute_force.delta(exact, claimed) <= delta * (1 + 1e-6)
 
-    def test_pld_is_never_above_rdp_and_one_direction_is_the_gaussian_mechanism(self) -> None:
-        for noise in (0.6, 2.0, 8.0):
-            report = epsilon(objective_perturbation(noise, 1e12, 1), 1e-5)
-            assert report.by_accountant["pld"] <= report.by_accountant["rdp"]
-            assert report.epsilon == pytest.approx(epsilon(gaussian(noise), 1e-5).epsilon, rel=1e-4)
-
     @pytest.mark.parametrize("regularisation", [0.3, 2.0, 20.0])
     def test_it_is_below_the_theorem_for_any_linear_model(self, regularisation: float) -> None:
         """Redberg, Koskela and Wang (2023), whose loss may have derivatives of both signs."""
@@ -281,15 +272,3 @@ class TestInTrees:
         assert simplify(compose(objective_perturbation(1.0, 1.0, 2), non_private())) == non_private()
         assert simplify(poisson_sampled(0, objective_perturbation(1.0, 1.0, 2))) == no_op()
         assert epsilon(objective_perturbation(1e150, 1e15, 2), 1e-6).epsilon == pytest.approx(0, abs=1e-9)
-
-    def test_it_survives_a_file_and_is_read_in_words(self) -> None:
-        event = compose(objective_perturbation(2, 5, 10), pure_dp(0.1))
-        assert epsilon(from_json(to_json(event)), 1e-5) == epsilon(event, 1e-5)
-        assert "ObjectivePerturbation(σ=2, λ=5, 10 outputs)" in describe(event)
-
-    @pytest.mark.parametrize(
-        "wrong", [(-1.0, 1.0, 1), (1.0, 0.0, 1), (1.0, math.nan, 2), (1.0, 1.0, 0), (1.0, 1.0, 2.5)]
-    )
-    def test_numbers_out_of_range_are_refused(self, wrong: tuple[float, float, int]) -> None:
-        with pytest.raises((InvalidValueError, UnsupportedEventError)):
-            objective_perturbation(*wrong)
