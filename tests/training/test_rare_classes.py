@@ -12,9 +12,7 @@ from torch import Tensor, nn
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.training.clipping import Abadi, AutoS, Clipping
 from dphpo_bench.training.engine import GradientEngine
-from dphpo_bench.training.gradients import VmapEngine, gradient_engine
-from dphpo_bench.training.layerwise import LayerwiseEngine
-from dphpo_bench.training.linear import LinearEngine
+from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.losses import Objective, PerRecord, cross_entropy
 from dphpo_bench.training.rare_classes import ClassWeighted, balanced_probability, balanced_right, class_weights
 from dphpo_bench.training.units import Units
@@ -134,12 +132,6 @@ def test_weights_are_those_of_clipped_gradients_in_every_engine(network: nn.Modu
     for engine in engines(network):
         sums = engine.clipped_sum(INPUTS, TARGETS, rule)
         torch.testing.assert_close(torch.cat([part.flatten() for part in sums]), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_the_engines_are_the_fast_ones() -> None:
-    linear, network = (engines(network) for network in NETWORKS)
-    assert [type(engine) for engine in linear] == [LinearEngine, LinearEngine, LayerwiseEngine]
-    assert [type(engine) for engine in network] == [LayerwiseEngine, VmapEngine, LayerwiseEngine]
 
 
 @pytest.mark.parametrize("network", NETWORKS)

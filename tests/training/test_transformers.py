@@ -106,29 +106,6 @@ def test_pictures() -> None:
     check(VmapEngine(model, cross_entropy), model, records)
 
 
-class T5Mean(nn.Module):
-    """The encoder of T5, whose bias of attention all records share."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        config = transformers.T5Config(
-            vocab_size=WORDS, d_model=8, d_kv=4, d_ff=12, num_layers=2, num_heads=2, dropout_rate=0.1
-        )
-        self.encoder, self.head = transformers.T5EncoderModel(config), nn.Linear(8, CLASSES)
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        hidden = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-        weights = attention_mask[..., None] / attention_mask.sum(1)[:, None, None].clamp(min=1)
-        outputs: Tensor = self.head((hidden * weights).sum(1))
-        return outputs
-
-
-def test_the_encoder_of_t5() -> None:
-    torch.manual_seed(0)
-    model, records = T5Mean().eval(), texts()
-    check(gradient_engine(model, like=records), model, records)
-
-
 @pytest.mark.parametrize("dora", [False, True])
 @pytest.mark.parametrize("name", ["Bert", "GPT2", "Llama"])
 def test_adapters(name: str, dora: bool) -> None:
