@@ -70,7 +70,6 @@ class TestEvery:
         assert drawn.mean() == pytest.approx(runs.expected, abs=5 * drawn.std() / math.sqrt(len(drawn)) + 1e-3)
 
 
-
 class TestNegativeBinomial:
     def test_quantiles(self) -> None:
         # Medians and tails of published tables.

@@ -76,8 +76,3 @@ def test_regret_is_the_distance_along_the_diagonal(given_points: list[tuple[floa
     less = 0.9 * regret - 1e-3  # attained, up to the grid of alarms
     if less > 0:
         assert any(1 - curve.hits(min(1.0, one + less)) - less > g for one, g in zip(alarms, gaussian, strict=True))
-
-
-def test_a_point_that_overflows_proves_nothing_and_does_no_harm() -> None:
-    curve = TradeOff.of(np.array([math.inf, 1e6]), np.array([0.0, 0.0]))
-    assert (curve.advantage, curve.hits(0.01), curve.mu(1e-5)) == (1.0, 1.0, math.inf)

@@ -227,11 +227,9 @@ class TestRules:
     @pytest.mark.parametrize(
         ("events", "weights"),
         [
-            ([], None),
             ([pure_dp(1)] * (MAX_BRANCHES + 1), None),
             ([pure_dp(1), pure_dp(2)], (0, 1)),
             ([pure_dp(1), pure_dp(2)], (float("nan"), 1)),
-            ([pure_dp(1), pure_dp(2)], "ab"),
         ],
     )
     def test_anything_else_is_refused(self, events: object, weights: object) -> None:

@@ -165,15 +165,6 @@ def test_large_losses_have_a_finite_cost(event: DpEvent, largest: float) -> None
     assert 0.9 * largest < epsilon(event, DELTA).epsilon <= largest * (1 + 1e-5)
 
 
-@pytest.mark.parametrize(("name", "leaf"), SELECTION)
-def test_a_count_of_selections_is_as_much_as_a_list(name: str, leaf: Leaf) -> None:
-    """A single selection is solved from its formula, several are composed on a grid: it may cost 0.5 %."""
-    assert bound(name, repeat(repeat(leaf(2.0), 2), 3)) == bound(name, compose(*[leaf(2.0)] * 6))
-    alone = bound(name, leaf(2.0), coarseness=1)
-    composed = bound(name, compose(leaf(2.0), pure_dp(1e-6)), coarseness=1)
-    assert alone * (1 - 1e-6) <= composed <= alone * 1.005 + 1e-5
-
-
 @pytest.mark.parametrize("accountant", ["rdp", "profile", "layer_cake"])
 @pytest.mark.parametrize(
     "wrap",
@@ -229,7 +220,6 @@ class TestParts:
         for name in ("rdp", "profile", "layer_cake"):
             assert report.by_accountant[name] == pytest.approx(max(one.by_accountant[name] for one in apart))
 
-
     def test_raw_access_to_one_part_is_raw_access(self) -> None:
         assert epsilon(compose(on_part("split", "a", non_private()), self.VALID), DELTA).epsilon == math.inf
 
@@ -266,16 +256,9 @@ class TestQuoting:
     def test_all_accountants_agree_on_the_extremes(self, event: DpEvent, value: float) -> None:
         assert epsilon(event, DELTA).by_accountant == {"pld": value, "rdp": value}
 
-    @pytest.mark.parametrize(
-        ("event", "name"),
-        [
-            (best_of(dp_event.ZCDpEvent(0.1), geometric(10)), "BestOfDpEvent .geometric, mean 10. of ZCDpEvent"),
-            (dp_event.RandomizedResponseDpEvent(0.5, 2), "RandomizedResponseDpEvent"),
-        ],
-    )
-    def test_what_nobody_supports_is_refused_by_name(self, event: DpEvent, name: str) -> None:
-        with pytest.raises(UnsupportedEventError, match=name):
-            epsilon(event, DELTA)
+    def test_what_nobody_supports_is_refused_by_name(self) -> None:
+        with pytest.raises(UnsupportedEventError, match=r"BestOfDpEvent .geometric, mean 10. of ZCDpEvent"):
+            epsilon(best_of(dp_event.ZCDpEvent(0.1), geometric(10)), DELTA)
 
     def test_integer_multipliers_in_a_sample_are_not_lost(self) -> None:
         # The library alone answers 1.164 here, the cost of a single Gaussian.
