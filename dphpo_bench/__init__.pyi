@@ -50,10 +50,10 @@ from .harness.trained import TrainedModel as TrainedModel
 from .harness.trained import load_model as load_model
 from .privacy.budget import PrivacyBudget as PrivacyBudget
 from .privacy.risk import risk as risk
-from .recipes.array_options import Labels as Labels
-from .recipes.array_options import Measures as Measures
-from .recipes.array_options import TrainingOptions as TrainingOptions
 from .recipes.array_task import ArrayTask as ArrayTask
+from .recipes.array_task import Labels as Labels
+from .recipes.array_task import Measures as Measures
+from .recipes.array_task import TrainingOptions as TrainingOptions
 from .records.record import RunRecord as RunRecord
 from .records.store import read_record as read_record
 from .session.batch import Batch as Batch

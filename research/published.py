@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import dphpo_bench as bench
 from dphpo_bench.contract.registry import make_method, make_task
-from dphpo_bench.zoo.image_task import ImageTask
+from dphpo_bench.zoo.dataset_task import ImageTask
 
 BUDGET = bench.PrivacyBudget(epsilon=3, delta=1e-5)
 

@@ -2,8 +2,7 @@
 
 import dphpo_bench as bench
 from dphpo_bench.data.datasets import Images, Split
-from dphpo_bench.zoo.dataset_task import Schedule
-from dphpo_bench.zoo.image_task import VITS, Corruptions, ImageTask
+from dphpo_bench.zoo.dataset_task import VITS, Corruptions, ImageTask, Schedule
 from dphpo_bench.zoo.scattering import ScatteringFeatures
 
 DATASET = Images(

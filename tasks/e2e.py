@@ -127,7 +127,7 @@ class E2e(DatasetTask):
     @property
     def further_tests(self) -> tuple[bench.metrics.FurtherTest, ...]:
         """NIST, ROUGE-L, CIDEr and METEOR of what the model writes, where their packages, and Java, are installed."""
-        from dphpo_bench.zoo.text_metrics import METEOR, has_text_metrics, text_metric_names, text_metrics
+        from dphpo_bench.zoo.language_models import METEOR, has_text_metrics, text_metric_names, text_metrics
 
         if not has_text_metrics():
             return ()
@@ -148,7 +148,7 @@ class E2e(DatasetTask):
         return (self.gpt2.weights,) if self._tuning else ()
 
     def prepare(self, source: bench.DataSource) -> None:
-        """Get the files of both splits, and the weights, which from then on are looked for in this source."""
+        """Get the files of both splits, and the weights, which from then on are taken from this source."""
         from dphpo_bench.data.source import weights_folder
 
         super().prepare(source)

@@ -1,7 +1,7 @@
 """Food-101: photographs of a hundred and one dishes."""
 
 from dphpo_bench.data.datasets import Images, Split
-from dphpo_bench.zoo.image_task import VITS, ImageTask
+from dphpo_bench.zoo.dataset_task import VITS, ImageTask
 from dphpo_bench.zoo.vision import PictureFeatures
 
 DATASET = Images(

@@ -1,8 +1,7 @@
 """GTSRB: photographs of German traffic signs."""
 
 from dphpo_bench.data.datasets import Images, Split
-from dphpo_bench.zoo.dataset_task import Schedule
-from dphpo_bench.zoo.image_task import VITS, ImageTask
+from dphpo_bench.zoo.dataset_task import VITS, ImageTask, Schedule
 
 DATASET = Images(
     name="gtsrb",

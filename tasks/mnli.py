@@ -1,8 +1,7 @@
 """MNLI: whether one sentence follows from another, contradicts it, or neither."""
 
 from dphpo_bench.data.datasets import Split, Table
-from dphpo_bench.zoo.dataset_task import Schedule
-from dphpo_bench.zoo.text_task import TextTask
+from dphpo_bench.zoo.dataset_task import Schedule, TextTask
 
 DATASET = Table(
     name="mnli",

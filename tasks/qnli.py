@@ -1,8 +1,7 @@
 """QNLI: whether a sentence answers a question."""
 
 from dphpo_bench.data.datasets import Split, Table
-from dphpo_bench.zoo.dataset_task import Schedule
-from dphpo_bench.zoo.text_task import TextTask
+from dphpo_bench.zoo.dataset_task import Schedule, TextTask
 
 DATASET = Table(
     name="qnli",

@@ -2,8 +2,7 @@
 
 import dphpo_bench as bench
 from dphpo_bench.data.datasets import Split, Table
-from dphpo_bench.zoo.dataset_task import Schedule
-from dphpo_bench.zoo.text_task import TextTask
+from dphpo_bench.zoo.dataset_task import Schedule, TextTask
 
 DATASET = Table(
     name="qqp",

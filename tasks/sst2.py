@@ -2,8 +2,8 @@
 
 import dphpo_bench as bench
 from dphpo_bench.data.datasets import Split, Table
+from dphpo_bench.zoo.dataset_task import TextTask
 from dphpo_bench.zoo.published import Roberta
-from dphpo_bench.zoo.text_task import TextTask
 
 from .e2e_ratings import E2eRatings
 

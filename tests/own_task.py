@@ -3,8 +3,7 @@
 from dataclasses import fields
 from typing import Any
 
-from dphpo_bench.recipes.array_options import Labels, Measures, TrainingOptions
-from dphpo_bench.recipes.array_task import ArrayTask
+from dphpo_bench.recipes.array_task import ArrayTask, Labels, Measures, TrainingOptions
 
 GROUPS = {"labels": Labels, "measures": Measures, "training": TrainingOptions}
 

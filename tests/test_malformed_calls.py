@@ -18,7 +18,7 @@ from torch.nn import functional
 import dphpo_bench as bench
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.harness.account import accounts_in
-from dphpo_bench.recipes.array_options import TrainingOptions
+from dphpo_bench.recipes.array_task import TrainingOptions
 from tests.fuzz.hostile import examples
 from tests.own_task import array_task
 
@@ -199,19 +199,17 @@ CALLS: list[tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = [
             "name": FILE_NAMES,
             "results_dir": (*NO_PATH, "a\0"),
             "account": FILE_NAMES,
-            "seed": (*NO_COUNT, -1, 2**70),
             "unit": (*NO_TEXT, "", "\ud800"),
             "n_records": (*NO_COUNT, 0),
-            "n_trials": (3,),
         },
     ),
-    (optimized, {}, {"budget": (3,), "name": FILE_NAMES, "direction": ("minimize",), "sampler": (3,)}),
+    (optimized, {}, {"budget": (3,), "name": FILE_NAMES}),
     (
         tuned,
         {},
         {
             "model": (None, 3, nn.Linear(2, 2)),
-            "data": (None, 3, (X, Y[:3])),
+            "data": ((X, Y[:3]),),
             "losses": (3, lambda model, batch: model(batch[0]).mean()),
             "sample_rate": (*NO_NUMBER, 0),
             "steps": (*NO_COUNT, 0),

@@ -112,7 +112,7 @@ def resolve(
 
 
 def resolve_task(task: str | None, model: str | None, task_file: str | None = None) -> "Task":
-    from dphpo_bench.contract.task_files import TaskFiles
+    from dphpo_bench.contract.registry import TaskFiles
 
     tasks = TaskFiles.of([] if task_file is None else [task_file])
     if task is None:

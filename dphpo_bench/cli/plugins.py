@@ -84,8 +84,7 @@ def describe_command(
     as_json: options.JsonOption = False,
 ) -> None:
     """Describe a method: its parameters, what it tunes, its paper. Or a task: its models, facts, search space, data."""
-    from dphpo_bench.contract.registry import methods, tasks
-    from dphpo_bench.contract.task_files import TaskFiles
+    from dphpo_bench.contract.registry import TaskFiles, methods, tasks
 
     known_methods, known_tasks = methods(), tasks()
     if name is None and task_file is None:

@@ -66,7 +66,7 @@ def sweep_command(
     130 interrupted.
     """
     from dphpo_bench.base.terminal import make_progress
-    from dphpo_bench.contract.task_files import TaskFiles
+    from dphpo_bench.contract.registry import TaskFiles
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.account import DEFAULT
     from dphpo_bench.harness.loading import check_declared_data

@@ -1,4 +1,7 @@
-"""The contract of a method: a plan from public facts alone, and a run that keeps to it."""
+"""The contract of a method: a plan from public facts alone, and a run that keeps to it.
+
+Some methods also tune on a task's public sibling, at no ε: records that anybody may have.
+"""
 
 import json
 from abc import ABC, abstractmethod
@@ -12,9 +15,10 @@ from typing_extensions import TypeVar
 
 from dphpo_bench.base.checks import check_fields
 from dphpo_bench.base.displays import Display, Displayed, flat
-from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.errors import DataError, InvalidValueError
+from dphpo_bench.base.tensors import Records, leaves
 from dphpo_bench.base.text import count, shown
-from dphpo_bench.contract.task import TaskFacts
+from dphpo_bench.contract.task import Task, TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
 
 if TYPE_CHECKING:
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
 
     from dphpo_bench import Session
+
 
 P = TypeVar("P", default=Any)
 """A frozen dataclass: what a method's plan hands to its run. None if there is nothing."""
@@ -226,16 +231,6 @@ class Method(ABC, Generic[P]):
             InvalidValueError: if the method has attributes that are no fields: two methods that differ in them would
                 have the same identity.
         """
-        self._refuse_undeclared()
-        declared = {field.name: field for field in fields(self) if field.init}  # type: ignore[arg-type]
-        values = {name: _json(name, getattr(self, name)) for name in declared}
-        return {
-            name: value
-            for name, value in values.items()
-            if not (declared[name].metadata.get("later") and value == declared[name].default)
-        }
-
-    def _refuse_undeclared(self) -> None:
         cls = type(self)
         if not is_dataclass(cls):
             raise InvalidValueError(
@@ -249,6 +244,13 @@ class Method(ABC, Generic[P]):
                 f"Expected the parameters of {cls.__name__} to be fields, got {', '.join(others)} beside them. "
                 f"Decorate it with @dataclass(frozen=True) and declare {others[0]} with its type and default."
             )
+        declared = {field.name: field for field in fields(self) if field.init}
+        values = {name: _json(name, getattr(self, name)) for name in declared}
+        return {
+            name: value
+            for name, value in values.items()
+            if not (declared[name].metadata.get("later") and value == declared[name].default)
+        }
 
     @abstractmethod
     def plan(self, facts: TaskFacts, budget: PrivacyBudget) -> Plan[P]:
@@ -278,3 +280,75 @@ def _json(name: str, value: Any) -> Any:
     raise InvalidValueError(
         f"Expected parameters that JSON holds (numbers, texts, lists, None), got {name} of type {type(value).__name__}."
     )
+
+
+def sibling_of(method: Method, task: Task) -> Task | None:
+    """Return the sibling that a method tunes on; None if the method needs none. Reads no data.
+
+    Raises:
+        InvalidValueError: if the task declares none, or what it declares is private, of another kind, without scores,
+            or known to hold the task's records or to be made from them.
+    """
+    if not method.needs_sibling:
+        return None
+    sibling = task.sibling
+    if sibling is None:
+        raise InvalidValueError(
+            f"Method {method.name} tunes on public records, and task {task.name} declares none. Let `sibling` of the "
+            "task return a task on similar public records, or pass sibling= in the TrainingOptions of an ArrayTask."
+        )
+    pair = f"a sibling of task {task.name}"
+    if not sibling.public:
+        raise InvalidValueError(
+            f"Expected {pair} with public records, got {sibling.name}, whose records are private: what is tuned on "
+            "them is a release that no budget pays for. Declare public=True only if anybody may have them."
+        )
+    if sibling.facts.kind != task.facts.kind:
+        raise InvalidValueError(
+            f"Expected {pair} of kind {task.facts.kind!r}, got {sibling.name} of kind {sibling.facts.kind!r}."
+        )
+    names = {dataset.name for dataset in task.datasets}
+    seen = [dataset.name for dataset in sibling.datasets if dataset.name in names]
+    seen += [
+        f"{model.name}, trained on them" for model in sibling.pretrained_models if model.has_seen_any(task.datasets)
+    ]
+    if seen or sibling is task:
+        raise InvalidValueError(
+            f"Expected {pair} that has seen none of its records, got {sibling.name} with "
+            f"{seen[0] if seen else 'the same records'}: what is tuned on them is a release that no budget pays for. "
+            "Declare a sibling on other records."
+        )
+    sibling.check_scores()
+    return sibling
+
+
+def refuse_shared(task: Task, train: Records, sibling: Task, public: Records) -> None:
+    """Refuse a sibling whose inputs are those of the private records: a slice, a copy, or a table with more rows.
+
+    It finds a mistake of whoever declares the sibling, and no record that was changed. Tables of a few coarse columns
+    have equal rows by chance, so rows count only where most of them differ from each other.
+
+    Raises:
+        DataError: if at least half of the smaller set's rows are in the larger one.
+    """
+    few, many = sorted((train, public), key=len)
+    shapes = [[(tensor.shape[1:], tensor.dtype) for tensor in leaves(records.inputs)] for records in (few, many)]
+    if shapes[0] != shapes[1]:
+        return
+    rows = _hashes(few)
+    if len(rows) >= len(few) / 2 and len(rows & _hashes(many)) >= len(rows) / 2:
+        raise DataError(
+            f"Expected a sibling of task {task.name} on other records, got {sibling.name}, which shares records with "
+            "it: what is tuned on them is a release that no budget pays for. Declare a sibling on other records."
+        )
+
+
+def _hashes(records: Records) -> set[int]:
+    """Return hashes of the rows of all inputs."""
+    import torch
+
+    tensors = [
+        tensor.detach().cpu().contiguous().reshape(len(tensor), -1).view(torch.uint8)  # NumPy lacks bfloat16
+        for tensor in leaves(records.inputs)
+    ]
+    return {hash(b"".join(tensor[row].numpy().tobytes() for tensor in tensors)) for row in range(len(records))}

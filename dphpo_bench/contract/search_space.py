@@ -1,6 +1,6 @@
-"""Choose candidates of a search, points of a space of Optuna distributions, without looking at any score.
+"""Check search spaces, Optuna distributions by name, and choose their points without reading any score.
 
-Optuna is only ever asked. No score is told, reported or stored: a study would keep it in the clear, and a
+Optuna only draws. No score is reported or stored: a study would keep it in the clear, and a
 sampler that learns from raw scores makes every later candidate a release.
 """
 
@@ -18,6 +18,48 @@ from dphpo_bench.contract.parameters import Name
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
+
+
+def checked_space(space: Mapping[str, Any]) -> "dict[str, BaseDistribution]":
+    """Return a search space with a distribution for each hyperparameter; numbers and texts of NumPy become Python's.
+
+    Raises:
+        InvalidValueError: if it is empty, or holds anything else, NaN or infinity.
+    """
+    if not isinstance(space, Mapping) or not space:
+        raise InvalidValueError(
+            f"Expected a search space with at least one hyperparameter, as a dictionary, got {shown(space, form=repr)}."
+        )
+    return {short_text("hyperparameter", name): _distribution(name, values) for name, values in space.items()}
+
+
+def _distribution(name: str, values: Any) -> "BaseDistribution":
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if isinstance(values, CategoricalDistribution) or (isinstance(values, list) and values):
+        choices = values if isinstance(values, list) else values.choices
+        return CategoricalDistribution([_choice(name, value) for value in choices])
+    if isinstance(values, FloatDistribution | IntDistribution):
+        _choice(name, values.low), _choice(name, values.high)
+        return values
+    raise InvalidValueError(
+        f"Expected an Optuna distribution or a list of choices for {name}, got {shown(values, form=repr)}. For a "
+        "range: optuna.distributions.FloatDistribution(1e-3, 1.0, log=True)."
+    )
+
+
+def _choice(name: str, value: Any) -> bool | int | float | str | None:
+    plain = value.item() if getattr(value, "ndim", None) == 0 else value
+    if type(plain) not in (bool, int, float, str, type(None)):
+        raise InvalidValueError(
+            f"Expected choices that are numbers, texts, True, False or None for {name}, got {shown(value)} of type "
+            f"{type(value).__name__}. Search over a name, and look the value up in training; of an array of NumPy, "
+            "take array.tolist()."
+        )
+    if isinstance(plain, float) and not math.isfinite(plain):
+        raise InvalidValueError(f"Expected finite numbers for {name}, got {plain}. Leave it out of the search space.")
+    return plain  # type: ignore[no-any-return]
+
 
 Candidate = dict[str, Any]
 """Hyperparameters by name."""
@@ -94,22 +136,15 @@ class Space:
                 if name.endswith(f":{str(self.optimizer).lower()}"):
                     space[hyperparameter(name)] = distribution
         fixed = {*self.without, *(() if self.optimizer is None else ("optimizer",))}
-        searched = {name: space[name] for name in space if self._searches(hyperparameter(name), fixed)}
+        unvaried = fixed | SCHEDULE if self.extent == "fixed_schedule" else fixed
+        varied = _VARIED.get(self.extent, set(map(hyperparameter, space))) - unvaried
+        searched = {name: space[name] for name in space if hyperparameter(name) in varied}
         if not searched:
             raise InvalidValueError(
                 f"Expected a hyperparameter to search, got none: space={self.extent} of {sorted(stated)}, "
                 f"{sorted(fixed)} set by hand. Set fewer, or another space."
             )
         return searched
-
-    def _searches(self, name: str, fixed: "set[str]") -> bool:
-        match self.extent:
-            case "full":
-                return name not in fixed
-            case "fixed_schedule":
-                return name not in fixed | SCHEDULE
-            case extent:
-                return name in _VARIED[extent] - fixed
 
 
 def default_search_space() -> "dict[str, BaseDistribution]":

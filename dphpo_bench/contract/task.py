@@ -15,9 +15,9 @@ from dphpo_bench.base.tensors import RECORD, Records, Tensors
 from dphpo_bench.base.text import shown, unknown_name_message
 from dphpo_bench.contract import metrics
 from dphpo_bench.contract import search_space as search
-from dphpo_bench.contract.distributions import checked_space
 from dphpo_bench.contract.metrics import BALANCED_ACCURACY, F1, ROC_AUC, FurtherTest, Metric, ModelMetric
 from dphpo_bench.contract.seals import guarded
+from dphpo_bench.contract.search_space import checked_space
 from dphpo_bench.training.optimizer_names import check_optimizer
 from dphpo_bench.training.target_scale import TargetScale
 

@@ -33,8 +33,7 @@ from dphpo_bench.data.labels import Class, declared_classes, implied_classes
 from dphpo_bench.harness.run import ExecutionOptions, run
 from dphpo_bench.harness.trained import TrainedModel, write_model
 from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.recipes.array_options import Labels, Measures, TrainingOptions
-from dphpo_bench.recipes.array_task import ArrayTask
+from dphpo_bench.recipes.array_task import ArrayTask, Labels, Measures, TrainingOptions
 from dphpo_bench.recipes.networks import zero_linear
 from dphpo_bench.training.target_scale import TargetScale
 

@@ -20,7 +20,7 @@ from dphpo_bench.base.text import shown
 from dphpo_bench.contract.task import Task, TaskFacts
 from dphpo_bench.data.arrays import items_stay
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.recipes.array_checks import inputs_of
+from dphpo_bench.recipes.array_task import inputs_of
 from dphpo_bench.session.raw import RawRecords
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import GradientEngine

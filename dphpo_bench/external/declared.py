@@ -59,8 +59,7 @@ from dphpo_bench.records.record import (
     Status,
     moment,
 )
-from dphpo_bench.records.risks import recorded, risk_of
-from dphpo_bench.records.statement import lines
+from dphpo_bench.records.statement import lines, recorded, risk_of
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.training.randomness import Streams
 
@@ -178,7 +177,7 @@ class DeclaredRun:
         self._n_records = None if n_records is None else whole("n_records", n_records, low=1, high=10**12)
         self._method, self._parameters, self._training_event = method, dict(parameters), training_event
         self._store = None if results_dir is None else RecordStore(Path(results_dir))
-        self._book = None if self._store is None else Account(self._store.root, account or DEFAULT)
+        self._book = None if self._store is None else Account(self._store.root, DEFAULT if account is None else account)
         self._goes_on = goes_on
         self._lock: FileLock | None = None
         self._number: str | None = None

@@ -10,7 +10,6 @@ from torch import nn
 from dphpo_bench.base.checks import whole
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
-from dphpo_bench.contract import distributions
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.search_space import SCHEDULE, Candidate, hyperparameter
 from dphpo_bench.external.hiding import global_seeds, global_states, has_drawn_more
@@ -50,7 +49,7 @@ def checked_space(space: Mapping[str, Any]) -> dict[str, BaseDistribution]:
     Raises:
         InvalidValueError: if it is empty, or holds something else, or what changes the event of a training.
     """
-    checked = distributions.checked_space(space)
+    checked = search.checked_space(space)
     for name in checked:
         if name in ("score", "winner"):
             raise InvalidValueError(

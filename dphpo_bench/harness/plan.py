@@ -10,10 +10,9 @@ from dphpo_bench.base.checks import check_file_name, typed
 from dphpo_bench.base.displays import Display, Displayed
 from dphpo_bench.base.errors import InvalidValueError, PlanOverBudgetError, SealedDataError
 from dphpo_bench.base.tensors import RECORD
-from dphpo_bench.contract.method import Method, Plan
+from dphpo_bench.contract.method import Method, Plan, sibling_of
 from dphpo_bench.contract.registry import method_of, task_of
 from dphpo_bench.contract.seals import sealed
-from dphpo_bench.contract.siblings import sibling_of
 from dphpo_bench.contract.task import Task, TaskFacts, usual_delta
 from dphpo_bench.harness.cache import Cache
 from dphpo_bench.privacy.accountants.report import EpsilonReport

@@ -13,9 +13,8 @@ from unittest import SkipTest
 from dphpo_bench.base.errors import DphpoBenchError, RegistryError, UnknownNameError
 from dphpo_bench.base.text import one_line, unknown_name_message
 from dphpo_bench.contract.method import Method
-from dphpo_bench.contract.registry import GROUPS, load_class, points
+from dphpo_bench.contract.registry import GROUPS, SUFFIX, import_file, load_class, look_here_for, points
 from dphpo_bench.contract.task import Task
-from dphpo_bench.contract.task_files import SUFFIX, import_file, look_here_for
 from dphpo_bench.testing import ContractError, MethodContract, TaskContract
 
 PREFIX = "test_"

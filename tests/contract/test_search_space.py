@@ -1,4 +1,4 @@
-"""Candidates: drawn without looking at anything."""
+"""Candidates: drawn without reading anything."""
 
 from dataclasses import replace
 
@@ -153,5 +153,5 @@ def test_the_grid_of_the_joint_space_has_each_clipping_at_each_schedule() -> Non
 def test_a_space_of_nothing_is_a_mistake() -> None:
     with pytest.raises(InvalidValueError, match="got none"):
         Space("learning_rate").of({"clipping": USUAL["clipping"]})
-    with pytest.raises(InvalidValueError, match="extent in full"):
+    with pytest.raises(InvalidValueError, match="extent to be 'full'"):
         Space("everything")  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dphpo_bench.base.errors import DphpoBenchError
-from dphpo_bench.contract.task_files import TaskFiles
+from dphpo_bench.contract.registry import TaskFiles
 from dphpo_bench.testing import check
 
 SOURCE = """

@@ -12,8 +12,7 @@ from dphpo_bench.base.errors import DataError
 from dphpo_bench.data.datasets import Images
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.zoo import scattering
-from dphpo_bench.zoo.dataset_task import Schedule
-from dphpo_bench.zoo.image_task import ImageTask
+from dphpo_bench.zoo.dataset_task import ImageTask, Schedule
 from dphpo_bench.zoo.scattering import ScatteringFeatures
 from tests.conftest import Remembering
 

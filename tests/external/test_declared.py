@@ -145,7 +145,7 @@ def test_marked_wherever_it_is_shown(tmp_path: Path, main: Any) -> None:
     assert path is not None
     code, shown, _ = main("show", str(path))
     assert code == 0
-    assert "Accounting: declared by the caller" in shown
+    assert "declared by the caller; nobody checked it" in shown
     assert "Again:" not in shown
     stated = " ".join(main("statement", str(path))[1].split())
     assert "Nobody checked that sampling, clipping and noise are as declared." in stated

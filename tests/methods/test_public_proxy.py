@@ -10,7 +10,7 @@ from torch import nn
 
 import dphpo_bench as bench
 from dphpo_bench.contract import registry
-from dphpo_bench.contract.siblings import sibling_of
+from dphpo_bench.contract.method import sibling_of
 from dphpo_bench.data.source import Weights
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.methods.noise_scaled import NoiseScaled

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image, ImageFilter
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.zoo.image_task import CORRUPTIONS, Corruptions
+from dphpo_bench.zoo.dataset_task import CORRUPTIONS, Corruptions
 
 PICTURES = np.random.RandomState(1).randint(0, 256, (20, 3, 32, 32)).astype(np.uint8)
 PLACES = {name: place for place, name in enumerate(CORRUPTIONS)}

@@ -14,8 +14,7 @@ from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.data.images import content_hash, load_records, record_type
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.zoo import scattering
-from dphpo_bench.zoo.dataset_task import Schedule
-from dphpo_bench.zoo.image_task import Corruptions, ImageTask
+from dphpo_bench.zoo.dataset_task import Corruptions, ImageTask, Schedule
 from dphpo_bench.zoo.vision import EFFICIENTNET_LITE0, PictureFeatures
 from tests.data.conftest import write_records
 

@@ -21,10 +21,9 @@ from dphpo_bench.training.gradients import VmapEngine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.losses import cross_entropy
 from dphpo_bench.training.structure import structure_hash
-from dphpo_bench.zoo.dataset_task import Schedule
+from dphpo_bench.zoo.dataset_task import Schedule, TextTask
 from dphpo_bench.zoo.networks import Which
 from dphpo_bench.zoo.published import ROBERTAS, Roberta
-from dphpo_bench.zoo.text_task import TextTask
 from dphpo_bench.zoo.texts import TextFeatures
 from tests.recipes.published import FILES, loop, put_roberta, shaken
 from tests.training.models import flat

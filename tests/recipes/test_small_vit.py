@@ -12,7 +12,7 @@ import torch
 import dphpo_bench as bench
 from dphpo_bench.contract.registry import tasks
 from dphpo_bench.data.source import weights_folder
-from dphpo_bench.zoo.image_task import SMALL_VITS
+from dphpo_bench.zoo.dataset_task import SMALL_VITS
 from dphpo_bench.zoo.vision import SMALL_VIT
 from research import small_vit
 

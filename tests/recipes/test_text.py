@@ -20,7 +20,7 @@ from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.structure import structure_hash
-from dphpo_bench.zoo.text_task import TextTask
+from dphpo_bench.zoo.dataset_task import TextTask
 from dphpo_bench.zoo.texts import PADDING, TextFeatures, WordPieces
 from tests.recipes.published import loop, published, shaken
 from tests.training.models import flat

@@ -9,7 +9,7 @@ from shutil import which
 import pytest
 
 from dphpo_bench.base.errors import DataError
-from dphpo_bench.zoo.text_metrics import NAMES, has_text_metrics, text_metric_names, text_metrics
+from dphpo_bench.zoo.language_models import NAMES, has_text_metrics, text_metric_names, text_metrics
 
 pytestmark = pytest.mark.skipif(not has_text_metrics(), reason="needs the extra texts")
 
@@ -23,7 +23,7 @@ REFERENCES = [
 
 @pytest.fixture
 def no_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dphpo_bench.zoo.text_metrics.which", lambda _: None)
+    monkeypatch.setattr("dphpo_bench.zoo.language_models.which", lambda _: None)
 
 
 def measured(texts: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
@@ -99,7 +99,7 @@ def test_a_java_that_does_not_run_is_named(script: str, tmp_path: Path, monkeypa
     (tmp_path / "java").write_text(f"#!/bin/sh\n{script}\n")
     (tmp_path / "java").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr("dphpo_bench.zoo.text_metrics.PATIENCE", 0.5)
+    monkeypatch.setattr("dphpo_bench.zoo.language_models.PATIENCE", 0.5)
     with pytest.raises(DataError, match="needs a Java that runs"):
         measured(["a pub"], [["a pub"]])
 

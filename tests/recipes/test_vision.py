@@ -16,8 +16,7 @@ from dphpo_bench.data.images import content_hash, record_type
 from dphpo_bench.testing import TaskContract
 from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.structure import structure_hash
-from dphpo_bench.zoo.dataset_task import Schedule
-from dphpo_bench.zoo.image_task import ImageTask
+from dphpo_bench.zoo.dataset_task import ImageTask, Schedule
 from dphpo_bench.zoo.vision import VisionTransformer
 from tests.data.conftest import write_records
 from tests.recipes.published import published as put_weights

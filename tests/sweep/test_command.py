@@ -152,9 +152,7 @@ def test_on_a_terminal_one_line_lives(suite, tmp_path) -> None:
     assert process.wait(timeout=200) == 0
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen.decode(errors="replace"))
     assert re.search(r"\d+ of 4 done, \d running, 0 failed, [\d.]+ a minute", text)
-    assert re.search(r"\d+ s  faulty on blobs \(linear\), ε \d, seed \d", text)
     assert "4 cells run in" in text
-    assert seen.count(b"\x1b[?25h") >= 1  # the cursor is back
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])

@@ -38,9 +38,8 @@ from dphpo_bench.tasks.svhn import Svhn
 from dphpo_bench.tasks.synthetic import Synthetic
 from dphpo_bench.testing import TaskContract
 from dphpo_bench.testing.new_process import SLOW
-from dphpo_bench.zoo.image_task import TUNED_VITS, ImageTask
+from dphpo_bench.zoo.dataset_task import TUNED_VITS, ImageTask, TextTask
 from dphpo_bench.zoo.published import ROBERTA, ROBERTAS
-from dphpo_bench.zoo.text_task import TextTask
 from tests.touched import module, quick, skeleton, touched
 
 IMAGE_TASKS = (Cifar10, FashionMnist, Mnist)

@@ -18,7 +18,7 @@ from dphpo_bench.tasks.e2e import DATASET, PROMPT, SENTENCE, VOCABULARY, E2e
 from dphpo_bench.testing import TaskContract
 from dphpo_bench.training.losses import IGNORED
 from dphpo_bench.zoo import language_models
-from dphpo_bench.zoo.text_metrics import has_text_metrics, text_metric_names
+from dphpo_bench.zoo.language_models import has_text_metrics, text_metric_names
 from dphpo_bench.zoo.texts import load_tokenizer
 from tests.recipes.published import put_gpt2
 from tests.tasks.test_builtin_tasks import NEED_NO_DATA
@@ -182,7 +182,7 @@ def test_a_model_that_knows_the_sentence_has_the_best_rouge(source: bench.DataSo
 
 def test_without_their_packages_there_are_no_further_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = [metric.name for metric in E2e().metrics]
-    monkeypatch.setattr("dphpo_bench.zoo.text_metrics.find_spec", lambda _: None)
+    monkeypatch.setattr("dphpo_bench.zoo.language_models.find_spec", lambda _: None)
     assert E2e().further_tests == ()
     assert [metric.name for metric in E2e().metrics] == metrics
 

@@ -1,7 +1,7 @@
-"""What names published settings stays as it is: modules of models, fingerprints of built-in tasks, keys of features.
+"""What names published results stays as it is: modules of models, fingerprints of built-in tasks, keys of features.
 
 A record's identity holds a hash of the model's structure, and with it the module paths of its classes. Moving or
-renaming such a class, or a route to features, would split published settings into those before and those after.
+renaming such a class, or a route to features, would split published results into those before and those after.
 """
 
 import json
@@ -17,7 +17,7 @@ from torch import nn
 from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.training.structure import published_name
-from dphpo_bench.zoo.image_task import TUNED_VITS
+from dphpo_bench.zoo.dataset_task import TUNED_VITS
 from dphpo_bench.zoo.published import Gpt2, Roberta
 from dphpo_bench.zoo.scattering import ScatteringFeatures
 from dphpo_bench.zoo.texts import TextFeatures, WordPieces
