@@ -24,9 +24,8 @@ from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import Entry
 from dphpo_bench.harness.cache import Cache
-from dphpo_bench.harness.counting import Counted
 from dphpo_bench.harness.journal import Journal
-from dphpo_bench.harness.loading import check_declared, records_digest
+from dphpo_bench.harness.loading import Counted, check_declared, records_digest
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.recording import identity_of, task_identity

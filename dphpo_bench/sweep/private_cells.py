@@ -15,9 +15,8 @@ from dphpo_bench.base.text import count
 from dphpo_bench.harness.account import DEFAULT, VOID, Account, Entry
 from dphpo_bench.harness.account_report import report_of, total_of
 from dphpo_bench.harness.cache import code_of
-from dphpo_bench.harness.counting import refuse_no_privacy
 from dphpo_bench.harness.journal import NONCE, Journal
-from dphpo_bench.harness.loading import check_same_data, data_digest, folder_key
+from dphpo_bench.harness.loading import check_same_data, data_digest, folder_key, refuse_no_privacy
 from dphpo_bench.harness.state import CONDITIONS, conditions_of
 from dphpo_bench.privacy import event_texts
 from dphpo_bench.privacy.events import no_op

@@ -1,7 +1,6 @@
 """Optimisers that find their step size from noisy gradients are as published."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from dphpo_bench.methods.ldog import LDoG
 from dphpo_bench.methods.mechanic import Mechanic
 from dphpo_bench.methods.schedule_free import ScheduleFree
 from dphpo_bench.training.optimizers import WeightAverage
-from tests.conftest import TinyTask, session_on
 
 STARTS = (torch.tensor([[1.0, -2.0], [0.5, 0.0]]), torch.tensor([0.0, 0.25]))
 
@@ -112,25 +110,6 @@ def test_schedule_free_releases_the_mean_of_adamws_weights(steps: int) -> None:
         own = own - 0.0025 * gradient / ((second / (1 - 0.999**t)).sqrt() + 1e-8)
         mean = mean + (own - mean) / t
     torch.testing.assert_close(flat(moved(ScheduleFree(), seen)), mean, rtol=1e-5, atol=1e-6)
-
-
-def test_schedule_free_takes_its_gradients_between_its_weights_and_their_mean(tiny_task: TinyTask, budget) -> None:
-    """And what it releases is the mean, not where the last gradient was taken."""
-    method = ScheduleFree(learning_rate=0.05)
-    seen: list[Any] = []
-
-    class Watched(ScheduleFree):
-        def finish(self, optimizer: torch.optim.Optimizer) -> None:
-            (weights,) = (group["params"] for group in optimizer.param_groups)
-            seen.append([[weight.detach().clone() for weight in weights], optimizer.state[weights[0]]["z"].clone()])
-            super().finish(optimizer)
-
-    plan = method.plan(tiny_task.facts, budget)
-    outcome = Watched(learning_rate=0.05).run(plan, session_on(tiny_task, tiny_task.load_train(None)))
-    ((between, last),) = seen
-    released = next(outcome.model.parameters()).detach()
-    torch.testing.assert_close(between[0], 0.1 * last + 0.9 * released, rtol=1e-4, atol=1e-6)
-    assert not torch.allclose(between[0], released, atol=1e-4)
 
 
 def test_dogs_average_is_the_polynomial_decay_of_its_paper() -> None:

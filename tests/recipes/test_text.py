@@ -286,22 +286,6 @@ class TestTask:
         network.head = torch.nn.Identity()
         torch.testing.assert_close(network(inputs).detach(), pooled(encoder, texts, LAYERS - 1), atol=0.05, rtol=0)
 
-    def test_weights_are_found_where_the_task_was_prepared_from(
-        self, features: TextFeatures, mirror: bench.DataSource, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.delenv("DPHPO_BENCH_DATA", raising=False)
-        monkeypatch.setenv("DPHPO_BENCH_CACHE", str(mirror.cache_dir.with_name("empty")))
-        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
-        task = tuned_on(dataset(), features, "bitfit")
-        structure = task.model_fingerprint()  # needs none
-        with pytest.raises(DataError, match="Cannot download the weights tiny"):
-            task.build_model()
-        record = bench.run(
-            "dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0, execution=bench.ExecutionOptions(source=mirror)
-        ).record
-        assert record.status == "ok", record.error
-        assert structure == structure_hash(task.build_model())
-
     @pytest.mark.parametrize("model", ["block", "bitfit", "lora"])
     def test_what_holds_for_every_task(self, features: TextFeatures, model: str, here: None) -> None:
         task, contract = tuned_on(dataset(), features, model), TaskContract()

@@ -167,19 +167,6 @@ def test_a_model_that_knows_the_sentence_has_bleu_100(source: bench.DataSource) 
         bleu.of(model, bench.Records(one.inputs, one.targets))
 
 
-def test_a_model_that_knows_the_sentence_has_the_best_rouge(source: bench.DataSource) -> None:
-    pytest.importorskip("pycocoevalcap")
-    (further,) = Small().further_tests
-    assert further.metrics is not None
-    test = further.records("e2e", source)
-    row = [reference.endswith("kids.") for reference in test.references].index(True)
-    one = test.rows(torch.tensor([row]))
-    model = that_knows(one, Small())
-    (metrics,) = further.metrics
-    assert metrics.of(model, one)["rouge_l"] == pytest.approx(1)
-    assert metrics.of(model, test.rows(slice(None)))["rouge_l"] < 1
-
-
 def test_without_their_packages_there_are_no_further_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = [metric.name for metric in E2e().metrics]
     monkeypatch.setattr("dphpo_bench.zoo.language_models.find_spec", lambda _: None)
