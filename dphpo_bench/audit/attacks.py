@@ -36,9 +36,8 @@ from dphpo_bench.base.errors import AccountError, AuditError, UnsupportedEventEr
 from dphpo_bench.base.progress import Meter, Progress, TerminalProgress
 from dphpo_bench.contract.task import Task
 from dphpo_bench.harness.account import VOID, Account, Entry
-from dphpo_bench.harness.counting import account_of, default_seed, refuse_no_privacy, warn_of_seeds
 from dphpo_bench.harness.journal import NONCE, Journal
-from dphpo_bench.harness.loading import prepare
+from dphpo_bench.harness.loading import account_of, default_seed, prepare, refuse_no_privacy, warn_of_seeds
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.harness.run import ExecutionOptions, resolve_device, run

@@ -23,10 +23,8 @@ from dphpo_bench.cli.explain import explain_command
 from dphpo_bench.cli.leaderboard import app as leaderboard_app
 from dphpo_bench.cli.output import complain, say
 from dphpo_bench.cli.plugins import check_command, data_command, describe_command, list_command, new_app
-from dphpo_bench.cli.price import price_command
-from dphpo_bench.cli.records import account_command, show_command, statement_command
-from dphpo_bench.cli.results import results_command
-from dphpo_bench.cli.run import audit_command, plan_command, run_command
+from dphpo_bench.cli.records import account_command, results_command, show_command, statement_command
+from dphpo_bench.cli.run import audit_command, plan_command, price_command, run_command
 from dphpo_bench.cli.sweep import sweep_command
 
 

@@ -62,7 +62,7 @@ def explain_command(
     from dphpo_bench.contract.registry import TaskFiles
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.account import DEFAULT
-    from dphpo_bench.harness.counting import check_may_spend
+    from dphpo_bench.harness.loading import check_may_spend
     from dphpo_bench.records import reading
     from dphpo_bench.records.store import RecordStore
     from dphpo_bench.sweep.cells import PrivateCells

@@ -29,9 +29,16 @@ from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import DEFAULT, VOID, Account, Entry
 from dphpo_bench.harness.account_report import report_of, total_of
 from dphpo_bench.harness.cache import Cache, code_of
-from dphpo_bench.harness.counting import Counted, refuse_no_privacy
 from dphpo_bench.harness.journal import NONCE, Journal
-from dphpo_bench.harness.loading import check_declared, check_same_data, data_digest, folder_key, records_digest
+from dphpo_bench.harness.loading import (
+    Counted,
+    check_declared,
+    check_same_data,
+    data_digest,
+    folder_key,
+    records_digest,
+    refuse_no_privacy,
+)
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.recording import identity_of, task_identity

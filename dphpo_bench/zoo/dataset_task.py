@@ -82,7 +82,7 @@ class DatasetTask(Task):
     kind: ClassVar[Kind] = "classification"
     n_classes: int | None
     fine_tuned: "ClassVar[Mapping[str, Which]]" = MappingProxyType({})
-    _prepared_from: "DataSource | None" = None  # `build_model` looks for weights there
+    _prepared_from: "DataSource | None" = None  # `build_model` takes weights from there
 
     @property
     def dataset(self) -> Any:
@@ -212,7 +212,7 @@ class TextTask(DatasetTask):
     def prepare(self, source: "DataSource") -> None:
         """Get the weights that the model starts from; extract features, or token ids, where the cache lacks them.
 
-        From then on `build_model` looks for weights in this source.
+        From then on `build_model` takes weights from this source.
         """
         super().prepare(source)
         if self._tuning:
@@ -525,7 +525,7 @@ class ImageTask(DatasetTask):
     def prepare(self, source: "DataSource") -> None:
         """Get the weights that the model starts from; decode both splits, and extract features, if not yet cached.
 
-        From then on `build_model` looks for weights in this source.
+        From then on `build_model` takes weights from this source.
         """
         import torch
 

@@ -19,7 +19,7 @@ from dphpo_bench.data.cache import cached_array
 from dphpo_bench.data.images import load_records
 from dphpo_bench.data.source import DataSource
 from tests.data.conftest import ROWS, content_hash, png, random_records, small_dataset
-from tests.fuzz.hostile import GARBAGE, ODD_FILES, check_message, examples, odd_file, rights, torn
+from tests.fuzz.hostile import GARBAGE, check_message, examples, torn
 
 RECORDS = random_records(0)
 PICTURES = [{"bytes": png(one), "path": f"{row}.png"} for row, one in enumerate(RECORDS["pixels"])]
@@ -126,31 +126,3 @@ def test_what_is_not_the_arrays_own_file_is_made_again(folder: Path, content: by
     assert array.dtype == np.uint16
     assert array.tobytes() == ARRAY.tobytes()
     assert path.read_bytes() == OWN
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("kind", ["pipe", "loop", "device", "dangling link"])
-def test_what_is_no_array_is_replaced(kind: str, tmp_path: Path) -> None:
-    path = odd_file(kind, tmp_path, "array.npy")
-    found = cached_array(path, (4, 6), np.dtype(np.uint16), lambda: [ARRAY])
-    assert (found == ARRAY).all()
-    assert path.is_file()
-    assert not path.is_symlink()
-
-
-def test_a_folder_in_the_place_of_an_array_is_a_clear_error(tmp_path: Path) -> None:
-    path = odd_file("directory", tmp_path, "array.npy")
-    with pytest.raises(DataError, match=r"Cannot write array\.npy") as caught:
-        cached_array(path, (4, 6), np.dtype(np.uint16), lambda: [ARRAY])
-    check_message(caught.value, tmp_path)
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("kind", [kind for kind in ODD_FILES if kind != "null"])
-def test_what_is_no_parquet(kind: str, tmp_path: Path) -> None:
-    (tmp_path / "mirror/small").mkdir(parents=True)
-    odd_file(kind, tmp_path / "mirror/small", "train.parquet")
-    source = DataSource.resolve(tmp_path / "mirror", tmp_path / "cache")
-    with rights(kind), pytest.raises(DataError) as caught:
-        load_records(source, DATASET, DATASET.train)
-    check_message(caught.value, tmp_path)

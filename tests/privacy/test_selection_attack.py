@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from dp_accounting.pld import privacy_loss_distribution
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import norm
@@ -70,37 +69,3 @@ def test_little_is_left_to_gain(count: RunCount, any_order: float, by_loss: floa
     assert achieved(count, falling) == pytest.approx(by_loss, abs=2e-3)
     quoted = bench.events.epsilon(bench.events.best_of(bench.events.gaussian(SIGMA), count), DELTA).epsilon
     assert attack <= quoted <= gap * attack
-
-
-@pytest.mark.parametrize(
-    ("rate", "noise", "steps", "delta", "quoted", "any_order", "by_loss"),
-    [
-        (0.35605, 15.8978, 112, 1438**-1.1, 1.0, 0.956, 0.743),  # `digits` at ε = 1
-        (0.125795, 3.05483, 159, 1.08651e-5, 3.0, 2.927, 2.411),  # `adult` at ε = 3
-    ],
-)
-def test_little_is_left_to_gain_on_the_board(
-    rate: float, noise: float, steps: int, delta: float, quoted: float, any_order: float, by_loss: float
-) -> None:
-    """Show the same for the training of `papernot_steinke`'s trials, from the distribution of its privacy loss."""
-    count, interval = TruncatedNegativeBinomial(4, 3.0), 2e-3
-    step = privacy_loss_distribution.from_gaussian_mechanism(
-        noise, sampling_prob=rate, value_discretization_interval=interval
-    )
-    run = step.self_compose(steps)
-    select, highest, best = brute_force.best_of(count), 0.0, 0.0
-    for losses in (run._pmf_remove.to_dense_pmf(), run._pmf_add.to_dense_pmf()):
-        mass = losses._probs[losses._probs > 1e-18]
-        loss = interval * (losses._lower_loss + np.flatnonzero(losses._probs > 1e-18))
-        pair = Pair(*(part / part.sum() for part in (mass, mass * np.exp(-loss))))
-        highest = max(highest, epsilon_of(pair.map(select), delta))
-        for threshold in np.interp(np.linspace(0.002, 0.998, 40), np.cumsum(mass), np.arange(len(mass))):
-            order = np.roll(np.arange(len(mass)), -int(threshold))  # losses below the threshold score best
-            scored = pair.map(lambda q, order=order: select(q[order]))  # type: ignore[misc]
-            best = max(best, epsilon_of(scored, delta))
-    assert best == pytest.approx(any_order, abs=2e-3)
-    assert highest == pytest.approx(by_loss, abs=2e-3)
-    training = bench.events.repeat(bench.events.poisson_sampled(rate, bench.events.gaussian(noise)), steps)
-    bound = bench.events.epsilon(bench.events.best_of(training, count), delta).epsilon
-    assert bound == pytest.approx(quoted, abs=1e-3)
-    assert best < bound < 1.05 * best

@@ -12,7 +12,6 @@ import pytest
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.cli import commands as cli
 from dphpo_bench.testing import MethodContract, TaskContract, check, scaffold
 from tests.test_plugin_package import install
 
@@ -97,12 +96,9 @@ def test_python_finds_an_editable_package_beside_its_folder(kind: scaffold.Kind,
     ("name", "message"),
     [
         ("Two-Rates", "got 'Two-Rates'"),
-        ("", "got ''"),
         ("a\nb", r"got 'a\\nb'"),
         ("../escape", "lower-case letters"),
-        ("x" * 51, "at most 50"),
         ("class", "no word of Python"),
-        ("json", "a module 'json' is installed already"),
         ("hyfreedp", "A method or a module 'hyfreedp' is installed already. Try 'my_hyfreedp'"),
     ],
 )
@@ -122,21 +118,6 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "mine" / "mine.py").read_text() == "precious"
     with pytest.raises(InvalidValueError, match="Cannot write"):
         scaffold.write_package("method", "mine", tmp_path / "mine" / "mine.py")
-
-
-def test_the_command_says_what_comes_next(tmp_path: Path, monkeypatch, capsys) -> None:
-    target = tmp_path / "deep" / "er"
-    monkeypatch.setattr(sys, "argv", ["dphpo-bench", "new", "task", "cells", "--output", str(target)])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 0
-    out = capsys.readouterr().out
-    assert f"pip install -e {target / 'cells'}\n" in out
-    assert "dphpo-bench check cells\n  dphpo-bench run --method hyfreedp --task cells\n" in out
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 2
-    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_the_page_shows_the_method_that_is_written(tmp_path: Path) -> None:

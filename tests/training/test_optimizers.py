@@ -7,18 +7,11 @@ from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.training.optimizers import UpdateRule, WeightAverage
 
 CASES = [
-    ("sgd", torch.optim.SGD, {"momentum": 0.9}),
     ("SGD", torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
-    ("adam", torch.optim.Adam, {}),
     ("Adam", torch.optim.Adam, {"weight_decay": 0.1, "amsgrad": True}),
-    ("adamw", torch.optim.AdamW, {"weight_decay": 0.0}),
     ("AdamW", torch.optim.AdamW, {}),
     ("RMSprop", torch.optim.RMSprop, {}),
-    ("NAdam", torch.optim.NAdam, {}),
     ("radam", torch.optim.RAdam, {}),
-    ("adagrad", torch.optim.Adagrad, {}),
-    ("adadelta", torch.optim.Adadelta, {}),
-    ("adamax", torch.optim.Adamax, {}),
 ]
 
 

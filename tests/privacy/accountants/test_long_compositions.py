@@ -40,8 +40,6 @@ def dense(distribution: PrivacyLossDistribution) -> PrivacyLossDistribution:
     [
         (1.0, 0.02, 4e-4),
         (120.0, 0.35, 5e-6),
-        (0.05, 0.02, 5e-2),
-        (1.0, 1 - 1e-6, 2e-3),
         (5.0, 1e-100, 1e-4),
     ],
 )
@@ -88,7 +86,6 @@ def pmf(low: int, masses: list[float], infinite: float = 0.0, interval: float = 
     [
         pmf(3, [1.0]),
         pmf(-3, [1.0]),
-        pmf(0, [1.0]),
         pmf(-2, [0.4, 0.0, 0.0, 0.0, 0.6]),
         pmf(-2, [0.4, 0.1, 0.1, 0.2, 0.1], infinite=0.1),
         pmf(-1, [0.5, 0.2, 0.2, -1e-17, 0.1, 0.0, 1e-18]),
@@ -124,7 +121,7 @@ def test_millions_of_releases_against_another_transform(count: int, finer: float
 @pytest.mark.parametrize(("noise", "count"), [(1.0, 8000), (100.0, 8_000_000)])
 @pytest.mark.parametrize("coarseness", [1.0, 8.0])
 def test_a_selection_whose_losses_are_all_infinite_is_composed(noise: float, count: int, coarseness: float) -> None:
-    """Nothing is left to compose then; the library looked for its first point."""
+    """Nothing is left to compose then; the library asked for its first point."""
     trial = repeat(poisson_sampled(0.35, gaussian(noise)), count)
     event = compose(best_of(trial, geometric(10)), gaussian(2.0))
     found = epsilon(event, 1e-5, coarseness=coarseness).by_accountant
