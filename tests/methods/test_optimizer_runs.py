@@ -127,3 +127,11 @@ def test_dogs_average_is_the_polynomial_decay_of_its_paper() -> None:
     expected = theirs.averaged_model.weight.item()
     assert ours.average[0].item() == pytest.approx(expected, rel=2 / steps)
     assert expected < 0.95 * steps
+
+
+def test_a_package_that_is_not_installed_is_named_before_anything_is_spent(budget, monkeypatch) -> None:
+    monkeypatch.setattr("dphpo_bench.base.errors.find_spec", lambda _: None)
+    with pytest.raises(
+        bench.errors.InvalidValueError, match=r"ldog needs dog: pip install 'dphpo-bench\[optimizers\]'"
+    ):
+        bench.plan("ldog", "digits", budget)

@@ -20,7 +20,7 @@ from dphpo_bench.training.losses import IGNORED
 from dphpo_bench.zoo import language_models
 from dphpo_bench.zoo.language_models import has_text_metrics, text_metric_names
 from dphpo_bench.zoo.texts import load_tokenizer
-from tests.recipes.published import put_gpt2
+from tests.recipes.published import check_model, put_gpt2
 from tests.tasks.test_builtin_tasks import NEED_NO_DATA
 
 pytest.importorskip("transformers")
@@ -167,19 +167,6 @@ def test_a_model_that_knows_the_sentence_has_bleu_100(source: bench.DataSource) 
         bleu.of(model, bench.Records(one.inputs, one.targets))
 
 
-def test_a_model_that_knows_the_sentence_has_the_best_rouge(source: bench.DataSource) -> None:
-    pytest.importorskip("pycocoevalcap")
-    (further,) = Small().further_tests
-    assert further.metrics is not None
-    test = further.records("e2e", source)
-    row = [reference.endswith("kids.") for reference in test.references].index(True)
-    one = test.rows(torch.tensor([row]))
-    model = that_knows(one, Small())
-    (metrics,) = further.metrics
-    assert metrics.of(model, one)["rouge_l"] == pytest.approx(1)
-    assert metrics.of(model, test.rows(slice(None)))["rouge_l"] < 1
-
-
 def test_without_their_packages_there_are_no_further_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = [metric.name for metric in E2e().metrics]
     monkeypatch.setattr("dphpo_bench.zoo.language_models.find_spec", lambda _: None)
@@ -215,7 +202,7 @@ def test_the_published_gpt2_on_a_small_mirror(
     gpt2_source: bench.DataSource, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dphpo_bench.training.evaluation.all_outputs", None)  # of the real one they are 94 GB
-    task, contract = SmallWithGpt2(model), TaskContract()
+    task = SmallWithGpt2(model)
     structure, identity = task.model_fingerprint(), task.fingerprint(gpt2_source)
     record = bench.run(
         "dp_sgd", task, bench.PrivacyBudget(8, 1e-2), seed=0, execution=bench.ExecutionOptions(source=gpt2_source)
@@ -228,13 +215,7 @@ def test_the_published_gpt2_on_a_small_mirror(
     assert task.pretrained_models == (task.gpt2.weights,)
     assert type(task.load_train(gpt2_source)) is bench.Records  # no texts: nothing that trains reads them
     monkeypatch.setattr(TaskContract, "source", lambda _: gpt2_source)
-    contract.test_records_have_the_declared_shape(task)
-    contract.test_labels_are_classes(task)
-    contract.test_model_gives_one_output_per_class(task)
-    contract.test_initial_weights_follow_the_seed(task)
-    contract.test_losses_and_scores_are_of_one_record_each(task)
-    contract.test_model_treats_each_record_alone(task)
-    contract.test_model_can_be_trained_privately(task)
+    check_model(task, "records_have_the_declared_shape", "labels_are_classes", "model_can_be_trained_privately")
 
 
 def test_prompts_have_the_form_of_the_literature(gpt2_source: bench.DataSource) -> None:
