@@ -142,18 +142,6 @@ def test_an_honest_method_is_not_refuted_and_shows_its_leak(fixed_noise, tiny_ta
     assert audit(method, tiny_task, bench.PrivacyBudget(200.0, 1e-5), canaries=250, runs=1) == found
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"canaries": 301}, "Expected 2 <= canaries <= 300, half of the units, got 301"),
-        ({"attacks": ("grey_box",)}, "Expected attacks among black_box, white_box, got grey_box"),
-    ],
-)
-def test_mistakes(fixed_noise, tiny_task, budget, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidValueError, match=message):
-        audit(fixed_noise(), tiny_task, budget, **options)
-
-
 def test_private_records_are_audited_only_by_who_says_so(monkeypatch, fixed_noise, tiny_task, budget) -> None:
     """Nothing is read before; and a seed, from which the noise follows, causes a warning."""
     monkeypatch.setattr(type(tiny_task), "public", False)
