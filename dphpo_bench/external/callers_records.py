@@ -351,14 +351,14 @@ def _without_hooks_of_opacus(model: nn.Module) -> Iterator[None]:
     before = [(getattr(module, kind), dict(getattr(module, kind))) for module in model.modules() for kind in kinds]
     try:
         for hooks, _ in before:
-            for key in [key for key, hook in hooks.items() if _is_of_opacus(hook)]:
+            for key in [
+                key
+                for key, hook in hooks.items()
+                if str(getattr(getattr(hook, "func", hook), "__module__", "")).startswith("opacus.")
+            ]:
                 del hooks[key]
         yield
     finally:
         for hooks, all_hooks in before:
             hooks.clear()
             hooks.update(all_hooks)
-
-
-def _is_of_opacus(hook: Any) -> bool:
-    return (getattr(getattr(hook, "func", hook), "__module__", None) or "").partition(".")[0] == "opacus"

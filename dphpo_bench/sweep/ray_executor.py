@@ -48,7 +48,12 @@ class RayExecutor:
                 stack.enter_context(_started(self._ray))
             else:
                 stack.enter_context(_initialized(self._ray, address, f"Cannot join the Ray cluster at {address!r}"))
-            self._check_room()
+            for need in self._needs:  # for which Ray would wait for ever
+                if not any(_room(node, need) for node in self._nodes()):
+                    raise InvalidValueError(
+                        f"No node of the Ray cluster has the {need.threads} CPUs, {need.gpus:g} GPUs and "
+                        f"{need.memory_gb or 0:g} GB of a cell. Ask for less in the suite's 'resources', or add a node."
+                    )
             # Else each GPU call would have a new Ray worker. Here the cell's own process holds the GPU.
             self._call = self._ray.remote(max_retries=retries, max_calls=0)(_call)
             self._stack = stack.pop_all()
@@ -89,15 +94,6 @@ class RayExecutor:
 
     def _nodes(self) -> list[dict[str, Any]]:
         return [node for node in self._ray.nodes() if node["Alive"]]
-
-    def _check_room(self) -> None:
-        """Reject needs that no node can meet; Ray would wait for ever."""
-        for need in self._needs:
-            if not any(_room(node, need) for node in self._nodes()):
-                raise InvalidValueError(
-                    f"No node of the Ray cluster has the {need.threads} CPUs, {need.gpus:g} GPUs and "
-                    f"{need.memory_gb or 0:g} GB of a cell. Ask for less in the suite's 'resources', or add a node."
-                )
 
 
 def _answer(answered: "Future[Answer]", future: "Future[Answer]") -> None:
