@@ -86,7 +86,7 @@ def validate_command(
     paths: Annotated[list[Path], typer.Argument(help="Records, or folders of them.")],
     rerun: Annotated[int, typer.Option(min=0, metavar="N", help="Run N of them again, and compare.")] = 0,
     data_dir: DataDirOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
+    as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Check records as the leaderboard will: types, sizes, place, and ε and risk computed again from the ledger.
