@@ -76,14 +76,14 @@ class MethodLine:
     @property
     def worst(self) -> tuple[float, str] | None:
         """The lead of the worst run over the oracle's mean in its table, and the table's name."""
-        leads = [(lead, table.title) for table, row in self.rows if (lead := _worst_lead(table, row)) is not None]
-        return min(leads) if leads else None
-
-
-def _worst_lead(table: Table, row: Row) -> float | None:
-    oracle = next((other.utility for other in table.everyone if other.entry == table.oracle), None)
-    worst = 0.0 if row.failed and table.measure.share and table.measure.higher_is_better else row.worst
-    return None if oracle is None or worst is None else table.measure.score(worst) - table.measure.score(oracle.mean)
+        leads = []
+        for table, row in self.rows:
+            measure = table.measure
+            oracle = next((other.utility for other in table.everyone if other.entry == table.oracle), None)
+            worst = 0.0 if row.failed and measure.share and measure.higher_is_better else row.worst
+            if oracle is not None and worst is not None:
+                leads.append((measure.score(worst) - measure.score(oracle.mean), table.title))
+        return min(leads, default=None)
 
 
 def single_answers(board: Board) -> list[Answer]:
@@ -118,16 +118,20 @@ def method_lines(board: Board) -> list[MethodLine]:
             if table.counted:
                 counted[row.entry].append((table, row))
     lines = [MethodLine(who, places[who], rows[who], counted[who], answers[min(places[who])].measure) for who in places]
-    return sorted(lines, key=lambda line: (-len(line.places), -round(_mean(line), 9), line.entry.label))
 
+    def order(line: MethodLine) -> tuple[int, float, str]:
+        mean = fmean(place.lead.mean for place in line.places.values())
+        return -len(line.places), -round(mean, 9), line.entry.label
 
-def _mean(line: MethodLine) -> float:
-    return fmean(place.lead.mean for place in line.places.values())
+    return sorted(lines, key=order)
 
 
 def method_columns(board: Board) -> list[Column]:
     """Return the columns of the methods: the gap at each ε, the worst run, collapses, cost."""
-    gaps = [Column(_at(answer, uneven(board)), "", partial(_gap, answer.epsilon)) for answer in single_answers(board)]
+    gaps = []
+    for answer in single_answers(board):
+        pairs = f" ({count(len(answer.task_models), 'setting')})" if uneven(board) else ""
+        gaps.append(Column(f"ε = {answer.epsilon:g}{pairs}", "", partial(_gap, answer.epsilon)))
     return [
         Column("method", "", lambda line: line.entry.label, "label"),
         *gaps,
@@ -149,11 +153,6 @@ def method_columns(board: Board) -> list[Column]:
             lambda line: NOTHING if line.cost is None else f"{line.cost:,.{1 if line.cost < 10 else 0}f}",
         ),
     ]
-
-
-def _at(answer: Answer, counted: bool) -> str:
-    task_models = count(len(answer.task_models), "setting")
-    return f"ε = {answer.epsilon:g} ({task_models})" if counted else f"ε = {answer.epsilon:g}"
 
 
 def _gap(epsilon: float | None, line: MethodLine) -> str:

@@ -1,6 +1,5 @@
 """Sources of a row for readers: the paper and source of its method, its records, the command that repeats them."""
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,8 +8,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from dphpo_bench.contract import registry
-from dphpo_bench.harness.recording import Call, different
-from dphpo_bench.leaderboard.submissions import Run, built_in, defaults_of
+from dphpo_bench.leaderboard.submissions import built_in
 
 _ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 
@@ -53,11 +51,3 @@ def about(method: str) -> About | None:
 
 def record_links(records: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
     return [(seed, f"results/{quote(path)}") for seed, path in records]
-
-
-def command_of(run: Run) -> str:
-    """Return the command that repeats the run, without a known method's default parameters."""
-    changed = different(json.loads(run.parameters), defaults_of(run.method) or {})
-    task_model = run.task_model
-    text = str(Call(run.method, task_model.task, task_model.model, run.target, task_model.delta, run.seed, changed))
-    return text if text.isprintable() else ""

@@ -1,17 +1,16 @@
 """From verified runs to the board. The rule in words: docs/scoring.md."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
-from dphpo_bench.leaderboard.answers import Answer, answers_of, claims_of, groups_of, task_models_of
+from dphpo_bench.leaderboard.answers import answers_of, claims_of, groups_of, task_models_of
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.entries import asked_for, contests_of, frame_of, newest, seed_draws
 from dphpo_bench.leaderboard.reruns import Replays
 from dphpo_bench.leaderboard.sentences import findings
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.submissions import Submissions
-from dphpo_bench.leaderboard.tables import Row, Table, counted_contests, missing_tables, overalls_of, table_of
+from dphpo_bench.leaderboard.tables import counted_contests, missing_tables, overalls_of, table_of
 from dphpo_bench.sweep.extra_runs import REPLAY
 
 
@@ -32,10 +31,21 @@ def score(submissions: Submissions, standard: Standard | None = None) -> Board:
     subjects = (*groups_of(counted), *task_models)
     claims = claims_of(subjects, counted, standard)
     answers = answers_of(subjects, claims)
+    verdicts = {(each.subject, each.epsilon, place.entry): place.verdict for each in answers for place in each.places}
     return Board(
         findings=findings(pairs, overalls),
         overalls=overalls,
-        tables=_with_verdicts(tables, answers, {table.title for _, table in pairs}),
+        tables=tuple(
+            replace(
+                table,
+                counted=contest in counted,
+                rows=tuple(
+                    replace(row, verdict=verdicts.get((table.task_model, table.epsilon, row.entry), ""))
+                    for row in table.rows
+                ),
+            )
+            for contest, table in zip(contests, tables, strict=True)
+        ),
         answers=answers,
         claims=claims,
         missing=missing_tables(counted, standard),
@@ -44,20 +54,4 @@ def score(submissions: Submissions, standard: Standard | None = None) -> Board:
         superseded=len(runs) - len(current),
         records=len(submissions.runs) + len(submissions.rejected),
         seconds=math.fsum(run.seconds or 0.0 for run in submissions.runs),
-    )
-
-
-def _with_verdicts(tables: Sequence[Table], answers: Sequence[Answer], counted: set[str]) -> tuple[Table, ...]:
-    """Return the tables with each row's verdict, as the answer about the table has it, and marked if they
-    are among the titles of those that count.
-    """
-    verdicts = {(answer.subject, answer.epsilon): {place.entry: place.verdict for place in answer.places}
-                 for answer in answers}  # fmt: skip
-
-    def row_of(row: Row, table: Table) -> Row:
-        return replace(row, verdict=verdicts.get((table.task_model, table.epsilon), {}).get(row.entry, ""))
-
-    return tuple(
-        replace(table, rows=tuple(row_of(row, table) for row in table.rows), counted=table.title in counted)
-        for table in tables
     )
