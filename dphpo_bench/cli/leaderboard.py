@@ -48,9 +48,8 @@ def build_command(
     Exit code: 0 done, 1 stale or a wrong finding (--check), 2 a mistake in the call.
     """
     require_extra("leaderboard", "Drawing the leaderboard needs", "jinja2", "vl_convert")
-    from dphpo_bench.leaderboard.build import render, stale, with_written, write
+    from dphpo_bench.leaderboard.build import render, score, stale, with_written, write
     from dphpo_bench.leaderboard.reruns import read_checked
-    from dphpo_bench.leaderboard.scoring import score
     from dphpo_bench.leaderboard.standard import Standard
     from dphpo_bench.leaderboard.submissions import RISKS, settled
 
