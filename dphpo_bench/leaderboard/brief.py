@@ -1,22 +1,69 @@
-"""The board in brief: its answer by method and ε, and its task–model pairs, a line each."""
+"""The board in brief: a line for each method and task–model pair; and sources of its rows, for links."""
 
+import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import groupby
+from pathlib import Path
 from statistics import fmean
 from typing import Any
+from urllib.parse import quote
 
 from dphpo_bench.base.text import count
+from dphpo_bench.contract import registry
 from dphpo_bench.leaderboard.answers import TESTS, Answer, Place
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.entries import median
-from dphpo_bench.leaderboard.links import about
 from dphpo_bench.leaderboard.sentences import first_answers
+from dphpo_bench.leaderboard.submissions import built_in
 from dphpo_bench.leaderboard.tables import Row, Table
 from dphpo_bench.leaderboard.values import Entry
 from dphpo_bench.records.measure import NOTHING, Measure, change_text, metric_text
+
+_ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The project's files that lie beside a leaderboard, so that links to them lead somewhere."""
+
+    present: frozenset[str] = frozenset()
+
+    @classmethod
+    def beside(cls, folder: Path) -> "Paths":
+        root = folder.absolute().parent
+        pages = ("docs/guide.md", "docs/scoring.md", "CONTRIBUTING.md")
+        names = (*pages, *(f"methods/{name}.py" for name in registry.methods()))
+        return cls(frozenset(f"../{name}" for name in names if (root / name).is_file()))
+
+    def link(self, name: str) -> str | None:
+        return f"../{name}" if f"../{name}" in self.present else None
+
+
+@dataclass(frozen=True)
+class About:
+    summary: str
+    reference: str
+    paper: str | None
+    source: str
+
+
+@cache
+def about(method: str) -> About | None:
+    """Return what this project says of the method; None for a stranger's, whatever is installed here."""
+    cls = built_in("method").get(method)
+    if cls is None:
+        return None
+    named = _ARXIV.search(f"{cls.reference} {cls.__doc__}")
+    paper = f"https://arxiv.org/abs/{named[1]}" if named else None
+    return About(cls.summary, cls.reference, paper, f"methods/{method}.py")
+
+
+def record_links(records: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
+    return [(seed, f"results/{quote(path)}") for seed, path in records]
+
 
 MOST_LINES = 18
 """The most methods, task–model pairs, or answers, that a short page lists; the others are counted."""

@@ -1,4 +1,4 @@
-"""All files of the leaderboard, from the records beside them."""
+"""From verified runs to the board, and to all of its files. The rule in words: docs/scoring.md."""
 
 import math
 from collections.abc import Mapping
@@ -10,10 +10,10 @@ from dphpo_bench.base.files import write_whole
 from dphpo_bench.leaderboard.advice import TABLE, shipped_file, shipped_table
 from dphpo_bench.leaderboard.answers import answers_of, claims_of, groups_of, task_models_of
 from dphpo_bench.leaderboard.board import Board
+from dphpo_bench.leaderboard.brief import Paths
 from dphpo_bench.leaderboard.charts import charts
 from dphpo_bench.leaderboard.columns import overall_csv, to_csv
 from dphpo_bench.leaderboard.entries import asked_for, contests_of, frame_of, newest, seed_draws
-from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.pages import TABLES, to_html, to_markdown
 from dphpo_bench.leaderboard.reruns import Replays
 from dphpo_bench.leaderboard.sentences import findings

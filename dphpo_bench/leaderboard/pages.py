@@ -22,10 +22,9 @@ from dphpo_bench.leaderboard import advice, brief
 from dphpo_bench.leaderboard import sentences as texts
 from dphpo_bench.leaderboard.advice import grid, measured_rows
 from dphpo_bench.leaderboard.board import Board
-from dphpo_bench.leaderboard.brief import middle_answer
+from dphpo_bench.leaderboard.brief import Paths, about, middle_answer, record_links
 from dphpo_bench.leaderboard.charts import Chart, file_stems, task_models_of
 from dphpo_bench.leaderboard.columns import MARKS, Column, overall_columns, rounded_number, row_columns, to_csv, varying
-from dphpo_bench.leaderboard.links import Paths, about, record_links
 from dphpo_bench.leaderboard.tables import OverallRow, Row, Table
 from dphpo_bench.leaderboard.values import Entry
 from dphpo_bench.records.charts import STYLE
