@@ -83,9 +83,6 @@ class LinearEngine(GradientEngine):
         (gradients,) = clipped_sums([self], single(inputs), single(targets), [clipping], indices)
         return gradients
 
-    def _plain_losses(self, inputs: Tensors, targets: Tensors) -> Tensor:
-        return cross_entropy(self.model(inputs), single(targets))
-
     def _add_clipped(self, inputs: Tensors, targets: Tensors, clipping: Clipping, total: list[Tensor]) -> None:
         torch._foreach_add_(total, self.clipped_sum(inputs, targets, clipping))
 

@@ -224,8 +224,8 @@ def differs_in_batches(model: nn.Module, inputs: Tensors) -> str:
     return "Take no statistics over dimension 0."
 
 
-def try_values(values: PerRecord, what: str, outputs: Tensors, targets: Tensors) -> None:
-    """Reject losses or scores that fail on outputs and targets of made-up records, or are not a number for each.
+def try_values(values: PerRecord, what: str, outputs: Tensors, targets: Tensors) -> Tensor:
+    """Return losses or scores of made-up records; reject those that fail, or are not a number for each record.
 
     Args:
         values: the losses or scores.
@@ -235,7 +235,7 @@ def try_values(values: PerRecord, what: str, outputs: Tensors, targets: Tensors)
     """
     try:
         with torch.no_grad():
-            Alone(of_one(values, what))(outputs, targets)
+            result: Tensor = Alone(of_one(values, what))(outputs, targets)
     except InvalidValueError:
         raise
     except Exception as error:  # whatever a loss raises
@@ -245,6 +245,7 @@ def try_values(values: PerRecord, what: str, outputs: Tensors, targets: Tensors)
             f"No {what} can be computed from the model's outputs: {one_line(reason, _MOST_OF_REASON).rstrip('.')}. "
             f"It gets outputs {shapes[0]} and targets {shapes[1]}, of one record at a time."
         ) from None
+    return result
 
 
 def states_elsewhere() -> list[object]:

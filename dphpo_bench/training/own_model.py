@@ -16,7 +16,7 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records, Tensors, plain
 from dphpo_bench.base.text import shown
 from dphpo_bench.training.clipping import AutoS
-from dphpo_bench.training.engine import GradientEngine, norm_layers, refuse_statistics
+from dphpo_bench.training.engine import GradientEngine, refuse_statistics
 from dphpo_bench.training.evaluation import refuse_wrong_lengths, rows_at_once
 from dphpo_bench.training.functional import copied
 from dphpo_bench.training.gradients import LoopEngine, can_be_closed, gradient_engine
@@ -117,7 +117,7 @@ class OwnModel:
         engine = self.engine(self.model)
         with self._tried():
             some = self._made_up()
-            losses = engine.losses(some.inputs, some.targets)
+            losses = try_values(self._objective.losses, "loss", self._outputs(some), some.targets)
             sums = engine.clipped_sum(some.inputs, some.targets, AutoS())
         if not losses.isfinite().any():
             raise InvalidValueError(
@@ -162,7 +162,7 @@ class OwnModel:
 
     def _check(self) -> None:
         if linear_layer(self.model) is None and (state := self._state()) not in self._checked:
-            refuse_statistics(norm_layers(self.model))
+            refuse_statistics(self.model)
             with self._tried():
                 inputs = self._made_up().inputs
                 refuse_keeping(self.model, inputs)
