@@ -17,8 +17,7 @@ from mlflow.entities import Metric, Param
 
 import dphpo_bench as bench
 from dphpo_bench.records.record import RunRecord
-from dphpo_bench.records.risks import risk_of
-from dphpo_bench.records.statement import lines
+from dphpo_bench.records.statement import lines, risk_of
 
 
 def log(record: RunRecord) -> str:

@@ -15,8 +15,7 @@ import yaml
 import dphpo_bench as bench
 from dphpo_bench.base.text import rounded_up
 from dphpo_bench.records.record import RunRecord
-from dphpo_bench.records.risks import risk_of
-from dphpo_bench.records.statement import sections, unit_text
+from dphpo_bench.records.statement import risk_of, sections, unit_text
 
 
 def blank(hint: str) -> str:

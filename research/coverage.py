@@ -31,8 +31,7 @@ from dphpo_bench.leaderboard.means import Falls, Sample, fall_limit, holm, mean_
 from dphpo_bench.leaderboard.reruns import read_checked
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.values import Entry
-from dphpo_bench.records.estimates import Estimate
-from dphpo_bench.records.measure import ACCURACY, SEVERAL
+from dphpo_bench.records.measure import ACCURACY, SEVERAL, Estimate
 from dphpo_bench.sweep.extra_runs import REPLAY
 
 BOARD = Path(__file__).parents[1] / "leaderboard"

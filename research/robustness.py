@@ -35,7 +35,7 @@ from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.submissions import Submissions
 from dphpo_bench.leaderboard.tables import counted_contests
 from dphpo_bench.leaderboard.values import Entry
-from dphpo_bench.records.estimates import change_text
+from dphpo_bench.records.measure import change_text
 from dphpo_bench.sweep.extra_runs import REPLAY
 
 ORACLE, NONPRIVATE = "the oracle", "nonprivate"

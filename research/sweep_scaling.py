@@ -119,7 +119,7 @@ def measure(count: int, name: str) -> dict[str, float]:
             start = timed("skip", start)
             script = (
                 "import sys; from pathlib import Path; from dphpo_bench.records.reading import read_results; "
-                "from dphpo_bench.records.tables import frame; frame(read_results(Path(sys.argv[1]))[0])"
+                "from dphpo_bench.records.reading import frame; frame(read_results(Path(sys.argv[1]))[0])"
             )
             subprocess.run([sys.executable, "-c", script, str(store.root)], check=True)
             timed("results", start)

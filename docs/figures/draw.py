@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from dphpo_bench.records.charts import forest, log_axis, on_one_axis
-from dphpo_bench.records.estimates import Estimate
+from dphpo_bench.records.measure import Estimate
 
 HERE = Path(__file__).parent
 TABLE = HERE.parents[1] / "leaderboard/leaderboard.csv"

@@ -30,7 +30,7 @@ def check_arguments(
     if not 0 < confidence < 1:
         raise InvalidValueError(f"Expected 0 < confidence < 1, got {confidence}.")
     if not task.public:
-        from dphpo_bench.harness.counting import check_may_spend
+        from dphpo_bench.harness.loading import check_may_spend
 
         check_may_spend([task], private_records, "a training run for each attack and run of the audit")
 

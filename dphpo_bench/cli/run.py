@@ -1,4 +1,4 @@
-"""The commands of one procedure: `run`, `plan` and `audit`."""
+"""The commands of one procedure: `run`, `plan` and `audit`; and `price`, of a history of runs."""
 
 import json
 import math
@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import rounded_down
 from dphpo_bench.cli import options
 from dphpo_bench.cli.output import complain, say, show_facts, show_json
 
 if TYPE_CHECKING:
     from dphpo_bench.audit.attacks import Audit
+
 
 EXIT_CODES = {"ok": 0, "failed": 1, "unverified": 1, "over_budget": 3}
 REFUTED = 3
@@ -57,10 +59,10 @@ def run_command(
 
     Exit code: 0 done, 1 the run failed, 2 a mistake in the call, 3 the method exceeded its plan, 130 interrupted.
     """
-    from dphpo_bench.base.terminal import make_progress
+    from dphpo_bench.base.progress import make_progress
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.cache import Cache
-    from dphpo_bench.harness.counting import default_seed
+    from dphpo_bench.harness.loading import default_seed
     from dphpo_bench.harness.run import AccountOptions, ExecutionOptions, run
     from dphpo_bench.harness.trained import check_model_path, loading_code
 
@@ -108,7 +110,7 @@ def plan_command(
     quiet: options.QuietOption = False,
 ) -> None:
     """Show what a run would release and cost, and its ε. Reads no data."""
-    from dphpo_bench.base.terminal import make_progress
+    from dphpo_bench.base.progress import make_progress
     from dphpo_bench.harness.plan import plan
     from dphpo_bench.records.record import risk_rows
 
@@ -179,13 +181,12 @@ def audit_command(
     check_arguments(on, private_records=private_records, **sizes)
 
     from dphpo_bench.audit.attacks import audit, recorded, size_of
-    from dphpo_bench.base.progress import Meter
-    from dphpo_bench.base.terminal import make_progress
+    from dphpo_bench.base.progress import Meter, make_progress
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.account import Entry
     from dphpo_bench.harness.account_report import report_of
     from dphpo_bench.harness.cache import Cache
-    from dphpo_bench.harness.counting import account_of, default_seed
+    from dphpo_bench.harness.loading import account_of, default_seed
     from dphpo_bench.harness.plan import plan
     from dphpo_bench.records.store import RecordStore
 
@@ -265,3 +266,45 @@ def audit_verdict(audit: "Audit") -> str:
         return f"{first}: {most}, less than is claimed."
     each = f" in each of {needed.runs:,} runs" if needed.runs > 1 else ""
     return f"{first}: {most}, less than is claimed. {needed.canaries:,} canaries{each} {more}."
+
+
+def price_command(
+    history: Annotated[Path, typer.Argument(metavar="HISTORY", help="TOML in NAME.toml, or JSON.")],
+    delta: Annotated[float | None, typer.Option(help="δ of every ε; needed unless the file has it.")] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="ε that was published; default: that of the winner alone.")
+    ] = None,
+    chosen_by: Annotated[str | None, typer.Option(help="What chose the winner, for the text.")] = None,
+    public_scores: Annotated[
+        bool, typer.Option("--public-scores", help="Only public records computed the scores that chose the winner.")
+    ] = False,
+    score_noise: Annotated[
+        float | None, typer.Option(help="Noise multiplier of each score, if it was noised before anybody saw it.")
+    ] = None,
+    count: Annotated[int, typer.Option(help="How often the whole history was run.")] = 1,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Show what tuning spent: all runs of a history, of which the winner's ε is a part.
+
+    It shows ε of the winner, what that leaves out, ε of all runs together, and what a private selection would have
+    cost. docs/commands.md has the formats; `bench.price` reads Optuna studies and Opacus' accountants, too.
+
+    Exit code: 0 done, 2 a mistake in the call or in the history.
+    """
+    from dphpo_bench.external.price import price
+
+    if public_scores and score_noise is not None:
+        raise InvalidValueError("Expected --public-scores or --score-noise, got both.")
+    answer = price(
+        history,
+        delta=delta,
+        epsilon=epsilon,
+        chosen_by=chosen_by,
+        scores="public" if public_scores else None,
+        score_noise=score_noise,
+        count=count,
+    )
+    if as_json:
+        show_json(answer.to_json())
+    else:
+        say(str(answer))

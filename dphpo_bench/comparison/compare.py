@@ -24,20 +24,16 @@ from dphpo_bench.contract.registry import method_of, task_of
 from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import DEFAULT
-from dphpo_bench.harness.counting import warn_of_seeds
-from dphpo_bench.harness.loading import check_declared_data
+from dphpo_bench.harness.loading import check_declared_data, warn_of_seeds
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.harness.run import AccountOptions
 from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.records.estimates import NOTHING, Estimate, metric_mean, metric_text
-from dphpo_bench.records.measure import Measure, compared_value
-from dphpo_bench.records.reading import Result, guesses_line
+from dphpo_bench.records.measure import NOTHING, Estimate, Measure, compared_value, metric_mean, metric_text
+from dphpo_bench.records.reading import Result, frame, guesses_line
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
-from dphpo_bench.records.tables import frame
-from dphpo_bench.sweep.cells import Cell, with_seeds
+from dphpo_bench.sweep.cells import Cell, PrivateCells, unseeded, with_seeds
 from dphpo_bench.sweep.executors import Resources
-from dphpo_bench.sweep.private_cells import PrivateCells, unseeded
 from dphpo_bench.sweep.running import executor_for, run_cells
 
 if TYPE_CHECKING:

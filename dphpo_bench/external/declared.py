@@ -59,8 +59,7 @@ from dphpo_bench.records.record import (
     Status,
     moment,
 )
-from dphpo_bench.records.risks import recorded, risk_of
-from dphpo_bench.records.statement import lines
+from dphpo_bench.records.statement import lines, recorded, risk_of
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.training.randomness import Streams
 

@@ -29,7 +29,7 @@ from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.risk import CERTAIN, worst
 from dphpo_bench.records.measure import Measure
 from dphpo_bench.records.record import MAX_RECORD_BYTES, CostRecord, Epsilon, Identity, Privacy, RunRecord, moment
-from dphpo_bench.records.risks import recorded
+from dphpo_bench.records.statement import recorded
 from dphpo_bench.session import checkpoints
 from dphpo_bench.training.augmentation import augmentation_of
 

@@ -15,8 +15,7 @@ from annotated_types import Interval
 from dphpo_bench.base.checks import ranged, typed
 from dphpo_bench.base.displays import Display, Displayed
 from dphpo_bench.base.errors import AccountError, DphpoBenchError, InvalidValueError
-from dphpo_bench.base.progress import Progress
-from dphpo_bench.base.terminal import TerminalProgress
+from dphpo_bench.base.progress import Progress, TerminalProgress
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.registry import method_of, task_of
@@ -26,14 +25,20 @@ from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import Account, Entry
 from dphpo_bench.harness.account_report import AccountReport, report_of
 from dphpo_bench.harness.cache import Cache, code_of
-from dphpo_bench.harness.counting import Counted, account_of, count, refuse_no_privacy, warn_of_seeds
-from dphpo_bench.harness.loading import check_continuable, load
-from dphpo_bench.harness.measuring import measure
+from dphpo_bench.harness.loading import (
+    Counted,
+    account_of,
+    check_continuable,
+    count,
+    load,
+    refuse_no_privacy,
+    warn_of_seeds,
+)
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.recording import record
 from dphpo_bench.harness.state import Run, timed
 from dphpo_bench.harness.trained import TrainedModel, write_model
-from dphpo_bench.harness.training import train, verify
+from dphpo_bench.harness.training import measure, train, verify
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.event_kinds import needs_density
 from dphpo_bench.privacy.objective import NO_GRID

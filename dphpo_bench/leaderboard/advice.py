@@ -19,8 +19,7 @@ from statistics import median
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.leaderboard.means import Rate
-from dphpo_bench.records.estimates import Estimate, quantile
-from dphpo_bench.records.measure import ACCURACY, Measure
+from dphpo_bench.records.measure import ACCURACY, Estimate, Measure, quantile
 
 TABLE = "leaderboard.csv"
 SHIPPED = "advice.csv"

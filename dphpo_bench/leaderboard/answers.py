@@ -16,8 +16,7 @@ from dphpo_bench.leaderboard.entries import FEW_SEEDS, Contest, Member, median
 from dphpo_bench.leaderboard.means import POINT, Mean, Rate, Sample, holm, means_of, over_tasks, rate_of
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.values import BEHIND, EQUIVALENT, UNCERTAIN, Entry
-from dphpo_bench.records.estimates import Estimate
-from dphpo_bench.records.measure import SEVERAL, Measure
+from dphpo_bench.records.measure import SEVERAL, Estimate, Measure
 
 ALL_KINDS = "all tasks"
 TESTS = "test tasks"

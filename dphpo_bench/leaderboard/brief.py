@@ -16,8 +16,7 @@ from dphpo_bench.leaderboard.links import about
 from dphpo_bench.leaderboard.sentences import first_answers
 from dphpo_bench.leaderboard.tables import Row, Table
 from dphpo_bench.leaderboard.values import Entry
-from dphpo_bench.records.estimates import NOTHING, change_text, metric_text
-from dphpo_bench.records.measure import Measure
+from dphpo_bench.records.measure import NOTHING, Measure, change_text, metric_text
 
 MOST_LINES = 18
 """The most methods, task–model pairs, or answers, that a short page lists; the others are counted."""

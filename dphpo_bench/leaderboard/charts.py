@@ -26,7 +26,7 @@ from dphpo_bench.records.charts import (
     log_axis,
     shortened,
 )
-from dphpo_bench.records.estimates import Estimate, change_text, interval_text
+from dphpo_bench.records.measure import Estimate, change_text, interval_text
 
 KINDS = {1: "better", 0: "undecided", -1: "worse"}
 STYLES = {"equivalent": "bold", "uncertain": "quiet"}

@@ -12,10 +12,8 @@ from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.means import Rate
 from dphpo_bench.leaderboard.tables import PROFILE, OverallRow, Row
 from dphpo_bench.leaderboard.values import Ranks
-from dphpo_bench.records import tables as export
-from dphpo_bench.records.estimates import NOTHING, Estimate, measure_text, metric_text
-from dphpo_bench.records.measure import ACCURACY, Measure
-from dphpo_bench.records.reading import value_at
+from dphpo_bench.records import reading
+from dphpo_bench.records.measure import ACCURACY, NOTHING, Estimate, Measure, measure_text, metric_text
 
 CROSS_ENTROPY = Measure("cross_entropy", higher_is_better=False)
 NAMES = "Its name, and the parameters in which its runs differ."
@@ -372,11 +370,11 @@ def _csv(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, tuple[str, str
     series = {}
     for name, (kind, place) in columns.items():
         item, _, attribute = place.partition(".")
-        values = [value_at(each[item], attribute) if attribute else each[item] for each in rows]
+        values = [reading.value_at(each[item], attribute) if attribute else each[item] for each in rows]
         if kind not in ("string", "Int64", "boolean"):
             values = [_rounded(value, kind, each["measure"]) for value, each in zip(values, rows, strict=True)]
         series[name] = pd.Series(values, dtype=kind if kind in ("string", "Int64", "boolean") else "float64")
-    return export.to_csv(pd.DataFrame(series))
+    return reading.to_csv(pd.DataFrame(series))
 
 
 def _rounded(value: float | None, kind: str, measure: Measure) -> float | None:

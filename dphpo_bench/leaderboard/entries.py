@@ -15,9 +15,8 @@ import pandas as pd
 
 from dphpo_bench.base.text import compact_json, one_line, value_text, varying_names
 from dphpo_bench.leaderboard.means import NO_FALLS, Falls, Integers, Sample, Scores, draw, fall_limit
-from dphpo_bench.leaderboard.requirements import NOT_PRIVATE, defaults_of
 from dphpo_bench.leaderboard.standard import REFERENCES, Standard
-from dphpo_bench.leaderboard.submissions import Run, TaskModel
+from dphpo_bench.leaderboard.submissions import NOT_PRIVATE, Run, TaskModel, defaults_of
 from dphpo_bench.leaderboard.values import Entry
 from dphpo_bench.records.measure import Measure
 

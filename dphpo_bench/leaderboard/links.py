@@ -10,8 +10,7 @@ from urllib.parse import quote
 
 from dphpo_bench.contract import registry
 from dphpo_bench.harness.recording import Call, different
-from dphpo_bench.leaderboard.requirements import built_in, defaults_of
-from dphpo_bench.leaderboard.submissions import Run
+from dphpo_bench.leaderboard.submissions import Run, built_in, defaults_of
 
 _ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 

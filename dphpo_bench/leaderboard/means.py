@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphpo_bench.leaderboard.values import Ranks
-from dphpo_bench.records.estimates import CONFIDENCE, Estimate, quantile, variance_of_mean
-from dphpo_bench.records.measure import Measure
+from dphpo_bench.records.measure import CONFIDENCE, Estimate, Measure, quantile, variance_of_mean
 
 POINT = 0.01
 """A point: a hundredth of a share; of a perplexity a hundredth of a nat, hence 1 %."""

@@ -29,7 +29,7 @@ from dphpo_bench.leaderboard.links import Paths, about, record_links
 from dphpo_bench.leaderboard.tables import OverallRow, Row, Table
 from dphpo_bench.leaderboard.values import Entry
 from dphpo_bench.records.charts import STYLE
-from dphpo_bench.records.estimates import NOTHING, change_text, interval_text
+from dphpo_bench.records.measure import NOTHING, change_text, interval_text
 
 TEMPLATES: dict[str, Any] = {
     "loader": PackageLoader("dphpo_bench.leaderboard", "templates"),

@@ -11,7 +11,7 @@ from dphpo_bench.leaderboard.entries import Contest
 from dphpo_bench.leaderboard.means import POINT
 from dphpo_bench.leaderboard.tables import Overall, OverallRow, Table
 from dphpo_bench.leaderboard.values import BEHIND, EQUIVALENT, UNCERTAIN, Entry, Finding
-from dphpo_bench.records.estimates import Estimate, change_text
+from dphpo_bench.records.measure import Estimate, change_text
 
 ADVISED = "recommended"
 MOST_NAMED = 4

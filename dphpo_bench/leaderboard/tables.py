@@ -18,8 +18,15 @@ from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.submissions import TaskModel
 from dphpo_bench.leaderboard.values import Entry, PathPoint, Ranks, common_measure
 from dphpo_bench.privacy.risk import CERTAIN, Risk, worst
-from dphpo_bench.records.estimates import Estimate, mean_interval, metric_estimate, metric_mean, quantile
-from dphpo_bench.records.measure import SEVERAL, Measure
+from dphpo_bench.records.measure import (
+    SEVERAL,
+    Estimate,
+    Measure,
+    mean_interval,
+    metric_estimate,
+    metric_mean,
+    quantile,
+)
 from dphpo_bench.sweep.extra_runs import Split
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any
 
-from dphpo_bench.records.estimates import Estimate
+from dphpo_bench.records.measure import Estimate
 
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', Arial, sans-serif"
 STYLE = """:root {

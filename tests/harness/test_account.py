@@ -16,8 +16,8 @@ from dphpo_bench.cli import commands as cli
 from dphpo_bench.cli.options import parse_seed
 from dphpo_bench.harness.account import Account, Entry
 from dphpo_bench.harness.account_report import account_sections, bound_text, open_account, total_risk
-from dphpo_bench.harness.counting import Counted
 from dphpo_bench.harness.journal import Journal
+from dphpo_bench.harness.loading import Counted
 from dphpo_bench.privacy import event_texts
 from dphpo_bench.privacy.events import gaussian, non_private, poisson_sampled, repeat
 from dphpo_bench.privacy.runs_together import RenyiFilter

@@ -14,12 +14,12 @@ from sklearn.metrics import f1_score, log_loss, mean_absolute_error, mean_square
 from torch import Tensor, nn
 
 import dphpo_bench as bench
-from dphpo_bench.cli.results import to_text
+from dphpo_bench.cli.records import to_text
 from dphpo_bench.contract import metrics
 from dphpo_bench.contract.metrics import Metric
-from dphpo_bench.harness import measuring
-from dphpo_bench.harness.measuring import best_guess
+from dphpo_bench.harness import training
 from dphpo_bench.harness.run import RunResult
+from dphpo_bench.harness.training import best_guess
 from dphpo_bench.records.reading import read_results
 from dphpo_bench.records.record import RunRecord
 from tests.own_task import array_task
@@ -147,7 +147,7 @@ def test_no_run_fails_because_of_a_guess(monkeypatch: pytest.MonkeyPatch) -> Non
     def failing(*_: Any) -> float:
         raise RuntimeError("no guess")
 
-    monkeypatch.setattr(measuring, "best_guess", failing)
+    monkeypatch.setattr(training, "best_guess", failing)
     assert result_of(X, 0 * CLASSES, nn.Linear(6, 2), "dp_sgd").record.status == "ok"
 
 

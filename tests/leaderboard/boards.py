@@ -15,8 +15,7 @@ from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.means import Mean, Rate
 from dphpo_bench.leaderboard.tables import Overall, OverallRow, Row, Table
 from dphpo_bench.leaderboard.values import Entry, Finding, PathPoint, Ranks, Refused
-from dphpo_bench.records.estimates import Estimate
-from dphpo_bench.records.measure import ACCURACY
+from dphpo_bench.records.measure import ACCURACY, Estimate
 
 EPSILONS = (1.0, 3.0, 8.0)
 # Setting, task, and what the best private method reaches there as ε grows.

@@ -12,7 +12,7 @@ import pytest
 
 from dphpo_bench.leaderboard.charts import Chart, charts
 from dphpo_bench.records.charts import Panel, estimates_axis, forest, log_axis, shortened
-from dphpo_bench.records.estimates import Estimate
+from dphpo_bench.records.measure import Estimate
 from tests.leaderboard import boards
 
 ROOT = Path(__file__).parents[2]

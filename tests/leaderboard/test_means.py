@@ -24,8 +24,7 @@ from dphpo_bench.leaderboard.means import (
     over_tasks,
     ratio_interval,
 )
-from dphpo_bench.records.estimates import mean_interval, metric_mean
-from dphpo_bench.records.measure import ACCURACY, Measure
+from dphpo_bench.records.measure import ACCURACY, Measure, mean_interval, metric_mean
 
 SAME = [range(5)] * 10
 OTHERS = [range(5 * task, 5 * task + (5 if task < 6 else 3)) for task in range(10)]

@@ -8,7 +8,7 @@ import pytest
 
 from dphpo_bench.leaderboard.scoring import score
 from dphpo_bench.leaderboard.tables import Row
-from dphpo_bench.records.estimates import Estimate
+from dphpo_bench.records.measure import Estimate
 from dphpo_bench.records.record import RunRecord
 from tests.leaderboard.submitted import make_record, read_all, submit
 

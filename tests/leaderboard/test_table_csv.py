@@ -13,7 +13,7 @@ from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.columns import CSV, to_csv
 from dphpo_bench.leaderboard.tables import Row
 from dphpo_bench.privacy.risk import CERTAIN, Risk
-from dphpo_bench.records.estimates import Estimate
+from dphpo_bench.records.measure import Estimate
 from tests.leaderboard.boards import HOSTILE, TASK_MODELS, board, hostile_board, sample_board, table
 
 COLUMNS = [name for name in CSV if not name.startswith(("lost_to", "shifted"))]

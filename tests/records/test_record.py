@@ -12,7 +12,7 @@ from dphpo_bench import read_record
 from dphpo_bench.base.errors import OtherRunError, RecordError
 from dphpo_bench.privacy.risk import risk_of_point
 from dphpo_bench.records.record import MAX_RECORD_BYTES, Audit, ProvenRisk, RunRecord
-from dphpo_bench.records.risks import risk_of, stated
+from dphpo_bench.records.statement import risk_of, stated
 from dphpo_bench.records.store import RecordStore
 
 

@@ -15,10 +15,9 @@ import pytest
 
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.cli import commands as cli
-from dphpo_bench.cli.results import to_text
+from dphpo_bench.cli.records import to_text
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.records import reading
-from dphpo_bench.records import tables as results
 from dphpo_bench.records.reading import Result
 from dphpo_bench.records.record import CostRecord, Epsilon, Identity, Privacy, RunRecord
 from dphpo_bench.records.store import RecordStore
@@ -139,7 +138,7 @@ def test_select() -> None:
 
 def test_a_row_holds_what_the_record_says() -> None:
     record = make_record(parameters={"b": [1, None], "a": "é"}, metrics={"accuracy": 0.75, "cross_entropy": 1.5})
-    row = results.frame(loose(record)).iloc[0].to_dict()
+    row = reading.frame(loose(record)).iloc[0].to_dict()
     assert pd.isna(row.pop("error"))
     assert pd.isna(row.pop("constant_guess"))
     assert pd.isna(row.pop("accounting"))
@@ -179,14 +178,14 @@ def test_a_row_holds_what_the_record_says() -> None:
 
 
 def test_seeds_beyond_64_bits_are_exact() -> None:
-    frame = results.frame(loose(make_record(seed=2**100), make_record(seed=1), make_record(seed=None)))
+    frame = reading.frame(loose(make_record(seed=2**100), make_record(seed=1), make_record(seed=None)))
     assert frame["seed"].iloc[:2].tolist() == [str(2**100), "1"]
     assert pd.isna(frame["seed"].iloc[2])
     frame.to_parquet(io.BytesIO())
 
 
 def test_summary_is_one_row_a_setting() -> None:
-    rows = results.summary(
+    rows = reading.summary(
         loose(
             make_record(0.5, seed=0),
             make_record(0.75, seed=1, privacy=private(2.5, 3.0)),
@@ -225,16 +224,16 @@ def test_tables_say_what_else_tells_settings_apart(summarise: bool) -> None:
 
 def test_formats_hold_the_same_rows(tmp_path: Path) -> None:
     infinite = make_record(privacy=private(math.inf, math.inf))
-    data = results.frame(loose(make_record(0.1 + 0.2), infinite, failed("line\nline", seed=None)))
-    results.write(tmp_path / "new" / "data.parquet", results.to_parquet(data))
+    data = reading.frame(loose(make_record(0.1 + 0.2), infinite, failed("line\nline", seed=None)))
+    reading.write(tmp_path / "new" / "data.parquet", reading.to_parquet(data))
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "new" / "data.parquet"), data)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["data.parquet"]
-    read = pd.read_csv(io.StringIO(results.to_csv(data)))
+    read = pd.read_csv(io.StringIO(reading.to_csv(data)))
     assert list(read.columns) == list(data.columns)
     assert read["metric_accuracy"].iloc[0] == 0.1 + 0.2
     assert read["epsilon"].tolist()[1] == math.inf
     assert pd.isna(read["seed"].iloc[2])
-    rows = json.loads(results.to_json(data))
+    rows = json.loads(reading.to_json(data))
     assert [list(row) for row in rows] == [list(data.columns)] * 3
     assert rows[0]["metric_accuracy"] == 0.1 + 0.2
     assert [row["epsilon"] for row in rows] == [2.75, "Infinity", None]
@@ -245,8 +244,8 @@ def test_formats_hold_the_same_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["@SUM(A1)", '=HYPERLINK("http://x"),"y"', "  =1"])
 def test_csv_holds_no_formulas(text: str) -> None:
-    data = results.frame(loose(failed(text, method=text, metrics={"=x": 1.0})))
-    read = pd.read_csv(io.StringIO(results.to_csv(data)), dtype=str).iloc[0]
+    data = reading.frame(loose(failed(text, method=text, metrics={"=x": 1.0})))
+    read = pd.read_csv(io.StringIO(reading.to_csv(data)), dtype=str).iloc[0]
     assert (read["error"], read["method"]) == (f"'{text}", f"'{text}")
     assert read["parameters"] == '{"epochs":10.0}'
     assert read["metric_=x"] == "1.0"
@@ -293,14 +292,14 @@ def test_command_writes_files_in_the_format_of_their_name(tmp_path: Path, capsys
         assert call(capsys, root, "-o", files / name) == (0, "", "")
     assert call(capsys, root, "--format", "csv", "-o", files / "b.json") == (0, "", "")
     found, _ = reading.read_results(root)
-    csv = results.to_csv(results.frame(found))
+    csv = reading.to_csv(reading.frame(found))
     assert (files / "a.csv").read_text() == (files / "b.json").read_text() == csv
-    assert (files / "a.JSON").read_text() == results.to_json(results.frame(found))
+    assert (files / "a.JSON").read_text() == reading.to_json(reading.frame(found))
     assert pd.read_parquet(files / "a.parquet")["seed"].tolist() == [0]
     assert "1 record: 1 ok." in (files / "a.txt").read_text()
     assert call(capsys, root, "--format", "csv")[1] == csv
     assert call(capsys, root, "--json")[1] == call(capsys, root, "--format", "json")[1]
-    assert call(capsys, root, "--summary", "--format", "csv")[1] == results.to_csv(results.summary(found))
+    assert call(capsys, root, "--summary", "--format", "csv")[1] == reading.to_csv(reading.summary(found))
 
 
 def test_command_skips_invalid_files_aloud(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

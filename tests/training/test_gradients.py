@@ -9,10 +9,8 @@ from hypothesis import given, settings
 from torch import nn
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Records
 from dphpo_bench.training.clipping import Abadi, AutoS, AutoV, Psac
-from dphpo_bench.training.gradients import VmapEngine, gradient_engine
-from dphpo_bench.training.layerwise import LayerwiseEngine
+from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.linear import LinearEngine
 from tests.training.models import (
     BACKENDS,
@@ -218,23 +216,9 @@ def test_layers_that_mix_records_are_refused_by_name(backend):
         engine.clipped_sum(inputs, targets, AutoS())
 
 
-def test_auto_chooses_by_the_model():
-    inputs, targets = vectors(3)
-    like = Records(inputs, targets)
-    assert isinstance(gradient_engine(flat_linear()), LinearEngine)
-    assert isinstance(gradient_engine(linear(), like=like), LinearEngine)
-    assert isinstance(gradient_engine(mlp(), like=like), LayerwiseEngine)
-    assert isinstance(gradient_engine(tanh_cnn(), like=Records(*pictures(2))), LayerwiseEngine)
-    assert isinstance(gradient_engine(mlp()), VmapEngine)  # nothing to try it on
-    squared = gradient_engine(linear(), lambda z, y: (z.gather(1, y[:, None])[:, 0] - 1).square(), like=like)
-    assert isinstance(squared, LayerwiseEngine)
-
-
 def test_wrong_requests_are_explained():
     with pytest.raises(InvalidValueError, match="Expected a Linear"):
         LinearEngine(mlp())
-    with pytest.raises(InvalidValueError, match="bfloat16"):
-        gradient_engine(mlp().bfloat16())
     inputs, targets = vectors(3)
     with pytest.raises(InvalidValueError, match="20 features"):
         gradient_engine(linear()).clipped_sum(inputs[:, :5], targets, AutoS())
