@@ -107,9 +107,8 @@ class RayExecutor:
             except self._ray.exceptions.RayError:
                 continue  # the node has left again
             if there != here:
-                raise InvalidValueError(
-                    f"Expected dphpo-bench {here} on node {node['NodeManagerAddress']} of the Ray cluster, got: {there}."
-                )
+                where = f"on node {node['NodeManagerAddress']} of the Ray cluster"
+                raise InvalidValueError(f"Expected dphpo-bench {here} {where}, got: {there}.")
 
     def _check_room(self) -> None:
         """Reject needs that no node can meet; Ray would wait for ever."""
