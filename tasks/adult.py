@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import dphpo_bench as bench
 from dphpo_bench.data.columns import Category, Number
-from dphpo_bench.data.datasets import Split, Table
+from dphpo_bench.data.source import Split, Table
 from dphpo_bench.zoo.dataset_task import DatasetTask, Schedule, Setup
 
 from .synthetic import Synthetic

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 import dphpo_bench as bench
-from dphpo_bench.data.datasets import Split, Table
+from dphpo_bench.data.source import Split, Table
 from dphpo_bench.data.words import Vocabulary, plain
 from dphpo_bench.zoo.dataset_task import DatasetTask, Schedule, Setup
 from dphpo_bench.zoo.published import Gpt2

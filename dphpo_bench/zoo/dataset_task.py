@@ -19,8 +19,7 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.metrics import SHIFTED, FurtherTest
 from dphpo_bench.contract.task import Input, Kind, Task, TaskFacts
-from dphpo_bench.data.datasets import Images, Split, Table
-from dphpo_bench.data.source import DataSource, Weights, weights_folder
+from dphpo_bench.data.source import DataSource, Images, Split, Table, Weights, weights_folder
 from dphpo_bench.zoo.features import CachedFeatures, Extract, PictureRoute
 from dphpo_bench.zoo.published import LEARNING_RATES, ROBERTAS, Roberta
 from dphpo_bench.zoo.scattering import ScatteringFeatures

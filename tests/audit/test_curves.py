@@ -9,8 +9,19 @@ from scipy.optimize import brentq, linprog
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from dphpo_bench.audit.bounds import Curve, Guesses, ceiling, claimed_curve, least_total, refutes
-from dphpo_bench.audit.sizes import MOST_RUNS, Size, default_size, size_for_curve, size_for_epsilon
+from dphpo_bench.audit.bounds import (
+    MOST_RUNS,
+    Curve,
+    Guesses,
+    Size,
+    ceiling,
+    claimed_curve,
+    default_size,
+    least_total,
+    refutes,
+    size_for_curve,
+    size_for_epsilon,
+)
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:

@@ -44,6 +44,12 @@ def test_the_usual_space_is_made_of_public_facts() -> None:
     assert USUAL["epochs"].choices == (5.0, 20.0)  # type: ignore[attr-defined]
 
 
+def test_a_rate_of_the_tasks_own_is_the_middle_for_the_tasks_own_optimiser() -> None:
+    space = search.usual(1000, 100, 10.0, learning_rate=5e-4)
+    assert (space["learning_rate"].low, space["learning_rate"].high) == pytest.approx((5e-5, 5e-3))  # type: ignore[attr-defined]
+    assert set(USUAL) - set(space) == {"optimizer", "learning_rate:sgd"}
+
+
 @pytest.mark.parametrize("extent", ["learning_rate", "wide", "reference", "joint"])
 def test_a_rate_of_the_tasks_own_says_nothing_of_another_optimiser(extent: search.Extent) -> None:
     """A grid of SGD around a rate of AdamW ended at .05 where rates of about 1 are best."""
@@ -136,6 +142,12 @@ def test_what_a_task_states_replaces_the_usual_values_of_the_joint_space() -> No
     assert set(space) == {"learning_rate", "clipping", "batch_size", "epochs"}
     assert space["learning_rate"] is stated["learning_rate"]
     assert space["epochs"] is stated["epochs"]
+
+
+def test_the_grid_of_the_joint_space_has_each_clipping_at_each_schedule() -> None:
+    grid = search.grid(Space("joint", optimizer="AdamW").of(search.joint(1438, 512, 40)), 13)
+    assert len(grid) == 4 * 3 * 3 * 13
+    assert len({tuple(point.values()) for point in grid}) == len(grid)
 
 
 def test_a_space_of_nothing_is_a_mistake() -> None:

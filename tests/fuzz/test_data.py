@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dphpo_bench.base.errors import DataError
-from dphpo_bench.data.cache import cached_array
 from dphpo_bench.data.images import load_records
 from dphpo_bench.data.source import DataSource
 from tests.data.conftest import ROWS, content_hash, png, random_records, small_dataset
@@ -88,41 +87,9 @@ def test_parquet(folder: Path, content: bytes) -> None:
 
 # ---------------------------------------------------------------------------------------------------- arrays
 
-ARRAY = np.arange(24, dtype=np.uint16).reshape(4, 6)
-DTYPES = ("<u2", ">u2", "<f2", "<i2", "<u4", "|u1", "|S2", "<U1", "|V2", [("a", "<u2")])
-
 
 def npy(array: np.ndarray[Any, Any]) -> bytes:
     """An array as a .npy file."""
     file = io.BytesIO()
     np.lib.format.write_array(file, array)
     return file.getvalue()
-
-
-def _headed(header: str) -> bytes:
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + ARRAY.tobytes()
-
-
-OWN = npy(ARRAY)
-OTHERS = (
-    npy(ARRAY.T),
-    npy(ARRAY[:3]),
-    b"PK\x03\x04",
-    _headed("(" * 5000),
-    _headed(f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({2**70}, 6), }}"),
-    _headed("{'descr': '|O', 'fortran_order': False, 'shape': (4, 6), }"),
-    *(npy(np.zeros((4, 6), dtype)) for dtype in DTYPES),
-)
-ARRAYS = st.one_of(st.sampled_from(OTHERS), torn(st.sampled_from(OTHERS)), GARBAGE)
-
-
-@examples(80)
-@given(ARRAYS)
-def test_what_is_not_the_arrays_own_file_is_made_again(folder: Path, content: bytes) -> None:
-    path = folder / "array.npy"
-    path.unlink(missing_ok=True)
-    path.write_bytes(content)
-    array = cached_array(path, (4, 6), np.dtype(np.uint16), lambda: [ARRAY[:1], ARRAY[1:]])
-    assert array.dtype == np.uint16
-    assert array.tobytes() == ARRAY.tobytes()
-    assert path.read_bytes() == OWN

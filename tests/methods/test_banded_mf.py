@@ -84,11 +84,3 @@ def test_by_default_no_number_of_bands_is_expected_to_have_less_noise() -> None:
 
     least = noise(BandedMf())
     assert all(least <= noise(BandedMf(bands=bands)) * 1.01 for bands in (1, 2, 4, 8, 16))
-
-
-@pytest.mark.parametrize(("bands", "most"), [(3, 2), (100, 2)])
-def test_more_bands_than_batches_in_the_records_are_refused(bands: int, most: int) -> None:
-    task = Blobs(batch_size=250)
-    with pytest.raises(bench.errors.InvalidValueError, match=f"bands={bands} <= {most}") as error:
-        bench.run(BandedMf(bands=bands), task, BUDGET, seed=0)
-    assert "\n" not in str(error.value)

@@ -150,17 +150,6 @@ def test_only_the_final_run_asks_the_private_records() -> None:
     assert (event, count) == (checked.plan.parameters.step, checked.plan.parameters.steps)
 
 
-def test_tuning_takes_no_epsilon() -> None:
-    record = bench.run(PublicProxy(points=3), Blobs(), BUDGET, seed=0).record
-    assert record.privacy.tuning_share == 0
-    assert record.privacy.end_to_end_private
-    assert 0.99 * 3 <= record.privacy.epsilon <= 3
-    scores = [candidate["score"] for candidate in record.released["candidates"]]
-    rates = [candidate["learning_rate"] for candidate in record.released["candidates"]]
-    assert record.released["learning_rate"] == rates[scores.index(max(scores))]
-    assert record.cost.runs == 4
-
-
 def test_the_search_leaves_no_trace_in_the_final_run() -> None:
     """Its weights are those of the chosen run alone, with the same random streams."""
 

@@ -284,33 +284,3 @@ def test_where_releases_may_choose_the_schedule_every_schedule_fits_the_whole_se
         assert epsilon_by(alone, budget.delta, "rdp") <= budget.epsilon
     assert trial.training.event.weights is None
     assert LiuTalwar(space="joint").plan(facts, budget).parameters.training.event.weights is not None
-
-
-def test_a_wider_space_is_an_option_and_leaves_the_identity_of_the_default_alone(tiny_task, budget) -> None:
-    wide = LiuTalwar(space="full", clipping="abadi:1", epochs=2)
-    assert "space" not in LiuTalwar().parameters
-    assert wide.parameters["space"] == "full"
-    as_stated = LiuTalwar(accounting="rdp").plan(MixedBlobs().facts, budget)
-    assert as_stated.parameters.space is None
-    facts = replace(tiny_task.facts, learning_rate=0.001)
-    assert set(facts.searched(wide.searched_space(facts))) == {
-        "optimizer",
-        "learning_rate",
-        "learning_rate:sgd",
-        "weight_decay",
-        "batch_size",
-    }
-
-
-def test_where_nobody_says_what_to_search_it_is_two_decades_of_the_learning_rate(tiny_task) -> None:
-    def searched(**options: Any) -> tuple[float, float]:
-        method = DpHypo(**options)
-        (rate,) = facts.searched(method.searched_space(facts)).values()
-        return (rate.low, rate.high)
-
-    facts = replace(tiny_task.facts, learning_rate=0.001)
-    assert searched() == (0.003, 0.3)
-    assert searched(optimizer="SGD") == (0.03, 3.0)
-    assert searched(optimizer="SGD", space="wide") == (0.003, 30.0)
-    facts = replace(facts, learning_rate=5e-4)
-    assert searched() == pytest.approx((5e-5, 5e-3))

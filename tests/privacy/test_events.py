@@ -254,20 +254,3 @@ class TestDescribe:
         assert describe(compose(repeat(step, 292), loss_step, step, repeat(loss_step, 72))) == (
             "293 × Poisson(q=0.1638; Gaussian σ=2.41) + 73 × Poisson(q=0.1638; Gaussian σ=2.41, 3 × Gaussian σ=31)"
         )
-
-    @pytest.mark.parametrize(
-        ("event", "text"),
-        [
-            (no_op(), "nothing"),
-            (non_private(), "non-private access"),
-            (
-                best_of(pure_dp(1), TruncatedNegativeBinomial(5, 0), 0.5, 2),
-                "BestOf(logarithmic, mean 5, density 0.5..2; pure ε=1)",
-            ),
-            (threshold_search(laplace(1), 0.1), "FirstAbove(γ=0.1; Laplace b=1)"),
-            (on_part("split", "train", laplace(1)), "split=train: Laplace b=1"),
-            (dp_event.ZCDpEvent(0.1), "ZCDpEvent"),
-        ],
-    )
-    def test_single_events(self, event: dp_event.DpEvent, text: str) -> None:
-        assert describe(event) == text

@@ -9,8 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from torch import Tensor, nn
 
 import dphpo_bench as bench
-from dphpo_bench.data.cache import sha256_of_file
-from dphpo_bench.data.source import Weights
+from dphpo_bench.data.source import Weights, sha256_of_file
 from dphpo_bench.testing import TaskContract
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.zoo.published import Gpt2, Roberta

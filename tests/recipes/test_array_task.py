@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
+import scipy
 import torch
 from optuna.distributions import IntDistribution
 from torch import nn
@@ -98,23 +99,39 @@ def test_fingerprint_tells_nothing_about_the_records() -> None:
     ("changes", "message"),
     [
         ({"train": X}, "Expected train to be .inputs, labels. or a torch Dataset"),
+        ({"train": {"labels": Y}}, "Expected inputs beside the labels in train, got none"),
         ({"train": (X, np.eye(2)[Y % 2]), "kind": "multilabel"}, "each of the model's 3 outputs, got 2"),
         ({"train": (X, Y[:-1])}, r"got \(100, 5\) and \(99,\)"),
+        ({"train": (X[:, 0], Y)}, "Expected train inputs of shape"),
         ({"train": (X[:0], Y[:0])}, "at least one record in train"),
+        ({"train": (X, Y.astype(float))}, "Expected integer class labels in train"),
         ({"train": (X, Y + 1)}, "Expected train labels from 0 to 2, got 1 to 3"),
         ({"train": (np.where(X > 2, np.nan, X), Y)}, "Expected finite inputs in train"),
         ({"test": (X[:, :4], Y)}, r"Expected test inputs of shape \(n, 5\)"),
         ({"model": nn.Linear(4, 3)}, r"The model does not accept inputs of shape \(1, 5\)"),
+        (
+            {"model": nn.LazyLinear(3)},
+            "know their shapes",
+        ),
         ({"model": lambda: 3}, "Expected model to be or to return a torch.nn.Module, got 3"),
         ({"model": functools.cache(lambda: nn.Linear(5, 3))}, "make a new module at each call, got the same one twice"),
         ({"name": "a/b"}, "task's name of at most 64 letters"),
+        ({"n_classes": 4}, "Expected a model with n_classes=4 outputs, got 3"),
+        ({"batch_size": 101}, "batch_size=101"),
+        ({"model": nn.Linear}, r"Cannot make a model of <class .*missing 2 required .* a function without parameters"),
         ({"model": Y}, r"The data come before it: ArrayTask\(name, \(inputs, labels\), model\)"),
+        ({"kind": "regression", "metrics": bench.metrics.ACCURACY}, "metrics of a regression, got accuracy"),
         (
             {"metrics": [bench.metrics.ACCURACY, bench.metrics.R2]},
             "metrics of classes, got r2",
         ),
         ({"search_space": {"learning_rate": (1e-4, 1)}}, r"Expected an Optuna distribution .* got \(0.0001, 1\)"),
         ({"search_space": {"batch_size": IntDistribution(10, 500)}}, "<= n_records=100, got batch_size=255"),
+        ({"train": (scipy.sparse.csr_matrix(X), Y)}, "to be numbers in an array or tensor, got a csr_matrix"),
+        (
+            {"train": (pandas.DataFrame(X).astype("Float64").where(X > 0), Y)},
+            "Expected finite inputs in train, got nan in row 0, column '1'; impute or drop them",
+        ),
     ],
 )
 def test_mistakes_get_one_clear_line(changes: dict[str, Any], message: str) -> None:

@@ -8,13 +8,14 @@ import pandas
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 import dphpo_bench as bench
 from dphpo_bench.audit.canaries import SETUPS
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.loading import records_digest
-from dphpo_bench.harness.plan import plan
+from dphpo_bench.harness.plan import plan, warn_of_budget
 from dphpo_bench.recipes.array_task import ArrayTask
 from dphpo_bench.testing.small_tasks import Excerpt
 from dphpo_bench.training.randomness import Streams
@@ -53,6 +54,7 @@ def frame() -> pandas.DataFrame:
         NAMES.tolist(),
         torch.tensor(NUMBERS),
         pandas.Series(NAMES).astype("category"),
+        pandas.to_datetime(pandas.Series(NUMBERS), unit="D"),
     ],
     ids=lambda unit: f"{type(unit).__name__} {getattr(unit, 'dtype', '')}",
 )
@@ -70,6 +72,7 @@ def test_ids_may_be_texts_or_numbers_in_any_vector(unit: Any) -> None:
     [
         (frame(), frame()[:20]),
         (frame(), frame()[:20].drop(columns="patient")),  # test records need no units
+        ((frame().drop(columns="labels"), Y), None),
         ({"inputs": X, "patient": NAMES, "labels": Y}, {"inputs": X[:9], "labels": Y[:9]}),
     ],
 )
@@ -87,10 +90,13 @@ def test_a_column_of_ids_is_no_input(train: Any, test: Any) -> None:
     ("changes", "message"),
     [
         ({"unit": [None, *NAMES[1:]]}, "some that are missing"),
+        ({"unit": pandas.Series([pandas.NA, *NUMBERS[1:]])}, "missing ids"),
         ({"unit": ["7", *NUMBERS[1:]]}, "got several types: Number, str"),
         ({"unit": NAMES[1:]}, "one row in each tensor for each record"),
+        ({"unit": np.ones((N, 2))}, "ids or a ndarray of another form"),
         ({"unit": ["one"] * N}, "at least two different ones, got 1"),
         ({"unit": "patient"}, "unit='patient' to be a column of the inputs of train"),
+        ({"unit": "patient", "train": TensorDataset(torch.tensor(X), torch.tensor(Y))}, "pass the ids themselves"),
         ({"batch_size": N_UNITS + 1}, f"n_records={N_UNITS} units of unit, got batch_size={N_UNITS + 1}"),
     ],
 )
@@ -150,6 +156,23 @@ def test_noise_and_rates_are_those_of_as_many_records_as_there_are_units(name: s
     like = make(None, train=(X[:N_UNITS], Y[:N_UNITS]), batch_size=20, epochs=2)
     planned, expected = (plan(name, task, BUDGET).plan for task in (make(batch_size=20, epochs=2), like))
     assert repr(planned.event) == repr(expected.event)
+
+
+def test_plan_run_and_show_name_the_unit() -> None:
+    def text(table: Any) -> str:
+        return "\n".join(str(cell) for column in table.columns for cell in column.cells)
+
+    task = make("patient", train=frame())
+    checked = plan("dp_sgd", task, BUDGET)
+    assert checked.to_json()["unit"] == "patient"
+    line = f"patient, N = {N_UNITS}, each with all its records"
+    assert line in repr(checked)
+    result = bench.run(
+        "dp_sgd", task, BUDGET, seed=None, execution=bench.ExecutionOptions(source=SOURCE), results_dir=None
+    )
+    assert line in repr(result)
+    with pytest.warns(UserWarning, match=r"publishing a unit \(patient\)"):
+        warn_of_budget(bench.PrivacyBudget(3, 0.1), task.facts.n_records, task.facts.unit)
 
 
 @pytest.mark.parametrize("attack", ["black_box", "white_box"])

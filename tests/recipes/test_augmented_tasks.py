@@ -20,6 +20,7 @@ from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.recipes import Augmentation, RandomFlip, RandomShift
 from dphpo_bench.recipes.array_task import ArrayTask
 from dphpo_bench.session.access import generator_of_variants
+from dphpo_bench.testing.small_tasks import Excerpt
 from dphpo_bench.training.randomness import Streams
 from tests.conftest import asking, session_on
 from tests.own_task import array_task
@@ -133,6 +134,13 @@ class TestRuns:
         assert len({plain.key, one.key, other.key}) == 3
         assert {**one.facts, "augmentation": None} == {**plain.facts, "augmentation": None}
 
+    def test_a_bare_transform_gets_sixteen_copies(self) -> None:
+        facts = run(make(lambda pictures, _: pictures)).record.identity.facts["augmentation"]
+        assert facts["copies"] == 16
+        assert facts["transform"] == [
+            f"{__name__}.TestRuns.{self.test_a_bare_transform_gets_sixteen_copies.__name__}.<locals>.<lambda>"
+        ]
+
     @pytest.mark.parametrize("method", ["hyfreedp", "adaptive_clipping", "liu_talwar", "propose_test", "grid_oracle"])
     def test_methods_run(self, method: str) -> None:
         model = nn.Sequential(nn.Flatten(), nn.Linear(36, 2))  # trials of it are stacked without augmentation
@@ -152,6 +160,9 @@ class TestRuns:
         assert torch.equal(first, again)
         assert not torch.equal(first, other)
 
+    def test_an_excerpt_has_it_too(self) -> None:
+        assert Excerpt(make()).augment == BOTH
+
     def test_an_audit_leaves_tags_as_they_are(self) -> None:
         task = make(model=nn.Sequential(nn.Flatten(), nn.Linear(36, 2)))
         train = task.load_train(bench.DataSource.resolve("unused", "unused"))
@@ -162,6 +173,12 @@ class TestRuns:
         variants = single(experiment.task.augment(inputs.clone(), torch.Generator().manual_seed(0)))
         assert torch.equal(variants[:, -10:], inputs[:, -10:])
         assert not torch.equal(variants[:, :-10], inputs[:, :-10])
+
+    def test_a_transform_of_a_registered_task_is_refused_before_anything_is_released(self) -> None:
+        from tests.security.wrong.tasks import DrawsElsewhere
+
+        with pytest.raises(InvalidValueError, match="draws all its random numbers"):
+            run(DrawsElsewhere())
 
 
 @pytest.mark.parametrize("augment", [lambda x, _: x[..., :3], 7, "flip"])
@@ -193,6 +210,8 @@ class TestRandomDatasets:
         "item",
         [
             flipped,
+            lambda index: (PICTURES[index].numpy() + np.random.default_rng().normal(), int(LABELS[index])),
+            lambda index: {"inputs": flipped(index)[0], "labels": int(LABELS[index])},
             lambda index: (PICTURES[index], int(torch.randint(2, ()))),
         ],
     )
@@ -201,6 +220,15 @@ class TestRandomDatasets:
         with pytest.raises(InvalidValueError, match=r"two reads.*of train differ.*augment=") as refusal:
             make(augment, train=Items(item))
         assert "\n" not in str(refusal.value)
+
+    def test_so_are_test_records(self) -> None:
+        with pytest.raises(InvalidValueError, match="items of test differ"):
+            make(None, test=Items(flipped))
+
+    @pytest.mark.parametrize("n", [1, 2])
+    def test_few_items_are_read_often_enough(self, n: int) -> None:
+        with pytest.raises(InvalidValueError, match="augment="):
+            make(None, train=Items(flipped, n), batch_size=1)
 
     def test_items_that_stay_pass(self) -> None:
         item = {"inputs": PICTURES[0], "labels": 1}

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFilter
 
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.zoo.dataset_task import CORRUPTIONS, Corruptions
 
 PICTURES = np.random.RandomState(1).randint(0, 256, (20, 3, 32, 32)).astype(np.uint8)
@@ -68,3 +69,16 @@ def test_each_picture_has_the_corruption_of_its_turn_alone_and_always_the_same()
     assert all((ours[place] != PICTURES[place]).any() for place in range(len(PICTURES)))
     assert np.array_equal(ours, Corruptions().apply(PICTURES))
     assert np.array_equal(ours[:5], Corruptions().apply(PICTURES[:5]))
+
+
+def test_grey_pictures_and_no_pictures() -> None:
+    grey = PICTURES[:, :1]
+    assert Corruptions().apply(grey).shape == grey.shape
+    assert Corruptions().apply(grey[:2]).shape == (2, 1, 32, 32)
+    assert len(Corruptions().apply(grey[:0])) == 0
+
+
+@pytest.mark.parametrize("severity", [0, 6])
+def test_a_severity_that_is_none(severity: int) -> None:
+    with pytest.raises(InvalidValueError, match="Expected a severity from 1 to 5"):
+        Corruptions(severity)

@@ -12,7 +12,7 @@ from torch import nn
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.contract.task import Kind
-from dphpo_bench.metrics import ACCURACY, BALANCED_ACCURACY, ROC_AUC
+from dphpo_bench.metrics import ACCURACY, BALANCED_ACCURACY, F1, ROC_AUC
 from dphpo_bench.recipes.array_task import ArrayTask
 from dphpo_bench.training.losses import READY, cross_entropy, one_minus_error, squared_error
 from dphpo_bench.training.rare_classes import ClassWeighted, balanced_probability, balanced_right
@@ -39,6 +39,7 @@ def make(**changes: Any) -> ArrayTask:
         ({"class_shares": SHARES, "metrics": [ACCURACY, ROC_AUC]}, READY["classification"].scores),
         ({"class_shares": SHARES, "scores": "balanced"}, balanced_right(SHARES)),
         ({"class_shares": SHARES, "metrics": [BALANCED_ACCURACY]}, balanced_right(SHARES)),
+        ({"class_shares": SHARES, "metrics": [F1]}, balanced_right(SHARES)),
         ({"class_shares": SHARES, "metrics": [ROC_AUC]}, balanced_probability(SHARES)),
         (
             {"class_shares": SHARES, "metrics": [ROC_AUC], "class_weights": "balanced"},
@@ -51,6 +52,12 @@ def test_scores_follow_the_first_metric_where_shares_are_declared(changes: dict[
     task = pickle.loads(pickle.dumps(make(**changes)))  # as for the processes of a sweep
     torch.testing.assert_close(task.scores(OUTPUTS, LABELS), expected(OUTPUTS, LABELS))
     torch.testing.assert_close(task.objective().scores(OUTPUTS, LABELS), expected(OUTPUTS, LABELS))
+
+
+def test_scores_of_one_output_follow_the_metric() -> None:
+    task = make(kind="binary", model=nn.Linear(5, 1), class_shares=SHARES, metrics=[BALANCED_ACCURACY])
+    margins, labels = OUTPUTS[:, :1], LABELS.float()
+    torch.testing.assert_close(task.scores(margins, labels), balanced_right(SHARES)(margins, labels))
 
 
 def test_losses_have_class_weights_on_request_only() -> None:
@@ -72,10 +79,13 @@ def test_what_is_declared_is_part_of_the_identity_and_nothing_else_is() -> None:
     ("changes", "message"),
     [
         ({"class_shares": (0.5, 0.3, 0.2)}, "a share between 0 and 1 for each of 2 classes"),
+        ({"class_shares": (1.0, 0.0)}, "a share between 0 and 1"),
+        ({"class_shares": 0.07}, "a share between 0 and 1"),
         ({"class_shares": (0.9, 0.2)}, r"add up to 1, got 1\.1"),
         ({"class_weights": "balanced"}, "Expected class_shares with class_weights='balanced'"),
         ({"class_shares": SHARES, "class_weights": (1, 2)}, "Expected class_weights to be 'balanced' or None"),
         ({"scores": "balanced"}, "Expected class_shares with scores='balanced'"),
+        ({"scores": "f1", "class_shares": SHARES}, "Expected scores to be a function"),
         ({"target_scale": (1, 2)}, "Expected target_scale of a regression, got kind='classification'"),
         (
             {"kind": "regression", "model": nn.Linear(5, 1), "class_shares": SHARES},
@@ -107,6 +117,29 @@ def test_a_search_advises_to_declare_shares_and_a_run_without_scores_does_not() 
         bench.plan("grid_composed", make(metrics=[ROC_AUC], scores=balanced_right(SHARES)), budget)
 
 
+def test_a_search_prefers_what_finds_the_rare_class() -> None:
+    """Right answers prefer the smaller rate, which answers no, always; balanced answers prefer the larger one."""
+    rng = np.random.default_rng(1)
+    labels = (rng.random(4000) < 0.1).astype(int)
+    inputs = rng.normal(size=(4000, 2)) + 1.5 * labels[:, None]
+    from optuna.distributions import CategoricalDistribution
+
+    space = {"learning_rate": CategoricalDistribution((1e-6, 0.3))}
+    rates = []
+    for declared in ({}, {"class_shares": (0.9, 0.1), "class_weights": "balanced"}):
+        task = array_task(
+            *("rare", (inputs, labels), nn.Linear(2, 2), (inputs, labels)),
+            **{"metrics": [BALANCED_ACCURACY], "search_space": space, "public": True, "batch_size": 1000, **declared},
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            result = bench.run("grid_oracle", task, bench.PrivacyBudget(8, 1e-4), seed=0, progress=bench.NullProgress())
+        rates.append((result.record.released["learning_rate"], result.record.metrics["balanced_accuracy"]))
+    assert rates[1][0] == 0.3
+    assert rates[1][1] > 0.75
+    assert rates[1][1] >= rates[0][1]
+
+
 @pytest.mark.parametrize("columns", [1, 2])
 def test_a_regression_learns_scaled_targets_and_speaks_in_the_callers_units(columns: int) -> None:
     kind: Kind = "regression"
@@ -128,3 +161,25 @@ def test_a_regression_learns_scaled_targets_and_speaks_in_the_callers_units(colu
     torch.testing.assert_close(predictions, 3e5 + 1e5 * outputs)
     torch.testing.assert_close(task.scores(outputs, true), one_minus_error(2e5)(predictions, true))
     assert make().target_scale is None
+
+
+def test_constants_may_be_numbers_of_numpy() -> None:
+    shares = array_task("t", (np.zeros((20, 3)), np.arange(20) % 2), nn.Linear(3, 2), class_shares=np.array([0.9, 0.1]))
+    assert shares.facts.class_shares == (0.9, 0.1)
+    for scale in ((np.float32(3), np.int64(2)), np.array([3.0, 2.0])):
+        task = array_task(
+            "t", (np.zeros((20, 3)), np.arange(20.0)), nn.Linear(3, 1), kind="regression", target_scale=scale
+        )
+        assert task.target_scale is not None
+        assert (task.target_scale.typical, task.target_scale.spread) == ((3.0,), (2.0,))
+
+
+def test_a_scale_that_float32_cannot_hold_is_refused_without_talk_of_logarithms() -> None:
+    with pytest.raises(InvalidValueError, match="that float32 holds once scaled, got others"):
+        array_task(
+            "t",
+            (np.zeros((20, 3)), np.arange(20.0)),
+            nn.Linear(3, 1),
+            kind="regression",
+            target_scale=(1e300, 1e300),
+        )

@@ -77,6 +77,15 @@ class Stream(IterableDataset[Any]):
         return iter(PAIRS)
 
 
+class LossOfLabels(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        return functional.cross_entropy(self.layer(x), labels)
+
+
 class Arc(nn.Module):
     """A loss with weights to train."""
 
@@ -110,8 +119,11 @@ WEIGHTS = 'class_weights="balanced" with class_shares='
 REFUSED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     # Records
     "loader": (lambda: {"train": DataLoader(PAIRS, 8)}, "train to be .*, got a DataLoader.*loader.dataset"),
+    "loader in a pair": (lambda: {"train": (DataLoader(PAIRS, 8), Y)}, "got a DataLoader"),
     "stream": (lambda: {"train": Stream()}, "a Dataset with a length .*got a Stream"),
     "list of pairs": (lambda: {"train": list(PAIRS)}, r"tuple\(zip\(\*records\)\)"),
+    "dataset in a pair": (lambda: {"train": (TensorDataset(X), Y)}, "got a Dataset, which comes alone"),
+    "three parts": (lambda: {"train": TensorDataset(X, X, Y)}, "with one shape for all records"),
     "swapped": (lambda: {"train": NETWORK, "model": (X, Y)}, "got a tuple. The data come before it"),
     # Networks
     "LightningModule": (
@@ -119,19 +131,35 @@ REFUSED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         r"training_step .*ignored. Pass the torch\.nn\.Module in it, or say its loss .*losses=",
     ),
     "GradSampleModule": (lambda: {"model": GradSampleModule(nn.Linear(4, 2))}, r"model\.to_standard_module\(\)"),
+    "GradSampleModule, made": (lambda: {"model": lambda: GradSampleModule(nn.Linear(4, 2))}, r"to_standard_module\(\)"),
     "module with hooks of Opacus": (lambda: {"model": hooked()}, r"to_standard_module\(\), or hooks\.cleanup\(\)"),
+    "half precision": (lambda: {"model": nn.Linear(4, 2).half()}, r"model\.float\(\)"),
     "all frozen": (lambda: {"model": frozen(), "pretrained": True}, r"got all frozen.*requires_grad_\(True\)"),
+    "BatchNorm": (
+        lambda: {"model": nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))},
+        r"'1' \(BatchNorm1d\).*nn\.GroupNorm\(1, 8\) instead, or freeze",
+    ),
     "BatchNorm of pictures": (
         lambda: {"train": (PICTURES, Y), "model": pictures(nn.BatchNorm2d(4))},
         r"'1' \(BatchNorm2d\).*GroupNorm, as ModuleValidator\.fix\(model\) of Opacus",
     ),
+    "loss of labels": (lambda: {"model": LossOfLabels()}, "TypeError: .*'labels'"),
     # What trains or fits
     "Pipeline": (lambda: {"model": make_pipeline(StandardScaler(), LogisticRegression())}, "got a Pipeline"),
+    "estimator's class": (lambda: {"model": LogisticRegression}, "got a LogisticRegression"),
     "optimizer": (lambda: {"optimizer": sgd()}, "Expected optimizer to be a text, got SGD"),
+    "schedule as rate": (lambda: {"learning_rate": torch.optim.lr_scheduler.StepLR(sgd(), 3)}, "got .*StepLR"),
     # Measures
     "mean loss": (lambda: {"losses": nn.CrossEntropyLoss()}, r'got \(\)\. .*reduction="none"'),
+    "class of losses": (lambda: {"losses": nn.CrossEntropyLoss}, "loss"),
+    "function of a mean": (lambda: {"losses": functional.cross_entropy}, r'got \(\)\. .*reduction="none"'),
+    "lambda of a mean": (lambda: {"losses": lambda o, t: PER_RECORD(o, t).mean()}, r'got \(\)\. .*reduction="none"'),
     "weights": (
         lambda: {"losses": nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9.0]), reduction="none")},
+        f"without weight=.*{WEIGHTS}",
+    ),
+    "weights of a function": (
+        lambda: {"losses": functools.partial(functional.cross_entropy, weight=torch.ones(2), reduction="none")},
         f"without weight=.*{WEIGHTS}",
     ),
     "weights of the positive": (
@@ -148,6 +176,10 @@ REFUSED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         r"It gets outputs float32 \(n, 1\) and targets float32 \(n,\)",
     ),
     "mean score": (lambda: {"scores": lambda o, t: (o.argmax(1) == t).float().mean()}, r"one score .*got \(\)\."),
+    "function as metric": (
+        lambda: {"metrics": [len]},
+        r"got a builtin_function.*Metric\(\"name\", True, f",
+    ),
 }
 
 
@@ -204,6 +236,16 @@ def test_forward_of_a_lightning_module_is_the_network_where_its_loss_is_declared
 def test_losses_of_single_records_are_used_as_they_are(losses: Any) -> None:
     outputs = torch.randn(60, 2, generator=torch.Generator().manual_seed(1))
     assert torch.equal(task(losses=losses).losses(outputs, Y), losses(outputs, Y))
+
+
+def test_compiled_modules_and_autocast_are_used() -> None:
+    class Cast(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return super().forward(x)
+
+    task(model=torch.compile(nn.Linear(4, 2), backend="eager"))
+    task(model=Cast(4, 2))
 
 
 class Columns:

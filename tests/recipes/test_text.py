@@ -12,9 +12,8 @@ import torch
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import DataError, InvalidValueError
-from dphpo_bench.data.datasets import Split, Table, download_command
 from dphpo_bench.data.rows import Row, content_hash, row_digest
-from dphpo_bench.data.source import Weights
+from dphpo_bench.data.source import Split, Table, Weights, download_command
 from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.layerwise import LayerwiseEngine

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import save_file
 
 import dphpo_bench as bench
-from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.data.images import content_hash, record_type
+from dphpo_bench.data.source import Images, Split
 from dphpo_bench.testing import TaskContract
 from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.structure import structure_hash

@@ -11,7 +11,6 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from dp_accounting import dp_event
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, OverBudgetError, UnsupportedEventError
@@ -140,19 +139,6 @@ def test_a_holdout_of_a_holdout_divides_again_and_is_charged(open_session) -> No
     bench.recipes.mean_score(judged, session.build_model(), 2.0)
     report = bench.events.epsilon(session._access.ledger.event, 1e-5)
     assert report.epsilon == pytest.approx(bench.events.epsilon(gaussian(2.0), 1e-5).epsilon)
-
-
-def test_a_scope_in_two_parts_of_one_partition_is_refused() -> None:
-    with pytest.raises(InvalidValueError, match="each partition once"):
-        Ledger().charge(gaussian(1.0), (("halves", "left"), ("halves", "right")))
-
-
-@pytest.mark.parametrize("fraction", [0.0, 1.0, float("nan")])
-def test_fractions_out_of_range(open_session, fraction: float) -> None:
-    with pytest.raises(InvalidValueError, match="0 < fraction < 1"):
-        open_session().holdout(fraction)
-    with pytest.raises(InvalidValueError, match=r"0 <=? (sample_)?rate"):
-        open_session().subsample(dp_event.PoissonSampledDpEvent(fraction, gaussian(1.0)))
 
 
 def test_a_subsample_is_composed_first_and_sampled_once(open_session) -> None:

@@ -1,6 +1,8 @@
 """Built-in tasks: what they declare without data, and what the real files hold (marked real_data)."""
 
+import hashlib
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +15,10 @@ from sklearn.datasets import load_diabetes
 
 from dphpo_bench.base.errors import DataError
 from dphpo_bench.contract.task import Task
-from dphpo_bench.data.datasets import download_command
-from dphpo_bench.data.images import content_hash, load_records
+from dphpo_bench.data.images import canonical_order, content_hash, decode, load_records
 from dphpo_bench.data.rows import load_rows
-from dphpo_bench.data.source import DataSource, weights_folder
-from dphpo_bench.tasks.adult import Adult, AdultFew
+from dphpo_bench.data.source import DataSource, download_command, weights_folder
+from dphpo_bench.tasks.adult import ENCODING, Adult, AdultFew
 from dphpo_bench.tasks.cifar10 import Cifar10
 from dphpo_bench.tasks.cifar100 import Cifar100
 from dphpo_bench.tasks.diabetes import Diabetes
@@ -220,6 +221,45 @@ def test_real_sst2_holds_the_pinned_records(real_source: DataSource) -> None:
         assert sum(int(row[-1]) for row in rows) == positive
 
 
+@pytest.mark.slow
+@pytest.mark.real_data
+def test_real_cifar10_has_the_published_moments(real_source: DataSource) -> None:
+    """Channel means and deviations of the training set, as widely published to four digits."""
+    dataset = Cifar10.datasets[0]
+    pixels = load_records(real_source, dataset, dataset.train)["pixels"]
+    share = np.stack([np.bincount(pixels[:, c].ravel(), minlength=256) for c in range(3)]) / pixels[:, 0].size
+    levels = np.arange(256) / 255
+    mean = share @ levels
+    np.testing.assert_allclose(mean, [0.4914, 0.4822, 0.4465], atol=5e-5)
+    np.testing.assert_allclose(np.sqrt(share @ levels**2 - mean**2), [0.2470, 0.2435, 0.2616], atol=5e-5)
+
+
+CANONICAL_MNIST = {
+    "train": (
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    ),
+    "test": (
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    ),
+}
+
+
+@pytest.mark.real_data
+@pytest.mark.slow
+def test_real_mnist_is_the_original_byte_for_byte(real_source: DataSource) -> None:
+    """SHA-256 of the four original IDX files, rebuilt; the mirror keeps the original order."""
+    dataset = Mnist.datasets[0]
+    for split in dataset.splits:
+        records = np.concatenate(list(decode(real_source.files(dataset, split), dataset, split, real_source)))
+        images = struct.pack(">4i", 0x803, split.rows, 28, 28) + records["pixels"].tobytes()
+        labels = struct.pack(">2i", 0x801, split.rows) + records["label"].tobytes()
+        found = tuple(hashlib.sha256(content).hexdigest() for content in (images, labels))
+        assert found == CANONICAL_MNIST[split.name]
+        assert content_hash(canonical_order(records)) == split.content_hash
+
+
 class TestGlue:
     @pytest.mark.parametrize("task_class", GLUE)
     def test_the_default_model_has_seen_the_records_and_says_so(self, task_class: type[TextTask]) -> None:
@@ -299,3 +339,7 @@ class TestAdult:
         assert (train.targets.sum(), test.targets.sum()) == (7841, 3846)
         assert train.inputs.shape == (32_561, *task.facts.inputs.shape)
         assert test.inputs.abs().max() <= 5
+
+    def test_the_number_of_an_education_says_no_more_than_its_name(self) -> None:
+        assert ENCODING["education-num"] is None
+        assert ENCODING["education"].size == 16

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import dphpo_bench as bench
-from dphpo_bench.data.datasets import Split, Table, download_command
 from dphpo_bench.data.rows import content_hash, load_rows
+from dphpo_bench.data.source import Split, Table, download_command
 from dphpo_bench.tasks import e2e
 from dphpo_bench.tasks.e2e import DATASET, PROMPT, SENTENCE, VOCABULARY, E2e
 from dphpo_bench.testing import TaskContract
@@ -165,6 +165,19 @@ def test_a_model_that_knows_the_sentence_has_bleu_100(source: bench.DataSource) 
         bench.errors.InvalidValueError, match="metric bleu cannot be computed: the test records came without"
     ):
         bleu.of(model, bench.Records(one.inputs, one.targets))
+
+
+def test_a_model_that_knows_the_sentence_has_the_best_rouge(source: bench.DataSource) -> None:
+    pytest.importorskip("pycocoevalcap")
+    (further,) = Small().further_tests
+    assert further.metrics is not None
+    test = further.records("e2e", source)
+    row = [reference.endswith("kids.") for reference in test.references].index(True)
+    one = test.rows(torch.tensor([row]))
+    model = that_knows(one, Small())
+    (metrics,) = further.metrics
+    assert metrics.of(model, one)["rouge_l"] == pytest.approx(1)
+    assert metrics.of(model, test.rows(slice(None)))["rouge_l"] < 1
 
 
 def test_without_their_packages_there_are_no_further_metrics(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,20 +164,6 @@ class TestCheck:
         assert "  ✗ A seed repeats a run exactly.\n    test_seed_repeats_a_run: load_train of task" in out
         assert re.search(r"^\d+ of 23 tests fail \(1 plug-in", out.splitlines()[-1])
 
-    @pytest.mark.parametrize(
-        ("plug_in", "message"),
-        [
-            ("hyfreedb", "Unknown plug-in 'hyfreedb'. Did you mean 'hyfreedp'?"),
-            ("tests.security.wrong.methods:Sund", "has no attribute 'Sund'"),
-            ("dphpo_bench:Method", "lacks plan, run"),
-            ("tests:", "Expected module:Class"),
-        ],
-    )
-    def test_mistakes_in_the_call(self, main: Any, plug_in: str, message: str) -> None:
-        code, out, err = main("check", plug_in)
-        assert (code, out, err.count("\n")) == (2, "", 1)
-        assert message in err
-
     def test_a_distribution_stands_for_all_of_its_plug_ins(self) -> None:
         found = check.subjects("dphpo_bench")
         assert {subject.cls.name for subject in found if subject.kind == "method"} == set(registry.methods())

@@ -1,9 +1,7 @@
 """What `dphpo-bench new` writes: packages that are complete, keep their contracts, and overwrite nothing."""
 
 import re
-import subprocess
 import sys
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,22 +72,6 @@ def test_a_written_task_keeps_its_contract(installed: Any) -> None:
     for test in [name for name in vars(TaskContract) if name.startswith("test_")]:
         getattr(contract, test)(task)
     assert bench.run("dp_sgd", task, bench.PrivacyBudget(3, 1e-3), seed=0).record.metrics["accuracy"] > 0.8
-
-
-@pytest.mark.parametrize("kind", ["method", "task"])
-def test_python_finds_an_editable_package_beside_its_folder(kind: scaffold.Kind, tmp_path: Path) -> None:
-    """Where the command was run lies a folder of the module's name, which Python must not take for the module."""
-    pytest.importorskip("setuptools", minversion="77")
-    folder = scaffold.write_package(kind, "fresh_one", tmp_path)
-    build = "import sys, setuptools.build_meta; print(setuptools.build_meta.build_editable(sys.argv[1]))"
-    done = subprocess.run(
-        [sys.executable, "-c", build, tmp_path], cwd=folder, capture_output=True, text=True, check=True
-    )
-    site = tmp_path / "site"
-    zipfile.ZipFile(tmp_path / done.stdout.splitlines()[-1]).extractall(site)
-    found = "import site, sys; site.addsitedir(sys.argv[1]); import fresh_one; print(fresh_one.__file__)"
-    done = subprocess.run([sys.executable, "-c", found, site], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str(folder / "src" / "fresh_one.py")
 
 
 @pytest.mark.parametrize(

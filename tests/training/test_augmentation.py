@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.recipes import RandomFlip, RandomShift
-from dphpo_bench.training import augmentation
 from dphpo_bench.training.augmentation import Augmentation, augmented_sum
 from dphpo_bench.training.clipping import Abadi, AutoV, Clipping
 from dphpo_bench.training.gradients import VmapEngine
@@ -65,19 +64,6 @@ def test_sum_is_that_of_one_backward_pass_for_each_variant(build, kind, clipping
     expected = by_units(build().double(), cross_entropy, variants.double(), targets, whose, clipping)
     assert relative_error(actual, expected) < 1e-5
     assert all(part.dtype == torch.float64 for part in actual)
-
-
-@pytest.mark.parametrize("numbers", [1, 300, 500])
-def test_pieces_bound_the_memory_and_lose_no_unit(numbers, monkeypatch) -> None:
-    monkeypatch.setattr(augmentation, "_PIECE_NUMBERS", numbers)
-    units, scaled = Units.of(IDS), Scaled()
-    actual = sum_of(VmapEngine(linear(), cross_entropy), scaled, 2, Abadi(0.1), units)
-    assert len(scaled.variants) > 1
-    assert max(map(len, scaled.variants)) <= numbers // 20 + 2 * 8  # of twenty numbers; and the largest unit
-    rows, whose = (part.repeat_interleave(2) for part in (units.rows, IDS.sort(stable=True).values))
-    variants, targets = torch.cat(scaled.variants), vectors(len(IDS))[1][rows]
-    expected = by_units(linear().double(), cross_entropy, variants.double(), targets, whose, Abadi(0.1))
-    assert relative_error(actual, expected) < 1e-5
 
 
 @pytest.mark.parametrize(("build", "kind"), ENGINES)

@@ -136,13 +136,6 @@ def test_hooks_are_refused(register: Any) -> None:
         refuse_watchers(model)
 
 
-def test_torchs_own_hooks_are_left_alone() -> None:
-    with pytest.warns(FutureWarning):
-        refuse_watchers(nn.utils.weight_norm(nn.Linear(6, 3)))
-    refuse_watchers(nn.utils.parametrizations.weight_norm(nn.Linear(6, 3)))
-    refuse_watchers(nn.utils.spectral_norm(nn.Linear(6, 3)))
-
-
 class NoisyByNumpy(nn.Linear):
     def forward(self, inputs: Tensor) -> Tensor:
         return super().forward(inputs + torch.as_tensor(np.random.standard_normal(inputs.shape), dtype=inputs.dtype))

@@ -160,27 +160,6 @@ def test_models_of_recurrent_layers(name: str) -> None:
     assert_right(model, inputs, targets)
 
 
-@pytest.mark.parametrize(
-    "trained", [("head",), ("rnn.bias",), ("rnn.weight_hh", "table"), ("rnn.weight_ih", "rnn.bias_hh")]
-)
-def test_some_parameters_are_frozen(trained: tuple[str, ...]) -> None:
-    model, inputs, targets = built("attention")
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name.startswith(trained))
-    assert_right(model, inputs, targets)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_part_that_is_differentiated_as_a_whole_may_have_recurrent_layers(kind: str) -> None:
-    torch.manual_seed(0)
-    inner = Calls(
-        lambda m, x: m.rnn(x + m.shift)[0].mean(1),
-        shift=nn.Parameter(torch.ones(LENGTH, WIDTH)), rnn=KINDS[kind](WIDTH, SIZE, batch_first=True),
-    )  # fmt: skip
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), inner, nn.Linear(2 if "proj" in kind else SIZE, 5))
-    assert_right(model, *sequences())
-
-
 def test_a_layer_whose_inputs_change_in_place_is_not_taken_layer_by_layer() -> None:
     torch.manual_seed(0)
 

@@ -1,7 +1,6 @@
 """Exact noise on a grid. What OpenDP draws cannot be seeded: each statistical test states its false-alarm rate."""
 
 import math
-import sys
 from fractions import Fraction
 from importlib import metadata
 
@@ -148,14 +147,6 @@ class TestAboveThreshold:
         for (_, scale), factor in zip(scales, (2, 4, 4), strict=True):
             assert factor * (0.1 + step) / 0.25 <= scale * step <= factor * 0.1 / 0.25 * (1 + 1e-8)
 
-    def test_values_out_of_range_are_refused(self):
-        with pytest.raises(InvalidValueError, match="epsilon >= 1e-06"):
-            AboveThreshold(0.1, 1e-9, generator())
-        with pytest.raises(InvalidValueError, match="sensitivity"):
-            AboveThreshold(0.0, 1.0, generator())
-        with pytest.raises(InvalidValueError, match="finite threshold"):
-            AboveThreshold(0.1, 1.0, generator()).first([0.4], math.nan)
-
 
 class TestSecureGenerator:
     def test_streams_repeat_and_differ_by_name_and_call(self):
@@ -185,11 +176,6 @@ class TestSecureGenerator:
 
 
 class TestOpendp:
-    def test_missing(self, monkeypatch):
-        monkeypatch.setitem(sys.modules, "opendp.measurements", None)
-        with pytest.raises(InvalidValueError, match=r"pip install 'dphpo-bench\[secure\]'"):
-            mechanisms.require_opendp()
-
     def test_version_whose_noise_is_biased(self, monkeypatch):
         monkeypatch.setattr(metadata, "version", lambda _: "0.14.1")
         with pytest.raises(InvalidValueError, match=r"0\.14\.1, whose noise is biased"):

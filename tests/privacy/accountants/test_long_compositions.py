@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 from dp_accounting.dp_event import DpEvent
-from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from dphpo_bench.privacy.accountants import rdp as renyi
 from dphpo_bench.privacy.accountants.long_compositions import (
     composed_often,
-    epsilon_for_delta,
     sampled_gaussian,
     self_composed,
 )
@@ -75,26 +74,6 @@ def test_renyi_orders_that_are_left_out_would_not_have_given_the_least(
     with renyi._quiet_absl():
         at = np.array(orders, dtype=float)
         assert renyi.epsilon(event, delta, orders) == renyi._least_epsilon(at, renyi._curve(event, at), delta)
-
-
-def pmf(low: int, masses: list[float], infinite: float = 0.0, interval: float = 0.1) -> Any:
-    return PrivacyLossDistribution(pld_pmf.DensePLDPmf(interval, low, np.array(masses), infinite, True))
-
-
-@pytest.mark.parametrize(
-    "odd",
-    [
-        pmf(3, [1.0]),
-        pmf(-3, [1.0]),
-        pmf(-2, [0.4, 0.0, 0.0, 0.0, 0.6]),
-        pmf(-2, [0.4, 0.1, 0.1, 0.2, 0.1], infinite=0.1),
-        pmf(-1, [0.5, 0.2, 0.2, -1e-17, 0.1, 0.0, 1e-18]),
-        pmf(5000, [0.9, 0.1], interval=1.0),
-    ],
-)
-@pytest.mark.parametrize("delta", [1e-12, 0.1, 0.25, 0.6, 0.99])
-def test_odd_distributions_have_the_librarys_epsilon(odd: PrivacyLossDistribution, delta: float) -> None:
-    assert epsilon_for_delta(odd, delta) == odd.get_epsilon_for_delta(delta)
 
 
 @pytest.mark.parametrize(("noise", "rate", "count"), [(8.0, 0.1, 300), (2.0, 0.01, 1000), (120.0, 0.35, 100_000)])
