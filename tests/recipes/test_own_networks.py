@@ -135,26 +135,6 @@ def counts(m: Any, x: Tensor) -> Tensor:
 
 
 RIGHT: dict[str, tuple[str, Callable[[], nn.Module]]] = {
-    "weight_norm of a linear classifier": ("numbers", lambda: nn.utils.weight_norm(nn.Linear(12, CLASSES))),
-    "a scalar weight, item()": (
-        "numbers",
-        lambda: Calls(
-            lambda m, x: m.last(x) * (m.scale if x[0, 0].item() > -999 else 1),
-            last=nn.Linear(12, CLASSES),
-            scale=nn.Parameter(torch.tensor(1.5)),
-        ),
-    ),
-    "weight_norm of a convolution": (
-        "pictures",
-        lambda: pooled(nn.utils.weight_norm(nn.Conv2d(3, 4, 3)), nn.Tanh(), width=4),
-    ),
-    "a layer three times": ("numbers", lambda: twice(3)),
-    "EmbeddingBag, max": ("words", lambda: texts(nn.EmbeddingBag(20, 8, mode="max"))),
-    "PixelShuffle, Upsample": (
-        "pictures",
-        lambda: pooled(nn.Conv2d(3, 4, 3), nn.PixelShuffle(2), nn.Upsample(scale_factor=2), nn.Tanh(), width=1),
-    ),
-    "Bilinear": ("numbers", lambda: Calls(lambda m, x: m.layer(x, x), layer=nn.Bilinear(12, 12, CLASSES))),
     "weight_norm, old": ("numbers", lambda: net(nn.utils.weight_norm(nn.Linear(12, 10)))),
     "weight_norm, new": ("numbers", lambda: net(parametrizations.weight_norm(nn.Linear(12, 10)))),
     "weight_norm of a linear classifier": ("numbers", lambda: nn.utils.weight_norm(nn.Linear(12, CLASSES))),
@@ -241,7 +221,6 @@ RIGHT: dict[str, tuple[str, Callable[[], nn.Module]]] = {
 }
 
 REFUSED: dict[str, tuple[str, Callable[[], Any], str]] = {
-    "lazy": ("numbers", lambda: net(nn.LazyLinear(10)), "know their shapes"),
     "spectral_norm, old": (
         "numbers",
         lambda: net(nn.utils.spectral_norm(nn.Linear(12, 10))),
