@@ -120,18 +120,14 @@ def refuse_watchers(model: nn.Module | None = None) -> None:
         for hook in (getattr(parameter, kind, None) or {}).values()
     ]
     for name, hook in hooks:
-        if (getattr(getattr(hook, "func", hook), "__module__", None) or "").partition(".")[0] != "torch":
+        package = (getattr(getattr(hook, "func", hook), "__module__", None) or "").partition(".")[0]
+        if package != "torch":
+            way = "Remove it."
+            if package == "opacus":
+                way = "Remove those of Opacus: model.to_standard_module(), or hooks.cleanup() after wrap_model=False."
             raise InvalidValueError(
-                f"Expected a model without hooks, which would see the records; {name} has one. "
-                f"{_without_hook(getattr(hook, 'func', hook))}"
+                f"Expected a model without hooks, which would see the records; {name} has one. {way}"
             )
-
-
-def _without_hook(hook: object) -> str:
-    """Return how to remove a hook."""
-    if (getattr(hook, "__module__", None) or "").startswith("opacus."):
-        return "Remove those of Opacus: model.to_standard_module(), or hooks.cleanup() after wrap_model=False."
-    return "Remove it."
 
 
 def made_up(model: nn.Module, like: Records, example: Tensors | None = None) -> Records:

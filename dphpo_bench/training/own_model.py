@@ -184,19 +184,17 @@ class OwnModel:
 
     @contextmanager
     def _tried(self) -> Iterator[None]:
-        """Run code of the task on made-up records, at its initial weights; raise what it raises in one line."""
-        with tried(self._records.inputs, asks_for_example=self._example is None), self._initial_weights():
-            yield
+        """Run code of the task on made-up records, at its initial weights; raise what it raises in one line.
 
-    @contextmanager
-    def _initial_weights(self) -> Iterator[None]:
-        """Use the weights that the task gave: at a method's weights, such as NaN or zeros, a check may see nothing."""
+        At a method's weights, such as NaN or zeros, a check may see nothing.
+        """
         parameters: list[Tensor] = [*self.model.parameters()]
         theirs = [parameter.detach().clone() for parameter in parameters]
         try:
             with torch.no_grad():
                 torch._foreach_copy_(parameters, self._initial)
-            yield
+            with tried(self._records.inputs, asks_for_example=self._example is None):
+                yield
         finally:
             with torch.no_grad():
                 torch._foreach_copy_(parameters, theirs)
