@@ -38,7 +38,7 @@ from .estimators.private import PrivateRegressor as PrivateRegressor
 from .external.declared import declared as declared
 from .external.declared import steps_within as steps_within
 from .external.price import price as price
-from .external.select import select as select
+from .external.study import select as select
 from .harness.account_report import AccountReport as AccountReport
 from .harness.account_report import account as account
 from .harness.plan import plan as plan

@@ -1,1 +1,1 @@
-from .external.optuna_study import PrivateStudy as PrivateStudy
+from .external.study import PrivateStudy as PrivateStudy

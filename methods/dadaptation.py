@@ -29,6 +29,7 @@ class DAdaptation(bench.recipes.OptimizerRun):
     """
 
     name = "dadaptation"
+    package = "dadaptation"
     summary = "D-Adaptation's Adam on private gradients: estimates its step size from them."
     reference = "Defazio and Mishchenko 2023, Learning-Rate-Free Learning by D-Adaptation; package dadaptation"
     tuning = ("learning rate", "clipping threshold")

@@ -30,6 +30,7 @@ class DoG(bench.recipes.OptimizerRun):
     """
 
     name = "dog"
+    package = "dog"
     summary = "DoG on private gradients: SGD with steps of distance moved over gradients seen."
     reference = "Ivgi, Hinder and Carmon 2023, DoG is SGD's Best Friend; package dog-optimizer"
     tuning = ("learning rate", "clipping threshold")

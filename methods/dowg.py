@@ -28,6 +28,7 @@ class DoWG(bench.recipes.OptimizerRun):
     """
 
     name = "dowg"
+    package = "dowg"
     summary = "DoWG on private gradients: DoG with gradients weighted by distance."
     reference = "Khaled, Mishchenko and Jin 2023, DoWG Unleashed, Algorithm 1; package dowgopt"
     tuning = ("learning rate", "clipping threshold")

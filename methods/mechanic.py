@@ -28,6 +28,7 @@ class Mechanic(bench.recipes.OptimizerRun):
     """
 
     name = "mechanic"
+    package = "mechanic_pytorch"
     summary = "Mechanic on private gradients: finds the scale of AdamW's updates while it trains."
     reference = (
         "Cutkosky, Defazio and Mehta 2023, Mechanic: A Learning Rate Tuner, Algorithm 1; package mechanic-pytorch"

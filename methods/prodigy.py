@@ -19,6 +19,7 @@ class Prodigy(DAdaptation):
     """
 
     name = "prodigy"
+    package = "prodigyopt"
     summary = "Prodigy on private gradients: D-Adaptation whose estimate grows faster."
     reference = "Mishchenko and Defazio 2024, Prodigy: An Expeditiously Adaptive Parameter-Free Learner"
 

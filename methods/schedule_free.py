@@ -26,6 +26,7 @@ class ScheduleFree(bench.recipes.OptimizerRun):
     """
 
     name = "schedule_free"
+    package = "schedulefree"
     summary = "Schedule-Free AdamW on private gradients, at its package's learning rate of 0.0025."
     reference = "Defazio et al. 2024, The Road Less Scheduled, Algorithm 1; package schedulefree"
     tuning = ("learning rate schedule", "clipping threshold")

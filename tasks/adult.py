@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import dphpo_bench as bench
 from dphpo_bench.data.columns import Category, Number
-from dphpo_bench.data.datasets import Split, Table
+from dphpo_bench.data.source import Split, Table
 from dphpo_bench.zoo.dataset_task import DatasetTask, Schedule, Setup
 
 from .synthetic import Synthetic
@@ -23,7 +23,7 @@ def _categories(names: str) -> Category:
 
 # The columns of the files and how they are encoded: categories as they are documented, and typical values of working
 # adults. "?" is a missing answer. The number of an education says the same as its name and is left out. The sampling
-# weight says little about income, but tells apart people whose other answers are the same.
+# weight says little about income, but separates people whose other answers are the same.
 ENCODING: dict[str, Number | Category | None] = {
     "age": Number(typical=40, spread=15),
     "workclass": _categories(

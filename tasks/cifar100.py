@@ -1,7 +1,7 @@
 """CIFAR-100: 32x32 colour pictures of a hundred kinds of things."""
 
 import dphpo_bench as bench
-from dphpo_bench.data.datasets import Images, Split
+from dphpo_bench.data.source import Images, Split
 from dphpo_bench.zoo.dataset_task import VITS, ImageTask, Schedule
 from dphpo_bench.zoo.scattering import ScatteringFeatures
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 import dphpo_bench as bench
-from dphpo_bench.data.datasets import Split, Table
+from dphpo_bench.data.source import Split, Table
 from dphpo_bench.data.words import Vocabulary, plain
 from dphpo_bench.zoo.dataset_task import DatasetTask, Schedule, Setup
 from dphpo_bench.zoo.published import Gpt2
@@ -148,7 +148,7 @@ class E2e(DatasetTask):
         return (self.gpt2.weights,) if self._tuning else ()
 
     def prepare(self, source: bench.DataSource) -> None:
-        """Get the files of both splits, and the weights, which from then on are looked for in this source."""
+        """Get the files of both splits, and the weights, which from then on are taken from this source."""
         from dphpo_bench.data.source import weights_folder
 
         super().prepare(source)

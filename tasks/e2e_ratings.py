@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import dphpo_bench as bench
-from dphpo_bench.data.datasets import Split
 from dphpo_bench.data.rows import load_rows
+from dphpo_bench.data.source import Split
 from dphpo_bench.zoo.dataset_task import FINE_TUNED, TextTask
 from dphpo_bench.zoo.published import Roberta
 

@@ -1,6 +1,6 @@
 """Food-101: photographs of a hundred and one dishes."""
 
-from dphpo_bench.data.datasets import Images, Split
+from dphpo_bench.data.source import Images, Split
 from dphpo_bench.zoo.dataset_task import VITS, ImageTask
 from dphpo_bench.zoo.vision import PictureFeatures
 

@@ -1,7 +1,7 @@
 """MNIST: 28x28 grey pictures of handwritten digits."""
 
 import dphpo_bench as bench
-from dphpo_bench.data.datasets import Images, Split
+from dphpo_bench.data.source import Images, Split
 from dphpo_bench.zoo.dataset_task import SMALL_VITS, ImageTask, Schedule
 
 DATASET = Images(

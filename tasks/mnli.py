@@ -1,6 +1,6 @@
 """MNLI: whether one sentence follows from another, contradicts it, or neither."""
 
-from dphpo_bench.data.datasets import Split, Table
+from dphpo_bench.data.source import Split, Table
 from dphpo_bench.zoo.dataset_task import Schedule, TextTask
 
 DATASET = Table(

@@ -1,6 +1,6 @@
 """QNLI: whether a sentence answers a question."""
 
-from dphpo_bench.data.datasets import Split, Table
+from dphpo_bench.data.source import Split, Table
 from dphpo_bench.zoo.dataset_task import Schedule, TextTask
 
 DATASET = Table(

@@ -1,7 +1,7 @@
 """QQP: whether two questions ask the same."""
 
 import dphpo_bench as bench
-from dphpo_bench.data.datasets import Split, Table
+from dphpo_bench.data.source import Split, Table
 from dphpo_bench.zoo.dataset_task import Schedule, TextTask
 
 DATASET = Table(

@@ -1,7 +1,7 @@
 """SST-2: whether a phrase of a film review is positive."""
 
 import dphpo_bench as bench
-from dphpo_bench.data.datasets import Split, Table
+from dphpo_bench.data.source import Split, Table
 from dphpo_bench.zoo.dataset_task import TextTask
 from dphpo_bench.zoo.published import Roberta
 

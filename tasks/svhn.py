@@ -1,6 +1,6 @@
 """SVHN: 32x32 colour pictures of digits of house numbers."""
 
-from dphpo_bench.data.datasets import Images, Split
+from dphpo_bench.data.source import Images, Split
 from dphpo_bench.zoo.dataset_task import VITS, ImageTask, Schedule
 
 DATASET = Images(

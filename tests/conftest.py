@@ -144,10 +144,10 @@ class FixedNoise(bench.Method):
 @pytest.fixture
 def main(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """The command line in this process: arguments → exit code, output, errors."""
-    from dphpo_bench.base import terminal
+    from dphpo_bench.base import progress
     from dphpo_bench.cli import commands
 
-    monkeypatch.setattr(terminal, "SHORT_SECONDS", 1000.0)  # a busy machine would add lines about phases
+    monkeypatch.setattr(progress, "SHORT_SECONDS", 1000.0)  # a busy machine would add lines about phases
 
     def call(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["dphpo-bench", *arguments])

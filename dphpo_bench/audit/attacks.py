@@ -18,12 +18,22 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dphpo_bench.audit.arguments import ATTACKS, AttackName, check_arguments, most_canaries
-from dphpo_bench.audit.bounds import Curve, LowerBound, best_bounds, claimed_curve
+from dphpo_bench.audit.bounds import (
+    FEWEST,
+    Curve,
+    LowerBound,
+    Reach,
+    Size,
+    best_bounds,
+    claimed_curve,
+    default_size,
+    reach,
+    size_for_curve,
+    size_for_epsilon,
+)
 from dphpo_bench.audit.canaries import GRADIENTS, LABELS, MODEL, SETUPS
-from dphpo_bench.audit.sizes import FEWEST, Reach, Size, default_size, reach, size_for_curve, size_for_epsilon
 from dphpo_bench.base.errors import AccountError, AuditError, UnsupportedEventError
-from dphpo_bench.base.progress import Meter, Progress
-from dphpo_bench.base.terminal import TerminalProgress
+from dphpo_bench.base.progress import Meter, Progress, TerminalProgress
 from dphpo_bench.contract.task import Task
 from dphpo_bench.harness.account import VOID, Account, Entry
 from dphpo_bench.harness.journal import NONCE, Journal

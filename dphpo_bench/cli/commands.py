@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from dphpo_bench.base.errors import DphpoBenchError
-from dphpo_bench.base.terminal import write_replacements
+from dphpo_bench.base.progress import write_replacements
 from dphpo_bench.base.text import plainly
 from dphpo_bench.cli.advise import advise_command
 from dphpo_bench.cli.explain import explain_command

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
-from dphpo_bench.base.terminal import make_progress
+from dphpo_bench.base.progress import make_progress
 from dphpo_bench.base.text import count, one_line
 from dphpo_bench.cli import options
 from dphpo_bench.cli.output import complain, say, show, show_json, table
@@ -63,9 +63,9 @@ def explain_command(
     from dphpo_bench.harness.loading import check_may_spend
     from dphpo_bench.records import reading
     from dphpo_bench.records.store import RecordStore
+    from dphpo_bench.sweep.cells import PrivateCells
     from dphpo_bench.sweep.executors import Resources
     from dphpo_bench.sweep.extra_runs import REPLAY, Workshop, questions
-    from dphpo_bench.sweep.private_cells import PrivateCells
     from dphpo_bench.sweep.running import executor_for, run_cells
 
     root, results = _read(records)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dphpo_bench.base.errors import InvalidValueError, require_extra
-from dphpo_bench.base.terminal import make_progress
+from dphpo_bench.base.progress import make_progress
 from dphpo_bench.base.text import count, duration_text, escaped, one_line, value_text
 from dphpo_bench.cli.options import DataDirOption, JsonOption, QuietOption
 from dphpo_bench.cli.output import complain, say, show_json

@@ -194,8 +194,8 @@ def _pretrained_models(task_class: "type[Task]") -> list[dict[str, Any]]:
 
 
 def _dataset_status(task: "Task", source: "DataSource") -> list[dict[str, Any]]:
-    from dphpo_bench.data.datasets import download_command
     from dphpo_bench.data.rows import doubt
+    from dphpo_bench.data.source import download_command
 
     whole = {"task": task.name, "split": "all", "rows": task.facts.n_records, "state": "own", "bytes": 0}
     whole |= {"where": "the task brings its records", "licence": "", "source": ""}

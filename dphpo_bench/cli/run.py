@@ -59,7 +59,7 @@ def run_command(
 
     Exit code: 0 done, 1 the run failed, 2 a mistake in the call, 3 the method exceeded its plan, 130 interrupted.
     """
-    from dphpo_bench.base.terminal import make_progress
+    from dphpo_bench.base.progress import make_progress
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.cache import Cache
     from dphpo_bench.harness.loading import default_seed
@@ -110,7 +110,7 @@ def plan_command(
     quiet: options.QuietOption = False,
 ) -> None:
     """Show what a run would release and cost, and its ε. Reads no data."""
-    from dphpo_bench.base.terminal import make_progress
+    from dphpo_bench.base.progress import make_progress
     from dphpo_bench.harness.plan import plan
     from dphpo_bench.records.record import risk_rows
 
@@ -181,8 +181,7 @@ def audit_command(
     check_arguments(on, private_records=private_records, **sizes)
 
     from dphpo_bench.audit.attacks import audit, recorded, size_of
-    from dphpo_bench.base.progress import Meter
-    from dphpo_bench.base.terminal import make_progress
+    from dphpo_bench.base.progress import Meter, make_progress
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.account import Entry
     from dphpo_bench.harness.account_report import report_of

@@ -63,16 +63,15 @@ def sweep_command(
     Exit code: 0 every cell is done, 1 some failed or cannot be planned, 2 a mistake in the call or a full disk,
     130 interrupted.
     """
-    from dphpo_bench.base.terminal import make_progress
+    from dphpo_bench.base.progress import make_progress
     from dphpo_bench.contract.registry import TaskFiles
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.account import DEFAULT
     from dphpo_bench.harness.loading import check_declared_data
     from dphpo_bench.harness.plan import warn_of_budget
     from dphpo_bench.records.store import RecordStore
-    from dphpo_bench.sweep.cells import cells_of
+    from dphpo_bench.sweep.cells import PrivateCells, cells_of, unseeded
     from dphpo_bench.sweep.driver import take_stock
-    from dphpo_bench.sweep.private_cells import PrivateCells, unseeded
     from dphpo_bench.sweep.running import executor_for, plan_all, run_cells, stock_text, total_seconds
     from dphpo_bench.sweep.suite import load_suite
 

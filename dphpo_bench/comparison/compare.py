@@ -32,9 +32,8 @@ from dphpo_bench.records.measure import NOTHING, Estimate, Measure, compared_val
 from dphpo_bench.records.reading import Result, frame, guesses_line
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
-from dphpo_bench.sweep.cells import Cell, with_seeds
+from dphpo_bench.sweep.cells import Cell, PrivateCells, unseeded, with_seeds
 from dphpo_bench.sweep.executors import Resources
-from dphpo_bench.sweep.private_cells import PrivateCells, unseeded
 from dphpo_bench.sweep.running import executor_for, run_cells
 
 if TYPE_CHECKING:

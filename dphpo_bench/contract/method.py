@@ -231,16 +231,6 @@ class Method(ABC, Generic[P]):
             InvalidValueError: if the method has attributes that are no fields: two methods that differ in them would
                 have the same identity.
         """
-        self._refuse_undeclared()
-        declared = {field.name: field for field in fields(self) if field.init}  # type: ignore[arg-type]
-        values = {name: _json(name, getattr(self, name)) for name in declared}
-        return {
-            name: value
-            for name, value in values.items()
-            if not (declared[name].metadata.get("later") and value == declared[name].default)
-        }
-
-    def _refuse_undeclared(self) -> None:
         cls = type(self)
         if not is_dataclass(cls):
             raise InvalidValueError(
@@ -254,6 +244,13 @@ class Method(ABC, Generic[P]):
                 f"Expected the parameters of {cls.__name__} to be fields, got {', '.join(others)} beside them. "
                 f"Decorate it with @dataclass(frozen=True) and declare {others[0]} with its type and default."
             )
+        declared = {field.name: field for field in fields(self) if field.init}
+        values = {name: _json(name, getattr(self, name)) for name in declared}
+        return {
+            name: value
+            for name, value in values.items()
+            if not (declared[name].metadata.get("later") and value == declared[name].default)
+        }
 
     @abstractmethod
     def plan(self, facts: TaskFacts, budget: PrivacyBudget) -> Plan[P]:
@@ -348,11 +345,10 @@ def refuse_shared(task: Task, train: Records, sibling: Task, public: Records) ->
 
 def _hashes(records: Records) -> set[int]:
     """Return hashes of the rows of all inputs."""
-    tensors = [_bytes(tensor) for tensor in leaves(records.inputs)]
-    return {hash(b"".join(tensor[row].numpy().tobytes() for tensor in tensors)) for row in range(len(records))}
-
-
-def _bytes(tensor: "torch.Tensor") -> "torch.Tensor":
     import torch
 
-    return tensor.detach().cpu().contiguous().reshape(len(tensor), -1).view(torch.uint8)
+    tensors = [
+        tensor.detach().cpu().contiguous().reshape(len(tensor), -1).view(torch.uint8)  # NumPy lacks bfloat16
+        for tensor in leaves(records.inputs)
+    ]
+    return {hash(b"".join(tensor[row].numpy().tobytes() for tensor in tensors)) for row in range(len(records))}

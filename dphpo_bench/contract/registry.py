@@ -383,14 +383,6 @@ def import_file(path: Path) -> ModuleType:
     return _imported(name)
 
 
-def _installed_or_here(name: str) -> ModuleType:
-    """Import a module that is installed, or lies below the working directory."""
-    if not name or any(not part.isidentifier() for part in name.split(".")):
-        raise InvalidValueError(f"Expected FILE.py, FILE.py:NAME, MODULE or MODULE:NAME, got {shown(name, form=repr)}.")
-    look_here_for(name)
-    return _imported(name)
-
-
 def look_here_for(module: str) -> None:
     """Let a module be found in the working directory if it is not installed.
 
@@ -418,7 +410,15 @@ def _imported(name: str) -> ModuleType:
 
 def _tasks_at(place: str) -> "list[Task | type[Task]]":
     where, _, name = (place, "", "") if place.endswith(SUFFIX) or ":" not in place else place.rpartition(":")
-    module = import_file(Path(where)) if where.endswith(SUFFIX) else _installed_or_here(where)
+    if where.endswith(SUFFIX):
+        module = import_file(Path(where))
+    elif all(part.isidentifier() for part in where.split(".")):
+        look_here_for(where)  # it is installed, or lies below the working directory
+        module = _imported(where)
+    else:
+        raise InvalidValueError(
+            f"Expected FILE.py, FILE.py:NAME, MODULE or MODULE:NAME, got {shown(where, form=repr)}."
+        )
     candidates = {key: value for key, value in vars(module).items() if _is_task(value, module)}
     if name:
         return [_object_named(module, name, candidates)]
@@ -436,21 +436,14 @@ def _is_task(value: Any, module: ModuleType) -> bool:
     return isinstance(value, Task)
 
 
-def _makers(module: ModuleType) -> list[str]:
-    """Return the public functions that a module defines: any may return a task."""
-    return [
-        key
-        for key, value in vars(module).items()
-        if isfunction(value) and value.__module__ == module.__name__ and key[0] != "_"
-    ]
-
-
 def _object_named(module: ModuleType, name: str, candidates: Mapping[str, Any]) -> Task | type[Task]:
     value = getattr(module, name, None)
     if value is None:
-        raise UnknownNameError(
-            unknown_name_message(f"task in {module.__name__}", name, [*candidates, *_makers(module)])
-        )
+        makers = [
+            key for key, maker in vars(module).items() if isfunction(maker) and maker.__module__ == module.__name__
+        ]
+        names = [*candidates, *(key for key in makers if key[0] != "_")]  # any function may return a task
+        raise UnknownNameError(unknown_name_message(f"task in {module.__name__}", name, names))
     if callable(value) and not isinstance(value, type | Task):
         try:
             value = value()

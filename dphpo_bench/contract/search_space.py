@@ -1,6 +1,6 @@
 """Check search spaces, Optuna distributions by name, and choose their points without reading any score.
 
-Optuna is only ever asked. No score is told, reported or stored: a study would keep it in the clear, and a
+Optuna only draws. No score is reported or stored: a study would keep it in the clear, and a
 sampler that learns from raw scores makes every later candidate a release.
 """
 
@@ -136,22 +136,15 @@ class Space:
                 if name.endswith(f":{str(self.optimizer).lower()}"):
                     space[hyperparameter(name)] = distribution
         fixed = {*self.without, *(() if self.optimizer is None else ("optimizer",))}
-        searched = {name: space[name] for name in space if self._searches(hyperparameter(name), fixed)}
+        unvaried = fixed | SCHEDULE if self.extent == "fixed_schedule" else fixed
+        varied = _VARIED.get(self.extent, set(map(hyperparameter, space))) - unvaried
+        searched = {name: space[name] for name in space if hyperparameter(name) in varied}
         if not searched:
             raise InvalidValueError(
                 f"Expected a hyperparameter to search, got none: space={self.extent} of {sorted(stated)}, "
                 f"{sorted(fixed)} set by hand. Set fewer, or another space."
             )
         return searched
-
-    def _searches(self, name: str, fixed: "set[str]") -> bool:
-        match self.extent:
-            case "full":
-                return name not in fixed
-            case "fixed_schedule":
-                return name not in fixed | SCHEDULE
-            case extent:
-                return name in _VARIED[extent] - fixed
 
 
 def default_search_space() -> "dict[str, BaseDistribution]":

@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dphpo_bench.contract.search_space import Candidate
-    from dphpo_bench.data.datasets import Dataset
     from dphpo_bench.data.encoding import Columns
-    from dphpo_bench.data.source import DataSource, Weights
+    from dphpo_bench.data.source import Dataset, DataSource, Weights
     from dphpo_bench.training.augmentation import Augmentation
     from dphpo_bench.training.losses import Objective, PerRecord
 

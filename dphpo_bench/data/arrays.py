@@ -1,21 +1,401 @@
-"""Records from tensors, arrays, pandas' frames and series, dictionaries of these, and torch's datasets."""
+"""Records from tensors, arrays, pandas' frames and series, dictionaries of these, and torch's datasets.
+
+What would change a value silently is refused, and what the classes are never comes from private labels.
+
+>>> encoded_labels(["yes", "no"], "train", "classification", ("no", "yes"))
+tensor([1, 0])
+"""
 
 import copy
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from decimal import Decimal
 from functools import partial
-from numbers import Number
+from numbers import Integral, Number, Real
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.tensors import RECORD, Records, Tensors, leaves
 from dphpo_bench.base.text import shown
-from dphpo_bench.data import labels
-from dphpo_bench.data.numeric import as_tensor, in_pandas, may_be_rounded, place_of, rounded
+
+_WAY_OUT = (
+    "Impute or drop missing values. Declare the columns of texts, categories and dates, such as "
+    "columns={'city': Category(('Bern', 'Rome'))}"
+)
+
+
+def as_tensor(data: Any, what: str) -> Tensor:
+    """Return the numbers as a tensor on the CPU, of a type that torch computes with.
+
+    It may share memory with the data.
+
+    Args:
+        data: a tensor, or an array, a frame, a series or a sequence of real numbers.
+        what: names the data in messages.
+
+    Raises:
+        InvalidValueError: for anything else, for missing or hidden values, and for integers beyond 64 bits.
+    """
+    if isinstance(data, Tensor) and data.dtype != torch.uint64:
+        kinds = {"sparse": data.layout != torch.strided, "masked": hasattr(data, "get_mask"), "nested": data.is_nested}
+        kinds |= {"complex": data.is_complex(), "quantized": data.is_quantized, "meta": data.is_meta}
+        if any(kinds.values()):
+            names = ", ".join(name for name, applies in kinds.items() if applies)
+            raise InvalidValueError(f"Expected {what} to be dense real numbers, got a {names} tensor; convert it.")
+        return data.detach().cpu().resolve_neg().as_subclass(Tensor)
+    data = in_pandas(data)
+    if not hasattr(data, "columns"):
+        return _native(_reals(data, what), what)
+    columns = [_reals(data.iloc[:, place], f"{what} {str(name)!r}") for place, name in enumerate(data.columns)]
+    return _native(np.stack(columns, axis=1) if columns else np.empty((len(data), 0)), what)
+
+
+def in_pandas(data: Any) -> Any:
+    """Return a table or a column of Arrow or polars in pandas' form, anything else as it is."""
+    return data.to_pandas() if hasattr(data, "to_pandas") else data
+
+
+def is_masked(data: Any) -> bool:
+    """Return True for a masked array or a sequence of these, of which `numpy.asarray` would take what is hidden."""
+    return np.ma.isMA(data) or (isinstance(data, list | tuple) and any(map(np.ma.isMA, data)))
+
+
+def rounded(numbers: Tensor) -> Tensor:
+    """Return True for whole numbers, float64, that float32 rounds, or that float64 has rounded already.
+
+    Numbers from 2^64 on, which no integer type holds, are measurements.
+    """
+    size = numbers.abs()
+    return (numbers == numbers.round()) & (size < 2.0**64) & ((numbers.float() != numbers) | (size >= 2.0**53))
+
+
+def may_be_rounded(values: Any) -> bool:
+    """Return True if some values are floats so large that they may stand for several whole numbers."""
+    floats = np.asarray(values)
+    return floats.dtype.kind == "f" and bool((np.abs(floats) >= 2.0 ** (np.finfo(floats.dtype).nmant + 1)).any())
+
+
+def place_of(wrong: Tensor, names: Sequence[str] | None = None) -> str:
+    """Name the first place that is True, such as "row 3, column 'age'"; rows count from 0.
+
+    Args:
+        wrong: of shape (n, ...), True somewhere.
+        names: of the columns, if they have some.
+    """
+    row, *rest = (int(index) for index in wrong.nonzero()[0])
+    column = shown(names[rest[0]], form=repr) if len(rest) == 1 and names else ", ".join(map(str, rest))
+    return f"row {row}, column {column}" if rest else f"row {row}"
+
+
+def of_objects(array: NDArray[Any]) -> NDArray[Any]:
+    """Return Python's booleans, integers or reals as an array of the narrowest type; anything else as it is.
+
+    Raises:
+        OverflowError: if an integer is beyond 64 bits, or beyond floats.
+    """
+    kinds = set(map(type, array.flat))
+    if array.dtype != object or not all(issubclass(kind, Real | Decimal | np.bool_) for kind in kinds):
+        return array
+    for dtype, numbers in ((bool, bool | np.bool_), (np.int64, Integral | np.bool_)):
+        if all(issubclass(kind, numbers) for kind in kinds):
+            return array.astype(dtype)
+    return array.astype(float)
+
+
+def _reals(data: Any, what: str) -> NDArray[Any]:
+    """Return an array of booleans, integers or floats of any width."""
+    rule = f"Expected {what} to be numbers in an array or tensor"
+    if is_masked(data):
+        raise InvalidValueError(f"{rule}, got a masked array; pass array.filled(value), with a public constant.")
+    try:
+        array = np.asarray(data)
+        if array.dtype == object and array.ndim == 1 and array.size and np.ndim(array[0]):
+            array = np.stack(list(array))  # a column of vectors
+        array = of_objects(array)
+    except OverflowError:
+        raise InvalidValueError(f"{rule} below 2^63, got a larger integer; take fewer bits, or categories.") from None
+    except (TypeError, ValueError, RuntimeError):  # its text may quote a record
+        raise InvalidValueError(f"{rule}, with one shape for all records; pad or cut them.") from None
+    if array.dtype.kind not in "biuf":
+        got = f"a {type(data).__name__}" if array.ndim == 0 else str(array.dtype)
+        if array.dtype == object and array.ndim:
+            got = ", ".join(sorted({kind.__name__ for kind in map(type, array.flat) if not issubclass(kind, Real)}))
+        raise InvalidValueError(f"{rule}, got {shown(got)}. {_WAY_OUT}.")
+    return array
+
+
+def _native(array: NDArray[Any], what: str) -> Tensor:
+    """Convert an array; each copy is one that torch could not do without."""
+    kind, size = array.dtype.kind, array.dtype.itemsize
+    if kind == "u" and size == 8 and array.size and int(array.max()) >= 2**63:
+        raise InvalidValueError(f"Expected integers of {what} below 2^63, got a larger one; take fewer bits.")
+    dtype: Any = np.int64 if kind == "u" and size > 1 else np.float64 if size > 8 else array.dtype
+    dtype = np.dtype(dtype).newbyteorder("=")
+    fits = array.dtype == dtype and array.flags.writeable and all(stride >= 0 for stride in array.strides)
+    return torch.from_numpy(array if fits else array.astype(dtype, order="C"))
+
+
+Class = str | bool | int | float
+"""A label's meaning, as its owner writes it."""
+
+KINDS = ("classification", "binary", "multilabel")
+"""Kinds of tasks whose labels have classes."""
+
+_IN_ROWS = (*KINDS, "regression")
+"""Kinds whose labels `encoded_labels` takes."""
+
+
+def declared_classes(classes: Any, kind: str) -> tuple[Class, ...]:
+    """Return declared classes as texts, booleans and numbers of Python, in their order.
+
+    Args:
+        classes: a sequence; the first is the network's first output, or the label 0 of a binary task. Of "multilabel",
+            the names of the labels.
+        kind: of task; see `TaskFacts.kind`.
+
+    Raises:
+        InvalidValueError: if the kind has no classes, or they are no sequence of different values.
+    """
+    if kind not in KINDS:
+        raise InvalidValueError(
+            f"Expected no classes of a task of kind {kind!r}, got {shown(classes, form=repr)}; leave them out."
+        )
+    rule = 'Expected classes in the order of the outputs, such as classes=("no", "yes")'
+    if isinstance(classes, str | bytes | Mapping | AbstractSet) or not hasattr(classes, "__iter__"):
+        raise InvalidValueError(f"{rule}, got {shown(classes, form=repr)}.")
+    values = tuple(map(_plain, classes.tolist() if hasattr(classes, "tolist") else classes))
+    for value in values:
+        if not isinstance(value, Class) or (isinstance(value, float) and not math.isfinite(value)):
+            raise InvalidValueError(f"{rule}: texts, booleans or finite numbers, got {shown(value, form=repr)}.")
+    if len(set(values)) != len(values):
+        raise InvalidValueError(f"{rule}, each once, got {shown(values, form=repr)}.")
+    least = 1 if kind == "multilabel" else 2
+    if len(values) < least or (kind == "binary" and len(values) > 2):
+        number = "two of them" if kind == "binary" else f"at least {least}"
+        raise InvalidValueError(f"{rule}, {number}, got {shown(values, form=repr)}.")
+    return values
+
+
+def implied_classes(labels: Any, kind: str) -> tuple[Class, ...] | None:
+    """Return (False, True) if the labels' type is boolean, which says what they mean; else None."""
+    dtype = str(getattr(labels, "dtype", "")).removeprefix("torch.")
+    return (False, True) if kind in ("classification", "binary") and dtype in ("bool", "boolean") else None
+
+
+def encoded_labels(labels: Any, which: str, kind: str, classes: tuple[Class, ...] | None = None) -> Tensor:
+    """Return labels as the losses of a kind take them, in memory of their own.
+
+    Args:
+        labels: an array, a tensor, a series, a frame or a sequence with one row for each record. With `classes`, each
+            label is a class, or a row of a matrix with 1 in the column of its class. Of "multilabel", rows are 0 and 1
+            for each class, or collections of names. A frame's columns of such a matrix may have any order.
+        which: names the records in messages, such as "train".
+        kind: "classification", "binary", "multilabel" or "regression".
+        classes: from `declared_classes`; None: labels are numbers from 0, or booleans.
+
+    Returns:
+        int64 of shape (n,) for "classification", else float32: (n,) for "binary", (n, classes) for "multilabel", and
+        the labels' shape for "regression". Labels of another shape come back as they are: the caller refuses them.
+
+    Raises:
+        InvalidValueError: if a label is missing, is no class, or has no clear meaning.
+    """
+    names = list(map(_plain, labels.columns)) if hasattr(labels, "columns") else None
+    values = _array(labels, which, kind)
+    if kind == "regression":
+        return _numbers(values, which)
+    if kind == "multilabel":
+        return _several(values, which, classes, names)
+    if values.ndim == 2:
+        values = _single(values, which, classes, names)
+    if values.ndim != 1:
+        return torch.zeros(values.shape)
+    if classes is not None:
+        encoded = torch.tensor(_places(values, which, classes), dtype=torch.int64)
+    else:
+        encoded = _undeclared(values, which, kind)
+    return encoded if kind == "classification" else encoded.float()
+
+
+def _array(labels: Any, which: str, kind: str) -> "np.ndarray[Any, Any]":
+    """Return labels as an array of NumPy, in which texts stay texts and objects stay objects."""
+    try:
+        if is_masked(labels):
+            raise TypeError
+        if isinstance(labels, Tensor):
+            labels = labels.detach().cpu()
+            labels = labels.float() if labels.dtype == torch.bfloat16 else labels
+        values = np.asarray(_rows_of_names(labels) if kind == "multilabel" else labels)
+        if isinstance(labels, list | tuple) and values.dtype.kind not in "biufcMmO":
+            values = np.array(labels, dtype=object)  # NumPy would make texts of numbers beside texts
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # its text may quote a record
+        values = np.asarray(None)
+    if values.dtype == object and values.ndim == 0:
+        raise InvalidValueError(
+            f"Expected {which} labels as a dense array, a series or a list with one label for each record, got a "
+            f"{type(labels).__name__} of another form."
+        )
+    return values
+
+
+def _rows_of_names(labels: Any) -> Any:
+    """Return rows that are collections of texts as sets in an array of objects; anything else as it is."""
+    is_list = isinstance(labels, list | tuple) or getattr(labels, "dtype", "") == np.dtype(object)
+    listed = list(labels) if is_list and getattr(labels, "ndim", 1) == 1 else []
+    if not any(isinstance(row, AbstractSet) or _names(row) for row in listed):
+        return labels
+    rows = np.empty(len(listed), dtype=object)
+    rows[:] = [{_plain(name) for name in row} if isinstance(row, AbstractSet) or _names(row) else row for row in listed]
+    return rows
+
+
+def _names(label: Any) -> bool:
+    """Return True if a row is a list of texts, or an empty one."""
+    return isinstance(label, list | tuple) and all(isinstance(name, str) for name in label)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of NumPy as Python's, and bytes as text."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _places(values: "np.ndarray[Any, Any]", which: str, classes: tuple[Class, ...]) -> list[int]:
+    """Return the place of each label among the classes."""
+    rule = f"Expected each label of {which} to be one of classes={shown(classes, 120, form=repr)}"
+    if may_be_rounded(values):
+        raise InvalidValueError(f"{rule}, got {values.dtype} that may stand for several; pass integers or texts.")
+    places = {value: place for place, value in enumerate(classes)}
+    takes_booleans = set(classes) == {0, 1} or any(isinstance(value, bool) for value in classes)
+    numbers = []
+    for row, label in enumerate(values.tolist()):
+        value = _plain(label)
+        is_class = isinstance(value, Class) and (takes_booleans or not isinstance(value, bool))  # to Python, True is 1
+        number = places.get(value) if is_class else None
+        if number is None:
+            raise InvalidValueError(
+                f"{rule}, got {shown(value, form=repr)} in row {row}; mend it, declare it, or drop these records. "
+                "Texts are no numbers."
+            )
+        numbers.append(number)
+    return numbers
+
+
+def _single(
+    values: "np.ndarray[Any, Any]", which: str, classes: tuple[Class, ...] | None, names: list[Any] | None
+) -> "np.ndarray[Any, Any]":
+    """Return the labels in a matrix, of a single column or with 1 in the column of the class, as a vector."""
+    if classes is not None and values.shape[1] == 1:
+        return values[:, 0]
+    one_hot = _matrix(values)
+    if classes is None or one_hot is None or (one_hot.sum(1) != 1).any():
+        raise InvalidValueError(
+            f"Expected labels of {which} of shape (n,), got a matrix {values.shape}. Of several columns with one 1 in "
+            "each row, name the columns: classes=(...); kind='multilabel' takes several labels for each record."
+        )
+    return np.array([classes[place] for place in _ordered(one_hot, which, classes, names).argmax(1)], dtype=object)
+
+
+def _matrix(values: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any] | None":
+    """Return a matrix of 0 and 1 or booleans as integers; None for anything else."""
+    try:
+        if values.ndim == 2 and bool(np.isin(values, (0, 1)).all()):
+            return values.astype(np.int64)
+    except TypeError:  # objects that cannot be compared
+        pass
+    return None
+
+
+def _ordered(
+    matrix: "np.ndarray[Any, Any]", which: str, classes: tuple[Class, ...], names: list[Any] | None
+) -> "np.ndarray[Any, Any]":
+    """Return the columns in the order of the classes, by their names if they have some."""
+    if matrix.shape[1] != len(classes) or (names is not None and set(names) != set(classes)):
+        raise InvalidValueError(
+            f"Expected a column of labels of {which} for each of classes={shown(classes, 120, form=repr)}, got "
+            f"{matrix.shape[1] if names is None else shown(names, 120)}; rename them, or pass labels.to_numpy()."
+        )
+    return matrix if names is None else matrix[:, [names.index(value) for value in classes]]
+
+
+def _several(
+    values: "np.ndarray[Any, Any]", which: str, classes: tuple[Class, ...] | None, names: list[Any] | None
+) -> Tensor:
+    """Return several labels for each record: float32 of shape (n, labels)."""
+    if len(values) and values.ndim == 1 and all(isinstance(row, AbstractSet) for row in values):
+        declared = shown(classes or "none", 120, form=repr)
+        for number, row in enumerate(values):
+            for value in row - set(classes or ()):
+                raise InvalidValueError(
+                    f"Expected each label of {which} to be one of classes={declared}, got {shown(value, form=repr)} in "
+                    f"row {number}; declare it in the order of the outputs, or drop it."
+                )
+        return torch.tensor([[float(value in row) for value in classes or ()] for row in values])
+    if values.ndim != 2:
+        return torch.zeros(values.shape)
+    matrix = _matrix(values)
+    if matrix is None:
+        raise InvalidValueError(f"Expected labels of 0 and 1 in {which}, got others, such as (labels > 0.5) makes.")
+    return torch.tensor(matrix if classes is None else _ordered(matrix, which, classes, names)).float()
+
+
+def _undeclared(values: "np.ndarray[Any, Any]", which: str, kind: str) -> Tensor:
+    """Return labels without declared classes: whole numbers from 0, of which the caller checks the range."""
+    values = _as_numbers(values)
+    rule = f"Expected {'labels of 0 and 1' if kind == 'binary' else 'integer class labels'} in {which}"
+    fits = np.full(len(values), values.dtype.kind in ("biuf" if kind == "binary" else "biu"))
+    if kind == "binary" and fits.all():
+        fits = (values == 0) | (values == 1)
+    if not fits.all():
+        row = int((~fits).argmax())
+        raise InvalidValueError(
+            f"{rule}, got {values.dtype} such as {shown(_plain(values[row]), form=repr)} in row {row}; drop missing "
+            'ones, use labels.astype(int), or say what they mean, in the order of the outputs: classes=("no", "yes").'
+        )
+    if values.dtype.kind == "u" and len(values) and int(values.max()) >= 2**63:
+        raise InvalidValueError(f"{rule}, got one above 2^63; renumber them.")
+    return torch.tensor(values.astype(np.int64))
+
+
+def _as_numbers(values: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
+    """Return an array of objects that are all whole numbers or floats as such numbers; others as they are."""
+    if values.dtype != object or not {type(_plain(value)) for value in values.flat} <= {int, float}:
+        return values
+    try:
+        return of_objects(values)
+    except OverflowError:
+        return values
+
+
+def _numbers(values: "np.ndarray[Any, Any]", which: str) -> Tensor:
+    """Return the targets of a regression: float32, finite."""
+    values = _as_numbers(values)
+    if values.dtype.kind not in "iuf":
+        raise InvalidValueError(
+            f"Expected numbers as labels of {which}, since kind='regression', got {values.dtype}; make numbers of "
+            "texts, such as by pandas.to_numeric, and drop records whose label is missing."
+        )
+    exact = torch.tensor(values.astype(np.float64))
+    numbers = exact.float()
+    if not numbers.isfinite().all():
+        raise InvalidValueError(
+            f"Expected finite labels in {which}, got NaN or infinity in {place_of(~numbers.isfinite())} as float32; "
+            "drop these records, or scale them."
+        )
+    if values.dtype != np.float32 and (wrong := rounded(exact)).any():
+        raise InvalidValueError(
+            f"Expected labels in {which} that float32 holds, got {float(exact[wrong][0]):.0f} in {place_of(wrong)}, "
+            "which it rounds; divide them by a public constant, such as labels / 1000."
+        )
+    return numbers
+
 
 _PRECISIONS = (torch.float32, torch.float16, torch.bfloat16, torch.bool)
 _REREAD = 64
@@ -30,9 +410,7 @@ _TARGET_DIMENSIONS = {
 }
 
 
-def as_records(
-    data: Any, which: str, kind: str, target: str, classes: tuple[labels.Class, ...] | None = None
-) -> Records:
+def as_records(data: Any, which: str, kind: str, target: str, classes: tuple[Class, ...] | None = None) -> Records:
     """Make records of data in any of these forms, in their order; the index of a frame is ignored.
 
     - a pair (inputs, targets), of which each is an array, a frame, a series, or a dictionary of arrays;
@@ -46,7 +424,7 @@ def as_records(
         which: names the data in messages.
         kind: of task; see `TaskFacts.kind`.
         target: see above.
-        classes: declared ones of the labels; see `labels.encoded_labels`.
+        classes: declared ones of the labels; see `encoded_labels`.
 
     Returns:
         Inputs as bool, int64, float32 or the half precision they have, targets as the kind's losses take them; all in
@@ -55,13 +433,13 @@ def as_records(
     Raises:
         InvalidValueError: if the data have none of these forms, or are not finite numbers.
     """
-    inputs, targets = parted(data, which, kind, target)
-    names = column_names(inputs, target)
+    inputs, targets, _ = parted(data, which, kind, target)
+    names = column_names(inputs)
     if isinstance(inputs, Mapping) and not inputs:
         raise InvalidValueError(f"Expected inputs beside the labels in {which}, got none; add them by name.")
     inputs = _each(as_tensor, inputs, f"{which} inputs")
-    if labels.takes(kind):
-        targets = labels.encoded_labels(targets, which, kind, classes)
+    if kind in _IN_ROWS:
+        targets = encoded_labels(targets, which, kind, classes)
     else:
         targets = _each(as_tensor, targets, f"{which} labels")
     sizes = {len(tensor) if tensor.ndim else -1 for part in (inputs, targets) for tensor in leaves(part)}
@@ -89,52 +467,46 @@ def as_inputs(data: Any, which: str) -> Tensors:
     return inputs
 
 
-def parted(data: Any, which: str, kind: str, target: str) -> tuple[Any, Any]:
-    """Return inputs and targets as they are, the items of a dataset as columns; see `as_records`."""
+def parted(data: Any, which: str, kind: str, target: str, unit: str | None = None) -> tuple[Any, Any, Any]:
+    """Return inputs and targets as they are, and the column of inputs that is called `unit`; see `as_records`.
+
+    Tables are frames of pandas then, and items of a dataset are columns. The third is None if there is no such column.
+    """
     if isinstance(data, Dataset):
         data = _columns(data, which)
     if hasattr(data, "with_format"):  # of Hugging Face
         named = data.with_format("numpy")[:]
         data = named if any(values.ndim > 1 for values in named.values()) else data
-    if isinstance(data, tuple | list) and len(data) == 2 and not np.isscalar(data[0]):
+    if kind == "tokens" and isinstance(data, Tensor | np.ndarray) and data.ndim == 2:
+        return data[:, :-1], data[:, 1:], None
+    is_pair = isinstance(data, tuple | list) and len(data) == 2 and not np.isscalar(data[0])
+    if is_pair:
         if any(isinstance(part, Dataset) for part in data):  # NumPy would read it, and freeze what it draws at random
             raise InvalidValueError(f"Expected arrays in the pair of {which}, got a Dataset, which comes alone.")
-        return data[0], data[1]
-    data = in_pandas(data)
-    if _is_frame(data) or isinstance(data, Mapping):
-        if target not in data:
-            raise InvalidValueError(f"Expected {target!r} among {list(data)} of {which}; name the labels by target=.")
-        inputs, labels = without_column(data, target)
-        return (inputs["inputs"] if isinstance(inputs, dict) and set(inputs) == {"inputs"} else inputs), labels
-    if kind == "tokens" and isinstance(data, Tensor | np.ndarray) and data.ndim == 2:
-        return data[:, :-1], data[:, 1:]
-    raise InvalidValueError(
-        f"Expected {which} to be (inputs, labels) or a torch Dataset of such pairs, or a dictionary or a frame with "
-        f"{target!r}, got a {type(data).__name__}. tuple(zip(*records)) makes (inputs, labels) of pairs (input, "
-        "label); loader.dataset are the records of a DataLoader."
-    )
+        inputs, targets = in_pandas(data[0]), data[1]
+    else:
+        inputs, targets = _without_column(in_pandas(data), target)
+        if targets is None:
+            raise InvalidValueError(
+                f"Expected {which} to be (inputs, labels) or a torch Dataset of such pairs, or a dictionary or a frame "
+                f"with {target!r}, which Labels(target=...) names, got a {type(data).__name__}. "
+                "tuple(zip(*records)) makes (inputs, labels) of pairs (input, label); loader.dataset are the records "
+                "of a DataLoader."
+            )
+    inputs, ids = (inputs, None) if unit is None else _without_column(inputs, unit)
+    if not is_pair and isinstance(inputs, dict) and set(inputs) == {"inputs"}:
+        inputs = inputs["inputs"]
+    return inputs, targets, ids
 
 
-def _is_frame(data: Any) -> bool:
-    return hasattr(data, "columns") and hasattr(data, "iloc")
+def column_names(inputs: Any) -> list[str] | None:
+    """Return the names of a frame's columns, in their order; None where the inputs are no frame."""
+    return [str(name) for name in inputs.columns] if hasattr(inputs, "iloc") and hasattr(inputs, "columns") else None
 
 
-def column_names(data: Any, target: str) -> list[str] | None:
-    """Return the names of a frame's columns of inputs, in their order; None where the inputs are no frame."""
-    inputs = in_pandas(data[0] if isinstance(data, tuple | list) and len(data) == 2 else data)
-    if not _is_frame(inputs):
-        return None
-    is_pair = isinstance(data, tuple | list)
-    return [str(name) for name in inputs.columns if is_pair or name != target]
-
-
-def without_column(data: Any, name: str) -> tuple[Any, Any]:
-    """Return the data without a column of the inputs, and the column; None if there is none of this name."""
-    if isinstance(data, tuple | list) and len(data) == 2:
-        inputs, column = without_column(data[0], name)
-        return (data if column is None else (inputs, data[1])), column
-    data = in_pandas(data)
-    if _is_frame(data) and name in data.columns:
+def _without_column(data: Any, name: str) -> tuple[Any, Any]:
+    """Return a frame or a dictionary without a column, and the column; None if there is none of this name."""
+    if column_names(data) is not None and name in data.columns:
         return parted_frame(data, name)
     if isinstance(data, Mapping) and name in data:
         return {other: values for other, values in data.items() if other != name}, data[name]
@@ -152,32 +524,23 @@ def parted_frame(frame: Any, name: str) -> tuple[Any, Any]:
     return frame.drop(columns=name), column
 
 
-def parted_units(data: Any, unit: Any, target: str) -> tuple[Any, Tensor, str]:
-    """Return the data without a column of ids, the numbers of the records' units, and what the units are called.
+def units_of(unit: Any, ids: Any) -> tuple[Tensor, str]:
+    """Return the number of each record's unit, in the order in which ids appear, and what units are called.
 
     Args:
-        data: see `as_records`.
-        unit: the name of the column, or a vector of ids.
-        target: the labels' name.
+        unit: the name of a column of ids, or a vector of ids.
+        ids: the column; None: `unit` is a vector, or names no column.
 
     Raises:
         InvalidValueError: if there is no such column, or the ids do not tell one unit for each record.
     """
-    if isinstance(unit, str):
-        data, ids = without_column(data, unit)
-        if ids is None or unit == target:
-            raise InvalidValueError(
-                f"Expected unit={shown(unit, form=repr)} to be a column of the inputs of train, got none of this name. "
-                "Name another, or pass the ids themselves: one for each record."
-            )
-        name = unit
-    else:
-        ids, name = unit, str(getattr(unit, "name", None) or "unit")
-    return data, _numbered(ids), "unit" if name == RECORD else name
-
-
-def _numbered(ids: Any) -> Tensor:
-    """Return the number of each record's unit, in the order in which ids appear: int64 of shape (n,)."""
+    if isinstance(unit, str) and ids is None:
+        raise InvalidValueError(
+            f"Expected unit={shown(unit, form=repr)} to be a column of the inputs of train, got none of this name. "
+            "Name another, or pass the ids themselves: one for each record."
+        )
+    name = unit if isinstance(unit, str) else str(getattr(unit, "name", None) or "unit")
+    ids = unit if ids is None else ids
     rule = "Expected unit to be a vector with one id for each record, all texts or all numbers"
     try:
         values = ids.tolist() if hasattr(ids, "tolist") else list(ids)
@@ -194,7 +557,7 @@ def _numbered(ids: Any) -> Tensor:
         raise InvalidValueError(f"{rule}, got several types: {', '.join(sorted(kind.__name__ for kind in kinds))}.")
     if len(numbers) < 2:
         raise InvalidValueError(f"{rule}, and at least two different ones, got {len(numbers)}.")
-    return torch.tensor(units)
+    return torch.tensor(units), "unit" if name == RECORD else name
 
 
 def _columns(dataset: "Dataset[Any]", which: str) -> Any:
@@ -272,7 +635,7 @@ def _as_targets(targets: Tensors, which: str, kind: str) -> Tensors:
     if kind == "own":
         real: Tensors = _each(_as_input, targets, which)
         return real
-    if labels.takes(kind):
+    if kind in _IN_ROWS:
         return targets
     if not isinstance(targets, Tensor):
         raise InvalidValueError(f"Expected one tensor of labels in {which}, got several; kind='own' takes them.")

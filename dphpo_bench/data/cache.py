@@ -5,22 +5,19 @@ at once; on a file system that ignores locks, as on some clusters, the work is d
 Arrays are memory-mapped, so that processes side by side share one copy.
 """
 
-import hashlib
 import io
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 from numpy.lib.format import dtype_to_descr, open_memmap, write_array_header_1_0
 from numpy.typing import NDArray
 
 from dphpo_bench.base.errors import DataError
 from dphpo_bench.base.files import remove_torn, write_whole
-from dphpo_bench.data.datasets import CACHE_VARIABLE
+from dphpo_bench.data.source import locked, writing
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +48,7 @@ def cached_array(
             if array is None:
                 if path.exists():
                     logger.warning("Cached file %s is damaged; computing it again.", path)
-                with _writing(path):
+                with writing(path):
                     remove_torn(path.parent)
                     write_whole(path, _content(shape, dtype, compute()))
                 array = _opened(path, shape, dtype)
@@ -63,33 +60,6 @@ def cached_array(
 def is_cached(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
     """Return whether `cached_array` need not compute the array."""
     return _opened(path, shape, dtype) is not None
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the lock that belongs to `path`, whose folder is made; the lock of a process that dies is released.
-
-    Raises:
-        DataError: if the folder cannot be written to.
-    """
-    with _writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path.with_name(path.name + ".lock"), mode=0o600)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            logger.warning("Waiting for another process that is preparing %s.", path.name)
-            lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def sha256_of_file(path: Path) -> str:
-    """Return the hexadecimal SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _opened(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
@@ -109,14 +79,3 @@ def _content(shape: tuple[int, ...], dtype: np.dtype[Any], blocks: Iterable[Arra
     yield header.getvalue()
     for block in blocks:
         yield np.ascontiguousarray(block, dtype=dtype).tobytes()
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise DataError(
-            f"Cannot write {path.name} into the cache folder {path.parent}: {error.strerror or error}. "
-            f"Make room there or choose another folder with {CACHE_VARIABLE}."
-        ) from error

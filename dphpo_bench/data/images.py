@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from dphpo_bench.data.cache import Array, cached_array, is_cached
-from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.data.rows import hash_of_digests, published_files, unusable
-from dphpo_bench.data.source import DataSource
+from dphpo_bench.data.source import DataSource, Images, Split
 
 _ROWS_PER_BLOCK = 500  # 75 MB of the largest pictures here, 224x224 in colour
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from dphpo_bench.base.errors import DataError
 from dphpo_bench.base.text import shown
-from dphpo_bench.data.datasets import Dataset, Split, Table
-from dphpo_bench.data.source import DataSource
+from dphpo_bench.data.source import Dataset, DataSource, Split, Table, sha256_of_file
 
 Row = tuple[str | int, ...]
 """One record's values, in the order of `Table.columns`."""
@@ -45,8 +44,6 @@ def published_files(source: DataSource, dataset: Dataset, split: Split) -> tuple
     Raises:
         DataError: if one is missing, or is not the published one.
     """
-    from dphpo_bench.data.cache import sha256_of_file
-
     paths = source.files(dataset, split)
     if split.sha256 and not split.content_hash:
         if len(paths) != split.parts:

@@ -6,11 +6,12 @@ Weights may also come from an installed package. Each of their files is checked 
 """
 
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,9 +20,143 @@ from typing import Any
 from dphpo_bench.base.checks import typed
 from dphpo_bench.base.errors import DataError
 from dphpo_bench.base.files import write_whole
-from dphpo_bench.base.progress import NullProgress, Progress
-from dphpo_bench.base.terminal import TerminalProgress
-from dphpo_bench.data.datasets import CACHE_VARIABLE, DATA_VARIABLE, Dataset, Split, download_command
+from dphpo_bench.base.progress import NullProgress, Progress, TerminalProgress
+
+logger = logging.getLogger(__name__)
+
+DATA_VARIABLE = "DPHPO_BENCH_DATA"
+CACHE_VARIABLE = "DPHPO_BENCH_CACHE"
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split of a dataset.
+
+    Attributes:
+        name: such as "train", "validation" or "test".
+        path: path of its file in the hub's repository; of a file from elsewhere its name. Of several files a pattern,
+            such as "data/train-{:05d}-of-00008.parquet".
+        rows: number of records.
+        content_hash: see `rows.content_hash`; "" if nobody has hashed the records yet.
+        url: address of the file if it is not on the hub.
+        sha256: of each file. Without a content hash only these files are taken; without either, any with the right
+            number of rows, and the run's identity holds their SHA-256.
+        parts: number of files.
+    """
+
+    name: str
+    path: str
+    rows: int
+    content_hash: str = ""
+    url: str | None = None
+    sha256: tuple[str, ...] = field(default=(), kw_only=True)
+    parts: int = field(default=1, kw_only=True)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The path of each file."""
+        return (self.path,) if self.parts == 1 else tuple(self.path.format(part) for part in range(self.parts))
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A published dataset.
+
+    Attributes:
+        name: name of its folder in a mirror.
+        repo_id: name of its repository on the hub; "" if it is not there.
+        splits: the private training records, and the test records for the harness alone.
+        licence: terms of use, as far as the publisher states any.
+        homepage: where it was first published.
+        revision: branch, tag or commit of the hub's repository.
+        shares_repo: whether the repository holds other datasets, too.
+        shifted: published records to test with beside `test`, of other sources; no part of a run's identity. None:
+            there are none.
+    """
+
+    name: str
+    repo_id: str
+    splits: tuple[Split, Split]
+    licence: str
+    homepage: str
+    revision: str = field(default="main", kw_only=True)
+    shares_repo: bool = field(default=False, kw_only=True)
+    shifted: Split | None = field(default=None, kw_only=True)
+
+    @property
+    def published(self) -> tuple[Split, ...]:
+        """All splits whose files are read."""
+        return self.splits if self.shifted is None else (*self.splits, self.shifted)
+
+    @property
+    def train(self) -> Split:
+        """The training records."""
+        return self.splits[0]
+
+    @property
+    def test(self) -> Split:
+        """The test records."""
+        return self.splits[1]
+
+    @property
+    def form(self) -> str:
+        """The form that records get when they are read, where that is a choice; part of their identity."""
+        return ""
+
+    @property
+    def published_at(self) -> str:
+        """The address of the files."""
+        return f"https://huggingface.co/datasets/{self.repo_id}" if self.repo_id else self.homepage
+
+
+@dataclass(frozen=True)
+class Images(Dataset):
+    """A dataset of labelled pictures.
+
+    Attributes:
+        image_column: the parquet column that holds the encoded pictures; of a MATLAB file its array.
+        image_shape: (channels, height, width).
+        n_classes: labels are 0 ... n_classes - 1.
+        label_column: the parquet column of the labels; of a MATLAB file its array.
+        any_size: whether the published pictures have several sizes or colour modes. Each is then made into one of
+            `image_shape`, whatever its proportions. How a JPEG is decoded may differ in last bits between versions of
+            Pillow, so there should be no content hash of such pictures.
+    """
+
+    image_column: str
+    image_shape: tuple[int, int, int]
+    n_classes: int
+    label_column: str = "label"
+    any_size: bool = False
+
+    @property
+    def form(self) -> str:
+        """The shape of pictures that are published in others."""
+        return f"resized to {self.image_shape}" if self.any_size else ""
+
+
+@dataclass(frozen=True)
+class Table(Dataset):
+    """A dataset of rows of texts and whole numbers.
+
+    Attributes:
+        columns: the names and types of those that make a record; a file may hold others.
+    """
+
+    columns: tuple[tuple[str, type[str] | type[int]], ...]
+
+
+def download_command(dataset: Dataset, mirror: str) -> str:
+    """Return the shell command that puts a dataset into a mirror, on any machine with a network."""
+    if dataset.repo_id:
+        revision = "" if dataset.revision == "main" else f" --revision {dataset.revision}"
+        files = (
+            f" {' '.join(path for split in dataset.published for path in split.paths)}" if dataset.shares_repo else ""
+        )
+        return f"hf download {dataset.repo_id}{files} --repo-type dataset{revision} --local-dir {mirror}/{dataset.name}"
+    files = " ".join(f"-O {split.url}" for split in dataset.published)
+    return f"curl --fail --location --create-dirs --output-dir {mirror}/{dataset.name} {files}"
+
 
 _SECONDS_TO_ANSWER = 10
 _CHUNK = 2**20
@@ -137,8 +272,6 @@ class DataSource:
         """
         if split.content_hash:
             return split.content_hash
-        from dphpo_bench.data.cache import sha256_of_file
-
         hashes = split.sha256 or tuple(map(sha256_of_file, self.files(dataset, split)))
         parts = [*hashes, dataset.form] if dataset.form else hashes
         return parts[0] if len(parts) == 1 else hashlib.sha256(" ".join(parts).encode()).hexdigest()
@@ -152,14 +285,53 @@ def _checked(
     return data_dir, cache_dir, progress
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock that belongs to `path`, whose folder is made; the lock of a process that dies is released.
+
+    Raises:
+        DataError: if the folder cannot be written to.
+    """
+    from filelock import FileLock, Timeout
+
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path.with_name(path.name + ".lock"), mode=0o600)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            logger.warning("Waiting for another process that is preparing %s.", path.name)
+            lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def sha256_of_file(path: Path) -> str:
+    """Return the hexadecimal SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say of an error of the system which cached file cannot be written, and the way out."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"Cannot write {path.name} into the cache folder {path.parent}: {error.strerror or error}. "
+            f"Make room there or choose another folder with {CACHE_VARIABLE}."
+        ) from error
+
+
 def download(dataset: Dataset, split: Split, folder: Path) -> tuple[Path, ...]:
     """Download the files of one split into `folder`, but for those that another process has downloaded meanwhile.
 
     Raises:
         DataError: if the publisher cannot be reached, or sends another file than announced.
     """
-    from dphpo_bench.data.cache import locked
-
     what = f"dataset {dataset.name}"
     way_out = (
         f"On a machine with a network run `{download_command(dataset, 'DIR')}`, copy DIR here, "
@@ -196,8 +368,6 @@ def download_from_hub(
         DataError: if the hub cannot be reached, or sends another file than announced.
     """
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url
-
-    from dphpo_bench.data.cache import locked, sha256_of_file
 
     with locked(folder / path):
         if (folder / path).is_file():
@@ -351,8 +521,6 @@ def _ways(weights: Weights) -> str:
 
 
 def _check(path: Path, sha256: str, weights: Weights) -> None:
-    from dphpo_bench.data.cache import sha256_of_file
-
     try:
         actual = sha256_of_file(path)
     except OSError as error:

@@ -26,10 +26,9 @@ from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.metrics import Metric, ModelMetric
-from dphpo_bench.data.arrays import parted_frame
+from dphpo_bench.data.arrays import Class, declared_classes, implied_classes, parted_frame
 from dphpo_bench.data.columns import Column
 from dphpo_bench.data.encoding import Columns
-from dphpo_bench.data.labels import Class, declared_classes, implied_classes
 from dphpo_bench.harness.run import ExecutionOptions, run
 from dphpo_bench.harness.trained import TrainedModel, write_model
 from dphpo_bench.privacy.budget import PrivacyBudget

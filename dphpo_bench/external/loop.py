@@ -19,10 +19,9 @@ from dphpo_bench.base.text import shown
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.search_space import Candidate
 from dphpo_bench.external.declared import DeclaredRun
-from dphpo_bench.external.hiding import hidden
 from dphpo_bench.external.opacus import CAPTURED, GRADIENTS
 from dphpo_bench.external.procedure import Procedure, ScoreRule
-from dphpo_bench.external.trials import StudyTrial, networks_in
+from dphpo_bench.external.trials import StudyTrial, hidden, networks_in
 from dphpo_bench.harness.account import accounts_closed
 from dphpo_bench.session.access import draw_uniform
 from dphpo_bench.training.randomness import Streams

@@ -6,10 +6,10 @@ import os
 import secrets
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from numbers import Number
+from numbers import Number, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -36,6 +36,7 @@ from dphpo_bench.training.randomness import Streams
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
+
 
 _under_way = threading.Lock()  # outputs and global generators belong to the process, so one study may change them
 
@@ -344,3 +345,180 @@ def _mentioned(kind: type) -> frozenset[str]:
     """Return the names that the code of a class mentions, those that its code sets among them."""
     functions = (inspect.unwrap(getattr(each, "fget", each)) for base in kind.__mro__ for each in vars(base).values())
     return frozenset(name for each in functions if inspect.isfunction(each) for name in each.__code__.co_names)
+
+
+@typed
+def select(
+    train: Callable[[StudyTrial], tuple[Any, Any]],
+    space: Mapping[str, Any],
+    *,
+    budget: PrivacyBudget,
+    event: EventOf,
+    method: str | Method = "papernot_steinke",
+    held_out: float | None = None,
+    n_scored: int | None = None,
+    **settings: Any,
+) -> StudyResult:
+    """Train with hyperparameters of a space, a secret number of times, and return the best by a noisy score.
+
+        >>> result = bench.select(
+        ...     train,
+        ...     {"lr": optuna.distributions.FloatDistribution(1e-2, 1e1, log=True)},
+        ...     budget=bench.PrivacyBudget(3, 1e-5),
+        ...     event=lambda noise: bench.recipes.dp_sgd_event(sample_rate, steps, noise),
+        ...     held_out=0.1,
+        ...     n_scored=500,
+        ... )  # doctest: +SKIP
+
+    ε covers the model, its hyperparameters and the noisy score. What is hidden, what the caller answers for, and what
+    happens after a kill: see `bench.search.Study`, which does the same in a loop of the caller.
+
+    Args:
+        train: trains one model, with `trial.params`, `trial.noise_multiplier` and `trial.generator`, and returns it
+            with its score; see `Study.tell`. If it raises, the trial has lost; only Ctrl-C ends the search. Try
+            `train(Study(...).rehearsal())` first, on made-up records.
+        space: hyperparameter → Optuna distribution, or a list of choices.
+        budget: the (ε, δ) of the whole search.
+        event: of one training, as a function of its noise multiplier.
+        method: a private selection, or its name.
+        held_out: expected share of the records that only score; None: scores may be of trained records.
+        n_scored: public number by which the sum of the records' scores is divided.
+        settings: the others of `Study`, such as name, results_dir, account and unit.
+
+    Raises:
+        InvalidValueError: if an argument is out of range, or `train` returns no pair, or has not asked for its noise.
+        BudgetTooSmallError: if no noise within reach meets the budget.
+        AccountError: if the cap of the account does not cover the search; nothing was trained.
+        RecordError: if the folder of results cannot be written, or this name is under way elsewhere.
+    """
+    study = Study(space, budget=budget, event=event, method=method, held_out=held_out, n_scored=n_scored, **settings)
+    for trial in study:
+        try:
+            outcome: Any = train(trial)
+        except (Exception, SystemExit):  # not shown: it may tell what must stay hidden
+            study.tell(trial, None)
+            continue
+        if not (isinstance(outcome, tuple) and len(outcome) == 2):
+            raise InvalidValueError(f"Expected train(trial) to return model, score; got a {type(outcome).__name__}.")
+        trial.check_noised()
+        model, score = outcome
+        study.tell(trial, score, model)
+    return study.result()
+
+
+class PrivateStudy(OneOfAKind):
+    """A private selection around an Optuna objective, of which the winner alone is released.
+
+        >>> study = bench.optuna.PrivateStudy(
+        ...     budget=bench.PrivacyBudget(3, 1e-5),
+        ...     event=lambda noise: bench.recipes.dp_sgd_event(sample_rate, steps, noise),
+        ...     held_out=0.1,
+        ...     n_scored=500,
+        ... )  # doctest: +SKIP
+        >>> study.optimize(objective)  # doctest: +SKIP
+        >>> study.best_params, study.best_value, study.best_model  # doctest: +SKIP
+
+    The objective draws hyperparameters by `trial.suggest_float`, `suggest_int` and `suggest_categorical`, trains with
+    `trial.noise_multiplier` and `trial.generator`, and returns its score, larger being better, or (score, model).
+    Nothing else of Optuna is here: samplers, pruners and callbacks read raw scores, and a storage keeps them.
+
+    Args:
+        settings: those of `bench.search.Study`, which says what ε covers, what is hidden, and what the caller answers
+            for; all but `space`.
+
+    Raises:
+        InvalidValueError: if a setting is out of range.
+        TypeError: if a setting is unknown, such as Optuna's storage, sampler or direction.
+        BudgetTooSmallError: if no noise within reach meets the budget.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        self._study = Study(None, **settings)
+
+    def optimize(self, objective: Callable[[StudyTrial], Any]) -> None:
+        """Run the objective a secret number of times, and keep the best trial by a noisy score.
+
+        A trial that raises has lost, `optuna.TrialPruned` included; only Ctrl-C ends the search.
+
+        Args:
+            objective: trial → score, or (score, model).
+
+        Raises:
+            InvalidValueError: if the objective asks its trial for what it has not, or this study is over.
+            AccountError: if the cap of the account does not cover the search; nothing was trained.
+            RecordError: if the folder of results cannot be written, or this name is under way elsewhere.
+        """
+        for trial in self._study:
+            try:
+                returned = objective(trial)
+            except (Exception, SystemExit):  # not shown: it may tell what must stay hidden
+                returned = None
+            self._study.tell(trial, *_outcome(returned, trial))
+
+    def rehearse(self, objective: Callable[[StudyTrial, Any], Any], made_up: Any) -> None:
+        """Run an objective once outside of the selection, on made-up records: its errors and outputs show.
+
+        Args:
+            objective: (trial, records) → score, or (score, model), such as `objective(trial, records=private)`, which
+                `optimize` calls without `records`.
+            made_up: records of the form of the private ones.
+
+        Raises:
+            InvalidValueError: if a score is out of range, or the model cannot be copied.
+        """
+        trial = self._study.rehearsal()
+        self._study.tell(trial, *_outcome(objective(trial, made_up), trial))
+
+    @property
+    def event(self) -> "DpEvent":
+        """The event of the whole search."""
+        return self._study.event
+
+    @property
+    def epsilon(self) -> float:
+        """The ε of the whole search, at the δ of the budget."""
+        return self._study.epsilon
+
+    @property
+    def result(self) -> StudyResult:
+        """The end of the search.
+
+        Raises:
+            InvalidValueError: if it is not over.
+        """
+        return self._study.result()
+
+    @property
+    def best_params(self) -> Candidate | None:
+        """Hyperparameters of the winner; None if no trial had a score."""
+        return self.result.params
+
+    @property
+    def best_value(self) -> float | None:
+        """The winner's score, with the noise that ε covers; None if no trial had one."""
+        return self.result.score
+
+    @property
+    def best_model(self) -> Any:
+        """The model that the winner returned."""
+        return self.result.model
+
+
+def _outcome(returned: Any, trial: StudyTrial) -> tuple[Any, Any]:
+    """Return the score, None if the trial failed, and the model.
+
+    Raises:
+        InvalidValueError: if the training has not asked for its noise, or several scores were returned: the second
+            would be released as the model.
+    """
+    if returned is None:
+        return None, None
+    trial.check_noised()
+    if not isinstance(returned, tuple):
+        return returned, None
+    if len(returned) != 2 or isinstance(returned[1], Real):
+        raise InvalidValueError(
+            f"Expected an objective that returns its score, or (score, model), got {len(returned)} values: a private "
+            "selection compares one score."
+        )
+    return returned

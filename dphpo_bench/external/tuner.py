@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from dphpo_bench.base.checks import number, ranged, short_text, typed, whole
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
-from dphpo_bench.external.accountants import CallersAccountant
 from dphpo_bench.external.callers_records import (
     CallersRecords,
     Collate,
@@ -24,7 +23,7 @@ from dphpo_bench.external.callers_records import (
     place_in_group,
 )
 from dphpo_bench.external.declared import DeclaredRun, Finished
-from dphpo_bench.external.opacus import CallersOptimizer, attached, forget_records
+from dphpo_bench.external.opacus import CallersAccountant, CallersOptimizer, attached, forget_records
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.recipes.dp_sgd import trainable

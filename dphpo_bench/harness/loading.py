@@ -26,8 +26,7 @@ from dphpo_bench.base.text import compact_json, shown
 from dphpo_bench.contract.method import Method, sibling_of
 from dphpo_bench.contract.seals import run_lock
 from dphpo_bench.contract.task import MAX_STEPS, Task, TaskFacts
-from dphpo_bench.data.cache import locked
-from dphpo_bench.data.source import DataSource
+from dphpo_bench.data.source import DataSource, locked
 from dphpo_bench.harness.account import DEFAULT, Account, Entry, refuse_if_closed
 from dphpo_bench.harness.journal import NONCE, Journal
 from dphpo_bench.harness.plan import CheckedPlan

@@ -15,8 +15,7 @@ from annotated_types import Interval
 from dphpo_bench.base.checks import ranged, typed
 from dphpo_bench.base.displays import Display, Displayed
 from dphpo_bench.base.errors import AccountError, DphpoBenchError, InvalidValueError
-from dphpo_bench.base.progress import Progress
-from dphpo_bench.base.terminal import TerminalProgress
+from dphpo_bench.base.progress import Progress, TerminalProgress
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.registry import method_of, task_of

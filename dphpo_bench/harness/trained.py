@@ -21,9 +21,9 @@ from dphpo_bench.base.tensors import Records, Tensors, each, length
 from dphpo_bench.base.text import compact_json, shown
 from dphpo_bench.contract.registry import make_task, tasks
 from dphpo_bench.contract.task import Input, Kind, Task, inputs_json, inputs_of_json
+from dphpo_bench.data.arrays import declared_classes
 from dphpo_bench.data.columns import Number
 from dphpo_bench.data.encoding import Columns
-from dphpo_bench.data.labels import declared_classes
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.training.target_scale import TargetScale
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
-    from dphpo_bench.data.labels import Class
+    from dphpo_bench.data.arrays import Class
 
 SUFFIX = ".safetensors"
 

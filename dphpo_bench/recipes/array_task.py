@@ -25,10 +25,18 @@ from dphpo_bench.contract.metrics import OF_CLASSES, OF_NUMBERS, Metric, ModelMe
 from dphpo_bench.contract.registry import task_of
 from dphpo_bench.contract.search_space import checked_space, default_search_space
 from dphpo_bench.contract.task import Input, Kind, Task, TaskFacts, advice_on_scores, check_balanced, declared_losses
-from dphpo_bench.data.arrays import as_inputs, as_records, column_names, parted, parted_units, without_column
+from dphpo_bench.data.arrays import (
+    Class,
+    as_inputs,
+    as_records,
+    column_names,
+    declared_classes,
+    implied_classes,
+    parted,
+    units_of,
+)
 from dphpo_bench.data.columns import Column
 from dphpo_bench.data.encoding import Columns
-from dphpo_bench.data.labels import Class, declared_classes, implied_classes
 from dphpo_bench.data.schema import declare
 from dphpo_bench.data.tables import consumed_names, encoded_tables
 from dphpo_bench.recipes.searched_run import check_values
@@ -211,13 +219,13 @@ class ArrayTask(DisplayedTask, Task):
         if columns is not None:
             self.columns = columns if isinstance(columns, Columns) else Columns(columns)
             train, test, unit = encoded_tables(train, test, self.columns, target, unit)
-        units, unit_name = None, RECORD
-        if unit is not None:
-            train, units, unit_name = parted_units(train, unit, target)
-            test = without_column(test, unit)[0] if isinstance(unit, str) else test
-        check_columns(column_names(train, target), column_names(test, target))
-        self.input_names = column_names(train, target)
-        train = parted(train, "train", kind, target)
+        column = unit if isinstance(unit, str) else None
+        inputs, targets, ids = parted(train, "train", kind, target, column)
+        test = test if test is None else parted(test, "test", kind, target, column)[:2]
+        units, unit_name = (None, RECORD) if unit is None else units_of(unit, ids)
+        self.input_names = column_names(inputs)
+        check_columns(self.input_names, test and column_names(test[0]))
+        train = inputs, targets
         classes = labels.classes
         self.classes = implied_classes(train[1], kind) if classes is None else declared_classes(classes, kind)
         train = as_records(train, "train", kind, target, self.classes)

@@ -3,8 +3,9 @@
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from dphpo_bench.base.errors import require_extra
 from dphpo_bench.contract.method import Method, Outcome, P, Plan
 from dphpo_bench.contract.parameters import Count, Decay, Positive
 from dphpo_bench.contract.task import TaskFacts
@@ -74,10 +75,21 @@ class OptimizerRun(SingleRun):
     them is post-processing: what it tunes costs nothing.
 
     The parameters are those of every `SingleRun`.
+
+    Attributes:
+        package: that holds the published optimiser, of the extra `optimizers`; "": none.
     """
 
+    package: ClassVar[str] = ""
+
     def training(self, facts: TaskFacts) -> DpSgd:
-        """Return the run but for its noise."""
+        """Return the run but for its noise.
+
+        Raises:
+            MissingExtraError: if the package is not installed.
+        """
+        if self.package:
+            require_extra("optimizers", f"The method {self.name} needs", self.package)
         return replace(super().training(facts), optimizer=type(self).__name__, learning_rate=1.0)
 
     @abstractmethod

@@ -22,9 +22,8 @@ from dphpo_bench.base.files import remove_torn, write_whole
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.records.record import Identity, RunRecord
 from dphpo_bench.records.store import RecordStore
-from dphpo_bench.sweep.cells import Cell, failed_record, job_of, prepare_data, run_cell
+from dphpo_bench.sweep.cells import Cell, PrivateCells, failed_record, job_of, prepare_data, run_cell
 from dphpo_bench.sweep.executors import Answer, Executor, NotStartedError, Resources, answer_of
-from dphpo_bench.sweep.private_cells import PrivateCells
 
 ATTEMPTS = 2
 TICK_SECONDS = 0.5

@@ -17,7 +17,7 @@ from dphpo_bench.data.source import DataSource
 from dphpo_bench.recipes.single_run import OptimizerRun
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
-from dphpo_bench.sweep.cells import Cell, CellPlan, job_of, pickled, plan_cell, planned
+from dphpo_bench.sweep.cells import Cell, CellPlan, PrivateCells, job_of, pickled, plan_cell, planned
 from dphpo_bench.sweep.driver import Estimates, Kind, Stock, Summary, kind_of, sweep
 from dphpo_bench.sweep.executors import (
     COMPILER,
@@ -28,7 +28,6 @@ from dphpo_bench.sweep.executors import (
     default_workers,
     visible_gpus,
 )
-from dphpo_bench.sweep.private_cells import PrivateCells
 
 
 @dataclass

@@ -19,8 +19,7 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.metrics import SHIFTED, FurtherTest
 from dphpo_bench.contract.task import Input, Kind, Task, TaskFacts
-from dphpo_bench.data.datasets import Images, Split, Table
-from dphpo_bench.data.source import DataSource, Weights, weights_folder
+from dphpo_bench.data.source import DataSource, Images, Split, Table, Weights, weights_folder
 from dphpo_bench.zoo.features import CachedFeatures, Extract, PictureRoute
 from dphpo_bench.zoo.published import LEARNING_RATES, ROBERTAS, Roberta
 from dphpo_bench.zoo.scattering import ScatteringFeatures
@@ -83,7 +82,7 @@ class DatasetTask(Task):
     kind: ClassVar[Kind] = "classification"
     n_classes: int | None
     fine_tuned: "ClassVar[Mapping[str, Which]]" = MappingProxyType({})
-    _prepared_from: "DataSource | None" = None  # `build_model` looks for weights there
+    _prepared_from: "DataSource | None" = None  # `build_model` takes weights from there
 
     @property
     def dataset(self) -> Any:
@@ -213,7 +212,7 @@ class TextTask(DatasetTask):
     def prepare(self, source: "DataSource") -> None:
         """Get the weights that the model starts from; extract features, or token ids, where the cache lacks them.
 
-        From then on `build_model` looks for weights in this source.
+        From then on `build_model` takes weights from this source.
         """
         super().prepare(source)
         if self._tuning:
@@ -526,7 +525,7 @@ class ImageTask(DatasetTask):
     def prepare(self, source: "DataSource") -> None:
         """Get the weights that the model starts from; decode both splits, and extract features, if not yet cached.
 
-        From then on `build_model` looks for weights in this source.
+        From then on `build_model` takes weights from this source.
         """
         import torch
 

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from dphpo_bench.base.progress import Advance
     from dphpo_bench.data.cache import Array
-    from dphpo_bench.data.datasets import Dataset, Split
-    from dphpo_bench.data.source import DataSource
+    from dphpo_bench.data.source import Dataset, DataSource, Split
 
 
 Part = TypeVar("Part")

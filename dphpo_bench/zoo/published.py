@@ -1,4 +1,7 @@
-"""RoBERTa and GPT-2, fine-tuned: from texts to token ids, from published weights to a network."""
+"""RoBERTa and GPT-2, fine-tuned: from texts to token ids, from published weights to a network.
+
+Where `source` is None, weights are searched as the environment says.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -84,7 +87,6 @@ class Roberta:
 
         Args:
             rows: of one text or two each.
-            source: where the tokeniser is looked for; default: as the environment says.
 
         Yields:
             Consecutive rows, int32, shape (rows, longest): token after token, then the token for padding.
@@ -104,7 +106,6 @@ class Roberta:
         Args:
             n_classes: number of outputs.
             which: what is trained beside the head.
-            source: where the weights are looked for; default: as the environment says.
 
         Raises:
             DataError: if the weights cannot be had, or are not this network's.
@@ -213,7 +214,6 @@ class Gpt2:
         Args:
             prompts: of each record.
             texts: what is to be written for each.
-            source: where the tokeniser is looked for; default: as the environment says.
 
         Raises:
             DataError: if the weights cannot be had; see `weights_folder`.
@@ -239,7 +239,6 @@ class Gpt2:
         Args:
             model: token ids of shape (n, length) → logits of the token after each.
             test: from `records`.
-            source: where the tokeniser is looked for; default: as the environment says.
         """
         from dphpo_bench.training.losses import IGNORED
         from dphpo_bench.zoo.language_models import greedy
@@ -260,7 +259,6 @@ class Gpt2:
 
         Args:
             which: what is trained; LoRA is for queries, keys and values, which are one matrix.
-            source: where the weights are looked for; default: as the environment says.
 
         Raises:
             DataError: if the weights cannot be had, or are not this network's.

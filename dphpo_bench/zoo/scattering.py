@@ -32,7 +32,7 @@ _SYNTHETIC_IMAGES = 2000
 
 @dataclass(frozen=True)
 class ScatteringFeatures(PictureRoute):
-    """Second-order scattering coefficients, normalised without a look at the data.
+    """Second-order scattering coefficients, normalised without reading the data.
 
     Attributes:
         scales: J; the picture shrinks by 2^J in each direction.

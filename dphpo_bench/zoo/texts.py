@@ -1,4 +1,7 @@
-"""From texts to token ids, and to features of a pretrained encoder."""
+"""From texts to token ids, and to features of a pretrained encoder.
+
+Where `source` is None, weights are searched as the environment says.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +19,6 @@ if TYPE_CHECKING:
 
     Reduce = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
     """From outputs (n, length, size), whether a place is a token, and whether it is one of the text itself."""
-    import torch
 
 
 _ENCODED_AT_ONCE = 2048
@@ -37,7 +39,6 @@ def load_tokenizer(weights: Weights, vocabulary: int, source: DataSource | None 
     Args:
         weights: one of whose files is `tokenizer.json`.
         vocabulary: number of tokens of the network.
-        source: where it is looked for; default: as the environment says.
 
     Raises:
         DataError: if the weights cannot be had; see `weights_folder`.
@@ -166,8 +167,7 @@ class TextFeatures(Features):
         """Extract features of texts, in blocks, so that the whole need not fit into memory.
 
         Args:
-            texts: any number, of any length; what is beyond `longest` tokens is not looked at.
-            source: where weights are looked for; default: as the environment says.
+            texts: any number, of any length; what is beyond `longest` tokens is not read.
 
         Yields:
             Consecutive rows, bfloat16, shape (rows, size); next to the noise that is precise enough.
@@ -333,7 +333,6 @@ class WordPieces:
 
         Args:
             rows: of one text or two each.
-            source: where the tokeniser is looked for; default: as the environment says.
 
         Raises:
             DataError: if the weights cannot be had; see `weights_folder`.
@@ -344,9 +343,6 @@ class WordPieces:
 
     def embeddings(self, source: DataSource | None = None) -> "torch.Tensor":
         """Load the embeddings, each brought to mean 0 and variance 1 by itself: shape (vocabulary, size).
-
-        Args:
-            source: where the weights are looked for; default: as the environment says.
 
         Raises:
             DataError: if the weights cannot be had, or have other embeddings.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dphpo_bench.base.terminal import encodable, write_replacements
+from dphpo_bench.base.progress import encodable, write_replacements
 
 ENCODINGS = ("ascii", "latin-1", "cp1252", "cp437", "cp932", "utf-8", "utf-16")
 

@@ -6,8 +6,7 @@ import pytest
 
 import dphpo_bench as bench
 from dphpo_bench.base import progress as metering
-from dphpo_bench.base.progress import Meter, NullProgress
-from dphpo_bench.base.terminal import TerminalProgress
+from dphpo_bench.base.progress import Meter, NullProgress, TerminalProgress
 
 
 class Looking(NullProgress):
@@ -56,7 +55,7 @@ def test_nothing_is_counted_where_the_number_of_trials_is_secret(tiny_task: Any,
 def test_work_inside_other_work_counts_for_the_whole(
     clock: list[float], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dphpo_bench.base.terminal.LOG_SECONDS", 0.0)
+    monkeypatch.setattr("dphpo_bench.base.progress.LOG_SECONDS", 0.0)
     progress, outer = TerminalProgress(), Meter(100, "the bound")
     with progress.whole(outer), progress.whole(Meter(20, "the test")) as inner, progress.track("Training", 4) as step:
         assert inner is outer

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import dphpo_bench as bench
-from dphpo_bench.base import terminal as display
-from dphpo_bench.base.terminal import TerminalProgress
+from dphpo_bench.base import progress as display
+from dphpo_bench.base.progress import TerminalProgress
 
 
 class Terminal(io.StringIO):

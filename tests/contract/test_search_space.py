@@ -1,4 +1,4 @@
-"""Candidates: drawn without looking at anything."""
+"""Candidates: drawn without reading anything."""
 
 from dataclasses import replace
 

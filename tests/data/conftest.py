@@ -15,9 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.data.images import content_hash, record_type
-from dphpo_bench.data.source import DataSource
+from dphpo_bench.data.source import DataSource, Images, Split
 
 ROWS = 30
 SHAPE = (3, 8, 8)

@@ -16,8 +16,7 @@ from torch.utils.data import TensorDataset
 import dphpo_bench as bench
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.tensors import leaves
-from dphpo_bench.data.arrays import as_inputs, as_records
-from dphpo_bench.data.numeric import as_tensor
+from dphpo_bench.data.arrays import as_inputs, as_records, as_tensor
 from tests.own_task import array_task
 
 N = 12

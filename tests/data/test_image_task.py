@@ -9,8 +9,7 @@ import torch
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import DataError
-from dphpo_bench.data.datasets import Images
-from dphpo_bench.data.source import DataSource
+from dphpo_bench.data.source import DataSource, Images
 from dphpo_bench.zoo import scattering
 from dphpo_bench.zoo.dataset_task import ImageTask, Schedule
 from dphpo_bench.zoo.scattering import ScatteringFeatures

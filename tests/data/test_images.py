@@ -11,9 +11,8 @@ from PIL import Image
 from scipy.io import savemat
 
 from dphpo_bench.base.errors import DataError
-from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.data.images import canonical_order, content_hash, load_records
-from dphpo_bench.data.source import DataSource
+from dphpo_bench.data.source import DataSource, Images, Split
 from tests.data.conftest import ROWS, SHAPE, png, write_parquet, write_records
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.data.labels import declared_classes, encoded_labels
+from dphpo_bench.data.arrays import declared_classes, encoded_labels
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.recipes.array_task import ArrayTask
 from tests.own_task import array_task

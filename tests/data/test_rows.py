@@ -10,9 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dphpo_bench.base.errors import DataError
-from dphpo_bench.data.datasets import Split, Table
 from dphpo_bench.data.rows import Row, content_hash, load_rows
-from dphpo_bench.data.source import DataSource
+from dphpo_bench.data.source import DataSource, Split, Table
 from tests.data.conftest import FakeHub
 
 ROWS: list[Row] = [("a tale", 1), ("naïve, “quoted”", 0), ("a tale", 1), ("", 0)]

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from dphpo_bench.base.errors import DataError
-from dphpo_bench.data.datasets import Images, Split, download_command
 from dphpo_bench.data.images import canonical_order, load_records
-from dphpo_bench.data.source import DataSource
+from dphpo_bench.data.source import DataSource, Images, Split, download_command
 from tests.data.conftest import ROWS, FakeHub, write_records
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 
 import dphpo_bench as bench
-from dphpo_bench.external.accountants import CallersAccountant, as_one_gaussian
+from dphpo_bench.external.opacus import CallersAccountant, as_one_gaussian
 from tests.external.loops import BUDGET, DATA, RATE, STEPS, N, batches, network, private, tuner_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:No account counts", "ignore:.*hook", "ignore:Secure RNG", "ignore:GDP")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dphpo_bench.cli import commands as cli
-from tests.fuzz.hostile import TEXTS, examples, odd_file
+from tests.fuzz.hostile import TEXTS, examples
 
 
 def called(*arguments: str) -> tuple[int, str, str]:
@@ -56,13 +56,3 @@ def test_arguments(folder: Path, arguments: list[str]) -> None:
     assert "Traceback" not in out + err
     if code == 2:
         assert all(line.isprintable() for line in err.split("\n"))
-
-
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("kind", ["pipe", "device", "missing", "directory"])
-def test_what_is_no_file(kind: str, tmp_path: Path) -> None:
-    path = str(odd_file(kind, tmp_path))
-    for command in (["sweep", path, "--dry-run"], ["leaderboard", "validate", "--quiet", path]):
-        code, out, err = called(*command)
-        assert code in (1, 2)
-        assert all(line.isprintable() for line in (out + err).split("\n"))

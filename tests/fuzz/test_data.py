@@ -15,11 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dphpo_bench.base.errors import DataError
-from dphpo_bench.data.cache import cached_array
 from dphpo_bench.data.images import load_records
 from dphpo_bench.data.source import DataSource
 from tests.data.conftest import ROWS, content_hash, png, random_records, small_dataset
-from tests.fuzz.hostile import GARBAGE, ODD_FILES, check_message, examples, odd_file, rights, torn
+from tests.fuzz.hostile import GARBAGE, check_message, examples, torn
 
 RECORDS = random_records(0)
 PICTURES = [{"bytes": png(one), "path": f"{row}.png"} for row, one in enumerate(RECORDS["pixels"])]
@@ -88,69 +87,9 @@ def test_parquet(folder: Path, content: bytes) -> None:
 
 # ---------------------------------------------------------------------------------------------------- arrays
 
-ARRAY = np.arange(24, dtype=np.uint16).reshape(4, 6)
-DTYPES = ("<u2", ">u2", "<f2", "<i2", "<u4", "|u1", "|S2", "<U1", "|V2", [("a", "<u2")])
-
 
 def npy(array: np.ndarray[Any, Any]) -> bytes:
     """An array as a .npy file."""
     file = io.BytesIO()
     np.lib.format.write_array(file, array)
     return file.getvalue()
-
-
-def _headed(header: str) -> bytes:
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + ARRAY.tobytes()
-
-
-OWN = npy(ARRAY)
-OTHERS = (
-    npy(ARRAY.T),
-    npy(ARRAY[:3]),
-    b"PK\x03\x04",
-    _headed("(" * 5000),
-    _headed(f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({2**70}, 6), }}"),
-    _headed("{'descr': '|O', 'fortran_order': False, 'shape': (4, 6), }"),
-    *(npy(np.zeros((4, 6), dtype)) for dtype in DTYPES),
-)
-ARRAYS = st.one_of(st.sampled_from(OTHERS), torn(st.sampled_from(OTHERS)), GARBAGE)
-
-
-@examples(80)
-@given(ARRAYS)
-def test_what_is_not_the_arrays_own_file_is_made_again(folder: Path, content: bytes) -> None:
-    path = folder / "array.npy"
-    path.unlink(missing_ok=True)
-    path.write_bytes(content)
-    array = cached_array(path, (4, 6), np.dtype(np.uint16), lambda: [ARRAY[:1], ARRAY[1:]])
-    assert array.dtype == np.uint16
-    assert array.tobytes() == ARRAY.tobytes()
-    assert path.read_bytes() == OWN
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("kind", ["pipe", "loop", "device", "dangling link"])
-def test_what_is_no_array_is_replaced(kind: str, tmp_path: Path) -> None:
-    path = odd_file(kind, tmp_path, "array.npy")
-    found = cached_array(path, (4, 6), np.dtype(np.uint16), lambda: [ARRAY])
-    assert (found == ARRAY).all()
-    assert path.is_file()
-    assert not path.is_symlink()
-
-
-def test_a_folder_in_the_place_of_an_array_is_a_clear_error(tmp_path: Path) -> None:
-    path = odd_file("directory", tmp_path, "array.npy")
-    with pytest.raises(DataError, match=r"Cannot write array\.npy") as caught:
-        cached_array(path, (4, 6), np.dtype(np.uint16), lambda: [ARRAY])
-    check_message(caught.value, tmp_path)
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("kind", [kind for kind in ODD_FILES if kind != "null"])
-def test_what_is_no_parquet(kind: str, tmp_path: Path) -> None:
-    (tmp_path / "mirror/small").mkdir(parents=True)
-    odd_file(kind, tmp_path / "mirror/small", "train.parquet")
-    source = DataSource.resolve(tmp_path / "mirror", tmp_path / "cache")
-    with rights(kind), pytest.raises(DataError) as caught:
-        load_records(source, DATASET, DATASET.train)
-    check_message(caught.value, tmp_path)

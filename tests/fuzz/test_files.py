@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dphpo_bench.base.errors import DphpoBenchError, RecordError
-from dphpo_bench.base.files import read_whole
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.leaderboard.submissions import read_submissions
 from dphpo_bench.records import reading
@@ -137,13 +136,6 @@ def test_odd_files_among_results_are_skipped(tmp_path: Path) -> None:
     assert len(read_submissions([tmp_path]).rejected) == len(kinds)
 
 
-def test_a_file_is_read_to_one_byte_beyond_the_limit(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    for size in (0, 9, 10, 11, 100):
-        path.write_bytes(b"x" * size)
-        assert read_whole(path, 10) == b"x" * min(size, 11)
-
-
 # ---------------------------------------------------------------------------------------- found by fuzzing
 
 
@@ -157,25 +149,9 @@ def _written(path: Path, *keys: Any, to: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("line", [b"[" * 100_000, b'["seed", true]', b'["seed", -5]', b'["seed", 1.0]', b"\xff", b""])
-def test_what_is_no_journal(line: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "journal"
-    path.write_bytes(line + b"\n")
-    with pytest.raises(RecordError, match="not a journal"):
-        Journal(path)
-
-
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
 def test_what_json_has_no_number_for_is_no_parameter(value: float, tmp_path: Path) -> None:
     """Written down, it became a text, and the record that of another run."""
     path = _written(tmp_path / "record.json", "identity", "parameters", to={"rate": [value]})
     with pytest.raises(RecordError, match=r"identity\.parameters: .*NaN and infinities are no parameters"):
         read_record(path)
-
-
-@pytest.mark.parametrize("value", ["Infinity", "-Infinity", "NaN"])
-def test_released_values_are_read_as_they_are_written(value: str, tmp_path: Path) -> None:
-    path = _written(tmp_path / "record.json", "released", to={"path": [{"loss": float(value)}]})
-    record = read_record(path)
-    assert record.released == {"path": [{"loss": value}]}
-    assert RunRecord.model_validate_json(record.to_json()) == record

@@ -13,18 +13,14 @@ from dphpo_bench.contract.registry import make_method
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.sweep.cells import cells_of
 from dphpo_bench.sweep.suite import Suite, load_suite
-from dphpo_bench.training.clipping import parse_clipping
 from tests.fuzz.hostile import (
     GARBAGE,
     NUMBERS,
-    ODD_FILES,
     VALUES,
     accepted,
     check_message,
     examples,
     mutated,
-    odd_file,
-    rights,
     torn,
 )
 
@@ -114,25 +110,6 @@ def test_parameters(setting: tuple[str, dict[str, Any]]) -> None:
         assert make_method(name, method.parameters) == method
 
 
-CLIPPINGS = st.one_of(
-    st.text(max_size=20),
-    st.builds(
-        lambda rule, number: f"{rule}:{number}",
-        st.sampled_from(("abadi", "auto_s", "auto-v", "AUTO_V ", "")),
-        st.one_of(st.floats().map(str), st.sampled_from(("", "1_0", "1e400", "-0.0", "nan", "５", "0x1", "9" * 5000))),
-    ),
-)
-
-
-@examples(200)
-@given(CLIPPINGS)
-def test_clippings(text: str) -> None:
-    """Refused, or a rule of a finite, positive sensitivity."""
-    rule = accepted(lambda: parse_clipping(text))
-    if rule is not None:
-        assert 0 < rule.sensitivity < float("inf")
-
-
 @examples(60)
 @given(CONTENT)
 def test_suites(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
@@ -152,12 +129,3 @@ def test_suites(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> Non
         for cell in cells or ():
             assert 0 < cell.budget.delta < 1
             assert type(cell.identity).model_validate_json(cell.identity.model_dump_json()) == cell.identity
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("kind", ODD_FILES)
-def test_what_is_no_file(kind: str, tmp_path: Path) -> None:
-    path = odd_file(kind, tmp_path)
-    with rights(kind), pytest.raises(InvalidValueError, match="Cannot read the suite") as caught:
-        load_suite(path)
-    check_message(caught.value, tmp_path)

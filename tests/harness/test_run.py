@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import DataError, InvalidValueError, PlanOverBudgetError, RecordError
-from dphpo_bench.base.progress import NullProgress
-from dphpo_bench.base.terminal import TerminalProgress
+from dphpo_bench.base.progress import NullProgress, TerminalProgress
 from dphpo_bench.harness import journal
 from dphpo_bench.harness.state import Run
 from dphpo_bench.harness.training import verify

@@ -12,7 +12,6 @@ from dphpo_bench.methods.banded_mf import BandedMf, optimal_coefficients, square
 from dphpo_bench.methods.recommended import Recommended
 from dphpo_bench.privacy.event_rules import multiset
 from dphpo_bench.testing import Blobs
-from tests.conftest import TinyTask
 
 BUDGET = bench.PrivacyBudget(8.0, 1e-4)
 SMALL_BATCHES = Blobs(batch_size=20, epochs=10.0)  # 300 steps, q = 1/30
@@ -76,12 +75,6 @@ def test_a_plan_is_turns_of_groups_at_as_many_times_the_rate() -> None:
     )
 
 
-@pytest.mark.parametrize(("epsilon", "at_least", "at_most"), [(0.5, 1, 2), (8.0, 4, 16)])
-def test_more_bands_where_noise_is_small(epsilon: float, at_least: int, at_most: int) -> None:
-    plan = BandedMf().plan(SMALL_BATCHES.facts, bench.PrivacyBudget(epsilon, 1e-4))
-    assert at_least <= len(plan.parameters.coefficients) <= at_most
-
-
 def test_by_default_no_number_of_bands_is_expected_to_have_less_noise() -> None:
     facts = SMALL_BATCHES.facts
 
@@ -91,29 +84,3 @@ def test_by_default_no_number_of_bands_is_expected_to_have_less_noise() -> None:
 
     least = noise(BandedMf())
     assert all(least <= noise(BandedMf(bands=bands)) * 1.01 for bands in (1, 2, 4, 8, 16))
-
-
-@pytest.mark.parametrize(("bands", "most"), [(3, 2), (100, 2)])
-def test_more_bands_than_batches_in_the_records_are_refused(bands: int, most: int) -> None:
-    task = Blobs(batch_size=250)
-    with pytest.raises(bench.errors.InvalidValueError, match=f"bands={bands} <= {most}") as error:
-        bench.run(BandedMf(bands=bands), task, BUDGET, seed=0)
-    assert "\n" not in str(error.value)
-
-
-def test_it_learns_and_says_how_many_bands_it_has() -> None:
-    result = bench.run(BandedMf(bands=5), TinyTask(), BUDGET, seed=0, progress=bench.NullProgress())
-    assert result.record.released["bands"] == 5
-    assert result.record.metrics["accuracy"] > 0.8
-    assert result.record.privacy is not None
-    assert result.record.privacy.epsilon <= 8.0
-    assert result.record.privacy.tuning_share == 0
-
-
-def test_it_runs_with_secure_noise() -> None:
-    pytest.importorskip("opendp")
-    method = BandedMf(bands=3, epochs=1.0)
-    result = bench.run(
-        method, TinyTask(), BUDGET, execution=bench.ExecutionOptions(secure_noise=True), progress=bench.NullProgress()
-    )
-    assert result.record.status == "ok"

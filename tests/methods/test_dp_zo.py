@@ -6,7 +6,6 @@ from torch.nn.functional import cross_entropy
 
 import dphpo_bench as bench
 from dphpo_bench.methods.dp_zo import DpZo, ZerothOrder
-from dphpo_bench.session.batch import Batch
 from tests.conftest import TinyTask, session_on
 
 
@@ -58,24 +57,3 @@ def test_one_record_moves_a_step_by_what_was_charged(outlier: float) -> None:
     moved = float((ends[0] - ends[1]).norm())
     # ‖z‖ is about √d, and at most 2√d here.
     assert moved <= method.clipping_threshold / 600 * 2 * length**0.5 * method.learning_rate / length * 1.001
-
-
-def test_it_costs_what_dp_sgd_costs_in_as_many_steps() -> None:
-    facts, budget = bench.make_task("digits").facts, bench.PrivacyBudget(3, 1e-5)
-    method = DpZo(epochs=facts.epochs)
-    plan = method.plan(facts, budget)
-    same = bench.make_method("dp_sgd").plan(facts, budget)
-    assert plan.event == same.event
-    assert plan.cost.examples == pytest.approx(2 * same.cost.examples)
-    assert DpZo().plan(facts, budget).parameters.steps == pytest.approx(method.passes * facts.steps, abs=method.passes)
-
-
-def test_it_learns_without_a_gradient(plain_run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("a gradient was asked for")
-
-    monkeypatch.setattr(Batch, "gradient", refuse)
-    record = plain_run(DpZo()).record
-    assert record.status == "ok", record.error
-    assert record.metrics["accuracy"] > 0.75
-    assert record.privacy.recomputed == record.privacy.planned

@@ -1,4 +1,4 @@
-"""`hyfreedp` and `noise_scaled` as methods: what looks cost, that both learn, and that they begin alike."""
+"""`hyfreedp` and `noise_scaled` as methods: what queries cost, that both learn, and that they begin at one rate."""
 
 import math
 from dataclasses import replace
@@ -34,18 +34,18 @@ def share_of(method: bench.Method, task: bench.Task | str, epsilon: float = 3.0)
     "sizes",
     [(128, 32, 10), (2_000, 128, 10), (10_000, 256, 20), (60_000, 1_024, 20)],
 )
-def test_looks_take_two_percent_at_most(method: type[bench.Method], sizes: tuple[int, int, int]) -> None:
+def test_queries_take_two_percent_at_most(method: type[bench.Method], sizes: tuple[int, int, int]) -> None:
     assert 0 < share_of(method(), Sized(*sizes)) <= 0.02
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_looks_take_two_percent_on_the_digits(method: type[bench.Method]) -> None:
+def test_queries_take_two_percent_on_the_digits(method: type[bench.Method]) -> None:
     assert 0 < share_of(method(), "digits") <= 0.02
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_looks_take_little_of_a_small_budget_on_many_records(method: type[bench.Method]) -> None:
-    """Looks at one batch are one Gaussian together: eight of multiplier 2 had taken more than all of ε = 1 here."""
+def test_queries_take_little_of_a_small_budget_on_many_records(method: type[bench.Method]) -> None:
+    """Queries to one batch are one Gaussian together: eight of multiplier 2 had taken more than all of ε = 1 here."""
     assert share_of(method(), "cifar10", 1.0) <= 0.02
 
 
@@ -57,7 +57,7 @@ def test_it_learns_where_the_untuned_rate_does_not(method: type[bench.Method], p
 
 
 def test_both_begin_at_the_same_rate_where_their_plans_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a regression neither looks after the last step; then only growth and limit of the rate tell them apart."""
+    """In a regression neither queries after the last step; then only growth and limit of the rate differ."""
     monkeypatch.setattr("dphpo_bench.recipes.tuned_training.GROWTH", 1.0)
     monkeypatch.setattr("dphpo_bench.recipes.tuned_training.FASTEST_REGRESSION", math.inf)
     task, budget = TinyTask(), bench.PrivacyBudget(3.0, 1e-4)

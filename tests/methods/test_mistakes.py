@@ -13,51 +13,30 @@ from tests.conftest import TinyTask
 MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("adaptive_clipping", {"quantile": 1.0}, "quantile < 1"),
     ("adaptive_clipping", {"count_noise": 0.5}, "Raise count_noise"),
-    ("adaptive_clipping", {"initial_max_grad_norm": 0.0}, "initial_max_grad_norm"),
     ("auto_clipping", {"clipping": "abadi:1"}, "auto_s, auto_v or psac"),
-    ("auto_clipping", {"batch_size": 0}, "batch_size"),
-    ("auto_clipping", {"optimizer": "AdamX"}, "Did you mean"),
     ("banded_mf", {"bands": 0}, "bands"),
     ("banded_mf", {"bands": 7}, "bands=7 <= 6, the least of N/B = 6"),
-    ("dadaptation", {"initial_d": 0.0}, "initial_d > 0"),
     ("dog", {"initial_distance": 0.0}, "initial_distance > 0"),
-    ("dowg", {"stability": -1e-4}, "stability > 0"),
     ("dp_adam_wosm", {"momentum": 1.0}, "momentum < 1"),
-    ("dp_hyper", {"final_share": 1.0}, "final_share"),
     ("dp_hypo", {"adaptivity_share": -0.1}, "adaptivity_share"),
     ("dp_sgd", {"clipping": "none"}, "Unknown clipping"),
     ("dp_sgd", {"learning_rate": math.inf}, "learning_rate > 0"),
-    ("dp_sgd", {"epochs": 0.0}, "epochs > 0"),
-    ("dp_sgd", {"averaging": 1.0}, "0 <= averaging < 1"),
-    ("grid_composed", {"points": 0}, "points"),
     ("grid_oracle", {"validation": 1.0}, "validation < 1"),
     ("grid_oracle", {"schedule": "steps"}, "expected 'constant', 'cosine' or"),
     ("hyfreedp", {"share": 0.0}, "0 < share < 1"),
-    ("hyfreedp", {"optimizer": "SGDX"}, "Did you mean"),
-    ("noise_scaled", {"share": 1.0}, "0 < share < 1"),
     ("linear_scaling", {"smallest": 9.0, "largest": 3.0}, "smallest"),
-    ("linear_scaling", {"third_share": 0.15}, "second_share < third_share"),
     ("linear_scaling", {"most_steps": 100}, "most_steps >= 2 x steps = 120"),
     ("liu_talwar", {"mean": 1.0}, "mean > 1"),
-    ("liu_talwar", {"threshold": math.nan}, "finite threshold"),
-    ("mechanic", {"initial_scale": 0.0}, "initial_scale > 0"),
-    ("nonprivate", {"holdout": 0.0}, "0 < holdout"),
     ("objective_perturbation", {"regularisation": 1e-3}, "Raise it, or leave it out"),
-    ("objective_perturbation", {"regularisation": 1e-12}, "regularisation"),
     ("output_perturbation", {"regularisation": 1e-12}, "Expected 1e-09 <= regularisation <="),
-    ("output_perturbation", {"regularisation": 1e16}, "Expected 1e-09 <= regularisation <="),
     ("objective_perturbation", {"curvature_share": 1.0}, "0 < curvature_share < 1"),
-    ("objective_perturbation", {"input_norm": 0.0}, "input_norm > 0"),
     ("papernot_steinke", {"distribution": "uniform", "accounting": "profile"}, "layer_cake"),
     ("papernot_steinke", {"distribution": "binomial", "accounting": "rdp"}, "tightest or layer_cake or profile with"),
-    ("papernot_steinke", {"distribution": "fixed"}, "expected 'negative_binomial'"),
     ("papernot_steinke", {"distribution": "negative_binomial", "shape": -1.0}, "shape"),
     ("propose_test", {"resolution": 0.0}, "resolution"),
-    ("random_search", {"clipping": "auto_x"}, "Did you mean"),
     ("random_search", {"batch_size": 601}, "batch_size"),
     ("replay", {"share": 0.0}, "0 < share <= 1"),
     ("replay", {"again": "nonprivate"}, "private method, got nonprivate"),
-    ("replay", {"again": "hyfreedp", "settings": "["}, "settings to be a JSON object"),
     ("replay", {"again": "hyfreedp", "settings": '{"x": 1}'}, "Unknown parameter of hyfreedp"),
     ("schedule_free", {"averaging": 0.99}, "averages its weights itself"),
     ("subsampled_tuning", {"tuning_rate": 1.0}, "tuning_rate"),
@@ -87,7 +66,6 @@ class Searched(TinyTask):
     ("method", "name"),
     [
         ("linear_scaling", "weight_decay"),
-        ("propose_test", "batch_size"),
         ("random_search", "steps"),
         ("papernot_steinke", "depth"),
     ],
@@ -97,9 +75,3 @@ def test_a_hyperparameter_that_a_method_cannot_search(method: str, name: str, bu
     task.searched = name
     with pytest.raises(bench.errors.InvalidValueError, match=f"'{name}'"):
         bench.run(method, task, budget, seed=0)
-
-
-@pytest.mark.parametrize("method", ["dp_hypo", "papernot_steinke"])
-def test_a_mistake_that_fails_every_trial_is_not_a_search_without_a_winner(method: str, budget) -> None:
-    with pytest.raises(bench.errors.DphpoBenchError, match="optimizer"):
-        bench.run(bench.make_method(method, {"optimizer": "nonsense"}), TinyTask(), budget, seed=0)

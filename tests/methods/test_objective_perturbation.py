@@ -12,7 +12,6 @@ from dphpo_bench.methods.objective_perturbation import ObjectivePerturbation
 from dphpo_bench.methods.output_perturbation import OutputPerturbation
 from dphpo_bench.privacy import objective
 from dphpo_bench.privacy.events import objective_perturbation
-from dphpo_bench.testing import Blobs
 from tests.conftest import TinyTask, session_on
 
 both = pytest.mark.parametrize("kind", [ObjectivePerturbation, OutputPerturbation])
@@ -50,26 +49,6 @@ def test_of_one_output_the_noise_is_that_of_one_gaussian_release(epsilon: float)
     assert noise == pytest.approx(bench.events.calibrate(bench.events.gaussian, budget), rel=2e-3)
 
 
-def test_a_regularisation_of_the_callers_is_taken() -> None:
-    method = ObjectivePerturbation(regularisation=20.0)
-    plan = method.plan(TinyTask().facts, bench.PrivacyBudget(1, 1e-5))
-    assert plan.parameters.regularisation == 20.0
-    assert (
-        plan.parameters.noise_multiplier
-        < ObjectivePerturbation(regularisation=5.0)
-        .plan(TinyTask().facts, bench.PrivacyBudget(1, 1e-5))
-        .parameters.noise_multiplier
-    )  # type: ignore[operator]
-
-
-@both
-def test_it_learns_and_releases_its_regularisation(plain_run: Any, kind: Any) -> None:
-    result = plain_run(kind())
-    assert result.record.metrics["accuracy"] > 0.7
-    assert result.record.released.keys() == {"regularisation"}
-    assert result.record.privacy.tuning_share == 0
-
-
 @both
 def test_the_norm_of_inputs_scales_the_weights_and_nothing_else(kind: Any) -> None:
     records, budget = TinyTask()._split(600, 1), bench.PrivacyBudget(3, 1e-5)
@@ -88,8 +67,6 @@ def test_the_norm_of_inputs_scales_the_weights_and_nothing_else(kind: Any) -> No
     [
         ("diabetes", "kind 'regression'"),
         (TinyTask("mlp"), "got model mlp of task tiny"),
-        (Blobs("undefined"), "got model undefined"),
-        (bench.make_task("readmissions", "mlp"), "got model mlp"),
     ],
 )
 def test_other_tasks_and_models_are_refused_before_data_are_read(task: Any, reason: str, kind: Any) -> None:

@@ -1,7 +1,6 @@
 """Optimisers that find their step size from noisy gradients are as published."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from dphpo_bench.methods.ldog import LDoG
 from dphpo_bench.methods.mechanic import Mechanic
 from dphpo_bench.methods.schedule_free import ScheduleFree
 from dphpo_bench.training.optimizers import WeightAverage
-from tests.conftest import TinyTask, session_on
 
 STARTS = (torch.tensor([[1.0, -2.0], [0.5, 0.0]]), torch.tensor([0.0, 0.25]))
 
@@ -114,25 +112,6 @@ def test_schedule_free_releases_the_mean_of_adamws_weights(steps: int) -> None:
     torch.testing.assert_close(flat(moved(ScheduleFree(), seen)), mean, rtol=1e-5, atol=1e-6)
 
 
-def test_schedule_free_takes_its_gradients_between_its_weights_and_their_mean(tiny_task: TinyTask, budget) -> None:
-    """And what it releases is the mean, not where the last gradient was taken."""
-    method = ScheduleFree(learning_rate=0.05)
-    seen: list[Any] = []
-
-    class Watched(ScheduleFree):
-        def finish(self, optimizer: torch.optim.Optimizer) -> None:
-            (weights,) = (group["params"] for group in optimizer.param_groups)
-            seen.append([[weight.detach().clone() for weight in weights], optimizer.state[weights[0]]["z"].clone()])
-            super().finish(optimizer)
-
-    plan = method.plan(tiny_task.facts, budget)
-    outcome = Watched(learning_rate=0.05).run(plan, session_on(tiny_task, tiny_task.load_train(None)))
-    ((between, last),) = seen
-    released = next(outcome.model.parameters()).detach()
-    torch.testing.assert_close(between[0], 0.1 * last + 0.9 * released, rtol=1e-4, atol=1e-6)
-    assert not torch.allclose(between[0], released, atol=1e-4)
-
-
 def test_dogs_average_is_the_polynomial_decay_of_its_paper() -> None:
     """γ = 8, but for one step's shift: the package gives update t = 0, 1, ... the weight 9 / (9 + t)."""
     from dog import PolynomialDecayAverager
@@ -148,3 +127,11 @@ def test_dogs_average_is_the_polynomial_decay_of_its_paper() -> None:
     expected = theirs.averaged_model.weight.item()
     assert ours.average[0].item() == pytest.approx(expected, rel=2 / steps)
     assert expected < 0.95 * steps
+
+
+def test_a_package_that_is_not_installed_is_named_before_anything_is_spent(budget, monkeypatch) -> None:
+    monkeypatch.setattr("dphpo_bench.base.errors.find_spec", lambda _: None)
+    with pytest.raises(
+        bench.errors.InvalidValueError, match=r"ldog needs dog: pip install 'dphpo-bench\[optimizers\]'"
+    ):
+        bench.plan("ldog", "digits", budget)

@@ -33,14 +33,14 @@ PIN: dict[str, Any] = {"version": 1, "epsilon": 2.9, "accuracy": 0.8, "cross_ent
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "starts"),
     [
         ({"epsilon": 2.9 * (1 + 1e-7), "accuracy": 0.8067, "cross_entropy": 0.5001, "version": 2}, []),
         ({"epsilon": 2.9 * (1 + 1e-5)}, ["epsilon is 2.900029, was 2.9"]),
         ({"cross_entropy": 0.505, "learning_rate": 0.0101}, ["cross_entropy is 0.505", "learning_rate is 0.0101"]),
     ],
 )
-def test_rounding_is_no_change_and_another_rule_is(changes: dict[str, Any], told: list[str]) -> None:
+def test_rounding_is_no_change_and_another_rule_is(changes: dict[str, Any], starts: list[str]) -> None:
     found = differences(PIN, {**PIN, **changes})
-    assert len(found) == len(told)
-    assert all(line.startswith(start) for line, start in zip(found, told, strict=True))
+    assert len(found) == len(starts)
+    assert all(line.startswith(start) for line, start in zip(found, starts, strict=True))

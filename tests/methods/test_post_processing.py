@@ -12,7 +12,6 @@ from scipy import signal
 from torch import nn
 
 import dphpo_bench as bench
-from dphpo_bench.methods.muon import hidden_matrices
 from tests.conftest import session_on
 from tests.own_task import array_task
 
@@ -97,30 +96,6 @@ def test_adam_bc_is_that_of_the_authors_code(monkeypatch: pytest.MonkeyPatch) ->
     np.testing.assert_allclose([*(asked[1:] - asked[0]), end - asked[0]], theirs, atol=2e-7)
 
 
-@pytest.mark.parametrize("noise", [0.0, 4.0])
-def test_adam_bcs_second_moments_are_unbiased(noise: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without momentum, rate · gradient / step is the root of a corrected moment; 4 · 1 / 16 is the noise of each."""
-    random, steps, width, mean = np.random.Generator(np.random.PCG64(1)), 60, 3000, 0.7
-    seen = mean + noise / 16 * random.normal(size=(steps, 4 * width))
-    asked, end = path(
-        "dp_adam_bc",
-        lambda step, _: seen[step],
-        monkeypatch,
-        noise=noise,
-        steps=steps,
-        network=lambda: nn.Linear(2 * width - 1, 2),
-        inputs=2 * width - 1,
-        momentum=0.0,
-        learning_rate=1.0,
-    )
-    moments = (seen[-1] / (end - asked[-1])) ** 2
-    # The mean of squares of 12,000 coordinates over 60 steps: its standard deviation, and seven of them (1e-11).
-    variance = (noise / 16) ** 2
-    deviation = np.sqrt((4 * mean**2 * variance + 2 * variance**2) / (4 * width * steps))
-    assert abs(moments.mean() - mean**2) < 7 * deviation + 1e-5
-    assert 7 * deviation + 1e-5 < variance or not noise, "uncorrected, it would fail"
-
-
 @pytest.mark.parametrize("clipping", ["abadi:0.5", "auto_s", "auto_v", "abadi:30"])
 def test_adam_bc_subtracts_the_variance_of_the_sessions_own_noise(clipping: str) -> None:
     """On gradients of 20,000 weights which the records hardly move; as for private units, where N is their number."""
@@ -154,12 +129,6 @@ def test_doppler_is_scipys_filter(pole: float, zero: float, monkeypatch: pytest.
     assert (impulse**2).sum() == pytest.approx(now**2 + (zero * now + pole * now) ** 2 / (1 - pole**2))
 
 
-def test_doppler_passes_what_does_not_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the first step on."""
-    asked, end = path("doppler", lambda *_: np.arange(4.0), monkeypatch, learning_rate=0.5)
-    np.testing.assert_allclose(np.diff([*asked, end], axis=0), -0.5 * np.tile(np.arange(4.0), (4, 1)), rtol=1e-5)
-
-
 # -------------------------------------------------------------------------------------------------------------- DiSK
 
 
@@ -177,14 +146,6 @@ def test_disk_follows_its_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(end, weights, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("gain", [0.2, 0.7, 1.0])
-def test_disks_gradients_are_up_to_date_on_a_quadratic(gain: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The point ahead makes up for the steps since: without noise, it is gradient descent."""
-    curvature = np.array([0.1, 0.5, 1.0, 1.5])
-    asked, end = path("disk", lambda _, w: curvature * w, monkeypatch, steps=12, gain=gain, learning_rate=0.8)
-    np.testing.assert_allclose(end, (1 - 0.8 * curvature) ** 12 * asked[0], rtol=1e-3, atol=1e-6)
-
-
 # ----------------------------------------------------------------------------------------------------- tail average
 
 
@@ -199,11 +160,6 @@ def test_the_tail_is_averaged_uniformly(
     trajectory = asked[0] - 2 * np.cumsum(seen, axis=0)
     np.testing.assert_allclose(asked[1:], trajectory[:-1], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(end, trajectory[-averaged:].mean(axis=0), rtol=1e-4, atol=1e-5)
-
-
-def test_a_tail_has_no_second_average() -> None:
-    with pytest.raises(bench.errors.InvalidValueError, match=r"Expected averaging=0, got 0\.9.*recommended"):
-        bench.make_method("tail_average", {"averaging": 0.9})
 
 
 # -------------------------------------------------------------------------------------------------------------- Muon
@@ -231,11 +187,3 @@ def test_muon_makes_hidden_matrices_orthogonal_and_leaves_the_rest_to_adamw(monk
     rest[matrix], rest[:24] = False, False
     adamw = asked[0] * (1 - 0.01 * 0.01) - 0.01 * np.sign(seen[0])  # a first step
     np.testing.assert_allclose(end[rest], adamw[rest], rtol=1e-4, atol=1e-5)
-
-
-def test_hidden_matrices_are_neither_embeddings_nor_the_last_layer() -> None:
-    model = nn.Sequential(nn.Embedding(9, 4), nn.Conv1d(4, 4, 1), nn.Linear(4, 3), nn.LayerNorm(3), nn.Linear(3, 2))
-    model[4].bias.requires_grad_(False)
-    assert [weight is model[2].weight for weight in hidden_matrices(model)] == [True]
-    model[2].weight.requires_grad_(False)
-    assert hidden_matrices(model) == hidden_matrices(nn.Linear(4, 2)) == []

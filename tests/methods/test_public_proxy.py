@@ -17,7 +17,6 @@ from dphpo_bench.methods.noise_scaled import NoiseScaled
 from dphpo_bench.methods.public_proxy import PublicProxy, transferred
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.session import Session
-from dphpo_bench.tasks.digits import Digits
 from dphpo_bench.testing import Blobs
 from dphpo_bench.testing.runs import Bench
 from dphpo_bench.training.randomness import Streams
@@ -83,13 +82,6 @@ def test_an_unfit_sibling_is_refused_before_anything_is_read(task: bench.Task, r
     assert "\n" not in str(caught.value)
 
 
-def test_a_task_is_no_sibling_of_itself() -> None:
-    task = WithSibling(None)
-    task.other = task
-    with pytest.raises(bench.errors.InvalidValueError, match="with the same records"):
-        bench.plan(PublicProxy(), task, BUDGET)
-
-
 class Shifted(TinyTask):
     """Some rows of the tiny task, and others."""
 
@@ -112,18 +104,6 @@ def test_a_sibling_that_holds_the_private_records_is_refused(shared: int, is_ref
             bench.run(PublicProxy(points=2), task, BUDGET, seed=0)
     else:
         assert bench.run(PublicProxy(points=2), task, BUDGET, seed=0).record.status == "ok"
-
-
-def test_digits_are_no_sibling_of_digits() -> None:
-    """No dataset's name tells that the records are the same: their pixels do."""
-
-    class Odd(Digits):
-        @property
-        def sibling(self) -> bench.Task:
-            return bench.make_task("digits")
-
-    with pytest.raises(bench.errors.DataError, match="other records, got digits"):
-        bench.run(PublicProxy(points=1), Odd(), bench.PrivacyBudget(3, 1e-4), seed=0)
 
 
 def test_equal_rows_of_a_coarse_table_are_no_shared_records() -> None:
@@ -170,17 +150,6 @@ def test_only_the_final_run_asks_the_private_records() -> None:
     assert (event, count) == (checked.plan.parameters.step, checked.plan.parameters.steps)
 
 
-def test_tuning_takes_no_epsilon() -> None:
-    record = bench.run(PublicProxy(points=3), Blobs(), BUDGET, seed=0).record
-    assert record.privacy.tuning_share == 0
-    assert record.privacy.end_to_end_private
-    assert 0.99 * 3 <= record.privacy.epsilon <= 3
-    scores = [candidate["score"] for candidate in record.released["candidates"]]
-    rates = [candidate["learning_rate"] for candidate in record.released["candidates"]]
-    assert record.released["learning_rate"] == rates[scores.index(max(scores))]
-    assert record.cost.runs == 4
-
-
 def test_the_search_leaves_no_trace_in_the_final_run() -> None:
     """Its weights are those of the chosen run alone, with the same random streams."""
 
@@ -225,20 +194,6 @@ class TestIdentity:
         }
         assert len({*keys["public_proxy"]}) == 2
         assert len({*keys["noise_scaled"]}) == 1
-
-    def test_other_identities_are_as_before(self) -> None:
-        with_sibling, without = (
-            identity_of(NoiseScaled(), task_identity(task, TinyTask().facts, SOURCE), BUDGET, 0)
-            for task in (WithSibling(Blobs()), TinyTask())
-        )
-        assert with_sibling == without
-        assert "sibling" not in without.model_dump_json()
-
-    def test_it_comes_back_from_a_record(self) -> None:
-        record = bench.run(PublicProxy(points=2), Blobs(), BUDGET, seed=0).record
-        again = bench.RunRecord.model_validate_json(record.to_json())
-        assert again.identity == record.identity
-        assert len(again.identity.sibling) == 16
 
 
 DECLARED = ("adult", "cifar10", "cifar100", "diabetes", "digits", "digits_eight")

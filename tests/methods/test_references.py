@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -15,15 +14,6 @@ from dphpo_bench.methods.grid_oracle_schedule import GridOracleSchedule
 from dphpo_bench.methods.noiseless import Noiseless
 from dphpo_bench.methods.nonprivate import NonPrivate
 from tests.conftest import TinyTask, session_on
-
-
-def test_an_oracle_says_that_it_is_not_private(plain_run) -> None:
-    record = plain_run(GridOracle()).record
-    assert record.status == "ok", record.error
-    assert record.privacy.epsilon == math.inf
-    assert record.privacy.recomputed.epsilon == math.inf
-    assert not record.privacy.end_to_end_private
-    assert record.metrics["accuracy"] > 0.75
 
 
 def test_an_oracles_run_has_the_noise_of_one_run() -> None:
@@ -104,26 +94,6 @@ def test_an_oracle_can_be_judged_by_the_ranking_metric() -> None:
     assert validation.objective.quality(model, records) == pytest.approx(in_order)
 
 
-def test_the_ranking_metric_is_larger_for_the_better_and_undefined_for_a_single_class() -> None:
-    class ByEntropy(RareClass):
-        @property
-        def metrics(self) -> tuple[bench.metrics.Metric, ...]:
-            return (bench.metrics.CROSS_ENTROPY,)
-
-    validation, records = held_out_of(ByEntropy())
-    model = nn.Linear(5, 1)
-    loss = torch.nn.functional.binary_cross_entropy_with_logits(model(records.inputs).flatten(), records.targets)
-    assert validation.objective.quality(model, records) == pytest.approx(-loss.item(), rel=1e-5)
-    validation, records = held_out_of(RareClass())
-    single = bench.Records(records.inputs, torch.zeros(len(records)))
-    assert math.isnan(validation.objective.quality(model, single))
-
-
-def test_who_judges_is_part_of_the_identity_unless_it_is_the_score() -> None:
-    assert "judge" not in GridOracle().parameters
-    assert GridOracle(judge="metric").parameters["judge"] == "metric"
-
-
 def test_nonprivate_trains_as_autograd_does(tiny_task: TinyTask, budget) -> None:
     """On one minibatch of everything, at a fixed rate, it is plain gradient descent with momentum."""
     method = NonPrivate(learning_rate=0.1, optimizer="SGD", batch_size=600, epochs=3)
@@ -139,17 +109,6 @@ def test_nonprivate_trains_as_autograd_does(tiny_task: TinyTask, budget) -> None
         torch.nn.functional.cross_entropy(model(train.inputs), train.targets).backward()
         optimizer.step()
     torch.testing.assert_close(list(result.model.parameters()), list(model.parameters()))
-
-
-def test_nonprivate_reads_half_precision(plain_run, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = TinyTask.load_train
-
-    def half(self: TinyTask, source: Any) -> bench.Records:
-        split = load(self, source)
-        return bench.Records(split.inputs.bfloat16(), split.targets)
-
-    monkeypatch.setattr(TinyTask, "load_train", half)
-    assert plain_run(NonPrivate(epochs=10)).record.metrics["accuracy"] > 0.75
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear"])

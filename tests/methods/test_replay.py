@@ -2,7 +2,6 @@
 
 import json
 import math
-from typing import Any
 
 import pytest
 
@@ -14,27 +13,11 @@ from tests.conftest import TinyTask
 AGAIN = {"again": "hyfreedp_paper", "settings": json.dumps({"update_interval": 5})}
 
 
-@pytest.mark.parametrize("options", [{"learning_rate": 0.3, "held_out": 0.1, "share": 0.5}, {"again": "hyfreedp"}])
-def test_it_says_that_it_is_not_private(plain_run, options: dict[str, Any]) -> None:
-    record = plain_run(Replay(**options)).record
-    assert record.status == "ok", record.error
-    assert record.privacy.epsilon == record.privacy.recomputed.epsilon == math.inf
-    assert not record.privacy.end_to_end_private
-    assert record.metrics["accuracy"] > 0.5
-
-
 @pytest.mark.parametrize("share", [1.0, 0.4])
 def test_the_training_has_its_share_of_the_budget(share: float, budget) -> None:
     plan = Replay(share=share).plan(TinyTask().facts, budget)
     assert 0.99 * share * 3 <= bench.events.epsilon(plan.training_event, budget.delta).epsilon <= share * 3
     assert bench.events.epsilon(plan.event, budget.delta).epsilon == math.inf
-
-
-def test_the_values_are_those_that_it_is_given(budget) -> None:
-    given = {"sample_rate": 1.0, "steps": 7, "learning_rate": 0.5, "optimizer": "SGD", "clipping": "abadi:2"}
-    given |= {"schedule": "cosine", "averaging": 0.0, "weight_decay": 0.1, "momentum": 0.5}
-    training = Replay(**given).plan(TinyTask().facts, budget).parameters.training
-    assert {name: getattr(training, name) for name in given} == given
 
 
 def test_records_that_are_held_out_train_nothing(plain_run) -> None:

@@ -92,8 +92,8 @@ def test_all_of_the_plan_is_released_and_nothing_else(tiny_task: TinyTask, budge
     assert record.privacy is not None
     assert record.privacy.recomputed is not None
     assert record.privacy.recomputed.epsilon == pytest.approx(record.privacy.planned.epsilon, rel=1e-6)
-    assert [len(look) for look in record.released["scores"]] == [4, 2]
-    best = [max(look, key=look.get) for look in record.released["scores"]]
+    assert [len(scores) for scores in record.released["scores"]] == [4, 2]
+    best = [max(scores, key=scores.get) for scores in record.released["scores"]]
     assert best[0] in record.released["scores"][1]
     winner = record.released["candidates"][int(best[1])]
     assert winner.items() <= record.released.items()

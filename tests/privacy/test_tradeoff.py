@@ -76,26 +76,3 @@ def test_regret_is_the_distance_along_the_diagonal(given_points: list[tuple[floa
     less = 0.9 * regret - 1e-3  # attained, up to the grid of alarms
     if less > 0:
         assert any(1 - curve.hits(min(1.0, one + less)) - less > g for one, g in zip(alarms, gaussian, strict=True))
-
-
-@given(points, st.tuples(st.floats(0, 20), st.floats(0, 1)))
-def test_one_more_proven_point_never_raises_a_bound(
-    given_points: list[tuple[float, float]], more: tuple[float, float]
-) -> None:
-    before = TradeOff.of(*np.array(given_points).T)
-    after = TradeOff.of(*np.array([*given_points, more]).T)
-    assert after.advantage <= before.advantage
-    assert all(after.hits(alarm) <= before.hits(alarm) for alarm in ALARMS)
-    assert after.mu(1e-5) <= before.mu(1e-5) * (1 + 1e-8) + 1e-8
-
-
-def test_a_point_that_overflows_proves_nothing_and_does_no_harm() -> None:
-    curve = TradeOff.of(np.array([math.inf, 1e6]), np.array([0.0, 0.0]))
-    assert (curve.advantage, curve.hits(0.01), curve.mu(1e-5)) == (1.0, 1.0, math.inf)
-
-
-def test_a_single_point_is_what_epsilon_and_delta_alone_imply() -> None:
-    curve = TradeOff.of(np.array([1.0]), np.array([1e-3]))
-    assert curve.advantage == pytest.approx((math.e - 1 + 2e-3) / (math.e + 1), rel=1e-12)
-    assert curve.hits(0.01) == pytest.approx(0.01 * math.e + 1e-3, rel=1e-12)
-    assert curve.hits(0.9) == pytest.approx(1 - (0.1 - 1e-3) / math.e, rel=1e-12)

@@ -9,8 +9,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from torch import Tensor, nn
 
 import dphpo_bench as bench
-from dphpo_bench.data.cache import sha256_of_file
-from dphpo_bench.data.source import Weights
+from dphpo_bench.data.source import Weights, sha256_of_file
+from dphpo_bench.testing import TaskContract
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.zoo.published import Gpt2, Roberta
 from tests.training.models import flat
@@ -99,3 +99,11 @@ def shaken(model: nn.Module) -> nn.Module:
             if parameter.requires_grad:
                 parameter.add_(torch.randn_like(parameter), alpha=0.2)
     return model.train()
+
+
+def check_model(task: bench.Task, *more: str) -> None:
+    """Run what the contract of tasks says of models, and more of its tests by name."""
+    facts = ("facts_are_public", "model_gives_one_output_per_class", "initial_weights_follow_the_seed")
+    alone = ("losses_and_scores_are_of_one_record_each", "model_treats_each_record_alone")
+    for name in (*facts, *alone, *more):
+        getattr(TaskContract(), f"test_{name}")(task)

@@ -35,7 +35,7 @@ PLANNED = Looked(0.1, 100, 1.0, 600, 0.8, 1e-6, 0, False, "SGD")
 
 
 @pytest.mark.parametrize("regression", [False, True])
-def test_there_are_no_looks_after_a_regression(regression: bool) -> None:
+def test_there_are_no_queries_after_a_regression(regression: bool) -> None:
     planned = Looked.calibrated(BUDGET, 0.1, 50, 1_000, share=0.03, regression=regression, optimizer="SGD", scaled=True)
     assert planned.scalings == (0 if regression else QUERIES)
     assert [release.count for release in planned.as_plan(BUDGET).releases] == [50, 8] + [8] * (not regression)
@@ -43,7 +43,7 @@ def test_there_are_no_looks_after_a_regression(regression: bool) -> None:
 
 
 @pytest.mark.parametrize(("records", "steps"), [(128, 40), (2_000, 40), (60_000, 3_000)])
-def test_looks_at_a_batch_together_are_never_quieter_than_their_limit(records: int, steps: int) -> None:
+def test_queries_of_a_batch_together_are_never_quieter_than_their_limit(records: int, steps: int) -> None:
     planned = Looked.calibrated(
         BUDGET, min(1.0, 256 / records), steps, records, share=0.03, regression=True, optimizer="SGD"
     )
@@ -150,8 +150,8 @@ def walk(optimizer: str, steps: int, noise: float = 0.5) -> tuple[list[float], f
 def test_noise_moves_momentum_as_its_closed_form(steps: int) -> None:
     """The numbers are always the same; a root mean square of a thousand is good to 2.2 %: 10 % is a wide tolerance."""
     gains = [(1 - 0.9**k) / 0.1 for k in range(1, steps + 1)]
-    sizes, travel = walk("SGD", steps)
-    assert travel == pytest.approx(0.5 * math.sqrt(sum(gain**2 for gain in gains)), rel=0.1)
+    sizes, distance = walk("SGD", steps)
+    assert distance == pytest.approx(0.5 * math.sqrt(sum(gain**2 for gain in gains)), rel=0.1)
     last = 0.5 * math.sqrt(sum(0.81**k for k in range(steps)))
     assert (len(sizes), sizes[-1]) == (steps, pytest.approx(last, rel=0.1))
 

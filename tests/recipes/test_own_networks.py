@@ -391,11 +391,11 @@ def test_a_layer_with_dropout_goes_layer_by_layer_and_draws_for_each_record() ->
     task = task_of("numbers", lambda: nn.Sequential(nn.Linear(12, 50), nn.Dropout(0.5), nn.Linear(50, CLASSES)))
     engine, _ = engine_of(task)
     assert isinstance(engine, LayerwiseEngine)
-    alike = INPUTS["numbers"][:1].expand(2, -1)
+    same = INPUTS["numbers"][:1].expand(2, -1)
     of_each = [
         gradients.dense(parameter.shape)
         for parameter, (gradients,) in zip(
-            engine.parameters, engine._gradients(alike, TARGETS[:1].expand(2)), strict=True
+            engine.parameters, engine._gradients(same, TARGETS[:1].expand(2)), strict=True
         )
     ]
     assert not torch.equal(of_each[0][0], of_each[0][1])

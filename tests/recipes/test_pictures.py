@@ -10,9 +10,8 @@ import pytest
 import torch
 
 import dphpo_bench as bench
-from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.data.images import content_hash, load_records, record_type
-from dphpo_bench.data.source import DataSource
+from dphpo_bench.data.source import DataSource, Images, Split
 from dphpo_bench.zoo import scattering
 from dphpo_bench.zoo.dataset_task import Corruptions, ImageTask, Schedule
 from dphpo_bench.zoo.vision import EFFICIENTNET_LITE0, PictureFeatures

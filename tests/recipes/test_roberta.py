@@ -12,8 +12,8 @@ import torch
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import DataError, InvalidValueError
-from dphpo_bench.data.datasets import Split, Table
 from dphpo_bench.data.rows import Row
+from dphpo_bench.data.source import Split, Table
 from dphpo_bench.testing import TaskContract
 from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.engine import GradientEngine
@@ -25,7 +25,7 @@ from dphpo_bench.zoo.dataset_task import Schedule, TextTask
 from dphpo_bench.zoo.networks import Which
 from dphpo_bench.zoo.published import ROBERTAS, Roberta
 from dphpo_bench.zoo.texts import TextFeatures
-from tests.recipes.published import FILES, loop, put_roberta, shaken
+from tests.recipes.published import FILES, check_model, loop, put_roberta, shaken
 from tests.training.models import flat
 
 transformers = pytest.importorskip("transformers")
@@ -196,17 +196,15 @@ class TestTask:
         self, roberta: Roberta, mirror: bench.DataSource, model: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(TaskContract, "source", lambda _: mirror)
-        task, contract = task_on(mirror, roberta, model), TaskContract()
+        task = task_on(mirror, roberta, model)
         task.prepare(mirror)
-        contract.test_facts_are_public(task)
-        contract.test_records_have_the_declared_shape(task)
-        contract.test_labels_are_classes(task)
-        contract.test_records_are_the_same_each_time(task)
-        contract.test_model_gives_one_output_per_class(task)
-        contract.test_initial_weights_follow_the_seed(task)
-        contract.test_losses_and_scores_are_of_one_record_each(task)
-        contract.test_model_treats_each_record_alone(task)
-        contract.test_model_can_be_trained_privately(task)
+        check_model(
+            task,
+            "records_have_the_declared_shape",
+            "labels_are_classes",
+            "records_are_the_same_each_time",
+            "model_can_be_trained_privately",
+        )
         assert task.facts.inputs == bench.recipes.Input((12,), "int", 260)
         assert task.pretrained_models == (roberta.weights,)
 

@@ -12,17 +12,15 @@ import torch
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import DataError, InvalidValueError
-from dphpo_bench.data.datasets import Split, Table, download_command
 from dphpo_bench.data.rows import Row, content_hash, row_digest
-from dphpo_bench.data.source import Weights
-from dphpo_bench.testing import TaskContract
+from dphpo_bench.data.source import Split, Table, Weights, download_command
 from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.structure import structure_hash
 from dphpo_bench.zoo.dataset_task import TextTask
 from dphpo_bench.zoo.texts import PADDING, TextFeatures, WordPieces
-from tests.recipes.published import loop, published, shaken
+from tests.recipes.published import check_model, loop, published, shaken
 from tests.training.models import flat
 
 WORDS = ["a", "bad", "bore", "film", "fine", "good", "the", "what"]
@@ -286,30 +284,10 @@ class TestTask:
         network.head = torch.nn.Identity()
         torch.testing.assert_close(network(inputs).detach(), pooled(encoder, texts, LAYERS - 1), atol=0.05, rtol=0)
 
-    def test_weights_are_found_where_the_task_was_prepared_from(
-        self, features: TextFeatures, mirror: bench.DataSource, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.delenv("DPHPO_BENCH_DATA", raising=False)
-        monkeypatch.setenv("DPHPO_BENCH_CACHE", str(mirror.cache_dir.with_name("empty")))
-        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
-        task = tuned_on(dataset(), features, "bitfit")
-        structure = task.model_fingerprint()  # needs none
-        with pytest.raises(DataError, match="Cannot download the weights tiny"):
-            task.build_model()
-        record = bench.run(
-            "dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0, execution=bench.ExecutionOptions(source=mirror)
-        ).record
-        assert record.status == "ok", record.error
-        assert structure == structure_hash(task.build_model())
-
     @pytest.mark.parametrize("model", ["block", "bitfit", "lora"])
     def test_what_holds_for_every_task(self, features: TextFeatures, model: str, here: None) -> None:
-        task, contract = tuned_on(dataset(), features, model), TaskContract()
-        contract.test_facts_are_public(task)
-        contract.test_model_gives_one_output_per_class(task)
-        contract.test_initial_weights_follow_the_seed(task)
-        contract.test_losses_and_scores_are_of_one_record_each(task)
-        contract.test_model_treats_each_record_alone(task)
+        task = tuned_on(dataset(), features, model)
+        check_model(task)
 
     @pytest.mark.parametrize("model", ["block", "bitfit", "lora"])
     def test_gradients_of_records_are_those_of_a_loop(
@@ -349,12 +327,7 @@ class TestGru:
         assert network(padding).isfinite().all()
 
     def test_what_holds_for_every_task(self, task: TextTask, mirror: bench.DataSource) -> None:
-        contract = TaskContract()
-        contract.test_facts_are_public(task)
-        contract.test_model_gives_one_output_per_class(task)
-        contract.test_initial_weights_follow_the_seed(task)
-        contract.test_losses_and_scores_are_of_one_record_each(task)
-        contract.test_model_treats_each_record_alone(task)
+        check_model(task)
         record = bench.run(
             "dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0, execution=bench.ExecutionOptions(source=mirror)
         ).record

@@ -113,16 +113,6 @@ class TestOtherProcessesAndThreads:
         assert found
 
 
-class TestStreams:
-    """A stream that starts twice gives the same noise twice, and a difference without any."""
-
-    @pytest.mark.parametrize("name", ["\ud83d\ude00", float("nan")])
-    def test_a_name_is_a_text(self, session, name: Any) -> None:
-        for ask in (session.fork, session.uniform, lambda name: session.sample(BATCH, name)):
-            with pytest.raises(InvalidValueError, match="to be a text of 1 to 64 printable"):
-                ask(name)
-
-
 class Acting(nn.Sequential):
     """The task's model, in whose forward something happens while a query is under way."""
 
@@ -176,14 +166,6 @@ class TestWhileAQueryLasts:
             assert torch.is_autocast_enabled("cpu")
         assert found == pytest.approx(plain, rel=1e-4)
         assert len({round(loss, 3) for loss in plain}) == 3
-
-    def test_a_training_on_parts_that_is_interrupted_ends_the_run(self, session) -> None:
-        """It is charged to nobody: whoever swallowed the error could try again until something came of it."""
-        candidates = [bench.recipes.DpSgd(1.0, 1, 50.0, 0.1, clipping="abadi:1e31")]
-        with pytest.raises(InvalidValueError, match="sensitivity"):
-            session.sealed_utilities(candidates, 4, 0.5)
-        with pytest.raises(bench.errors.DphpoBenchError):
-            bench.recipes.mean_score(session, session.build_model(), 1000.0)
 
 
 def test_an_interrupt_in_the_midst_of_a_query_ends_the_run(monkeypatch) -> None:

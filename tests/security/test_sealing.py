@@ -21,7 +21,6 @@ import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, ModelFailedError, OverBudgetError, SealedDataError
 from dphpo_bench.contract import registry
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.session.batch import gradients_together
 from dphpo_bench.session.session import Session
 from tests.conftest import TinyTask
@@ -145,46 +144,6 @@ def test_an_error_quotes_nothing_where_data_may_be_private(seed: int | None, sho
     assert shown or "12345" not in run(body, seed=seed).error
 
 
-@pytest.mark.parametrize(
-    ("ask", "status", "words"),
-    [
-        (
-            lambda own: own.sample(bench.events.poisson_sampled(0.1, bench.events.gaussian(4.0))),
-            "over_budget",
-            "does not cover",
-        ),
-        (lambda own: own.holdout(2.0), "failed", "Expected 0 < fraction < 1"),
-    ],
-)
-def test_a_mistake_that_the_engine_finds_is_shown(ask: Any, status: str, words: str) -> None:
-    """Its text was hidden after the harness had moved: only errors from its own folder counted as the engine's."""
-
-    def body(session: Session) -> bench.Outcome:
-        session.sample(STEP).gradient(session.build_model(), bench.clipping.AutoS(), 8.0)
-        ask(session)
-        return finish(session)
-
-    record = run(body, seed=None)
-    assert record.status == status
-    assert words in record.error
-
-
-@pytest.mark.parametrize(
-    ("file", "shows"),
-    [
-        ("dphpo_bench/session/access.py", True),
-        ("dphpo_bench/methods/hyfreedp.py", False),  # as in a wheel
-        ("methods/hyfreedp.py", False),  # as in an editable installation
-    ],
-)
-def test_whose_words_are_shown_does_not_depend_on_the_installation(file: str, shows: bool) -> None:
-    code = compile("raise error", str(Path(bench.__file__).parents[1] / file), "exec")
-    with pytest.raises(bench.errors.InvalidValueError) as raised:
-        exec(code, {"error": bench.errors.InvalidValueError("some words")})
-    error = raised.value.with_traceback(raised.tb.tb_next)  # without the frame of this test
-    assert ("some words" in reason_of(error, hide=True)) is shows
-
-
 @pytest.mark.parametrize("way", ["thread", "parameters", "forward"])
 def test_records_are_sealed_whoever_asks(way: str) -> None:
     """From the first word of a method to the last use of its model."""
@@ -248,7 +207,7 @@ def test_pairs_are_not_counted() -> None:
     """Outputs of shape (n, classes, 1) were compared with labels as n times n pairs: one record moved a score by n."""
 
     def body(session: Session) -> bench.Outcome:
-        with pytest.raises(InvalidValueError, match=r"one score for each record, shape \(1,\), got \(1, 1\).*squeeze"):
+        with pytest.raises(InvalidValueError, match=r"one score for each record, shape \(1,\), got \(1, 1\)"):
             bench.recipes.mean_score(session, session.build_model(), 8.0)
         return bench.Outcome(nn.Linear(5, 3))
 
@@ -268,7 +227,7 @@ def test_leaving_python_is_a_failure(where: str) -> None:
     assert (record.error or "").startswith("SystemExit: 0" if where == "run" else "")
 
 
-# ------------------------------------------------------------------------------------------- who looks on
+# ------------------------------------------------------------------------------------------- what watches
 
 
 class Watching(nn.Linear):
@@ -385,17 +344,6 @@ def test_an_exception_of_a_model_in_a_trial_is_the_end_of_the_run() -> None:
     assert "The model raised ValueError on private records" in record.error
 
 
-def test_a_failure_in_sealed_utilities_is_the_end_of_the_run() -> None:
-    """It landed in a ledger that was thrown away."""
-
-    def body(session: Session) -> bench.Outcome:
-        with suppress(ModelFailedError):
-            session.sealed_utilities([bench.recipes.DpSgd(1.0, 2, 0.0, 0.1)], 2, 0.5)
-        return bench.Outcome(nn.Linear(5, 3))
-
-    assert run(body, Built(Choosy)).status == "failed"
-
-
 def test_a_failure_in_sealed_utilities_is_counted(tmp_path: Path) -> None:
     """The account took the run back, since the parts' ledgers are thrown away: a membership test without a price."""
 
@@ -439,14 +387,3 @@ def test_masks_are_secret_and_tell_no_batch_size() -> None:
     assert record.status == "ok"
     torch.manual_seed(0)
     assert record.released["states"] == [torch.rand(()).item()] * 3
-
-
-def test_parameters_that_json_would_make_equal_are_refused() -> None:
-    @dataclass(frozen=True)
-    class Wide(Probe):
-        rule: Any = 1.0
-        parameters = bench.Method.parameters
-
-    for rule in ({1: 2}, {1, 2}, bench.clipping.AutoV()):
-        with pytest.raises(InvalidValueError, match="parameters that JSON holds"):
-            _ = Wide(rule=rule).parameters

@@ -177,28 +177,6 @@ def test_mistakes_are_refused_before_anything_is_released(kind: Any, bands: Any,
     assert not multiset(session._access.ledger.event)
 
 
-def test_a_model_of_which_less_is_trained_is_refused() -> None:
-    session = session_on(TinyTask(), TinyTask()._split(600, 1))
-    gradients = BandedGradients(session, poisson_sampled(0.5, gaussian(1.0)), (1.0, 0.5), 4, Abadi(1.0))
-    model = session.build_model()
-    gradients.next(model)
-    [*model.parameters()][1].requires_grad_(False)
-    with pytest.raises(InvalidValueError, match="same model in all steps"):
-        gradients.next(model)
-
-
-def test_an_observer_gets_the_share_of_a_record() -> None:
-    seen: list[float] = []
-
-    class Observer:
-        def gradient(self, model: Any, mean: Any, share: float) -> None:
-            seen.append(share)
-
-    session: Session = session_on(Wide(), records(0.0), observer=Observer())
-    released(session, poisson_sampled(0.5, gaussian(2.0)))
-    np.testing.assert_allclose(seen, 1 / 10)
-
-
 def test_secure_noise_covers_rounding_in_all_rows_of_a_column() -> None:
     """Noise of a row is of the grid, and no less than σ (Δ + g √(d b)), g being the spacing."""
     pytest.importorskip("opendp")

@@ -8,7 +8,6 @@ import torch
 
 import dphpo_bench as bench
 from dphpo_bench.methods.dp_sgd import FixedDpSgd
-from dphpo_bench.session.batch import HeldRule
 from dphpo_bench.training.gradients import gradient_engine
 from tests.conftest import TinyTask, session_on
 
@@ -66,21 +65,3 @@ def test_a_rule_that_does_not_say_how_it_is_held_is_refused(rule: Any) -> None:
     batch = session.sample(bench.events.poisson_sampled(0.1, bench.events.gaussian(4.0)))
     with pytest.raises(bench.errors.InvalidValueError, match=r"sets interpolated = True, got (Silent|Inherits|object)"):
         batch.gradient(session.build_model(), rule, 4.0)
-
-
-def test_a_rule_without_a_sensitivity_is_refused() -> None:
-    class Boundless(bench.clipping.Clipping):
-        interpolated = True
-
-        def factors(self, norms: torch.Tensor) -> torch.Tensor:
-            return torch.zeros_like(norms)
-
-    with pytest.raises(bench.errors.InvalidValueError, match="got sensitivity=None"):
-        HeldRule(Boundless())
-
-
-def test_two_rules_of_one_name_are_refused() -> None:
-    with pytest.raises(bench.errors.InvalidValueError, match="a new name for the clipping rule Mine, got 'abadi'"):
-
-        class Mine(bench.clipping.Abadi):
-            name = "abadi"

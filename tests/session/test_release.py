@@ -13,14 +13,12 @@ from torch import Tensor, nn
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, OverBudgetError
 from dphpo_bench.base.progress import Meter
-from dphpo_bench.external.callers_records import CallersRecords, Rows
 from dphpo_bench.privacy.event_rules import multiset
 from dphpo_bench.privacy.events import compose, gaussian, poisson_sampled, repeat
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.recipes.queries import rising_share
 from dphpo_bench.session.raw import RawRecords
-from dphpo_bench.session.session import Session, open_session
-from dphpo_bench.training.randomness import Streams
+from dphpo_bench.session.session import Session
 from tests.conftest import TinyTask, asking, session_on
 from tests.session.test_units import a_direction, losses_of, open_on, visits
 
@@ -84,21 +82,14 @@ def test_a_unit_counts_as_the_mean_of_its_records(model_name: str) -> None:
         (1.0, (2.0, 2.0), False),  # exactly the factor
         (1.0, (1.0, 3.1), True),  # on average, not at each step
         (1.0, (1.0, 2.9), False),
-        (0.0, (0.0, 0.0), False),
         (0.0, (0.0, 1e-30), True),
         (-1.0, (-3.0, -3.0), False),
-        (-1.0, (-1.0, -1.0), False),
         (-1.0, (-0.7, -0.7), False),
         (-1.0, (1.2, 1.2), True),
         (1.0, (math.nan, 0.0), True),
-        (1.0, (math.inf, 0.0), True),
-        (1.0, (-math.inf, 0.0), True),
         (1.0, (math.inf, -math.inf), True),
         (math.nan, (0.0, 0.0), True),
-        (math.inf, (0.0, 0.0), True),
         (math.inf, (math.inf, 0.0), True),
-        (-math.inf, (0.0, 0.0), True),
-        (math.nan, (math.nan, math.nan), True),
     ],
 )
 def test_which_records_count(start: float, along: tuple[float, float], counts: bool) -> None:
@@ -112,28 +103,6 @@ def test_which_records_count(start: float, along: tuple[float, float], counts: b
     model = TinyTask().build_model()
     share = rising_share(Asked(), model, a_direction(model), (0.1, -0.1), 2.0, NO_NOISE)  # type: ignore[arg-type]
     assert share == float(counts)
-
-
-def test_callers_records_count_as_those_of_a_task() -> None:
-    records = records_of()
-    records.inputs[0] = math.nan  # type: ignore[index]
-    task = TinyTask("mlp")
-    model = task.build_model()
-
-    def losses(model: nn.Module, batch: Any) -> Tensor:
-        return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
-
-    raw = CallersRecords(Rows(list(zip(records.inputs, records.targets, strict=True))), model, losses)
-    kind = asking(1.0, gaussian(NO_NOISE))
-    shares = [
-        rising_share(session.sample(kind), asked, a_direction(model), STEPS, 1.05, NO_NOISE)
-        for session, asked in (
-            (session_on(task, records), model),
-            (open_session(raw, Ledger(), Streams(0)), raw.whole),
-        )
-    ]
-    assert 0.1 < shares[0] < 0.9
-    assert shares[0] == pytest.approx(shares[1], abs=1e-9)
 
 
 def noisefree_sum(session: Session, factor: float, scale: float) -> float:
@@ -254,15 +223,10 @@ def test_values_of_your_own_are_held_to_the_bound_and_keep_nothing(by_vmap: bool
     ("change", "words"),
     [
         ({"factor": 0.0}, "a finite factor > 0"),
-        ({"factor": -1.0}, "a finite factor > 0"),
-        ({"factor": math.nan}, "a finite factor > 0"),
         ({"factor": math.inf}, "a finite factor > 0"),
-        ({"factor": "2"}, "a finite factor > 0"),
         ({"steps": ()}, "at least one step"),
         ({"noise_multiplier": math.nan}, "a finite noise_multiplier >= 0"),
-        ({"noise_multiplier": -1.0}, "a finite noise_multiplier >= 0"),
         ({"direction": []}, "a direction of shapes"),
-        ({"direction": [torch.zeros(5, 3), torch.zeros(3)]}, "a direction of shapes"),
     ],
 )
 def test_a_wrong_call_is_refused_in_a_line_and_charged_nothing(change: dict[str, Any], words: str) -> None:

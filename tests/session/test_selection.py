@@ -11,7 +11,6 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from dp_accounting import dp_event
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, OverBudgetError, UnsupportedEventError
@@ -31,7 +30,6 @@ from dphpo_bench.privacy.holdout import held_out, holdout_name
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.run_counts import Binomial, Poisson, RunCount, UniformCount, geometric
 from dphpo_bench.session import selection
-from dphpo_bench.session.batch import gradients_together
 from dphpo_bench.session.interfaces import TrialResult
 from dphpo_bench.session.sealed import SealedUtilities
 from dphpo_bench.session.session import Session
@@ -141,19 +139,6 @@ def test_a_holdout_of_a_holdout_divides_again_and_is_charged(open_session) -> No
     bench.recipes.mean_score(judged, session.build_model(), 2.0)
     report = bench.events.epsilon(session._access.ledger.event, 1e-5)
     assert report.epsilon == pytest.approx(bench.events.epsilon(gaussian(2.0), 1e-5).epsilon)
-
-
-def test_a_scope_in_two_parts_of_one_partition_is_refused() -> None:
-    with pytest.raises(InvalidValueError, match="each partition once"):
-        Ledger().charge(gaussian(1.0), (("halves", "left"), ("halves", "right")))
-
-
-@pytest.mark.parametrize("fraction", [0.0, 1.0, float("nan")])
-def test_fractions_out_of_range(open_session, fraction: float) -> None:
-    with pytest.raises(InvalidValueError, match="0 < fraction < 1"):
-        open_session().holdout(fraction)
-    with pytest.raises(InvalidValueError, match=r"0 <=? (sample_)?rate"):
-        open_session().subsample(dp_event.PoissonSampledDpEvent(fraction, gaussian(1.0)))
 
 
 def test_a_subsample_is_composed_first_and_sampled_once(open_session) -> None:
@@ -275,13 +260,6 @@ def test_nothing_is_left_of_a_trial_but_the_winners_outcome(open_session, capsys
         session.best = score
 
 
-def test_a_function_that_cannot_be_copied_is_refused_before_anything_is_charged(open_session, tmp_path) -> None:
-    session = open_session()
-    with (tmp_path / "log").open("w") as log, pytest.raises(InvalidValueError, match="function that pickle can write"):
-        session.best_of(lambda _: TrialResult(log.write("x"), 0.0), RUNS, gaussian(1.0))
-    assert not session._access.ledger.entries
-
-
 def test_two_selections_have_numbers_of_their_own(open_session, here) -> None:
     session = open_session()
     totals = [0]
@@ -306,25 +284,6 @@ def test_a_trial_that_fails_is_the_worst_and_no_other_suffers(open_session) -> N
 
 class TestAStackThatRaises:
     """Its trials are what they are without a stack: to draw them again would be a choice that nobody has charged."""
-
-    def test_its_trials_run_alone_on_the_same_random_numbers(self, open_session, monkeypatch) -> None:
-        drawn: list[tuple[int, list[float]]] = []
-
-        def failing(self: bench.search.Trial, sessions: list[Session], candidates: Any = None) -> list[TrialResult]:
-            drawn.append((len(sessions), [session.uniform("noise") for session in sessions]))
-            if len(sessions) > 1:
-                raise MemoryError
-            return [TrialResult(drawn[-1][1][0], drawn[-1][1][0])]
-
-        monkeypatch.setattr(bench.search.Trial, "run", failing)
-        trial = bench.search.Trial(bench.recipes.DpSgd(1.0, 2, 4.0, 0.1), 5.0, 0.2)
-        best = open_session().best_of(trial, UniformCount(3, 5), trial.event)
-        (together, first), *alone = drawn
-        again = [number for _, (number,) in alone]
-        assert together == len(alone) >= 3
-        assert again == first
-        assert len(set(first)) == together
-        assert best == max(again)
 
     def test_the_winner_is_that_of_trials_without_a_stack(self, open_session, monkeypatch) -> None:
         trial = bench.search.Trial(bench.recipes.DpSgd(1.0, 2, 4.0, 0.1), 5.0, 0.2)
@@ -363,15 +322,6 @@ class TestAStackThatRaises:
         secure = dataclasses.replace(session._access.streams, secure=True)
         Session(dataclasses.replace(session._access, streams=secure)).best_of(trial, UniformCount(3, 5), trial.event)
         assert set(sizes) == {1}
-
-
-def test_a_trial_of_a_class_of_ones_own_is_called_and_not_stacked(open_session) -> None:
-    class Rounding(bench.search.Trial):
-        def __call__(self, session: Session) -> TrialResult:
-            return TrialResult("my own", round(super().__call__(session).score, 1))
-
-    trial = Rounding(bench.recipes.DpSgd(1.0, 2, 4.0, 0.1), 5.0, 0.2)
-    assert open_session().best_of(trial, UniformCount(3, 5), trial.event) == "my own"
 
 
 def test_a_score_that_is_no_number_is_the_worst(open_session, here) -> None:
@@ -415,17 +365,6 @@ def test_a_trial_asks_no_account_but_its_own(open_session, through: str) -> None
     with pytest.raises(OverBudgetError, match="account that is locked"):
         session.best_of(trial, runs, gaussian(2.0))
     assert "locked" in str(session._access.ledger.refused)
-
-
-def test_the_account_is_open_again_after_a_selection(open_session) -> None:
-    session = open_session()
-    session.best_of(lambda _: TrialResult(None, 0.0), RUNS, gaussian(2.0))
-    bench.recipes.mean_score(session, session.build_model(), 3.0)
-    with pytest.raises(InvalidValueError):
-        session.best_of(
-            lambda _: TrialResult(None, 0.0), RUNS, gaussian(2.0), proposals=bench.search.Proposals((), list, 1, 1)
-        )
-    bench.recipes.mean_score(session, session.build_model(), 3.0)
 
 
 def test_a_selection_within_a_trial(open_session) -> None:
@@ -516,14 +455,6 @@ def test_the_first_above_a_threshold(open_session, here) -> None:
     assert spent(session) == multiset(threshold_search(gaussian(1.0), 1e-3))
 
 
-def test_a_coin_that_always_stops_leaves_one_trial(open_session, here) -> None:
-    session = open_session()
-    scores = iter([0.1])
-    assert session.threshold_search(lambda _: TrialResult(None, next(scores)), 0.8, 1.0, gaussian(1.0)) is None
-    assert next(scores, None) is None
-    assert spent(session) == multiset(threshold_search(gaussian(1.0), 1.0))
-
-
 # -------------------------------------------------------------------------------------------- trained together
 
 
@@ -541,14 +472,6 @@ def test_training_together_is_training_alone(open_session, tiny_task, model: str
     for one, other in zip(alone, together, strict=True):
         for a, b in zip(one.parameters(), other.parameters(), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-
-
-def test_gradients_together_are_charged_one_by_one(open_session) -> None:
-    session = open_session()
-    models = [session.build_model() for _ in range(3)]
-    batches = [session.sample(asking(1.0, gaussian(sigma))) for sigma in (1.0, 2.0, 3.0)]
-    gradients_together(batches, models, [bench.clipping.AutoS()] * 3, [1.0, 2.0, 3.0])
-    assert spent(session) == multiset(compose(gaussian(1.0), gaussian(2.0), gaussian(3.0)))
 
 
 # -------------------------------------------------------------------------------------------- sealed utilities

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -136,26 +135,6 @@ def test_parts_and_samples_hold_all_records_of_a_unit_or_none() -> None:
         assert len(ids) == len(part._access.rows)  # type: ignore[attr-defined]
 
 
-def test_units_of_one_record_are_the_run_without_units_bit_for_bit() -> None:
-    plain = TinyTask()._split(N_UNITS, 1)
-
-    def asked(session: Session) -> list[Any]:
-        model = session.build_model()
-        training, validation = session.holdout(0.5)
-        batch = training.sample(asking(0.5, repeat(gaussian(1.0), 3)))
-        gradient = batch.gradient(model, bench.clipping.AutoS(), 1.0)
-        losses = bench.recipes.mean_losses(batch, model, gradient, (0.1,), 1.0, 1.0)
-        share = bench.recipes.rising_share(batch, model, gradient, (0.1,), 1.0, 1.0)
-        return [*gradient, torch.tensor(losses), share, bench.recipes.mean_score(validation, model, 1.0)]
-
-    class Singles(TinyTask):
-        n_records = N_UNITS
-
-    alone = asked(session_on(Singles(), plain, streams=Streams(0)))
-    grouped = asked(open_on(Records(plain.inputs, plain.targets, units=torch.arange(N_UNITS))))
-    assert all(torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(alone, grouped, strict=True))
-
-
 Query = Callable[[Session], list[Tensor]]
 
 
@@ -167,24 +146,6 @@ def _count(session: Session) -> list[Tensor]:
     kind = asking(1.0, gaussian(NO_NOISE), gaussian(2 * NO_NOISE))
     _, share = session.sample(kind).gradient_and_quantile(_model(session), 0.7, NO_NOISE, NO_NOISE)
     return [torch.tensor(share)]
-
-
-def _losses(session: Session) -> list[Tensor]:
-    model = _model(session)
-    return [
-        torch.tensor(
-            bench.recipes.mean_losses(session.sample(EVERYBODY), model, a_direction(model), (0.3,), 0.9, NO_NOISE)
-        )
-    ]
-
-
-def _changes(session: Session) -> list[Tensor]:
-    model = _model(session)
-    return [
-        torch.tensor(
-            bench.recipes.mean_loss_changes(session.sample(EVERYBODY), model, a_direction(model), (0.3,), 0.2, NO_NOISE)
-        )
-    ]
 
 
 def _rising(session: Session) -> list[Tensor]:
@@ -216,8 +177,6 @@ def _model(session: Session) -> nn.Module:
         (_gradient, 0.7, "linear"),
         (_gradient, 0.7, "mlp"),
         (_count, 0.5, "mlp"),
-        (_losses, 0.9, "linear"),
-        (_changes, 0.2, "mlp"),
         (_rising, 0.5, "linear"),
         (_rising, 0.5, "mlp"),
         (_score, 1.0, "linear"),

@@ -15,10 +15,9 @@ from sklearn.datasets import load_diabetes
 
 from dphpo_bench.base.errors import DataError
 from dphpo_bench.contract.task import Task
-from dphpo_bench.data.datasets import download_command
 from dphpo_bench.data.images import canonical_order, content_hash, decode, load_records
 from dphpo_bench.data.rows import load_rows
-from dphpo_bench.data.source import DataSource, weights_folder
+from dphpo_bench.data.source import DataSource, download_command, weights_folder
 from dphpo_bench.tasks.adult import ENCODING, Adult, AdultFew
 from dphpo_bench.tasks.cifar10 import Cifar10
 from dphpo_bench.tasks.cifar100 import Cifar100

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import dphpo_bench as bench
-from dphpo_bench.data.datasets import Split, Table, download_command
 from dphpo_bench.data.rows import content_hash, load_rows
+from dphpo_bench.data.source import Split, Table, download_command
 from dphpo_bench.tasks import e2e
 from dphpo_bench.tasks.e2e import DATASET, PROMPT, SENTENCE, VOCABULARY, E2e
 from dphpo_bench.testing import TaskContract
@@ -20,7 +20,7 @@ from dphpo_bench.training.losses import IGNORED
 from dphpo_bench.zoo import language_models
 from dphpo_bench.zoo.language_models import has_text_metrics, text_metric_names
 from dphpo_bench.zoo.texts import load_tokenizer
-from tests.recipes.published import put_gpt2
+from tests.recipes.published import check_model, put_gpt2
 from tests.tasks.test_builtin_tasks import NEED_NO_DATA
 
 pytest.importorskip("transformers")
@@ -215,7 +215,7 @@ def test_the_published_gpt2_on_a_small_mirror(
     gpt2_source: bench.DataSource, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dphpo_bench.training.evaluation.all_outputs", None)  # of the real one they are 94 GB
-    task, contract = SmallWithGpt2(model), TaskContract()
+    task = SmallWithGpt2(model)
     structure, identity = task.model_fingerprint(), task.fingerprint(gpt2_source)
     record = bench.run(
         "dp_sgd", task, bench.PrivacyBudget(8, 1e-2), seed=0, execution=bench.ExecutionOptions(source=gpt2_source)
@@ -228,13 +228,7 @@ def test_the_published_gpt2_on_a_small_mirror(
     assert task.pretrained_models == (task.gpt2.weights,)
     assert type(task.load_train(gpt2_source)) is bench.Records  # no texts: nothing that trains reads them
     monkeypatch.setattr(TaskContract, "source", lambda _: gpt2_source)
-    contract.test_records_have_the_declared_shape(task)
-    contract.test_labels_are_classes(task)
-    contract.test_model_gives_one_output_per_class(task)
-    contract.test_initial_weights_follow_the_seed(task)
-    contract.test_losses_and_scores_are_of_one_record_each(task)
-    contract.test_model_treats_each_record_alone(task)
-    contract.test_model_can_be_trained_privately(task)
+    check_model(task, "records_have_the_declared_shape", "labels_are_classes", "model_can_be_trained_privately")
 
 
 def test_prompts_have_the_form_of_the_literature(gpt2_source: bench.DataSource) -> None:

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import dphpo_bench as bench
-from dphpo_bench.data.datasets import Split, Table
 from dphpo_bench.data.rows import content_hash, load_rows
+from dphpo_bench.data.source import Split, Table
 from dphpo_bench.tasks import e2e_ratings
 from dphpo_bench.tasks.e2e_ratings import UNRATED, E2eRatings, label_of
 from dphpo_bench.tasks.sst2 import Sst2

@@ -1,7 +1,7 @@
-"""What names published settings stays as it is: modules of models, fingerprints of built-in tasks, keys of features.
+"""What names published results stays as it is: modules of models, fingerprints of built-in tasks, keys of features.
 
 A record's identity holds a hash of the model's structure, and with it the module paths of its classes. Moving or
-renaming such a class, or a route to features, would split published settings into those before and those after.
+renaming such a class, or a route to features, would split published results into those before and those after.
 """
 
 import json

@@ -35,20 +35,6 @@ class NoPatients(Visits):
         return self._split(120, 1)
 
 
-ASKED = [
-    "test_facts_are_public",
-    "test_number_of_records_is_as_declared",
-    "test_training_and_test_records_are_disjoint",
-    "test_records_are_the_same_each_time",
-    "test_private_run_works",
-]
-
-
-@pytest.mark.parametrize("name", ASKED)
-def test_a_right_task_passes(name: str) -> None:
-    getattr(TaskContract(), name)(Visits())
-
-
 @pytest.mark.parametrize(
     ("task", "name", "message"),
     [

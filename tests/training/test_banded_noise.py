@@ -63,15 +63,6 @@ def test_the_recurrence_is_the_inverse_of_the_matrix(coefficients: tuple[float, 
     assert noise.step == steps
 
 
-def test_noise_that_is_needed_no_more_leaves_memory() -> None:
-    noise, totals = BandedNoise((1.0, 0.5, 0.25), 4), [[torch.ones(3, dtype=torch.float64)] for _ in range(4)]
-    left = []
-    for total in totals:
-        noise.separated([part + 1 for part in noise.mixed(total)], total)
-        left.append(sum(bool(each[0].any()) for each in totals[: noise.step]))
-    assert left == [1, 2, 2, 0]
-
-
 @pytest.mark.parametrize("coefficients", [(), (0.0,), (1.0, 1.1), (1.0, -0.1), (1.0, math.nan), (math.inf,), (True,)])
 def test_coefficients_that_do_not_fall_are_refused(coefficients: tuple[float, ...]) -> None:
     with pytest.raises(InvalidValueError, match="coefficient"):

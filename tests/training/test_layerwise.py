@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable
 from itertools import pairwise
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ from torch import Tensor, nn
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.training import layers
 from dphpo_bench.training.clipping import Abadi, AutoS, AutoV
-from dphpo_bench.training.engine import GradientEngine, per_sample_rows
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from tests.training.models import Calls, brute_force, engine_by, relative_error
@@ -87,7 +85,7 @@ def by_loop(model: nn.Module, inputs: Tensor, targets: Tensor, clipping: Abadi |
     unused = next((m for name, m in model.named_modules() if name == "other"), None)
     for parameter in unused.parameters() if unused else ():
         parameter.requires_grad_(False)
-    total = brute_force(model, inputs.double() if inputs.is_floating_point() else inputs, targets, clipping)[0]
+    total = brute_force(model, inputs.double() if inputs.is_floating_point() else inputs, targets, clipping)
     return [*total, *(torch.zeros_like(parameter) for parameter in (unused.parameters() if unused else ()))]
 
 
@@ -114,7 +112,7 @@ def test_a_convolution_is_the_same_in_pieces_and_in_any_layout(
 ) -> None:
     model, inputs, targets = built(name)
     expected = by_loop(model, inputs, targets, AutoS())
-    monkeypatch.setattr(GradientEngine, "_fast_layout", lambda _, images: images.to(memory_format=layout))
+    monkeypatch.setattr(LayerwiseEngine, "_fast_layout", lambda _, images: images.to(memory_format=layout))
     for cached in (1, 2000):
         monkeypatch.setattr(layers, "_CACHED", cached)
         assert (
@@ -184,15 +182,3 @@ def test_a_table_with_as_many_rows_as_records_is_not_cut_up(rows: int) -> None:
         for n in range(4, 11)
     ]
     assert all((after - before).norm() <= 0.1 * (1 + 1e-6) for before, after in pairwise(sums))
-
-
-def test_a_large_gpu_takes_large_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight runs that share it still fit."""
-    gpu, record = torch.device("cuda:0"), 2**23
-
-    def rows(memory: int) -> int:
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=memory))
-        return per_sample_rows(record, gpu)
-
-    assert rows(8 * 2**30) == rows(64 * 2**30) == 2**32 // record
-    assert rows(128 * 2**30) * 8 * record == 64 * 2**30

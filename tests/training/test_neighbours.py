@@ -113,7 +113,7 @@ def drops(m: Any, x: Tensor) -> Any:
 
 
 def rnn(forward: Any = last_of_packed, **settings: Any) -> Callable[[], nn.Module]:
-    layers = {"rnn": nn.GRU(12, 12, batch_first=True), "inner": nn.Linear(12, 12)}
+    layers = {"rnn": nn.LSTM(12, 6, 2, batch_first=True, bidirectional=True), "inner": nn.Linear(12, 12)}
     return lambda: texts(lambda m, x: forward(m, x, **settings), **layers)
 
 

@@ -50,14 +50,3 @@ def test_every_optimiser_goes_on_to_the_same_bits(optimizer: str) -> None:
     restore(second.state, copied(snapshot(first.state)))
     pairs = zip(whole.advance(3), second.advance(3), strict=True)
     assert all(torch.equal(weight, other) and weight.dtype == other.dtype for weight, other in pairs)
-
-
-@pytest.mark.parametrize("value", [iter([1]), (number for number in range(3)), {1, 2}, b"x"])
-def test_state_that_no_file_holds_is_refused(value: Any) -> None:
-    with pytest.raises(InvalidValueError, match="Expected a state of plain values, tensors and objects, got"):
-        snapshot([value])
-
-
-def test_another_object_is_refused() -> None:
-    with pytest.raises(InvalidValueError, match=r"holds the state of a .*UpdateRule, got .*WeightAverage"):
-        restore([WeightAverage([torch.ones(1)], 0.5)], copied(snapshot([UpdateRule("SGD", [torch.ones(1)])])))

@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.training.clipping import Abadi, AutoS, AutoV, Clipping
 from dphpo_bench.training.linear import LinearEngine, StackedLinear
-from tests.training.models import cut, flat, linear, vectors
+from tests.training.models import cut, flat, vectors
 
 RULES = (Abadi(1.0), AutoS(), AutoV(), Abadi(0.1), AutoS(1.0))
 
@@ -64,21 +63,6 @@ def test_each_sum_is_that_of_the_model_alone(n, kind, micro_batch_size):
         assert_same(chosen, alone(models, inputs, targets, rules, indices), tolerance)
 
 
-def test_pictures_in_half_precision_and_in_any_memory_layout():
-    torch.manual_seed(0)
-    models: list[nn.Module] = [nn.Sequential(nn.Flatten(), nn.Linear(48, 4)) for _ in range(3)]
-    pictures, targets = torch.randn(25, 3, 4, 4).bfloat16(), torch.randint(0, 4, (25,))
-    rules: list[Clipping] = [AutoS()] * 3
-    indices = torch.arange(0, 25, 2)
-    expected = alone(models, pictures.float(), targets, rules)
-    chosen = alone(models, pictures[indices].float(), targets[indices], rules)
-    for data in (pictures, pictures.float()):
-        for given in (data, data.contiguous(memory_format=torch.channels_last)):
-            stack = stack_of(models, 7)
-            assert_same(stack.clipped_sums(given, targets, rules), expected)
-            assert_same(stack.clipped_sums(given, targets, rules, indices), chosen)
-
-
 @pytest.mark.parametrize("kind", [{}, {"frozen": "bias"}], ids=str)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e30])
 def test_record_that_is_not_finite(bad, kind):
@@ -125,15 +109,3 @@ def test_the_data_may_be_changed_and_exchanged():
         actual = stack.clipped_sums(data, targets[: len(data)], rules)
         assert_same(actual, alone(models, data, targets[: len(data)], rules))
         inputs.mul_(3.0)
-
-
-def test_wrong_requests_are_explained():
-    StackedLinear([linear(), nn.Sequential(nn.Flatten(), linear())])
-    with pytest.raises(InvalidValueError, match="at least one model"):
-        StackedLinear([])
-    with pytest.raises(InvalidValueError, match="2 kinds"):
-        StackedLinear([linear(), linear(classes=4)])
-    with pytest.raises(InvalidValueError, match="2 kinds"):
-        StackedLinear([*layers(1), *layers(1, frozen="bias")])
-    with pytest.raises(InvalidValueError, match="each of 2 models, got 1"):
-        StackedLinear(layers(2)).clipped_sums(*vectors(3), [AutoS()])

@@ -30,33 +30,9 @@ def test_targets_and_outputs_change_units_and_back(declared: Any, scaled: list[f
     assert pickle.loads(pickle.dumps(scale)) == scale
 
 
-def test_several_values_have_a_scale_each() -> None:
-    scale = TargetScale.of([(3e5, 1e5), bench.Number(0, 1, logarithmic=True)])
-    assert scale is not None
-    targets = torch.tensor([[4e5, 0.0], [3e5, math.e - 1]])
-    torch.testing.assert_close(scale.apply(targets), torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
-    torch.testing.assert_close(scale.invert(scale.apply(targets)), targets)
-    expected = [{"typical": 3e5, "spread": 1e5}, {"typical": 0.0, "spread": 1.0, "logarithmic": True}]
-    assert scale.to_json() == expected
-    with pytest.raises(InvalidValueError, match=r"shape \(n, 2\), as target_scale has 2 entries, got \(3,\)"):
-        scale.apply(torch.zeros(3))
-
-
 @pytest.mark.parametrize(
     "declared",
-    [
-        3.0,
-        "scale",
-        (1, 2, 3),
-        (1, 0),
-        (1, -1),
-        (math.nan, 1),
-        (0, math.inf),
-        [],
-        (True, 1),
-        [(1, 2), 3],
-        {"typical": 1},
-    ],
+    [3.0, (1, 2, 3), (1, 0), (math.nan, 1), [], [(1, 2), 3]],
 )
 def test_anything_else_is_refused_in_a_line(declared: Any) -> None:
     with pytest.raises(InvalidValueError, match="Expected target_scale to be"):

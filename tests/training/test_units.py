@@ -6,15 +6,14 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor, nn
 
-from dphpo_bench.base.tensors import Records, Tensors, call, each, take
+from dphpo_bench.base.tensors import Tensors, call, each, take
 from dphpo_bench.training.clipping import Abadi, AutoS, AutoV, Clipping
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.gradients import VmapEngine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.linear import LinearEngine
-from dphpo_bench.training.losses import PerRecord, correct_predictions, cross_entropy
+from dphpo_bench.training.losses import PerRecord, cross_entropy
 from dphpo_bench.training.units import Units
-from dphpo_bench.training.values import total_score
 from tests.training.models import flat, flat_linear, linear, mlp, relative_error, vectors
 from tests.training.test_lengths import SEEN, SaysLengths, classes
 
@@ -125,17 +124,6 @@ def test_texts_are_cut_to_the_longest_of_their_unit(kind, unit_rows) -> None:
     actual = engine_of(kind, SaysLengths(), unit_rows).clipped_unit_sum(inputs, targets, AutoS(), Units.of(IDS))
     assert relative_error(actual, expected) < 2e-6
     assert len({shape[1] for shape in SEEN}) > 1
-
-
-@pytest.mark.parametrize("model", [SaysLengths(), nn.Sequential(nn.Embedding(7, 3), nn.Flatten(), nn.Linear(54, 3))])
-def test_a_unit_scores_the_mean_of_its_records(model) -> None:
-    inputs, targets = (part[: len(IDS)] for part in classes())
-    units = Units.of(IDS).some(torch.tensor([4, 1, 6]))
-    with torch.no_grad():
-        scores = (model(inputs).argmax(1) == targets).double()
-    expected = sum(scores[one == IDS].mean() for one in (5, 1, 9))
-    found = total_score(model, correct_predictions, Records(inputs, targets), units.rows, units.shares)
-    assert found == pytest.approx(float(expected), abs=1e-12)
 
 
 @pytest.mark.parametrize(("build", "kind"), ENGINES)

@@ -85,17 +85,3 @@ class TestRefusals:
         with pytest.raises(UnsupportedEventError, match=r"pld would need a grid of [\d,]+ privacy losses") as error:
             report.epsilon(event, 1e-5, accountant="pld")
         assert "\n" not in str(error.value)
-
-
-def test_little_memory_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a machine has less than what the bound allows."""
-
-    def fail(*_: object) -> float:
-        raise MemoryError
-
-    event = repeat(poisson_sampled(0.0123, gaussian(1.2)), 321)
-    monkeypatch.setattr(distributions, "epsilon", fail)
-    assert report.epsilon(event, 1e-5).refused == {"pld": "ran out of memory"}
-    with pytest.raises(UnsupportedEventError, match="This accountant does not bound this event: pld ran out of memory"):
-        report.epsilon(event, 1e-5, accountant="pld")
-    forget()

@@ -1,7 +1,7 @@
 """The accountants: a conformance suite over (event × accountant), and agreement with other libraries."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,18 +12,11 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from opacus.accountants import PRVAccountant
 from opacus.accountants.analysis import rdp as opacus_rdp
-from scipy.optimize import brentq
 from scipy.stats import norm
 
-from dphpo_bench.base.errors import InvalidValueError, UnknownNameError, UnsupportedEventError
-from dphpo_bench.privacy.accountants import profiles
-from dphpo_bench.privacy.accountants import report as reports
-from dphpo_bench.privacy.accountants.profiles import Array
+from dphpo_bench.base.errors import UnsupportedEventError
 from dphpo_bench.privacy.accountants.rdp import ORDERS as RDP_ORDERS
-from dphpo_bench.privacy.accountants.refusals import RefusedError
-from dphpo_bench.privacy.accountants.report import ACCOUNTANTS, Accountant, epsilon, epsilon_by
-from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.privacy.calibration import calibrate
+from dphpo_bench.privacy.accountants.report import epsilon, epsilon_by
 from dphpo_bench.privacy.events import (
     best_of,
     compose,
@@ -116,24 +109,6 @@ class TestEveryAccountant:
         assert bound(name, event, coarseness=10) >= bound(name, event, coarseness=1) * (1 - 1e-3)
 
 
-def test_the_best_of_coins_takes_the_shift_at_the_kink() -> None:
-    """A grid alone misses it by 6e-4 of ε, more or less by the processor's logarithms."""
-    base = profiles.from_distribution(
-        pld.privacy_loss_distribution.from_gaussian_mechanism(2.0, value_discretization_interval=1e-3), 0.0
-    )
-    coins = Binomial(4, 8)
-
-    def above(at: float) -> float:  # of two terms whose maximum the shift is, one rises and one falls
-        delta = coins.success * float(base.delta(at))
-        return math.log(coins.failure + delta + coins.success * math.exp(at)) - math.log1p(delta / coins.failure)
-
-    kink = brentq(above, 0, base.reach)
-    shift = (coins.cap - 1) * math.log1p(coins.success * float(base.delta(kink)) / coins.failure)
-    at = np.linspace(1, 3, 5)
-    curve = profiles.best_of_coins_profile(base, coins)
-    assert curve(at + shift) == pytest.approx(coins.mean * base.delta(at), rel=1e-5)
-
-
 @pytest.mark.parametrize(("name", "leaf"), LIBRARY)
 def test_a_count_is_as_much_as_a_list(name: str, leaf: Leaf) -> None:
     """One by one through the library. The two differ by the grid and by the allowances for rounding."""
@@ -170,15 +145,6 @@ def test_large_losses_have_a_finite_cost(event: DpEvent, largest: float) -> None
     assert 0.9 * largest < epsilon(event, DELTA).epsilon <= largest * (1 + 1e-5)
 
 
-@pytest.mark.parametrize(("name", "leaf"), SELECTION)
-def test_a_count_of_selections_is_as_much_as_a_list(name: str, leaf: Leaf) -> None:
-    """A single selection is solved from its formula, several are composed on a grid: it may cost 0.5 %."""
-    assert bound(name, repeat(repeat(leaf(2.0), 2), 3)) == bound(name, compose(*[leaf(2.0)] * 6))
-    alone = bound(name, leaf(2.0), coarseness=1)
-    composed = bound(name, compose(leaf(2.0), pure_dp(1e-6)), coarseness=1)
-    assert alone * (1 - 1e-6) <= composed <= alone * 1.005 + 1e-5
-
-
 @pytest.mark.parametrize("accountant", ["rdp", "profile", "layer_cake"])
 @pytest.mark.parametrize(
     "wrap",
@@ -208,8 +174,6 @@ def test_a_delta_that_pld_cannot_resolve_is_left_to_rdp() -> None:
         ("rdp", poisson_sampled(0.1, compose(gaussian(1), laplace(1))), "support PoissonSampledDpEvent of .*Laplace"),
         ("pld", compose(best_of(gaussian(1), geometric(10)), gaussian(1)), r"BestOfDpEvent \(geometric, mean 10\) of"),
         ("profile", best_of(gaussian(2), UniformCount(1, 20)), r"BestOfDpEvent \(uniform"),
-        ("profile", best_of(gaussian(2), CappedGeometric(10, 50)), r"BestOfDpEvent \(geometric"),
-        ("profile", best_of(gaussian(2), Binomial(4, 8), 0.9, 1.1), r"BestOfDpEvent \(binomial"),
         ("rdp", best_of(gaussian(2), Binomial(4, 8)), r"BestOfDpEvent \(binomial, mean 4, at most 8\)"),
         ("layer_cake", best_of(gaussian(2), geometric(10), 0.9, 1.1), "does not support .*adaptive"),
     ],
@@ -217,13 +181,6 @@ def test_a_delta_that_pld_cannot_resolve_is_left_to_rdp() -> None:
 def test_what_an_accountant_does_not_support_it_refuses_by_name(name: str, event: DpEvent, refusal: str) -> None:
     with pytest.raises(UnsupportedEventError, match=f"{name} .*{refusal}"):
         epsilon(event, DELTA, accountant=name)
-
-
-def test_pure_runs_cost_three_and_two_times_epsilon() -> None:
-    best = epsilon(best_of(pure_dp(1), geometric(1e4)), 1e-9)
-    assert 2.99 < best.epsilon <= 3 + 1e-4
-    first = epsilon(threshold_search(pure_dp(1), 1e-4), 1e-9)
-    assert 1.98 < first.epsilon <= 2 + 1e-4
 
 
 class TestParts:
@@ -255,27 +212,6 @@ class TestAgainstTheLibrary:
         assert epsilon(event, DELTA).by_accountant["rdp"] == pytest.approx(theirs, rel=1e-6)
 
 
-class TestNames:
-    def test_asks_the_named_accountant_only(self) -> None:
-        event = best_of(sgd(2.0, 0.02, 100), geometric(10))
-        everything = epsilon(event, DELTA)
-        for name in ("rdp", "profile", "layer_cake"):
-            report = epsilon(event, DELTA, accountant=name)
-            assert dict(report.by_accountant) == {name: everything.by_accountant[name]}
-            assert report.quoted == name
-        assert everything.quoted == "layer_cake"
-        assert everything.refused.keys() == {"pld"}
-
-    @pytest.mark.parametrize("name", [name for name, row in ACCOUNTANTS.items() if row.only_selections])
-    def test_bounds_of_selection_are_for_selection(self, name: str) -> None:
-        with pytest.raises(UnsupportedEventError, match=f"{name} is for private selection only"):
-            epsilon(gaussian(2), DELTA, accountant=name)
-
-    def test_unknown_names_are_refused(self) -> None:
-        with pytest.raises(UnknownNameError, match=r"Expected an accountant in pld, rdp, .*got 'gdp'"):
-            epsilon(gaussian(2), DELTA, accountant="gdp")
-
-
 class TestQuoting:
     def test_the_tighter_bound_is_quoted(self) -> None:
         report = epsilon(sgd(1.0, 0.02, 500), DELTA)
@@ -288,21 +224,9 @@ class TestQuoting:
     def test_all_accountants_agree_on_the_extremes(self, event: DpEvent, value: float) -> None:
         assert epsilon(event, DELTA).by_accountant == {"pld": value, "rdp": value}
 
-    @pytest.mark.parametrize(
-        ("event", "name"),
-        [
-            (best_of(dp_event.ZCDpEvent(0.1), geometric(10)), "BestOfDpEvent .geometric, mean 10. of ZCDpEvent"),
-            (dp_event.RandomizedResponseDpEvent(0.5, 2), "RandomizedResponseDpEvent"),
-        ],
-    )
-    def test_what_nobody_supports_is_refused_by_name(self, event: DpEvent, name: str) -> None:
-        with pytest.raises(UnsupportedEventError, match=name):
-            epsilon(event, DELTA)
-
-    @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, math.nan])
-    def test_bad_delta_is_refused(self, delta: float) -> None:
-        with pytest.raises(InvalidValueError, match="Expected 0 < delta < 1"):
-            epsilon(gaussian(1), delta)
+    def test_what_nobody_supports_is_refused_by_name(self) -> None:
+        with pytest.raises(UnsupportedEventError, match=r"BestOfDpEvent .geometric, mean 10. of ZCDpEvent"):
+            epsilon(best_of(dp_event.ZCDpEvent(0.1), geometric(10)), DELTA)
 
     def test_integer_multipliers_in_a_sample_are_not_lost(self) -> None:
         # The library alone answers 1.164 here, the cost of a single Gaussian.
@@ -315,12 +239,9 @@ class TestQuoting:
     @pytest.mark.parametrize(
         "event",
         [
-            repeat(poisson_sampled(1e-9, gaussian(1e3)), 10**5),
             poisson_sampled(1 - 1e-12, gaussian(0.01)),
             repeat(poisson_sampled(0.5, laplace(0.01)), 10**5),
-            repeat(poisson_sampled(0.5, gaussian(0.01)), 10**5),
             poisson_sampled(1e-300, gaussian(1e100)),
-            laplace(1e100),
         ],
     )
     def test_extreme_events_get_a_number(self, event: DpEvent) -> None:
@@ -347,11 +268,6 @@ class TestClosedForms:
         value = epsilon(poisson_sampled(rate, laplace(scale)), DELTA).epsilon
         unsampled = math.log1p(math.expm1(value) / rate)
         assert rate * -math.expm1((unsampled - 1 / scale) / 2) == pytest.approx(DELTA, rel=0.05)
-
-    def test_laplace_stays_below_pure_composition(self) -> None:
-        report = epsilon(repeat(laplace(10), 7), DELTA)
-        assert max(report.by_accountant.values()) <= 0.7 + 1e-6
-        assert report.epsilon == pytest.approx(0.6987, rel=2e-3)  # docs/accounting.md, composition of 0.1-DP
 
 
 class TestContour:
@@ -392,7 +308,7 @@ class TestContour:
 
 
 class TestOtherLibraries:
-    CASES = ((1.0, 0.02, 500), (0.8, 0.02, 500), (2.0, 0.02, 500), (4.0, 0.2, 250), (1.1, 256 / 60000, 3000))
+    CASES = ((1.0, 0.02, 500), (0.8, 0.02, 500), (4.0, 0.2, 250), (1.1, 256 / 60000, 3000))
 
     @pytest.mark.parametrize(("noise", "rate", "steps"), CASES)
     def test_rdp_of_opacus(self, noise: float, rate: float, steps: int) -> None:
@@ -403,7 +319,7 @@ class TestOtherLibraries:
         ours = epsilon(sgd(noise, rate, steps), DELTA).by_accountant["rdp"]
         assert theirs * (1 - 1e-6) <= ours <= theirs * (1 + 1e-3)
 
-    @pytest.mark.parametrize(("noise", "rate", "steps"), CASES[1:4])
+    @pytest.mark.parametrize(("noise", "rate", "steps"), CASES[1:3])
     def test_prv_of_opacus(self, noise: float, rate: float, steps: int) -> None:
         # It returns an upper bound which exceeds the truth by at most twice its `eps_error`.
         accountant = PRVAccountant()
@@ -432,40 +348,3 @@ def test_one_accountant_says_what_it_says_among_all(event: DpEvent) -> None:
     """To the last bit: a published ε is held against this."""
     for name, value in epsilon(event, DELTA).by_accountant.items():
         assert epsilon_by(event, DELTA, name) == value
-
-
-def test_many_releases_take_no_longer_than_few() -> None:
-    """`dp_accounting` computes size ** count, an integer of millions of digits, unless it is told that all is dense."""
-    found = epsilon(repeat(poisson_sampled(0.356, gaussian(1200.0)), 8_000_000), 3e-4).by_accountant
-    limit = 2.836  # of Gaussian DP (Dong, Roth and Su 2022), which so much noise reaches from above
-    assert limit < found["pld"] < 1.02 * limit < found["rdp"]
-
-
-def test_an_accountant_is_a_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports, refusals, calibration and risk take up a new row; this one would know the exact ε of one Gaussian."""
-
-    def exact(event: DpEvent, delta: float, *_: object) -> float:
-        if event != gaussian(toy):
-            raise RefusedError("knows one event only")
-        return float(brentq(lambda at: profile(at) - delta, 0.0, 50.0, xtol=1e-13))
-
-    def curve(event: DpEvent, delta: float, epsilons: Mapping[str, float]) -> tuple[Array, Array]:
-        assert epsilons["toy"] == exact(event, delta)
-        at = np.linspace(0.0, 5.0, 50)
-        return at, profile(at)
-
-    def profile(at: Array) -> Array:
-        return np.asarray(norm.cdf(0.5 / toy - at * toy) - np.exp(at) * norm.cdf(-0.5 / toy - at * toy))
-
-    toy, delta = 1.2345, 1.1e-5
-    row = Accountant("exact for one Gaussian", exact, curve)
-    monkeypatch.setattr(reports, "ACCOUNTANTS", {**ACCOUNTANTS, "toy": row})
-    report = epsilon(gaussian(toy), delta)
-    assert report.by_accountant.keys() == {"pld", "rdp", "toy"}
-    assert report.quoted == "toy"
-    assert epsilon(gaussian(9.8765), delta).refused == {"toy": "knows one event only"}
-    assert epsilon_by(gaussian(toy), delta, "toy") == report.epsilon
-    with pytest.raises(UnknownNameError, match="layer_cake, toy, got 'gdp'"):
-        epsilon(gaussian(toy), delta, accountant="gdp")
-    assert calibrate(lambda _: gaussian(toy), PrivacyBudget(2 * report.epsilon, delta), accountant="toy") > 0
-    assert risk(gaussian(toy), delta).advantage == pytest.approx(math.erf(1 / toy / math.sqrt(8)), rel=1e-3)

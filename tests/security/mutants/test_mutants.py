@@ -141,7 +141,7 @@ def saw_no_activations(result: RunResult) -> None:
     assert result.record.released == {"activations": []}
 
 
-def looks_at_no_other_record(result: RunResult) -> None:
+def uses_no_other_record(result: RunResult) -> None:
     assert influence(clipping.ByTheMean()) <= 1.0 + 1e-3
     assert raw_influence(clipping.ByTheMean()) > 100
 
@@ -190,7 +190,7 @@ THROUGH_THE_SESSION: dict[str, Refused | Neutralised | FailsContract] = {
         clipping.NoClipping(), "session", r"^Expected 1e-30 <= sensitivity <= 1e\+30, got sensitivity=inf"
     ),
     "lying_rule": Neutralised(clipping.LyingRule(), clips_all_the_same),
-    "clipping_after_averaging": Neutralised(clipping.ClippingAfterAveraging(), looks_at_no_other_record),
+    "clipping_after_averaging": Neutralised(clipping.ClippingAfterAveraging(), uses_no_other_record),
     "raw_norm_statistics": Neutralised(clipping.RawNormStatistics(), saw_no_norms),
     "batch_norm_left_in": Refused(clipping.BatchNormLeftIn(), "session", r"a model as the task builds it"),
     "centres_by_the_batch": Refused(clipping.CentresByTheBatch(), "session", r"a model as the task builds it"),
@@ -366,9 +366,9 @@ def test_integer_multipliers_hide_a_release() -> None:
     event = noise.IntegerNoise().event(1 / 6, 18, 1.0)
     hidden = RdpAccountant().compose(event).get_epsilon(BUDGET.delta)
     true = PLDAccountant(value_discretization_interval=1e-4).compose(bench.recipes.dp_sgd_event(1 / 6, 18, 2**-0.5))
-    told = bench.events.epsilon(event, BUDGET.delta).epsilon
-    assert told == pytest.approx(true.get_epsilon(BUDGET.delta), rel=2e-3)
-    assert hidden < 0.7 * told
+    quoted = bench.events.epsilon(event, BUDGET.delta).epsilon
+    assert quoted == pytest.approx(true.get_epsilon(BUDGET.delta), rel=2e-3)
+    assert hidden < 0.7 * quoted
 
 
 def caught_by(name: str) -> str:

@@ -39,37 +39,9 @@ class NameWithCapitals(Sound):
     name = "Wrong-Name"
 
 
-@dataclass(frozen=True)
-class VersionZero(Sound):
-    version = 0
-
-
-@dataclass(frozen=True)
-class VersionIsAParameter(Sound):
-    version: int = 2  # type: ignore[misc]
-
-
-@dataclass(frozen=True)
-class TuningIsText(Sound):
-    tuning = "learning rate"
-
-
 @dataclass
 class NotFrozen(Base):
     momentum: float = 0.9
-
-
-class NotDecorated(Sound):
-    momentum: float = 0.9
-
-
-@dataclass(frozen=True)
-class NoDefault(Base):
-    momentum: float
-
-    @classmethod
-    def made(cls) -> "NoDefault":
-        return cls(0.9)
 
 
 @dataclass(frozen=True)
@@ -85,13 +57,6 @@ class PlansFromData(Sound):
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
         bench.make_task("digits").load_train(bench.DataSource.resolve())
         return super().plan(facts, budget)
-
-
-@dataclass(frozen=True)
-class PlansAtRandom(Sound):
-    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
-        made = super().plan(facts, budget)
-        return replace(made, releases=(*made.releases, bench.Release(os.urandom(4).hex(), 0, 1.0, 1.0)))
 
 
 @dataclass(frozen=True)
@@ -220,19 +185,6 @@ class AveragesItsTrials(Searches):
     def out(self, best: Any, tried: list[Any], session: "bench.Session") -> bench.Outcome:
         total = math.fsum(scored.score for scored in tried)
         return bench.Outcome(bench.search.winner_outcome(best, session).model, {"mean": total / max(1, len(tried))})
-
-
-@dataclass(frozen=True)
-class AveragesTwoSearches(AveragesItsTrials):
-    def whole(self, trial: Any) -> Any:
-        return bench.events.repeat(bench.events.best_of(trial, bench.search.geometric(2.0)), 2)
-
-    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
-        trial = plan.parameters
-        TRIED.clear()
-        for _ in range(2):
-            best = session.best_of(lambda own: self.one(trial, own), bench.search.geometric(2.0), trial.event)
-        return self.out(best, TRIED, session)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A method that looks at what belongs to the session."""
+"""A method that reads what belongs to the session."""
 
 from dataclasses import dataclass
 

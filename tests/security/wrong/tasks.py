@@ -56,20 +56,10 @@ class NameWithCapitals(Sound):
     name = "Wrong Name"
 
 
-class VersionIsText(Sound):
-    version = "2"  # type: ignore[assignment]
-
-
 class FactsFromData(Sound):
     @property
     def facts(self) -> bench.TaskFacts:
         return replace(super().facts, n_records=len(self.load_train(bench.DataSource.resolve())))
-
-
-class FactsOfAnother(Sound):
-    @property
-    def facts(self) -> bench.TaskFacts:
-        return replace(super().facts, model="mlp")
 
 
 class FactsNeedTorch(Sound):
@@ -120,17 +110,6 @@ class Shuffles(Sound):
 class FingerprintOfTheProcess(Sound):
     def fingerprint(self, source: bench.DataSource) -> str:
         return str(hash("blobs"))
-
-
-class StructureOfTheProcess(Sound):
-    def build_model(self) -> Any:
-        from torch import nn
-
-        class Told(nn.Linear):
-            def extra_repr(self) -> str:
-                return str(hash("blobs"))
-
-        return Told(5, 3)
 
 
 class OneOutputTooMany(Sound):
@@ -200,21 +179,6 @@ class ScalesByTheRecords(FromATable):
         return (values - values.mean(dim=0)) / values.std(dim=0)
 
 
-class ScalesByTheGreatest(FromATable):
-    def prepared(self, values: Any) -> Any:
-        return values / values.amax(dim=0)
-
-
-class VocabularyOfTheRecords(FromATable):
-    """The place of a measurement among those that occur."""
-
-    def prepared(self, values: Any) -> Any:
-        import torch
-
-        columns = [column.unique(return_inverse=True)[1] for column in values.T.contiguous()]
-        return torch.stack(columns, dim=1)
-
-
 class FillsInTheMean(FromATable):
     """Only the records that lack a measurement, here one above 4, depend on the others."""
 
@@ -231,14 +195,6 @@ class ReadsTheTableForItsModel(FromATable):
         model = super().build_model()
         model.register_buffer("middle", torch.from_numpy(table()[0]).mean(dim=0))
         return model
-
-
-class ReadsTheTableForItsLosses(FromATable):
-    def losses(self, outputs: Any, targets: Any) -> Any:
-        import torch
-
-        counts = torch.bincount(torch.from_numpy(table()[1]), minlength=3)
-        return bench.losses.cross_entropy(outputs, targets) * counts.sum() / (3 * counts[targets])
 
 
 class Remembers(Sound):
@@ -259,33 +215,10 @@ class WeighsClasses(Remembers):
         return bench.losses.cross_entropy(outputs, targets) * counts.sum() / (3 * counts[targets])
 
 
-class ScoresByTheRecords(Remembers):
-    def scores(self, outputs: Any, targets: Any) -> Any:
-        usual = self.seen.targets.mode().values if hasattr(self, "seen") else -1
-        return bench.losses.correct_predictions(outputs, targets) * (targets != usual)
-
-
 class BufferOfTheMean(Remembers):
     def build_model(self) -> Any:
         model = super().build_model()
         model.register_buffer("middle", self.seen.inputs.mean(dim=0) if hasattr(self, "seen") else None)
-        return model
-
-
-class AttributeOfTheMean(Remembers):
-    def build_model(self) -> Any:
-        model = super().build_model()
-        model._middle = self.seen.inputs.mean().item() if hasattr(self, "seen") else 0.0
-        return model
-
-
-class BiasOfTheClasses(Remembers):
-    def build_model(self) -> Any:
-        import torch
-
-        model = super().build_model()
-        if hasattr(self, "seen"):
-            model.bias.data = torch.bincount(self.seen.targets, minlength=3).log()
         return model
 
 
