@@ -410,6 +410,10 @@ def _files(paths: Sequence[Path], reject: Callable[[Refused], None]) -> Iterable
 
 
 def task_model_of(identity: Identity) -> TaskModel:
+    pretrained, records = identity.facts.get("pretrained", []), identity.facts.get("n_records")
+    has_seen = not isinstance(pretrained, list) or any(
+        not isinstance(model, dict) or model.get("has_seen_records") is not False for model in pretrained
+    )
     return TaskModel(
         identity.task,
         identity.model,
@@ -418,21 +422,10 @@ def task_model_of(identity: Identity) -> TaskModel:
         identity.model_fingerprint,
         hashlib.sha256(compact_json(identity.facts).encode()).hexdigest(),
         shown_measure(identity.facts),
-        _has_seen(identity.facts),
+        has_seen,
         kinds_of(identity.task, identity.model, identity.facts),
-        _count(identity.facts.get("n_records")),
+        records if type(records) is int and records > 0 else 0,
     )
-
-
-def _count(value: Any) -> int:
-    return value if type(value) is int and value > 0 else 0
-
-
-def _has_seen(facts: Mapping[str, Any]) -> bool:
-    pretrained = facts.get("pretrained", [])
-    if not isinstance(pretrained, list):
-        return True
-    return any(not isinstance(model, dict) or model.get("has_seen_records") is not False for model in pretrained)
 
 
 def _shifted(record: RunRecord, measure: Measure) -> float | None:
@@ -442,11 +435,6 @@ def _shifted(record: RunRecord, measure: Measure) -> float | None:
     value = compared_value(measure, record.further[SHIFTED].metrics[measure.name], record.identity.facts)
     check_value(measure, value)
     return value
-
-
-def _cross_entropy(metrics: Mapping[str, float]) -> float | None:
-    value = metrics.get("cross_entropy", math.nan)
-    return value if 0 <= value <= MAX_METRIC else None
 
 
 def _draft(file: Path, name: str) -> tuple[Run, Claim | None]:
@@ -466,6 +454,7 @@ def _draft(file: Path, name: str) -> tuple[Run, Claim | None]:
     if record.audit:
         check_audit(record.audit, value)
     claimed = (privacy.recomputed or privacy.planned) if privacy else None
+    cross_entropy = record.metrics.get("cross_entropy", math.nan)
     run = Run(
         path=name,
         task_model=task_model_of(identity),
@@ -488,7 +477,7 @@ def _draft(file: Path, name: str) -> tuple[Run, Claim | None]:
         error=one_line(record.error or "") if value is None else "",
         key=identity.key,
         values=_values(identity.parameters, record.released),
-        cross_entropy=_cross_entropy(record.metrics) if value is not None else None,
+        cross_entropy=cross_entropy if value is not None and 0 <= cross_entropy <= MAX_METRIC else None,
         shifted=shifted,
         shift="" if shifted is None else record.further[SHIFTED].about,
         refuted=bool(record.audit and record.audit.refuted),
@@ -543,17 +532,15 @@ def _released_path(value: Any) -> tuple[PathPoint, ...]:
     if not isinstance(value, list):
         return ()
     thin = value[:: max(1, math.ceil(len(value) / MAX_PATH_POINTS))]
-    points = [_path_point(item) for item in thin]
-    return tuple(point for point in points if point) if all(points) else ()
-
-
-def _path_point(item: Any) -> PathPoint | None:
-    if not isinstance(item, dict):
-        return None
-    step, rate, bound = item.get("step"), item.get("learning_rate"), item.get("loss_bound")
-    if not (type(step) is int and 0 <= step <= MAX_NUMBER and _positive(rate)):
-        return None
-    return PathPoint(step, float(rate), float(bound) if _positive(bound) else None)
+    points = []
+    for item in thin:
+        if not isinstance(item, dict):
+            return ()
+        step, rate, bound = item.get("step"), item.get("learning_rate"), item.get("loss_bound")
+        if not (type(step) is int and 0 <= step <= MAX_NUMBER and _positive(rate)):
+            return ()
+        points.append(PathPoint(step, float(rate), float(bound) if _positive(bound) else None))
+    return tuple(points)
 
 
 def _positive(value: Any) -> TypeGuard[float]:

@@ -74,7 +74,13 @@ def multiset(event: DpEvent) -> Counter[DpEvent]:
     if type(event) is dp_event.RepeatAndSelectDpEvent:
         event = rebuilt(event)
     if kind_of(event) is None:
-        return _unknown(event)
+        name = type(event).__name__
+        if getattr(dp_event, name, None) is not type(event):  # it might claim to equal another
+            raise UnsupportedEventError(f"{name} is no event of dp_accounting or dphpo_bench.")
+        try:
+            return Counter({event: 1})
+        except TypeError:
+            raise UnsupportedEventError(f"{name} has no rule for its contents.") from None
     counts: Counter[DpEvent] = Counter()
     match event:
         case dp_event.NoOpDpEvent():
@@ -94,16 +100,6 @@ def multiset(event: DpEvent) -> Counter[DpEvent]:
             everybody = isinstance(exact, dp_event.PoissonSampledDpEvent) and exact.sampling_probability == 1
             counts = multiset(exact.event) if everybody else Counter({exact: 1})
     return counts
-
-
-def _unknown(event: DpEvent) -> Counter[DpEvent]:
-    name = type(event).__name__
-    if getattr(dp_event, name, None) is not type(event):  # it might claim to equal another
-        raise UnsupportedEventError(f"{name} is no event of dp_accounting or dphpo_bench.")
-    try:
-        return Counter({event: 1})
-    except TypeError:
-        raise UnsupportedEventError(f"{name} has no rule for its contents.") from None
 
 
 def from_multiset(counts: Mapping[DpEvent, int]) -> DpEvent:

@@ -160,15 +160,12 @@ class Trial:
         from dphpo_bench.training.optimizers import UpdateRule
 
         weights = trainable(session.build_model())
-        for candidate in self._different(session):
+        space = session.facts.searched(self.space)
+        categories = {name: values for name, values in space.items() if name not in search.SCHEDULE}
+        for candidate in search.grid(categories, 1):  # with every optimiser, clipping rule and other category
             training = self.training.having(candidate)
             for run in training.runs if isinstance(training, SearchedRun) else (training,):
                 UpdateRule(run.optimizer, weights, run.optimizer_options)
-
-    def _different(self, session: Session) -> list[Candidate]:
-        """Return candidates with every optimiser, clipping rule and other category of the space."""
-        space = session.facts.searched(self.space)
-        return search.grid({name: values for name, values in space.items() if name not in search.SCHEDULE}, 1)
 
     def __call__(self, session: Session) -> TrialResult:
         """Run a single trial."""

@@ -72,7 +72,7 @@ class BandedGradients(Unique):
             raise InvalidValueError(f"Expected {step} steps, as the noise was made for, got one more.")
         group = self._groups[step % self.noise.bands]
         batch = _BandedBatch(group, *group.opened_batch(self._kind, "training"), self.noise)
-        return batch.gradient_of(model, self._held, self._noise_multiplier)
+        return batch._gradient(model, self._held, self._noise_multiplier)
 
 
 class _BandedBatch(Batch):
@@ -84,18 +84,19 @@ class _BandedBatch(Batch):
         super().__init__(access, indices, rate, account)
         self._noise = noise
 
-    def gradient_of(self, model: "nn.Module", held: HeldRule, noise_multiplier: float) -> "list[Tensor]":
-        """Return the gradient by the rule that all steps share."""
-        return self._gradient(model, held, noise_multiplier)
-
     def _noisy_mean(
         self, model: "nn.Module", total: "Sequence[Tensor]", held: HeldRule, noise_multiplier: float
     ) -> "list[Tensor]":
         sensitivity = held.sensitivity
         if self._access.streams.secure and self._noise.bands > 1:
-            sensitivity = _for_rounding(
-                sensitivity, noise_multiplier, self._noise.bands * sum(p.numel() for p in total)
-            )
+            # It covers rounding to the grid of secure noise in all rows of a column.
+            coordinates = self._noise.bands * sum(part.numel() for part in total)
+            rounding = math.ldexp(noise_multiplier * math.sqrt(coordinates), -48)
+            if rounding > 0.5:
+                raise InvalidValueError(
+                    f"Expected a noise multiplier below 2^47 / √coordinates, got {noise_multiplier:g}."
+                )
+            sensitivity /= 1 - rounding
         released = self._access.with_noise(self._noise.mixed(total), noise_multiplier, sensitivity, "gradient")
         noisy = self._noise.separated(released, total)
         return mean_of(self._access, model, noisy, self._expected_size, held.sensitivity)
@@ -107,15 +108,3 @@ def _groups(access: Access, count: int) -> list[Access]:
         return [access]
     with access.guard.alone():
         return [access.on_part(cycle_name(count), str(k), k / count, (k + 1) / count) for k in range(count)]
-
-
-def _for_rounding(sensitivity: float, noise_multiplier: float, coordinates: int) -> float:
-    """Return the sensitivity that covers rounding to the grid of secure noise in all rows of a column.
-
-    Raises:
-        InvalidValueError: if the noise is too large for that.
-    """
-    rounding = math.ldexp(noise_multiplier * math.sqrt(coordinates), -48)
-    if rounding > 0.5:
-        raise InvalidValueError(f"Expected a noise multiplier below 2^47 / √coordinates, got {noise_multiplier:g}.")
-    return sensitivity / (1 - rounding)

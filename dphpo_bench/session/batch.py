@@ -15,7 +15,7 @@ from dphpo_bench.privacy.events import MAX_COUNT, gaussian, repeat
 from dphpo_bench.session.access import Access, generator_of_variants, is_of_recipes
 from dphpo_bench.session.copies import copier
 from dphpo_bench.session.interfaces import Account, Unique
-from dphpo_bench.training.clipping import SMALLEST_FACTOR, Abadi, Clipping, is_built_in
+from dphpo_bench.training.clipping import SMALLEST_FACTOR, Abadi, Clipping
 from dphpo_bench.training.values import Query
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class HeldRule(Clipping):
 
     def __init__(self, rule: Clipping) -> None:
         interpolated = getattr(rule, "interpolated", None) if isinstance(rule, Clipping) else None
-        if interpolated is not True and not (interpolated is False and is_built_in(rule)):
+        if interpolated is not True and not (interpolated is False and type(rule).__module__ == Clipping.__module__):
             raise InvalidValueError(
                 f"Expected a built-in clipping rule, or one that derives from Clipping and sets interpolated = True, "
                 f"got {type(rule).__name__}: a session asks it about norms in advance, never about those of records."
@@ -217,7 +217,10 @@ class Batch(Unique):
         query = Query(values, checked_bound("bound", bound), whole("count", count, low=1, high=MAX_COUNT))
         noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
         access, purpose = self._access, short_text("purpose", purpose)
-        copied = query if is_of_recipes(values) else replace(query, values=_by_copies(values))
+        copied = query
+        if not is_of_recipes(values):  # a copy of the function for each record: none reaches the next
+            copy = copier(values)
+            copied = replace(query, values=lambda model, inputs, targets: copy()(model, inputs, targets))
         with access.guard.alone():
             ours = access.raw.own_model().asked(model, query)
             self._account.charge(repeat(gaussian(noise_multiplier), query.count))
@@ -269,12 +272,6 @@ class Batch(Unique):
         from dphpo_bench.session.minimum import Minimisation
 
         return Minimisation(self._access, self._indices, self._expected_size, self._account, model)
-
-
-def _by_copies(values: "Values") -> "Values":
-    """Return a function that calls a copy of the values' function each time, so that no record reaches the next."""
-    copy = copier(values)
-    return lambda model, inputs, targets: copy()(model, inputs, targets)
 
 
 def mean_of(

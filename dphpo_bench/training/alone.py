@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -123,7 +122,7 @@ def only_torch() -> Iterator[None]:
         (torch, "addmm", _addmm),
     ]
     if _TRACING in sys.modules:
-        replaced.append((sys.modules[_TRACING], "is_jit_tracing", _yes))
+        replaced.append((sys.modules[_TRACING], "is_jit_tracing", lambda: True))
     before = [(owner, name, vars(owner)[name]) for owner, name, _ in replaced]
     fast = torch.backends.mha.get_fastpath_enabled()  # where no tensor wants a gradient, as it seems within vmap
     try:
@@ -138,10 +137,6 @@ def only_torch() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
         for owner, name, value in before:
             setattr(owner, name, value)
-
-
-def _yes() -> bool:
-    return True
 
 
 _one_attention, _one_addmm = functional.scaled_dot_product_attention, torch.addmm
@@ -247,7 +242,7 @@ class _Refusals(TorchFunctionMode):
         """Run a function of torch."""
         try:
             kind = type(func)
-            if any(map(_is_own, types)):
+            if any(cls.__module__.partition(".")[0] != "torch" for cls in types):
                 raise RuntimeError("it uses a class of tensors of its own")
             if func is Tensor.__repr__:
                 raise RuntimeError("it makes a text of a tensor")
@@ -255,20 +250,16 @@ class _Refusals(TorchFunctionMode):
                 name = str(getattr(func, "namespace", None) or func._qualified_op_name)
                 if name.partition("::")[0] not in _NAMESPACES:
                     raise RuntimeError(f"{func} is no operator of torch")
-            elif kind in _ACCESS and func in _ABOUT_GRADIENTS and not _is_trusted(sys._getframe(1)):
+            elif (
+                kind in _ACCESS
+                and func in _ABOUT_GRADIENTS
+                and not sys._getframe(1).f_code.co_filename.startswith(_TRUSTED)
+            ):
                 raise RuntimeError("it asks whether a gradient is wanted")
             return func(*args, **kwargs) if kwargs else func(*args)
         except Exception as error:
             self.error = self.error or error
             raise
-
-
-def _is_own(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] != "torch"
-
-
-def _is_trusted(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.startswith(_TRUSTED)
 
 
 def why_not_by_vmap(compute: Callable[[], object]) -> str:

@@ -75,12 +75,13 @@ class Augmentation:
             InvalidValueError: if a transform changes names, shapes, types or the device.
         """
         from dphpo_bench.training.alone import Alone
+        from dphpo_bench.training.functional import fresh
 
         for transform in self.transforms:
             if type(transform).__module__.startswith(_OURS):
                 inputs = _variants(transform, generator, inputs)
-            else:
-                inputs = Alone(partial(_variants_of_copy, transform, generator))(inputs)
+            else:  # a copy for each record: what it keeps of one is lost
+                inputs = Alone(lambda record, of=transform: _variants(fresh(of), generator, record))(inputs)
         return inputs
 
     def check(self, inputs: Tensors, device: "torch.device | str" = "cpu") -> None:
@@ -134,13 +135,6 @@ def _variants(transform: Transform, generator: "torch.Generator", inputs: Tensor
             f"{shown(expected, 200)}, got {shown(_described(variants), 200)}."
         )
     return variants  # type: ignore[no-any-return]
-
-
-def _variants_of_copy(transform: Transform, generator: "torch.Generator", inputs: Tensors) -> Tensors:
-    """Return what a copy of a transform makes of inputs, so that what it keeps of them is lost."""
-    from dphpo_bench.training.functional import fresh
-
-    return _variants(fresh(transform), generator, inputs)
 
 
 def augmentation_of(augment: "Augmentation | Transform | None") -> Augmentation | None:

@@ -198,11 +198,6 @@ def parse_clipping(text: str) -> Clipping:
     return rule(value)
 
 
-def is_built_in(rule: Clipping) -> bool:
-    """Return whether a rule is of this module."""
-    return type(rule).__module__ == __name__
-
-
 def _zero_unless_finite(factors: "Tensor", norms: "Tensor") -> "Tensor":
     import torch  # not above: a plan names a clipping rule and must not wait for torch
 

@@ -1,10 +1,10 @@
-"""Base of the gradient engines: batches in micro-batches, sums of clipped gradients, losses.
+"""Base of the gradient engines: batches in micro-batches, and sums of clipped gradients.
 
 Micro-batches bound memory. No result depends on how a batch is cut, beyond rounding.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -12,15 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Tensors, call, converted, each, gathered, length, take
-from dphpo_bench.training.alone import by_vmap
+from dphpo_bench.base.tensors import Tensors, converted, each, gathered, length, take
 from dphpo_bench.training.clipping import Clipping, Weighed
 from dphpo_bench.training.evaluation import by_length, cut, lengths_at, only_reads, rows_at_once, says_lengths
-from dphpo_bench.training.losses import BY_RECORD, PerRecord, check_one_each, of_one, tensors_of
+from dphpo_bench.training.losses import PerRecord
 from dphpo_bench.training.norms import add_product, row_norms
 from dphpo_bench.training.units import Units
 
-_FORWARD_ROWS = 512
 MEMORY_BYTES = 2**30
 """Limit of a micro-batch's memory on a CPU, unless one record needs more: per-sample gradients, and layer by layer
 also tensors that wait for the backward pass."""
@@ -32,7 +30,7 @@ EFFICIENT_ROWS = 32
 
 
 class GradientEngine(ABC):
-    """Clipped gradient sums and losses of one model.
+    """Clipped gradient sums of one model.
 
     A batch is given as `inputs` and `targets`, each a tensor of any floating dtype or integers with n rows, or several
     by name; or as a whole dataset and the `indices` of the batch in it, int64 of shape (k,). The second form gathers
@@ -45,7 +43,7 @@ class GradientEngine(ABC):
     """
 
     class_weights: Callable[[Tensors], Tensor] | None = None
-    """(targets) → a weight in [0, 1] of each record's clipped gradient and loss, shape (n,); None: 1."""
+    """(targets) → a weight in [0, 1] of each record's clipped gradient, shape (n,); None: 1."""
     _rows: int
     """Records in a micro-batch of `_add_clipped`."""
 
@@ -68,10 +66,8 @@ class GradientEngine(ABC):
                 )
         self._device = self.parameters[0].device
         self._dtype = self.parameters[0].dtype
-        self._norm_layers = norm_layers(model)
-        self._channels_last: bool | None = None
         self._memory = RowMemory()
-        refuse_statistics(self._norm_layers)
+        refuse_statistics(model)
 
     def clipped_sum(
         self, inputs: Tensors, targets: Tensors, clipping: Clipping, indices: Tensor | None = None
@@ -81,9 +77,9 @@ class GradientEngine(ABC):
         The sum is in float64: in less, one record would move the rounding of all others by more than its clipped
         gradient. A record whose gradient is not finite adds exactly zero.
         """
-        refuse_statistics(self._norm_layers)
+        refuse_statistics(self.model)
         total = [torch.zeros(p.shape, dtype=torch.float64, device=p.device) for p in self.parameters]
-        for _, x, y in self._pieces(inputs, targets, indices, rows_at_once(self.model, self._rows), overwrite=True):
+        for x, y in self._pieces(inputs, targets, indices):
             self._add_clipped(x, y, self.weighed(clipping, y), total)
         return total
 
@@ -111,19 +107,6 @@ class GradientEngine(ABC):
                 rule = _weighed_units(self.class_weights, clipping, targets, some, counts)
                 add_clipped([s.div_(counts[:, None].to(s)) for s in sums], rule, total)
         return total
-
-    def losses(self, inputs: Tensors, targets: Tensors, indices: Tensor | None = None) -> Tensor:
-        """Return each record's loss at the current weights, in the dtype of the model, shape (n,)."""
-        refuse_statistics(self._norm_layers)
-        losses: list[Tensor] = []
-        order: list[Tensor] = []
-        with torch.no_grad():
-            for places, x, y in self._pieces(inputs, targets, indices, rows_at_once(self.model, _FORWARD_ROWS)):
-                losses.append(self._per_sample_loss(self._fast_layout(x), y))
-                order += [] if places is None else [places]
-        if not losses:
-            return torch.empty(0, device=self._device, dtype=self._dtype)
-        return torch.cat(losses)[torch.cat(order).argsort().to(self._device)] if order else torch.cat(losses)
 
     @abstractmethod
     def _add_clipped(self, inputs: Tensors, targets: Tensors, clipping: Clipping, total: list[Tensor]) -> None:
@@ -173,62 +156,26 @@ class GradientEngine(ABC):
             piece = slice(start, min(start + rows, n))
             yield piece if indices is None else indices[piece]
 
-    def _pieces(
-        self, inputs: Tensors, targets: Tensors, indices: Tensor | None, rows: int, overwrite: bool = False
-    ) -> Iterator[tuple[Tensor | None, Tensors, Tensors]]:
-        """Yield micro-batches on the device, each with the places of its records in the batch; None: in order.
+    def _pieces(self, inputs: Tensors, targets: Tensors, indices: Tensor | None) -> Iterator[tuple[Tensors, Tensors]]:
+        """Yield micro-batches on the device, each of which may overwrite the inputs of the one before.
 
-        They are copies, to which the model and the loss may write, except for inputs that only torch's code sees. With
-        `overwrite`, a micro-batch may overwrite the inputs of the one before.
+        They are copies, to which the model and the loss may write, except for inputs that only torch's code sees.
         """
-        if not says_lengths(self.model, inputs):
-            copy = not only_reads(self.model)
-            for piece in self._micro_batches(inputs, indices, rows):
-                if overwrite and copy and indices is None and isinstance(inputs, Tensor):
-                    x = self._memory.of(inputs, piece, self._device, self._dtype)
-                else:
-                    x = self._gather(inputs, piece, copy=copy)
-                yield None, x, self._gather(targets, piece, copy=True)
+        rows = rows_at_once(self.model, self._rows)
+        if says_lengths(self.model, inputs):
+            for _, some, size in by_length(self.model, inputs, targets, indices, rows):
+                yield self._cut(inputs, targets, some, size)
             return
-        for places, piece, size in by_length(self.model, inputs, targets, indices, rows):
-            yield places, *self._cut(inputs, targets, piece, size)
+        copy = not only_reads(self.model)
+        for piece in self._micro_batches(inputs, indices, rows):
+            if copy and indices is None and isinstance(inputs, Tensor):
+                x = self._memory.of(inputs, piece, self._device, self._dtype)
+            else:
+                x = self._gather(inputs, piece, copy=copy)
+            yield x, self._gather(targets, piece, copy=True)
 
     def _gather(self, data: Tensors, rows: slice | Tensor, copy: bool = False) -> Any:
         return each(partial(gathered, rows=rows, device=self._device, dtype=self._dtype, copy=copy), data)
-
-    def _plain_losses(self, inputs: Tensors, targets: Tensors) -> Tensor:
-        """Return each record's loss, without class weights."""
-        losses: Tensor
-        if self.loss in BY_RECORD:  # torch computes it faster for all records at once
-            losses = self.loss(by_vmap(lambda x: tensors_of(call(self.model, x)), self.model)(inputs), targets)
-        else:
-            loss = of_one(self.loss, "loss")
-            losses = by_vmap(lambda x, y: loss(call(self.model, x), y), self.model)(inputs, targets)
-        check_one_each(losses, length(inputs), "loss")
-        return losses
-
-    def _per_sample_loss(self, inputs: Tensors, targets: Tensors) -> Tensor:
-        losses = self._plain_losses(inputs, targets)
-        return losses if self.class_weights is None else losses * self.class_weights(targets).to(losses)
-
-    def _fast_layout(self, images: Tensors) -> Tensors:
-        """Return images with channels last in memory, if the model can take them.
-
-        On a CPU pooling is 3 to 8 times faster that way. A model that calls `view` on feature maps fails, so the first
-        record is tried.
-        """
-        if not (isinstance(images, Tensor) and images.dim() == 4 and images.is_floating_point()):
-            return images
-        if images.device.type != "cpu":
-            return images
-        if self._channels_last is None:
-            try:
-                with torch.no_grad():
-                    by_vmap(lambda image: tensors_of(self.model(image)), self.model)(_channels_last(images[:1]))
-                self._channels_last = True
-            except Exception:  # whatever a model raises
-                self._channels_last = False
-        return _channels_last(images) if self._channels_last else images
 
 
 class RowMemory:
@@ -253,29 +200,23 @@ class RowMemory:
         return torch.index_select(tensor, 0, rows.to(tensor.device), out=memory)
 
 
-def norm_layers(model: nn.Module) -> list[tuple[str, nn.modules.batchnorm._NormBase]]:
-    """Return the layers that may compute statistics of a batch, with their names."""
-    return [(name, part) for name, part in model.named_modules() if isinstance(part, nn.modules.batchnorm._NormBase)]
-
-
-def refuse_statistics(norm_layers: Sequence[tuple[str, nn.modules.batchnorm._NormBase]]) -> None:
-    """Reject layers that compute statistics of a batch, by their names."""
-    for name, layer in norm_layers:
+def refuse_statistics(model: nn.Module) -> None:
+    """Reject a model with layers that compute statistics of a batch."""
+    for name, layer in model.named_modules():
+        if not isinstance(layer, nn.modules.batchnorm._NormBase):
+            continue
         is_instance_norm = isinstance(layer, nn.modules.instancenorm._InstanceNorm)
         learns_statistics = layer.training and layer.track_running_stats
         mixes = not is_instance_norm and (layer.training or layer.running_mean is None)
         if mixes or learns_statistics:
+            # The groups of Opacus have a single value each where a channel has one.
+            way = "GroupNorm, as ModuleValidator.fix(model) of Opacus does"
+            if isinstance(layer, nn.BatchNorm1d):
+                way = f"nn.GroupNorm(1, {layer.num_features})"
             raise InvalidValueError(
                 f"Expected layers that treat each record alone; {name!r} ({type(layer).__name__}) "
-                f"computes statistics of the batch. Use {_norm_of_records(layer)} instead, or freeze it with eval()."
+                f"computes statistics of the batch. Use {way} instead, or freeze it with eval()."
             )
-
-
-def _norm_of_records(layer: nn.modules.batchnorm._NormBase) -> str:
-    """Return what replaces a BatchNorm; the groups of Opacus have a single value each where a channel has one."""
-    if isinstance(layer, nn.BatchNorm1d):
-        return f"nn.GroupNorm(1, {layer.num_features})"
-    return "GroupNorm, as ModuleValidator.fix(model) of Opacus does"
 
 
 def _weighed_units(
@@ -298,12 +239,6 @@ def add_clipped(rows: list[Tensor], clipping: Clipping, total: list[Tensor]) -> 
         rows = [torch.where(finite[:, None], part, 0.0) for part in rows]
     for sum_, part in zip(total, rows, strict=True):
         add_product(sum_.view(1, -1), factors[None], part)
-
-
-def _channels_last(images: Tensor) -> Tensor:
-    # Not `images.contiguous(...)`: that keeps the strides of one-channel images, and convolutions go by the
-    # strides.
-    return torch.empty_like(images, memory_format=torch.channels_last).copy_(images)
 
 
 def per_sample_rows(size: float, device: torch.device, efficient: int = EFFICIENT_ROWS) -> int:

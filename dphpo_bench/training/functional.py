@@ -31,51 +31,35 @@ _LISTED = "_flat_weights"
 
 def call_with(model: nn.Module, weights: Mapping[str, Tensor], inputs: Tensors) -> Any:
     """Return the model's outputs at other weights, by the name that a parameter or buffer has first."""
-    named = isinstance(inputs, Mapping)
-    return call_module(model, weights, () if named else (inputs,), dict(inputs) if named else {})
-
-
-def call_module(
-    module: nn.Module, weights: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
-    """Return a module's outputs for any arguments at other weights; see `call_with`."""
-    with _attributes_restored(module):
-        return functional_call(module, _at_every_place(module, weights), args, dict(kwargs), tie_weights=False)
+    tensors = dict([*model.named_buffers(), *model.named_parameters()])
+    new = {id(tensors[name]): weight for name, weight in weights.items()}
+    # By all places where the model holds them. A module that is used twice is a single place: with two names for it,
+    # torch would put back the new weights.
+    places = {
+        f"{prefix}.{name}" if prefix else name: new[id(tensor)]
+        for prefix, part in model.named_modules()
+        for name, tensor in (*part._parameters.items(), *part._buffers.items())
+        if id(tensor) in new
+    }
+    args, kwargs = ((), dict(inputs)) if isinstance(inputs, Mapping) else ((inputs,), {})
+    with _attributes_restored(model):
+        return functional_call(model, places, args, kwargs, tie_weights=False)
 
 
 def copied(model: Model) -> Model:
     """Return a copy of a model. Weights that a hook has computed are copied as numbers."""
-    return copy.deepcopy(model, _computed(model))
-
-
-def fresh(function: Function) -> Function:
-    """Return a copy of a callable object, so that what it keeps is lost with the copy; functions as they are."""
-    return function if isinstance(function, MethodType) else copy.deepcopy(function)
-
-
-def _computed(model: nn.Module) -> dict[int, Any]:
-    """Return numbers of the weights that a hook has computed, by the identity of these weights."""
-    return {
+    computed: dict[int, Any] = {
         id(tensor): tensor.detach().clone()
         for module in model.modules()
         for tensor in (*_attributes(module).values(), *vars(module).get(_LISTED, ()))
         if tensor is not None and not tensor.is_leaf
     }
+    return copy.deepcopy(model, computed)
 
 
-def _at_every_place(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights by all places where the module holds them.
-
-    A module that is used twice is a single place. With two names for it, torch would put back the new weights.
-    """
-    tensors = dict([*module.named_buffers(), *module.named_parameters()])
-    new = {id(tensors[name]): weight for name, weight in weights.items()}
-    return {
-        f"{prefix}.{name}" if prefix else name: new[id(tensor)]
-        for prefix, part in module.named_modules()
-        for name, tensor in (*part._parameters.items(), *part._buffers.items())
-        if id(tensor) in new
-    }
+def fresh(function: Function) -> Function:
+    """Return a copy of a callable object, so that what it keeps is lost with the copy; functions as they are."""
+    return function if isinstance(function, MethodType) else copy.deepcopy(function)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from dphpo_bench.base.tensors import Records, Tensors, call, each, length, take
-from dphpo_bench.training.alone import by_loop, only_torch, warn_of_loop, why_not_by_vmap
+from dphpo_bench.training.alone import only_torch, warn_of_loop, why_not_by_vmap
 from dphpo_bench.training.clipping import AutoS, Clipping
 from dphpo_bench.training.engine import GradientEngine, add_clipped, per_sample_rows
 from dphpo_bench.training.functional import call_with, copied
@@ -83,11 +83,6 @@ class LoopEngine(VmapEngine):
             gradients = torch.autograd.grad(losses.sum(), weights, allow_unused=True, materialize_grads=True)
         return tuple(gradient.detach() for gradient in gradients)
 
-    def _plain_losses(self, inputs: Tensors, targets: Tensors) -> Tensor:
-        loss = of_one(self.loss, "loss")
-        losses: Tensor = by_loop(lambda x, y: loss(call(copied(self.model), x), y))(inputs, targets)
-        return losses
-
 
 def gradient_engine(
     model: nn.Module, loss: PerRecord = cross_entropy, *, like: Records | None = None, named: bool = False
@@ -112,17 +107,12 @@ def gradient_engine(
         return VmapEngine(model, loss)
     for kind in (LayerwiseEngine, VmapEngine):
         engine = kind(copied(model), loss)
-        reason = why_not_by_vmap(partial(_tried, engine, like))
+        reason = why_not_by_vmap(partial(engine.clipped_sum, like.inputs, like.targets, AutoS()))
         if not reason:
             return kind(model, loss)
     LoopEngine(copied(model), loss).clipped_sum(like.inputs, like.targets, AutoS())  # raises what the model raises
     warn_of_loop("model, or its loss,", reason)
     return LoopEngine(model, loss)
-
-
-def _tried(engine: GradientEngine, like: Records) -> None:
-    engine.clipped_sum(like.inputs, like.targets, AutoS())
-    engine.losses(like.inputs, like.targets)
 
 
 def can_be_closed(model: nn.Module, loss: PerRecord, named: bool) -> bool:

@@ -8,7 +8,7 @@ target. Its norm is ‖p_i - e_i‖ · √(‖x_i‖² + 1), so it is never form
 
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -74,7 +74,8 @@ class LinearEngine(GradientEngine):
                 f"Expected a Linear, or a Sequential of Flatten and Linear, got a {type(model).__name__}."
             )
         self._layer = layer
-        self._norms = _KnownNorms()
+        self._seen: tuple[weakref.ref[Tensor], int] | None = None
+        self._norms: Tensor | None = None
 
     def clipped_sum(
         self, inputs: Tensors, targets: Tensors, clipping: Clipping, indices: Tensor | None = None
@@ -82,9 +83,6 @@ class LinearEngine(GradientEngine):
         """See `GradientEngine.clipped_sum`."""
         (gradients,) = clipped_sums([self], single(inputs), single(targets), [clipping], indices)
         return gradients
-
-    def _plain_losses(self, inputs: Tensors, targets: Tensors) -> Tensor:
-        return cross_entropy(self.model(inputs), single(targets))
 
     def _add_clipped(self, inputs: Tensors, targets: Tensors, clipping: Clipping, total: list[Tensor]) -> None:
         torch._foreach_add_(total, self.clipped_sum(inputs, targets, clipping))
@@ -98,7 +96,7 @@ class LinearEngine(GradientEngine):
         layer, units = self._layer, len(sums[0])
         with torch.no_grad():
             x, y = single(inputs).flatten(1), single(targets)
-            residuals = _residuals(_logits(x, layer.weight, layer.bias)[None], y)[0].double()
+            residuals = _residuals(x, layer.weight, layer.bias, y)[0].double()
             residuals *= counted(sizes, x).flatten()
             by_unit = residuals.view(len(residuals), units, -1).transpose(0, 1)  # (units, classes, records of a unit)
             for parameter, sum_ in zip(self.parameters, sums, strict=True):
@@ -124,10 +122,21 @@ class LinearEngine(GradientEngine):
         gathered: Tensor = self._gather(inputs, rows)
         return gathered.flatten(1)
 
-    def _row_norms(self, inputs: Tensor) -> Tensor:
-        pieces = self._micro_batches(inputs, None, self._rows_at_once(inputs, None))
-        norms = [row_norms(self._flat(inputs, rows)) for rows in pieces]
-        return torch.cat(norms) if norms else torch.empty(0, dtype=self._dtype, device=self._device)
+    def _known_norms(self, inputs: Tensor) -> Tensor | None:
+        """Return the norms of all rows of a dataset, from its second use on: they would cost a fifth of a step.
+
+        A tensor that is used once may be a batch that was gathered for one call.
+        """
+        if inputs.is_inference():  # has no version counter
+            return None
+        if self._seen is None or self._seen[0]() is not inputs or self._seen[1] != inputs._version:
+            self._seen, self._norms = (weakref.ref(inputs), inputs._version), None
+            return None
+        if self._norms is None:
+            pieces = self._micro_batches(inputs, None, self._rows_at_once(inputs, None))
+            norms = [row_norms(self._flat(inputs, rows)) for rows in pieces]
+            self._norms = torch.cat(norms) if norms else torch.empty(0, dtype=self._dtype, device=self._device)
+        return self._norms
 
 
 class StackedLinear:
@@ -178,15 +187,18 @@ def clipped_sums(
     reader, trials = engines[0], len(engines)
     layers = [engine._layer for engine in engines]
     with torch.no_grad():
-        weights = _joined([layer.weight for layer in layers])
-        biases = _joined([layer.bias for layer in layers]) if layers[0].bias is not None else None
+        weights: Tensor = layers[0].weight
+        biases: Tensor | None = layers[0].bias
+        if trials > 1:
+            weights = torch.cat([layer.weight for layer in layers])
+            biases = None if biases is None else torch.cat([layer.bias for layer in layers])
         weight_sums = torch.zeros_like(weights, dtype=torch.float64)
         bias_sums = torch.zeros_like(weight_sums[:, 0])
-        known = reader._norms.of(inputs, reader._row_norms)
+        known = reader._known_norms(inputs)
         for rows in reader._micro_batches(inputs, indices, reader._rows_at_once(inputs, indices, trials)):
             x, y = reader._flat(inputs, rows), reader._gather(targets, rows)
             norms = row_norms(x) if known is None else take(known, rows)
-            residuals = _residuals(_logits(x, weights, biases).view(trials, -1, len(x)), y)
+            residuals = _residuals(x, weights, biases, y, trials)
             x, residuals = _clip(x, residuals, norms, layers[0], [reader.weighed(rule, y) for rule in clippings])
             add_product(weight_sums, residuals.flatten(0, 1), x)
             bias_sums += residuals.sum(2).flatten()
@@ -195,10 +207,6 @@ def clipped_sums(
         sums = {engine._layer.weight: weight, engine._layer.bias: bias}
         gradients.append([sums[parameter] for parameter in engine.parameters])
     return gradients
-
-
-def _joined(tensors: list[Tensor]) -> Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
 def _clip(
@@ -231,38 +239,13 @@ def _clip(
     return x, torch.where(finite.unsqueeze(1), residuals * factors, 0.0)
 
 
-class _KnownNorms:
-    """Cache of the norms of all rows of a dataset, from its second use on: they would cost a fifth of a step.
+def _residuals(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, trials: int = 1) -> Tensor:
+    """Return probabilities minus one-hot targets, shape (trials, classes, n).
 
-    A tensor that is used once may be a batch that was gathered for one call.
+    Sums over classes are thus vectorised over records. The product is taken as (n, d) · (d, classes): W · xᵀ is half as
+    fast for few classes.
     """
-
-    def __init__(self) -> None:
-        self._seen: tuple[weakref.ref[Tensor], int] | None = None
-        self._norms: Tensor | None = None
-
-    def of(self, inputs: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor | None:
-        if inputs.is_inference():  # has no version counter
-            return None
-        version = inputs._version
-        if self._seen is None or self._seen[0]() is not inputs or self._seen[1] != version:
-            self._seen, self._norms = (weakref.ref(inputs), version), None
-            return None
-        if self._norms is None:
-            self._norms = compute(inputs)
-        return self._norms
-
-
-def _logits(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return logits of shape (classes, n): sums over classes are then vectorised over records.
-
-    The product is taken as (n, d) · (d, classes): W · xᵀ is half as fast for few classes.
-    """
-    return functional.linear(x, weight, bias).t().contiguous()
-
-
-def _residuals(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return probabilities minus one-hot targets, shape (trials, classes, n); overwrite `logits`, of that shape."""
+    logits = functional.linear(x, weight, bias).t().contiguous().view(trials, -1, len(x))
     target = targets.expand(len(logits), 1, -1)
     exponentials = logits.sub_(logits.amax(1, keepdim=True)).exp_()
     exponential_at_target = exponentials.gather(1, target)

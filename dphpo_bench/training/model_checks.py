@@ -120,18 +120,14 @@ def refuse_watchers(model: nn.Module | None = None) -> None:
         for hook in (getattr(parameter, kind, None) or {}).values()
     ]
     for name, hook in hooks:
-        if (getattr(getattr(hook, "func", hook), "__module__", None) or "").partition(".")[0] != "torch":
+        package = (getattr(getattr(hook, "func", hook), "__module__", None) or "").partition(".")[0]
+        if package != "torch":
+            way = "Remove it."
+            if package == "opacus":
+                way = "Remove those of Opacus: model.to_standard_module(), or hooks.cleanup() after wrap_model=False."
             raise InvalidValueError(
-                f"Expected a model without hooks, which would see the records; {name} has one. "
-                f"{_without_hook(getattr(hook, 'func', hook))}"
+                f"Expected a model without hooks, which would see the records; {name} has one. {way}"
             )
-
-
-def _without_hook(hook: object) -> str:
-    """Return how to remove a hook."""
-    if (getattr(hook, "__module__", None) or "").startswith("opacus."):
-        return "Remove those of Opacus: model.to_standard_module(), or hooks.cleanup() after wrap_model=False."
-    return "Remove it."
 
 
 def made_up(model: nn.Module, like: Records, example: Tensors | None = None) -> Records:
@@ -224,8 +220,8 @@ def differs_in_batches(model: nn.Module, inputs: Tensors) -> str:
     return "Take no statistics over dimension 0."
 
 
-def try_values(values: PerRecord, what: str, outputs: Tensors, targets: Tensors) -> None:
-    """Reject losses or scores that fail on outputs and targets of made-up records, or are not a number for each.
+def try_values(values: PerRecord, what: str, outputs: Tensors, targets: Tensors) -> Tensor:
+    """Return losses or scores of made-up records; reject those that fail, or are not a number for each record.
 
     Args:
         values: the losses or scores.
@@ -235,7 +231,7 @@ def try_values(values: PerRecord, what: str, outputs: Tensors, targets: Tensors)
     """
     try:
         with torch.no_grad():
-            Alone(of_one(values, what))(outputs, targets)
+            result: Tensor = Alone(of_one(values, what))(outputs, targets)
     except InvalidValueError:
         raise
     except Exception as error:  # whatever a loss raises
@@ -245,6 +241,7 @@ def try_values(values: PerRecord, what: str, outputs: Tensors, targets: Tensors)
             f"No {what} can be computed from the model's outputs: {one_line(reason, _MOST_OF_REASON).rstrip('.')}. "
             f"It gets outputs {shapes[0]} and targets {shapes[1]}, of one record at a time."
         ) from None
+    return result
 
 
 def states_elsewhere() -> list[object]:

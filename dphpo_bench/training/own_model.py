@@ -16,7 +16,7 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records, Tensors, plain
 from dphpo_bench.base.text import shown
 from dphpo_bench.training.clipping import AutoS
-from dphpo_bench.training.engine import GradientEngine, norm_layers, refuse_statistics
+from dphpo_bench.training.engine import GradientEngine, refuse_statistics
 from dphpo_bench.training.evaluation import refuse_wrong_lengths, rows_at_once
 from dphpo_bench.training.functional import copied
 from dphpo_bench.training.gradients import LoopEngine, can_be_closed, gradient_engine
@@ -117,7 +117,7 @@ class OwnModel:
         engine = self.engine(self.model)
         with self._tried():
             some = self._made_up()
-            losses = engine.losses(some.inputs, some.targets)
+            losses = try_values(self._objective.losses, "loss", self._outputs(some), some.targets)
             sums = engine.clipped_sum(some.inputs, some.targets, AutoS())
         if not losses.isfinite().any():
             raise InvalidValueError(
@@ -162,7 +162,7 @@ class OwnModel:
 
     def _check(self) -> None:
         if linear_layer(self.model) is None and (state := self._state()) not in self._checked:
-            refuse_statistics(norm_layers(self.model))
+            refuse_statistics(self.model)
             with self._tried():
                 inputs = self._made_up().inputs
                 refuse_keeping(self.model, inputs)
@@ -184,19 +184,17 @@ class OwnModel:
 
     @contextmanager
     def _tried(self) -> Iterator[None]:
-        """Run code of the task on made-up records, at its initial weights; raise what it raises in one line."""
-        with tried(self._records.inputs, asks_for_example=self._example is None), self._initial_weights():
-            yield
+        """Run code of the task on made-up records, at its initial weights; raise what it raises in one line.
 
-    @contextmanager
-    def _initial_weights(self) -> Iterator[None]:
-        """Use the weights that the task gave: at a method's weights, such as NaN or zeros, a check may see nothing."""
+        At a method's weights, such as NaN or zeros, a check may see nothing.
+        """
         parameters: list[Tensor] = [*self.model.parameters()]
         theirs = [parameter.detach().clone() for parameter in parameters]
         try:
             with torch.no_grad():
                 torch._foreach_copy_(parameters, self._initial)
-            yield
+            with tried(self._records.inputs, asks_for_example=self._example is None):
+                yield
         finally:
             with torch.no_grad():
                 torch._foreach_copy_(parameters, theirs)

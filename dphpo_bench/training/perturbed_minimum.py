@@ -85,16 +85,14 @@ class PerturbedLoss:
     def _blocks(self) -> Iterator[slice]:
         return (slice(start, start + _BLOCK) for start in range(0, len(self.inputs), _BLOCK))
 
-    def _probabilities(self, logits: Array) -> Array:
-        return np.asarray(expit(logits) if logits.shape[1] == 1 else softmax(logits, axis=1))
-
     def gradient(self, weights: Array) -> tuple[Array, Array]:
         """Return the gradient at W, of its shape, and the predicted probabilities, shape (n, outputs)."""
         total = self.regularisation * weights + self.linear
         probabilities = np.empty((len(self.inputs), len(weights)))
         for block in self._blocks():
             inputs, labels = self.inputs[block], self.labels[block]
-            probabilities[block] = self._probabilities(inputs @ weights.T)
+            logits = inputs @ weights.T
+            probabilities[block] = expit(logits) if len(weights) == 1 else softmax(logits, axis=1)
             residuals = probabilities[block].copy()
             if len(weights) == 1:
                 residuals[:, 0] -= labels

@@ -54,7 +54,11 @@ class Streams:
 
         generator = torch.Generator(device).manual_seed(self.derive(*axes))
         if generator.device.type == "cpu":
-            generator.set_state(_filled(generator.get_state(), hashlib.shake_256(self.name(*axes)).digest(4 * 624)))
+            # In bytes, a state has the seed (8), the number of words left (4), whether it is seeded (4), the next word
+            # (8), the 624 words (8 each), and a cached normal.
+            state, words = generator.get_state(), bytearray(hashlib.shake_256(self.name(*axes)).digest(4 * 624))
+            state[_WORDS].view(torch.int64).copy_(torch.frombuffer(words, dtype=torch.int32).long() & 0xFFFFFFFF)
+            generator.set_state(state)
         return generator
 
     def source(self, *axes: str, device: "torch.device | str" = "cpu") -> "AnyGenerator":
@@ -90,15 +94,3 @@ def global_randomness(seed: int, device: "torch.device | str" = "cpu") -> Iterat
             which = torch.cuda.current_device() if device.index is None else device.index
             torch.cuda.default_generators[which].manual_seed(seed)
         yield
-
-
-def _filled(state: "torch.Tensor", words: bytes) -> "torch.Tensor":
-    """Return the state of a freshly seeded Mersenne Twister with its 624 words replaced.
-
-    In bytes, a state has the seed (8), the number of words left (4), whether it is seeded (4), the next word (8), the
-    words (8 each), and a cached normal.
-    """
-    import torch
-
-    state[_WORDS].view(torch.int64).copy_(torch.frombuffer(bytearray(words), dtype=torch.int32).long() & 0xFFFFFFFF)
-    return state

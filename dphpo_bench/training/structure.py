@@ -33,10 +33,11 @@ def structure_hash(model: nn.Module) -> str:
     of these, because some modules, such as `nn.MultiheadAttention`, have no `extra_repr`. Parameters and buffers: name,
     shape, dtype, and whether they are trained; shared ones count once. The code of `forward` is not part of it.
     """
-    modules = [
-        [name, published_name(type(module)), _ADDRESS.sub("", module.extra_repr()), _settings(module)]
-        for name, module in model.named_modules()
-    ]
+    modules = []
+    for name, module in model.named_modules():
+        values = {key: _json_value(value) for key, value in vars(module).items() if not key.startswith("_")}
+        settings = {key: value for key, value in values.items() if value is not _UNKNOWN}
+        modules.append([name, published_name(type(module)), _ADDRESS.sub("", module.extra_repr()), settings])
     tensors = [
         [name, list(tensor.shape), str(tensor.dtype), tensor.requires_grad] for name, tensor in named_tensors(model)
     ]
@@ -66,12 +67,6 @@ def published_name(named: Any) -> str:
     """Return the name of a class or function by which published fingerprints know it."""
     name = f"{named.__module__}.{named.__qualname__}"
     return _AS_PUBLISHED.get(name, name)
-
-
-def _settings(module: nn.Module) -> dict[str, Any]:
-    """Return the public attributes that have JSON values."""
-    values = {name: _json_value(value) for name, value in vars(module).items() if not name.startswith("_")}
-    return {name: value for name, value in values.items() if value is not _UNKNOWN}
 
 
 def _json_value(value: Any) -> Any:

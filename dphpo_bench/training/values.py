@@ -17,7 +17,7 @@ from dphpo_bench.training.evaluation import evaluating, pieces_of
 from dphpo_bench.training.functional import call_with
 from dphpo_bench.training.losses import Objective, PerRecord, of_one
 
-_ROWS = 512
+_ROWS = 1024
 
 
 @dataclass(frozen=True)

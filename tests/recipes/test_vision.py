@@ -206,11 +206,10 @@ class TestModels:
         task.prepare(mirror)
         pixels, labels = (tensor[:7] for tensor in loaded(task, mirror))
         network = shaken(task.build_model())
-        expected, losses = brute_force(copy.deepcopy(network).double(), pixels, labels, Abadi(0.1))
+        expected = brute_force(copy.deepcopy(network).double(), pixels, labels, Abadi(0.1))
         engine = engine_by(backend, network, 3)
         found = engine.clipped_sum(pixels, labels, Abadi(0.1))
         assert (flat(found).double() - flat(expected)).norm() < 1e-5 * flat(expected).norm()
-        torch.testing.assert_close(engine.losses(pixels, labels).double(), losses, rtol=1e-5, atol=1e-6)
 
     @pytest.mark.parametrize("model", ["vit_head", "vit_lora"])
     def test_what_holds_for_every_task(

@@ -6,12 +6,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dphpo_bench.base.tensors import Records
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.gradients import VmapEngine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.linear import LinearEngine
-from dphpo_bench.training.losses import cross_entropy
+from dphpo_bench.training.losses import Objective, PerRecord, cross_entropy
+from dphpo_bench.training.values import Query
 
 BACKENDS = ("vmap", "layerwise")
 
@@ -24,6 +26,12 @@ def engine_by(backend: str, model: nn.Module, micro_batch_size: int | None = Non
     if micro_batch_size is not None:  # of the class: an engine may set its own
         kind = type("Cut", (kind,), {"_rows": property(lambda _: micro_batch_size, lambda *_: None)})
     return kind(model, cross_entropy)
+
+
+def total_loss(model: nn.Module, losses: PerRecord, records: Records) -> float:
+    """The sum of the records' losses, as queries compute it."""
+    query = Query(lambda model, x, y: model.losses(x, y), 1e6)
+    return query.total(model, Objective(losses, losses), records).item()
 
 
 def cut(engine: LinearEngine, micro_batch_size: int | None) -> LinearEngine:
@@ -76,20 +84,18 @@ def pictures(n: int, seed: int = 1) -> tuple[Tensor, Tensor]:
     return torch.randn(n, 1, 28, 28, generator=generator), torch.randint(0, 10, (n,), generator=generator)
 
 
-def brute_force(model: nn.Module, inputs: Tensor, targets: Tensor, clipping: Clipping) -> tuple[list[Tensor], Tensor]:
-    """Clipped sum and losses by one backward pass for each record, in the dtype of the model."""
+def brute_force(model: nn.Module, inputs: Tensor, targets: Tensor, clipping: Clipping) -> list[Tensor]:
+    """Clipped sum by one backward pass for each record, in the dtype of the model."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     total = [torch.zeros_like(p, requires_grad=False) for p in parameters]
-    losses = []
     for x, y in zip(inputs, targets, strict=True):
         loss = functional.cross_entropy(model(x[None]), y[None])
         gradients = torch.autograd.grad(loss, parameters)
         norm = torch.sqrt(sum((g.double() ** 2).sum() for g in gradients))  # type: ignore[arg-type]
-        losses.append(loss.detach())
         if norm.isfinite():
             factor = clipping.factors(norm[None])[0].to(total[0].dtype)
             total = [t + factor * g for t, g in zip(total, gradients, strict=True)]
-    return total, torch.stack(losses) if losses else torch.empty(0)
+    return total
 
 
 def flat(tensors: list[Tensor]) -> Tensor:

@@ -23,7 +23,7 @@ from dphpo_bench.training.losses import Objective
 from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.values import total_score
 from tests.own_task import array_task
-from tests.training.models import flat
+from tests.training.models import flat, total_loss
 
 N, CLASSES, WIDTH, WORDS = 9, 3, 6, 40
 BOUND, RARE = 0.05, 37
@@ -220,9 +220,9 @@ def test_one_more_record_changes_no_others_result(name: str) -> None:
         """Return losses, a clipped sum and a sum of scores."""
         some = bench.Records(ids[rows], targets[rows])
         score = torch.tensor([total_score(scored, model._objective.scores, some)])
-        losses = engine.losses(some.inputs, some.targets)
+        losses = torch.tensor([total_loss(scored, model._objective.losses, some)])
         sums = flat(engine.clipped_sum(some.inputs, some.targets, Abadi(BOUND)))
-        return torch.cat([losses.sum().view(1).double(), sums.double(), score.double()])
+        return torch.cat([losses.double(), sums.double(), score.double()])
 
     alone = torch.stack([results([row]) for row in range(N)])
     assert (alone[:, 1:-1].norm(dim=1) <= BOUND * (1 + 1e-6)).all()
@@ -240,8 +240,6 @@ def test_an_exception_that_is_caught_ends_the_pass() -> None:
     engine, (ids, targets) = model.engine(model.model), records()
     with pytest.raises(RuntimeError, match="singular"):
         engine.clipped_sum(ids, targets, Abadi(BOUND))
-    with pytest.raises(RuntimeError, match="singular"):
-        engine.losses(ids, targets)
 
 
 def test_another_network_than_in_batches_is_said_to_be_one() -> None:
@@ -276,13 +274,13 @@ def test_losses_and_scores_are_of_one_record_each(name: str) -> None:
     torch.manual_seed(0)
     model = own(lambda: Network(PLAIN), Objective(losses, scores))
     engine, scored, (ids, targets) = model.engine(model.model), model.like(model.model), records()
-    single = [engine.losses(ids[[row]], targets[[row]]) for row in range(N)]
-    torch.testing.assert_close(engine.losses(ids, targets), torch.cat(single))
     sums = [flat(engine.clipped_sum(ids[[row]], targets[[row]], Abadi(BOUND))) for row in range(N)]
     torch.testing.assert_close(flat(engine.clipped_sum(ids, targets, Abadi(BOUND))), sum(sums), rtol=1e-5, atol=1e-7)
     some = bench.Records(ids, targets)
     alone = [total_score(scored, model._objective.scores, some, torch.tensor([row])) for row in range(N)]
     assert total_score(scored, model._objective.scores, some) == pytest.approx(sum(alone), abs=1e-5)
+    alone = [total_loss(scored, losses, some.rows([row])) for row in range(N)]
+    assert total_loss(scored, losses, some) == pytest.approx(sum(alone), abs=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -300,11 +298,10 @@ def test_objects_that_compute_losses_and_scores_keep_nothing() -> None:
 
     torch.manual_seed(0)
     model = own(lambda: Network(PLAIN), Objective(Scaled(bench.losses.cross_entropy), Scaled(confidence)))
-    engine, scored, (ids, targets) = model.engine(model.model), model.like(model.model), records()
-    some = bench.Records(ids, targets)
+    scored, some = model.like(model.model), bench.Records(*records())
     for _ in range(2):
-        single = torch.cat([engine.losses(ids[[row]], targets[[row]]) for row in range(N)])
-        torch.testing.assert_close(engine.losses(ids, targets), single)
+        alone = [total_loss(scored, model._objective.losses, some.rows([row])) for row in range(N)]
+        assert total_loss(scored, model._objective.losses, some) == pytest.approx(sum(alone), abs=1e-5)
         alone = [total_score(scored, model._objective.scores, some, torch.tensor([row])) for row in range(N)]
         assert total_score(scored, model._objective.scores, some) == pytest.approx(sum(alone), abs=1e-5)
 
@@ -425,5 +422,4 @@ def test_a_copy_of_a_model_keeps_nothing_of_a_loop() -> None:
     before = copy.deepcopy(model.model.state_dict())
     ids, targets = records()
     engine.clipped_sum(ids, targets, Abadi(BOUND))
-    engine.losses(ids, targets)
     assert all(torch.equal(value, before[name]) for name, value in model.model.state_dict().items())

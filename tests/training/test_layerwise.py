@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.training import layers
 from dphpo_bench.training.clipping import Abadi, AutoS, AutoV
-from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from tests.training.models import Calls, brute_force, engine_by, relative_error
@@ -86,7 +85,7 @@ def by_loop(model: nn.Module, inputs: Tensor, targets: Tensor, clipping: Abadi |
     unused = next((m for name, m in model.named_modules() if name == "other"), None)
     for parameter in unused.parameters() if unused else ():
         parameter.requires_grad_(False)
-    total = brute_force(model, inputs.double() if inputs.is_floating_point() else inputs, targets, clipping)[0]
+    total = brute_force(model, inputs.double() if inputs.is_floating_point() else inputs, targets, clipping)
     return [*total, *(torch.zeros_like(parameter) for parameter in (unused.parameters() if unused else ()))]
 
 
@@ -113,7 +112,7 @@ def test_a_convolution_is_the_same_in_pieces_and_in_any_layout(
 ) -> None:
     model, inputs, targets = built(name)
     expected = by_loop(model, inputs, targets, AutoS())
-    monkeypatch.setattr(GradientEngine, "_fast_layout", lambda _, images: images.to(memory_format=layout))
+    monkeypatch.setattr(LayerwiseEngine, "_fast_layout", lambda _, images: images.to(memory_format=layout))
     for cached in (1, 2000):
         monkeypatch.setattr(layers, "_CACHED", cached)
         assert (
