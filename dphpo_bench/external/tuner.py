@@ -118,18 +118,8 @@ class Tuner:
         )
         self.event, self.steps, self.noise_multiplier = self.planned.event, steps, self.planned.noise_multiplier
         settings = {"share": share, "averaging": averaging, "clipping": clipping, "regression": regression}
-        schedule = {"sample_rate": sample_rate, "steps": steps, "noise_multiplier": self.noise_multiplier}
-        self._run = DeclaredRun(
-            self.event,
-            budget,
-            name=name,
-            results_dir=results_dir,
-            account=account,
-            n_records=n,
-            method="hyfreedp",
-            parameters={**schedule, **settings},
-            training_event=self.planned.training,
-        )
+        where = {"name": name, "results_dir": results_dir, "account": account}
+        self._run = _declared(self.planned, budget, settings, where)
         self._optimizer: CallersOptimizer | None = None
         self._accountant = CallersAccountant(None)
         self._streams: Streams | None = None  # of somebody else's, to compare with the method
@@ -300,6 +290,20 @@ class Tuner:
         if optimizer and optimizer.is_private:
             noise = optimizer.noise
         return TunedTraining(self.planned, session, self._records.whole, update, simulated, noise)
+
+
+def _declared(planned: Looked, budget: PrivacyBudget, settings: dict[str, Any], where: dict[str, Any]) -> DeclaredRun:
+    """Return what the caller declares of a training."""
+    schedule = {name: getattr(planned, name) for name in ("sample_rate", "steps", "noise_multiplier")}
+    return DeclaredRun(
+        planned.event,
+        budget,
+        n_records=planned.records,
+        method="hyfreedp",
+        parameters={**schedule, **settings},
+        training_event=planned.training,
+        **where,
+    )
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
