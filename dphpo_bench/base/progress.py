@@ -192,7 +192,7 @@ class TerminalProgress:
         teller = threading.Thread(target=tell, daemon=True)
         teller.start()
         try:
-            yield _nothing
+            yield _ignore
         finally:
             over.set()
             teller.join()
@@ -240,10 +240,6 @@ def _new_bars() -> "Bars":
 
     columns = (TextColumn("{task.description}"), BarColumn(30), Count(), Time())
     return Progress(*columns, console=Console(stderr=True), speed_estimate_period=_ALWAYS)
-
-
-def _nothing(amount: int = 1) -> None:
-    del amount
 
 
 def _write(line: str) -> None:

@@ -51,7 +51,19 @@ def advise_command(
     rows, source = read_board(board)
     advice = advise(rows, question)
     if as_json:
-        show_json(_as_json(advice, source))
+        choice = advice.choice
+        show_json(
+            {
+                "question": asdict(advice.question),
+                "board": source,
+                "known": choice is not None,
+                "reason": advice.reason,
+                "choice": _option_json(choice) if choice else None,
+                "front": [_option_json(option) for option in advice.front],
+                "following": [_option_json(option) for option in advice.following],
+                "partly": [asdict(each) for each in advice.partly],
+            }
+        )
     elif advice.choice is None:
         say(f"Not known: {escaped(advice.reason)}")
         say(f"From {escaped(source)}.")
@@ -101,20 +113,6 @@ def _show(advice: "Advice", choice: "Option", source: str) -> None:
             f"\n{escaped(each.label)} is measured on only {count(each.tasks, 'such task')}. Where it is, it is "
             f"{each.choice_distance - each.distance:.1f} points ahead of {escaped(choice.label)}."
         )
-
-
-def _as_json(advice: "Advice", source: str) -> dict[str, Any]:
-    choice = advice.choice
-    return {
-        "question": asdict(advice.question),
-        "board": source,
-        "known": choice is not None,
-        "reason": advice.reason,
-        "choice": _option_json(choice) if choice else None,
-        "front": [_option_json(option) for option in advice.front],
-        "following": [_option_json(option) for option in advice.following],
-        "partly": [asdict(each) for each in advice.partly],
-    }
 
 
 def _option_json(option: "Option") -> dict[str, Any]:

@@ -117,19 +117,14 @@ def main() -> None:
     except OSError as error:
         if error.filename is not None or error.errno not in UNWRITABLE:
             raise
-        code = _give_up_output(error)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python fails at it again when it ends
+        code = 1  # `head`, which closed it, needs no complaint
+        if error.errno != errno.EPIPE:
+            complain(f"Cannot write the output: {error.strerror}.")
+            code = 2
     if code == INTERRUPTED:  # typer turns an interrupt into this code
         complain("Interrupted. What was not finished left no record; everything finished before is kept.")
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _give_up_output(error: OSError) -> int:
-    """Return the exit code where standard output takes no more; `head`, which closed it, needs no complaint."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python fails at it again when it ends
-    if error.errno == errno.EPIPE:
-        return 1
-    complain(f"Cannot write the output: {error.strerror}.")
-    return 2
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:

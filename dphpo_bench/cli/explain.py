@@ -36,13 +36,11 @@ def explain_command(
         Path | None,
         typer.Option(help="Where the oracle's record is, and those of extra runs; default: where the records are."),
     ] = None,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Run extra runs again whose failure is recorded.")
-    ] = False,
+    retry_failed: options.RetryFailedOption = False,
     executor: Annotated[
         Literal["process", "serial"], typer.Option(help="Where extra runs run: in processes, or in this one.")
     ] = "process",
-    workers: Annotated[int | None, typer.Option(min=1, help="Extra runs at a time; default: as many as fit.")] = None,
+    workers: options.WorkersOption = None,
     gpus: Annotated[float, typer.Option(min=0, help="GPUs of an extra run, or a part of one; 0: on the CPU.")] = 0,
     task_file: options.TaskFilesOption = None,
     private_records: options.PrivateRecordsOption = False,
@@ -80,7 +78,16 @@ def explain_command(
     workshop = Workshop(source, Resources(gpus=gpus), TaskFiles.of(task_file or []).make)
     oracles = read_oracles(store.root.glob("*"))
     asked, refused = questions(chosen, oracles, store.root, workshop, make_progress(quiet))
-    _tell(refused, none=not asked)
+    reasons: defaultdict[str, list[str]] = defaultdict(list)
+    for record, reason in refused:
+        reasons[reason].append(record.identity.method)
+    if not asked:
+        first = next(iter(reasons), "There is no record of a private run to explain.")
+        more = f" There are {len(reasons) - 1} more reasons, of other records." if len(reasons) > 1 else ""
+        raise InvalidValueError(first + more)
+    for reason, methods in reasons.items():
+        which = f"{len(methods)} records of {', '.join(sorted(set(methods)))}"
+        complain(f"Not explained: {one_line(which)}: {reason}")
     cells = [cell for question in asked for cell in question.cells]
     if cells:
         check_may_spend([cell.task for cell in cells], private_records, "extra runs that have no privacy (ε = ∞)")
@@ -132,19 +139,6 @@ def _read(paths: list[Path]) -> "tuple[Path, list[Result]]":
     if len(roots) != 1:
         raise InvalidValueError(f"Expected records of one folder of results, got {len(roots)} folders of records.")
     return roots.pop(), list(by_file.values())
-
-
-def _tell(refused: "list[tuple[RunRecord, str]]", *, none: bool) -> None:
-    reasons: defaultdict[str, list[str]] = defaultdict(list)
-    for record, reason in refused:
-        reasons[reason].append(record.identity.method)
-    if none:
-        first = next(iter(reasons), "There is no record of a private run to explain.")
-        more = f" There are {len(reasons) - 1} more reasons, of other records." if len(reasons) > 1 else ""
-        raise InvalidValueError(first + more)
-    for reason, methods in reasons.items():
-        which = f"{len(methods)} records of {', '.join(sorted(set(methods)))}"
-        complain(f"Not explained: {one_line(which)}: {reason}")
 
 
 def _json_row(question: "Question", split: "Split", store: "RecordStore") -> dict[str, Any]:

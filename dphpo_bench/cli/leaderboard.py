@@ -48,9 +48,8 @@ def build_command(
     Exit code: 0 done, 1 stale or a wrong finding (--check), 2 a mistake in the call.
     """
     require_extra("leaderboard", "Drawing the leaderboard needs", "jinja2", "vl_convert")
-    from dphpo_bench.leaderboard.build import render, stale, with_written, write
+    from dphpo_bench.leaderboard.build import render, score, stale, with_written, write
     from dphpo_bench.leaderboard.reruns import read_checked
-    from dphpo_bench.leaderboard.scoring import score
     from dphpo_bench.leaderboard.standard import Standard
     from dphpo_bench.leaderboard.submissions import RISKS, settled
 
@@ -86,7 +85,7 @@ def validate_command(
     paths: Annotated[list[Path], typer.Argument(help="Records, or folders of them.")],
     rerun: Annotated[int, typer.Option(min=0, metavar="N", help="Run N of them again, and compare.")] = 0,
     data_dir: DataDirOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
+    as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Check records as the leaderboard will: types, sizes, place, and ε and risk computed again from the ledger.

@@ -91,7 +91,9 @@ CheckpointOption = Annotated[
 ]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+RetryFailedOption = Annotated[bool, typer.Option("--retry-failed", help="Run again what has the record of a failure.")]
+WorkersOption = Annotated[int | None, typer.Option(min=1, help="Runs at a time; default: as many as fit.")]
 
 
 def resolve(
@@ -108,7 +110,15 @@ def resolve(
 
     made_task = resolve_task(task, model, task_file)
     budget = PrivacyBudget(epsilon, made_task.facts.default_delta if delta is None else delta)
-    return make_method(method, _parse_settings(settings or [])), made_task, budget
+    parsed: dict[str, str] = {}
+    for setting in settings or []:
+        name, equals, value = setting.partition("=")
+        if not (name and equals):
+            raise InvalidValueError(f"Expected --set NAME=VALUE, got {shown(setting, form=repr)}.")
+        if name in parsed:
+            raise InvalidValueError(f"Parameter {shown(name, form=repr)} is set twice.")
+        parsed[name] = value
+    return make_method(method, parsed), made_task, budget
 
 
 def resolve_task(task: str | None, model: str | None, task_file: str | None = None) -> "Task":
@@ -124,18 +134,6 @@ def resolve_task(task: str | None, model: str | None, task_file: str | None = No
             )
         (task,) = tasks.tasks
     return tasks.make(task, model)
-
-
-def _parse_settings(settings: list[str]) -> dict[str, str]:
-    parsed: dict[str, str] = {}
-    for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not (name and equals):
-            raise InvalidValueError(f"Expected --set NAME=VALUE, got {shown(setting, form=repr)}.")
-        if name in parsed:
-            raise InvalidValueError(f"Parameter {shown(name, form=repr)} is set twice.")
-        parsed[name] = value
-    return parsed
 
 
 def parse_seed(text: str | None, default: int | None) -> int | None:

@@ -16,8 +16,6 @@ from dphpo_bench.cli import options
 from dphpo_bench.cli.output import facts, say, show, show_json, table
 
 if TYPE_CHECKING:
-    from dphpo_bench.contract.method import Method
-    from dphpo_bench.contract.registry import Registered
     from dphpo_bench.contract.task import Task
     from dphpo_bench.data.source import DataSource, Weights
     from dphpo_bench.testing.scaffold import Kind
@@ -84,6 +82,7 @@ def describe_command(
     as_json: options.JsonOption = False,
 ) -> None:
     """Describe a method: its parameters, what it tunes, its paper. Or a task: its models, facts, search space, data."""
+    from dphpo_bench.contract.descriptions import explanation, parameters
     from dphpo_bench.contract.registry import TaskFiles, methods, tasks
 
     known_methods, known_tasks = methods(), tasks()
@@ -93,7 +92,18 @@ def describe_command(
     if task_file is not None and (name is None or name in of_file):
         description = _task_json(options.resolve_task(name, model, task_file), task_file, task_file)
     elif name and name in known_methods and model is None:
-        description = _method_json(name, known_methods[name])
+        cls = known_methods[name].cls
+        description = {
+            "method": name,
+            "version": cls.version,
+            "origin": known_methods[name].origin,
+            "summary": cls.summary,
+            "reference": cls.reference,
+            "tuning": list(cls.tuning),
+            "end_to_end_private": cls.end_to_end_private,
+            "explanation": explanation(cls),
+            "parameters": parameters(cls),
+        }
     elif name and name in known_tasks:
         description = _task_json(known_tasks[name].cls(model), known_tasks[name].origin)
     else:
@@ -105,23 +115,6 @@ def describe_command(
         show_json(description)
     else:
         _print(description)
-
-
-def _method_json(name: str, registered: "Registered[Method]") -> dict[str, Any]:
-    from dphpo_bench.contract.descriptions import explanation, parameters
-
-    cls = registered.cls
-    return {
-        "method": name,
-        "version": cls.version,
-        "origin": registered.origin,
-        "summary": cls.summary,
-        "reference": cls.reference,
-        "tuning": list(cls.tuning),
-        "end_to_end_private": cls.end_to_end_private,
-        "explanation": explanation(cls),
-        "parameters": parameters(cls),
-    }
 
 
 def _task_json(task: "Task", origin: str, task_file: str | None = None) -> dict[str, Any]:
@@ -232,7 +225,7 @@ def check_command(
         ),
     ],
     model: Annotated[str | None, typer.Option(help="Check tasks with this model only; default: all.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Run the contract tests on a plug-in: a line for each test, with the reason if it fails.
 

@@ -32,6 +32,11 @@ MAX_CHOSEN = 8
 MAX_TRIED = 9
 MAX_VALUE = 30
 NOTHING = "–"
+MAX_POINTS = 100_000
+LARGEST = 1e300
+
+Points = list[tuple[float, float]]
+"""(step, value), in the order of steps."""
 
 
 def show_command(
@@ -68,7 +73,6 @@ def show_command(
 
 
 def _values_of(record: "RunRecord") -> dict[str, Any]:
-    from dphpo_bench.records.choices import chosen, series, tried
     from dphpo_bench.records.statement import record_risk, releases
 
     identity, privacy = record.identity, record.privacy
@@ -94,10 +98,40 @@ def _values_of(record: "RunRecord") -> dict[str, Any]:
     }
 
 
+def chosen(released: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in released.items() if value is None or isinstance(value, str | int | float)}
+
+
+def series(released: Mapping[str, Any]) -> dict[str, Points]:
+    """Return the paths: lists of numbers, and the columns of lists of dictionaries that hold a `step`."""
+    paths: dict[str, Points] = {}
+    for name, value in released.items():
+        if not isinstance(value, list) or len(value) > MAX_POINTS:
+            continue
+        if all(isinstance(point, dict) and is_number(point.get("step")) for point in value):
+            for column in dict.fromkeys(column for point in value for column in point if column != "step"):
+                paths[column] = [(point["step"], point.get(column)) for point in value]
+        else:
+            paths[name] = list(enumerate(value, 1))
+    known = {
+        name: sorted((step, value) for step, value in points if is_number(value)) for name, points in paths.items()
+    }
+    return {name: points for name, points in known.items() if len(points) > 1}
+
+
+def tried(released: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the candidates that were compared, with scores where these were released; empty if they are secret."""
+    candidates = released.get("candidates")
+    rows = [chosen(values) for values in candidates if isinstance(values, dict)] if isinstance(candidates, list) else []
+    return [row for row in rows if row]
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST < value < LARGEST
+
+
 def _beside(record: "RunRecord", oracle: "RunRecord | None") -> "Iterator[Table]":
     """Yield a table of metrics and released choices, with those of the oracle beside them."""
-    from dphpo_bench.records.choices import chosen
-
     runs = [(record.identity.method, record)]
     runs += [(f"{oracle.identity.method}, seed {oracle.identity.seed}", oracle)] if oracle else []
     texts = []
@@ -119,7 +153,6 @@ def _value(value: Any) -> str:
 
 def _more_rows(record: "RunRecord") -> Iterator[tuple[str, str]]:
     """Yield rows of the path, the candidates, the releases, the audit and the software of a run."""
-    from dphpo_bench.records.choices import is_number, series, tried
     from dphpo_bench.records.record import risk_rows
     from dphpo_bench.records.statement import record_risk, releases
 
@@ -192,11 +225,21 @@ def statement_command(
     that is not private, or failed, is stated as such. Of a folder of results: what all runs on the same private records
     guarantee together.
     """
-    if record.is_dir():
-        _state_account(record, account, as_json)
-        return
-    from dphpo_bench.records.statement import lines, record_risk, sections, title
+    from dphpo_bench.harness.account import DEFAULT
+    from dphpo_bench.harness.account_report import account as report_of
+    from dphpo_bench.harness.account_report import account_sections, account_title
+    from dphpo_bench.records.statement import lines, page, record_risk, sections, title
     from dphpo_bench.records.store import read_record
+
+    if record.is_dir():
+        report = report_of(record, DEFAULT if account is None else account)
+        heading, parts = account_title(report), account_sections(report)
+        if as_json:
+            show_json({"title": heading, "account": report.to_json(), "sections": [list(part) for part in parts]})
+        else:
+            for line in page(heading, parts):
+                say(line)
+        return
 
     run = read_record(record)
     risk, others = record_risk(run), account_of(record, run)
@@ -228,20 +271,6 @@ def account_of(path: Path, record: "RunRecord") -> str | None:
         if any(entry.record == record.identity.key for entry in book.read()[1]):
             return f"The account {book.name} counts this run. By now: {report_of(book).summary()}"
     return None
-
-
-def _state_account(folder: Path, name: str | None, as_json: bool) -> None:
-    from dphpo_bench.harness.account import DEFAULT
-    from dphpo_bench.harness.account_report import account, account_sections, account_title
-    from dphpo_bench.records.statement import page
-
-    report = account(folder, DEFAULT if name is None else name)
-    title, sections = account_title(report), account_sections(report)
-    if as_json:
-        show_json({"title": title, "account": report.to_json(), "sections": [list(section) for section in sections]})
-        return
-    for line in page(title, sections):
-        say(line)
 
 
 def account_command(
@@ -422,7 +451,18 @@ def _shared(results: "Sequence[Result]") -> Iterator[dict[str, str]]:
     """Yield columns that runs of a group share; the last two say in what runs of a method, or of a task, differ."""
     identities = [result.record.identity for result in results]
     parameters = _varying(identities, lambda who: who.method, lambda who: who.parameters)
-    details = _varying(identities, lambda who: (who.task, who.model, who.method), _details)
+    details = _varying(
+        identities,
+        lambda who: (who.task, who.model, who.method),
+        lambda who: {
+            "delta": who.delta,
+            "method_version": who.method_version,
+            "task_version": who.task_version,
+            **who.facts,
+            "model_fingerprint": who.model_fingerprint[:12],
+            "data_fingerprint": who.data_fingerprint[:12],
+        },
+    )
     for who, of_method, of_task in zip(identities, parameters, details, strict=True):
         yield {
             "task": who.task,
@@ -447,17 +487,6 @@ def _varying(
     names = {key: varying_names(members) for key, members in groups.items()}
     for who, named in zip(identities, texts, strict=True):
         yield ", ".join(f"{name}={named[name]}" for name in names[group(who)] if name in named)
-
-
-def _details(who: "Identity") -> dict[str, Any]:
-    return {
-        "delta": who.delta,
-        "method_version": who.method_version,
-        "task_version": who.task_version,
-        **who.facts,
-        "model_fingerprint": who.model_fingerprint[:12],
-        "data_fingerprint": who.data_fingerprint[:12],
-    }
 
 
 def _scores(results: "Sequence[Result]") -> "tuple[str, Callable[[Measure, float | None], str]]":

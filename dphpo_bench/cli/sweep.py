@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -38,13 +38,11 @@ def sweep_command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Plan every cell and print its ε and cost, but run none.")
     ] = False,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Run cells again whose failure is recorded.")
-    ] = False,
+    retry_failed: options.RetryFailedOption = False,
     executor: Annotated[
         Literal["process", "serial", "ray"], typer.Option(help="Where cells run: here, in this process, on a cluster.")
     ] = "process",
-    workers: Annotated[int | None, typer.Option(min=1, help="Cells at a time; default: as many as fit.")] = None,
+    workers: options.WorkersOption = None,
     address: Annotated[
         str | None, typer.Option(help="Address of this machine's Ray cluster: auto or HOST:PORT; default: a new Ray.")
     ] = None,
@@ -105,7 +103,21 @@ def sweep_command(
         stock = take_stock(cells, store, retry_failed=retry_failed)
         groups = plan_all(stock, opened, source, make_progress(quiet))
     if as_json:
-        show_json([row for group in groups for row in _json_rows(group)])
+        show_json(
+            [
+                {
+                    "key": cell.key,
+                    **cell.identity.model_dump(),
+                    "state": state,
+                    "plan": asdict(group.plan) if group.plan else None,
+                    "error": group.error or None,
+                    "estimated_seconds": group.seconds,
+                }
+                for group in groups
+                for state, of_state in (("finished", group.finished), ("failed", group.failed), ("to run", group.todo))
+                for cell in of_state
+            ]
+        )
     else:
         examples = sum(len(group.todo) * group.plan.examples for group in groups if group.plan)
         seconds = total_seconds(groups)
@@ -156,19 +168,6 @@ def _dry_row(group: "PlannedCells") -> list[str]:
         "?" if group.seconds is None else duration_text(group.seconds),
         f"{len(group.todo)} of {cells}{f', {len(group.failed)} failed' if group.failed else ''}",
     ]
-
-
-def _json_rows(group: "PlannedCells") -> "Iterator[dict[str, Any]]":
-    for state, cells in (("finished", group.finished), ("failed", group.failed), ("to run", group.todo)):
-        for cell in cells:
-            yield {
-                "key": cell.key,
-                **cell.identity.model_dump(),
-                "state": state,
-                "plan": asdict(group.plan) if group.plan else None,
-                "error": group.error or None,
-                "estimated_seconds": group.seconds,
-            }
 
 
 def _show_summary(summary: "Summary", store: "RecordStore", seconds: float, task_files: Mapping[str, str]) -> None:

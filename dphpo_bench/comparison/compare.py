@@ -332,7 +332,12 @@ def compare(
     task = task_of(task)
     delta = task.facts.default_delta if delta is None else delta
     budgets = [PrivacyBudget(positive("epsilon", epsilon), delta) for epsilon in _several(epsilons, "epsilons", 3)]
-    runs = [_checked_seed(seed) for seed in _several(SEEDS if seeds is None else seeds, "seeds", 0)]
+    runs = []
+    for seed in _several(SEEDS if seeds is None else seeds, "seeds", 0):
+        exact = exact_int(seed)
+        if exact is None or exact < 0:
+            raise InvalidValueError(f"Expected seeds to be integers >= 0, got {shown(seed, form=repr)}.")
+        runs.append(exact)
     if seeds is not None:
         warn_of_seeds(task, f"the comparison seeds its runs with {shown(runs)}")
     source = source or DataSource.resolve()
@@ -369,10 +374,3 @@ def _several(values: Any, name: str, example: object) -> list[Any]:
     if not listed:
         raise InvalidValueError(f"Expected at least one of {name}, got none.")
     return listed
-
-
-def _checked_seed(seed: Any) -> int:
-    exact = exact_int(seed)
-    if exact is None or exact < 0:
-        raise InvalidValueError(f"Expected seeds to be integers >= 0, got {shown(seed, form=repr)}.")
-    return exact

@@ -446,8 +446,9 @@ def as_records(data: Any, which: str, kind: str, target: str, classes: tuple[Cla
     rows_only = isinstance(inputs, Tensor) and inputs.ndim < 2
     wrong = isinstance(targets, Tensor) and targets.ndim not in _TARGET_DIMENSIONS.get(kind, (1, 2, 3, 4))
     if len(sizes) != 1 or rows_only or wrong:
+        shape = {"tokens": "n, length", "multilabel": "n, labels"}.get(kind, "n,")
         raise InvalidValueError(
-            f"Expected {which} inputs of shape (n, ...) and labels of shape ({_label_shape(kind)}), "
+            f"Expected {which} inputs of shape (n, ...) and labels of shape ({shape}), "
             f"got {_shapes(inputs)} and {_shapes(targets)}."
         )
     if not sizes.pop():
@@ -649,10 +650,6 @@ def _each(function: Callable[[Any, str], Any], values: Any, what: str) -> Any:
     if isinstance(values, Mapping):
         return {str(name): function(value, f"{what} {name!r}") for name, value in values.items()}
     return function(values, what)
-
-
-def _label_shape(kind: str) -> str:
-    return {"tokens": "n, length", "multilabel": "n, labels"}.get(kind, "n,")
 
 
 def _shapes(tensors: Tensors) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch import Tensor, distributed, nn
-from torch.utils.data import DataLoader, TensorDataset, default_collate
+from torch.utils.data import TensorDataset, default_collate
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.tensors import Records
@@ -109,8 +109,6 @@ class Rows:
     """
 
     def __init__(self, data: Any, collate: Collate | None = None) -> None:
-        if isinstance(data, DataLoader):
-            raise InvalidValueError("Expected data that can be read by index, got a DataLoader: pass loader.dataset.")
         if isinstance(data, TensorDataset) and collate is None:
             data = data.tensors
         self._collate, self._data, self._tensors = collate or default_collate, data, _tensors(data)
@@ -188,10 +186,6 @@ def _tensors(data: Any) -> Any:
 Losses = Callable[[nn.Module, Any], Tensor]
 """(model, batch) → each record's loss, shape (n,)."""
 
-_HINTS = {
-    "depend on the weights": "Do the losses call the model that they get, and no other?",
-}
-
 _AT_ONCE = 512
 """Records that are read at once."""
 
@@ -207,11 +201,6 @@ class WithLosses(nn.Module):
 
     def __init__(self, model: nn.Module, losses: Losses, example: Any) -> None:
         super().__init__()
-        if isinstance(losses, nn.Module):
-            raise InvalidValueError(
-                f"Expected losses as a function (model, batch) → each record's loss, got {type(losses).__name__}. "
-                "Write lambda model, batch: criterion(model(batch[0]), batch[1]), with reduction='none'."
-            )
         self.model = model
         if hasattr(model, "rows_at_once"):
             self.rows_at_once = model.rows_at_once
@@ -291,11 +280,7 @@ class CallersRecords(RawRecords):
         example = _records(batch).each(torch.zeros_like)  # of its form only
         super().__init__(CallersTask(self.whole, example, len(rows)), example, device)
         with global_randomness(0, device):
-            try:
-                self.own_model().check(scores=False)
-            except InvalidValueError as error:
-                hints = [hint for part, hint in _HINTS.items() if part in str(error)]
-                raise InvalidValueError(" ".join([str(error), *hints])) from None
+            self.own_model().check(scores=False)
 
     @property
     def n_units(self) -> int:
@@ -351,14 +336,12 @@ def _without_hooks_of_opacus(model: nn.Module) -> Iterator[None]:
     before = [(getattr(module, kind), dict(getattr(module, kind))) for module in model.modules() for kind in kinds]
     try:
         for hooks, _ in before:
-            for key in [key for key, hook in hooks.items() if _is_of_opacus(hook)]:
-                del hooks[key]
+            for key, hook in list(hooks.items()):
+                module = getattr(getattr(hook, "func", hook), "__module__", None) or ""
+                if module.partition(".")[0] == "opacus":
+                    del hooks[key]
         yield
     finally:
         for hooks, all_hooks in before:
             hooks.clear()
             hooks.update(all_hooks)
-
-
-def _is_of_opacus(hook: Any) -> bool:
-    return (getattr(getattr(hook, "func", hook), "__module__", None) or "").partition(".")[0] == "opacus"

@@ -212,7 +212,11 @@ class CallersOptimizer:
         self._check_rule()
         self.source: torch.Generator | None = None
         self._partial: bytes | None = None  # the batch of which pieces are added up
-        self._ghost = _ghost_of(model) if "FastGradientClipping" in type(optimizer).__name__ else None
+        self._ghost: Any = None  # what clips in ghost clipping, which leaves the gradients of other losses as they are
+        if "FastGradientClipping" in type(optimizer).__name__:
+            hooks = [hook for part in model.modules() for hook in vars(part)["_forward_hooks"].values()]
+            owners = (getattr(hook, "__self__", None) for hook in hooks)
+            self._ghost = next((owner for owner in owners if hasattr(owner, "get_clipping_coef")), None)
         self._own_step = vars(optimizer).get("step")
         self.check_schedulers()
         self._refusing = self._refuse_step  # a method, which schedulers expect
@@ -255,8 +259,13 @@ class CallersOptimizer:
         moved, rest, total = numbers.clone(), torch.zeros_like(numbers), torch.zeros_like(numbers)
         gradients = [numbers.roll(1) + numbers.roll(step) / 4 for step in range(_STEPS)]
         name = type(self.inner).__name__
+
+        def at_rest(dummies: list[Tensor], lr: float) -> torch.optim.Optimizer:
+            fresh = self._fresh(dummies, lr, decay=False)
+            return _copied(self.inner, fresh.param_groups, fresh.state)  # a copy, as `_with_state` makes it
+
         try:
-            moving, rule = self._fresh([moved], _RATE, decay=False), UpdateRule(self._at_rest, [rest])
+            moving, rule = self._fresh([moved], _RATE, decay=False), UpdateRule(at_rest, [rest])
             for gradient in gradients:
                 moved.grad = gradient.clone()
                 moving.step()
@@ -286,11 +295,6 @@ class CallersOptimizer:
         fresh.param_groups[0].update(options)
         vars(fresh).update(_attributes(self.inner))
         return fresh
-
-    def _at_rest(self, dummies: list[Tensor], lr: float) -> torch.optim.Optimizer:
-        """Return such a one as a copy, as `_with_state` is."""
-        fresh = self._fresh(dummies, lr, decay=False)
-        return _copied(self.inner, fresh.param_groups, fresh.state)
 
     def _with_state(self, dummies: list[Tensor], lr: float) -> torch.optim.Optimizer:
         """Return a copy with a copy of the state."""
@@ -480,13 +484,6 @@ def attached(
         ours.release()
         raise
     return ours
-
-
-def _ghost_of(model: nn.Module) -> Any:
-    """Return what clips the gradients of Opacus' ghost clipping, which leaves those of other losses as they are."""
-    hooks = [hook for part in model.modules() for hook in vars(part)["_forward_hooks"].values()]
-    owners = (getattr(hook, "__self__", None) for hook in hooks)
-    return next((owner for owner in owners if hasattr(owner, "get_clipping_coef")), None)
 
 
 def check_loader(loader: Any, planned: Looked) -> Any:

@@ -10,7 +10,7 @@ import torch
 from dp_accounting.dp_event import DpEvent
 
 from dphpo_bench.base.checks import bound, whole
-from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract import registry
 from dphpo_bench.contract.method import Method
@@ -216,14 +216,9 @@ def _selecting(method: str | Method) -> RandomStopping[Any]:
     method = registry.method_of(method)
     if isinstance(method, RandomStopping) and method.independent:
         return method
-    serving = [
-        name
-        for name, entry in registry.methods().loaded().items()
-        if issubclass(entry.cls, RandomStopping) and entry.cls.independent
-    ]
     raise InvalidValueError(
-        f"Expected a private selection of independent trials ({', '.join(serving)}), got {method.name}, which selects "
-        "otherwise or not at all."
+        f"Expected a private selection of independent trials, such as papernot_steinke, got {method.name}, which "
+        "selects otherwise or not at all."
     )
 
 
@@ -231,12 +226,7 @@ def _checked(event: EventOf, budget: PrivacyBudget, held_out: float | None) -> E
     """Return the function, its events frozen; reject one whose noise does not lower ε."""
 
     def event_of(noise: float) -> DpEvent:
-        try:
-            tree: Any = event(noise)
-        except DphpoBenchError:
-            raise
-        except Exception as error:
-            raise InvalidValueError(f"event({noise:g}) raised {type(error).__name__}: {shown(error, 200)}.") from None
+        tree: Any = event(noise)
         if not isinstance(tree, DpEvent):
             raise InvalidValueError(
                 "Expected event(noise) to return a privacy event, such as bench.recipes.dp_sgd_event(sample_rate, "

@@ -264,41 +264,33 @@ class Study(OneOfAKind):
             run.open()
             try:
                 yield from self._loop.trials(run)
-                self._result = self._ended()
+                best, params, content = self._loop.best, self._loop.params, self._loop.model
+                model = None if content is None else read_back(content)  # before anything is removed
+                score = None if best is None else best.score
+                released: dict[str, Any] = {"winner": None} if score is None else {"score": score}
+                end = run.finish(released={**released, **(params or {})})
+                self._result = StudyResult(
+                    model, params, score, self.epsilon, self.event, end.record, end.path, end.account
+                )
             finally:
                 if os.getpid() == self._process:  # a copy that was forked shares the lock
                     run.release()
         finally:
             _under_way.release()
-        best = self._loop.best
-        self._warn_of_result()
-        _warn_of_training(self._result.model, has_drawn=best is None or best.has_drawn)
-
-    def _ended(self) -> StudyResult:
-        """Write the record, and return what may be published."""
-        best, params, content = self._loop.best, self._loop.params, self._loop.model
-        model = None if content is None else read_back(content)  # before anything is removed
-        score = None if best is None else best.score
-        released: dict[str, Any] = {"winner": None} if score is None else {"score": score}
-        end = self._run.finish(released={**released, **(params or {})})
-        return StudyResult(model, params, score, self.epsilon, self.event, end.record, end.path, end.account)
-
-    def _warn_of_result(self) -> None:
-        """Warn of a search without a model, and of scores that may have been out of range."""
-        score = self.result().score
-        if self._loop.model is None:
+        if content is None:
             warnings.warn(
                 "No model: no trial had a score, or the final run failed. The budget is spent all the same. Before "
                 "another study, see with study.rehearsal() and made-up records what training raises.",
-                stacklevel=3,
+                stacklevel=2,
             )
         elif score is not None and self._rule.sensitivity is None and not 0 < score < 1:
             warnings.warn(
                 f"The winner's noisy score is {score:.4g}. Scores are held to [0, 1], and sums divided by n_scored: if "
                 "yours are percentages or losses, all trials count the same. study.rehearsal() and made-up records "
                 "show it.",
-                stacklevel=3,
+                stacklevel=2,
             )
+        _warn_of_training(model, has_drawn=best is None or best.has_drawn)
 
 
 def _warn_of_training(model: Any, *, has_drawn: bool) -> None:

@@ -12,7 +12,7 @@ from dphpo_bench.base.displays import Display, Displayed
 from dphpo_bench.base.errors import AccountError, DphpoBenchError, InvalidValueError, RecordError, UnsupportedEventError
 from dphpo_bench.base.text import count, one_line, rounded_up, shown
 from dphpo_bench.contract.registry import tasks
-from dphpo_bench.harness.account import DEFAULT, OPEN, Account, Cap, Entry, accounts_in
+from dphpo_bench.harness.account import DEFAULT, OPEN, Account, Entry, accounts_in
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.risk import Risk, risk
 from dphpo_bench.privacy.runs_together import RenyiFilter, adaptively, composed, is_quick, together
@@ -192,6 +192,11 @@ def report_of(book: Account) -> AccountReport:
     """Return the report of an account; records of the folder that no account counts are added by their ledgers."""
     cap, releases = book.read()
     uncounted = _uncounted(book.root)
+    units: dict[str, list[tuple[DpEvent | str, float]]] = {}
+    for entry in releases:
+        units.setdefault(entry.unit, []).append((entry.dp_event, entry.delta))
+    for _, record in uncounted:
+        units.setdefault(record.identity.unit, []).append((_event_of(record), record.identity.delta))
     digests: dict[tuple[str, str, str], set[str]] = {}
     for entry in releases:
         if entry.digest:
@@ -201,23 +206,14 @@ def report_of(book: Account) -> AccountReport:
         book.path,
         releases,
         tuple(path for path, _ in uncounted),
-        _totals(releases, [record for _, record in uncounted], cap),
+        tuple(
+            _total(unit, [event for event, _ in some], min(delta for _, delta in some) if cap is None else cap.delta)
+            for unit, some in units.items()
+        ),
         None if cap is None else (cap.epsilon, cap.delta),
         None if cap is None else min(cap.used([entry.dp_event for entry in releases]), 1.0),
         any(len(different) > 1 for different in digests.values()),
         tuple(other.name for other in accounts_in(book.root) if other.name != book.name),
-    )
-
-
-def _totals(releases: Sequence[Entry], foreign: "Sequence[RunRecord]", cap: Cap | None) -> tuple[Total, ...]:
-    counted = [(entry.unit, entry.dp_event, entry.delta) for entry in releases]
-    others = [(record.identity.unit, _event_of(record), record.identity.delta) for record in foreign]
-    units: dict[str, list[tuple[DpEvent | str, float]]] = {}
-    for unit, event, delta in counted + others:
-        units.setdefault(unit, []).append((event, delta))
-    return tuple(
-        _total(unit, [event for event, _ in some], min(delta for _, delta in some) if cap is None else cap.delta)
-        for unit, some in units.items()
     )
 
 
@@ -289,7 +285,7 @@ def account_sections(report: AccountReport) -> list[Section]:
         ("Guarantee", _guarantee(report)),
         *[("What an attacker can learn at most", _attack(report, total)) for total in report.totals],
         ("What is counted", _counted(report)),
-        ("Runs", [_run(index, report) for index in range(len(report.releases))] + [*report.uncounted]),
+        ("Runs", [_run(place, entry) for place, entry in enumerate(report.releases, 1)] + [*report.uncounted]),
         ("To verify", ["dphpo-bench account RESULTS computes the totals again from the events of the runs' plans."]),
     ]
 
@@ -363,10 +359,9 @@ def _counted(report: AccountReport) -> list[str]:
     return sentences
 
 
-def _run(index: int, report: AccountReport) -> str:
-    entry = report.releases[index]
+def _run(place: int, entry: Entry) -> str:
     ended = "not ended, or killed" if entry.status == OPEN else entry.status
     return one_line(
-        f"{index + 1}. {entry.date}, {entry.what}: {entry.method} on {entry.task} ({entry.model}), ε = "
+        f"{place}. {entry.date}, {entry.what}: {entry.method} on {entry.task} ({entry.model}), ε = "
         f"{bound_text(entry.epsilon, 4)}, δ = {entry.delta:.3g}, per {entry.unit}; {ended}."
     )

@@ -70,7 +70,8 @@ def count(run: Run) -> None:
             run.journal = Journal.claimed(run.store.journal_of(run.identity))
     if not run.counted:
         run.is_first = not run.journal.values
-        _check_goes_on(run)
+        if run.journal.values:
+            _check_goes_on(run)
     if run.account and run.again is not None:
         check_again(run, run.account, run.again)
     elif run.account:
@@ -121,8 +122,6 @@ def _check_goes_on(run: Run) -> None:
     """
     journal, begun = run.journal, "An earlier run of this was interrupted"
     anew = f"remove {journal.path} to start anew, which is a second release: count ε and δ of both runs"
-    if not journal.values:
-        return
     # A GPU rounds its sums otherwise each time: the same noise on them would show the difference.
     if SECURE_NOISE in journal.values or run.secure_noise or run.device.startswith("cuda"):
         raise RecordError(f"{begun}, and its noise cannot be drawn again: {anew}.")
@@ -264,18 +263,14 @@ def folder_key(root: Path) -> bytes:
     """Return the secret key of a folder of results; the first call draws it."""
     path = root / ".data" / "key"
     try:
-        with contextlib.suppress(FileNotFoundError):
-            return _valid_key(read_whole(path, KEY_BYTES), path)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with locked(path):  # another process may have drawn it meanwhile
-            if not path.exists():
-                write_whole(path, secrets.token_bytes(KEY_BYTES), mode=0o600)
-            return _valid_key(read_whole(path, KEY_BYTES), path)
+        if not path.exists():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with locked(path):  # another process may have drawn it meanwhile
+                if not path.exists():
+                    write_whole(path, secrets.token_bytes(KEY_BYTES), mode=0o600)
+        key = read_whole(path, KEY_BYTES)
     except (OSError, DataError) as error:
         raise RecordError(f"Cannot keep the key {path}: {getattr(error, 'strerror', None) or error}.") from None
-
-
-def _valid_key(key: bytes, path: Path) -> bytes:
     if len(key) != KEY_BYTES:
         raise RecordError(f"{path} is not the key of a folder of results. Restore it, or name another folder.")
     return key

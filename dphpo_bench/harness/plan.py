@@ -126,7 +126,16 @@ def plan(
     if method.needs_scores or getattr(planned.parameters, "needs_scores", False):
         task.check_scores()
     if method.linear_only:
-        _check_linear(method, task)
+        from dphpo_bench.training.linear import NOT_LINEAR, convex_layer
+        from dphpo_bench.training.randomness import global_randomness
+
+        with global_randomness(0):
+            model = task.build_model()
+        if convex_layer(model, task.objective().losses) is None:
+            raise InvalidValueError(
+                f"{NOT_LINEAR}, got model {task.model_name} of task {task.name}: {method.name} trains nothing else. "
+                "Use another model of the task, or another method. No data was read."
+            )
     planned = replace(planned)  # a copy that the method cannot reach
     if planned.budget != budget:  # noise streams and the recomputed ε depend on it
         raise InvalidValueError(f"Expected method {method.name} to plan for {budget}, got {planned.budget}.")
@@ -144,19 +153,6 @@ def plan(
         share = min(1.0, max(0.0, 1 - training.epsilon / total.epsilon))
     warn_of_budget(budget, facts.n_records, facts.unit)  # at last, so that a refusal is one line
     return CheckedPlan(method, facts, planned, total, share, private, cache)
-
-
-def _check_linear(method: Method, task: Task) -> None:
-    from dphpo_bench.training.linear import NOT_LINEAR, convex_layer
-    from dphpo_bench.training.randomness import global_randomness
-
-    with global_randomness(0):
-        model = task.build_model()
-    if convex_layer(model, task.objective().losses) is None:
-        raise InvalidValueError(
-            f"{NOT_LINEAR}, got model {task.model_name} of task {task.name}: {method.name} trains nothing else. Use "
-            "another model of the task, or another method. No data was read."
-        )
 
 
 def warn_of_budget(budget: PrivacyBudget, n_records: int, unit: str, stacklevel: int = 3) -> None:

@@ -20,8 +20,11 @@ def reason_of(error: BaseException, hide: bool = False) -> str:
     """
     logger.debug("A run failed.", exc_info=error)
     frames = traceback.extract_tb(error.__traceback__)
-    raised_here = bool(frames) and _is_engine(Path(frames[-1].filename))
-    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    file = Path(frames[-1].filename) if frames else Path()
+    # In a wheel the built-in methods and tasks lie within the package.
+    inside = file.relative_to(_PACKAGE).parts if file.is_relative_to(_PACKAGE) else ("methods",)
+    raised_here = inside[0] not in ("methods", "tasks")
+    where = f"{file.name}:{frames[-1].lineno}" if frames else ""
     is_plain = isinstance(error, DphpoBenchError) and not isinstance(error, TableValueError) and raised_here
     if hide and not is_plain:
         named = f"{type(error).__name__}{where and f' at {where}'}"
@@ -33,9 +36,3 @@ def reason_of(error: BaseException, hide: bool = False) -> str:
     except Exception:  # a plug-in's error that cannot be printed
         text = type(error).__name__
     return " ".join(text.split())[:MAX_REASON].encode(errors="replace").decode()
-
-
-def _is_engine(file: Path) -> bool:
-    """Return True for a file of the engine. In a wheel the built-in methods and tasks lie within the package."""
-    inside = file.relative_to(_PACKAGE).parts if file.is_relative_to(_PACKAGE) else ("methods",)
-    return inside[0] not in ("methods", "tasks")

@@ -22,7 +22,7 @@ from dphpo_bench.contract.registry import method_of, task_of
 from dphpo_bench.contract.seals import run_lock
 from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.harness.account import Account, Entry
+from dphpo_bench.harness.account import Entry
 from dphpo_bench.harness.account_report import AccountReport, report_of
 from dphpo_bench.harness.cache import Cache, code_of
 from dphpo_bench.harness.loading import (
@@ -233,8 +233,25 @@ def run(
             refuse_no_privacy(Entry.of(checked, 0), options.not_private)
         if this_run.checkpoint_every is not None:
             check_continuable(this_run)
-        _go_through_stages(this_run)
-        report = _reported(book, progress) if book else None
+        try:
+            try:
+                for stage in BEFORE_THE_FIRST_QUESTION:
+                    stage(this_run)
+            except BaseException:
+                this_run.take_back()
+                raise
+            for stage in FROM_THE_FIRST_QUESTION_ON:
+                stage(this_run)
+        finally:
+            this_run.journal.close()
+        report = None
+        if book:
+            try:
+                report = report_of(book)
+            except AccountError as error:  # the run is over, so a damaged account is a note and no error
+                progress.note(str(error))
+            else:
+                progress.note(str(report))
     if line := this_run.record.guess_line():
         warnings.warn(line, stacklevel=3)
     if check and this_run.status != "ok":
@@ -242,31 +259,6 @@ def run(
     model = this_run.model
     trained = None if model is None else TrainedModel.of(model, task, this_run.record)
     return RunResult(this_run.record, this_run.path, trained, report)
-
-
-def _go_through_stages(this_run: Run) -> None:
-    try:
-        try:
-            for stage in BEFORE_THE_FIRST_QUESTION:
-                stage(this_run)
-        except BaseException:
-            this_run.take_back()
-            raise
-        for stage in FROM_THE_FIRST_QUESTION_ON:
-            stage(this_run)
-    finally:
-        this_run.journal.close()
-
-
-def _reported(book: Account, progress: Progress) -> AccountReport | None:
-    """Say what has been released by now; the run is over, so a damaged account is a note and no error."""
-    try:
-        report = report_of(book)
-    except AccountError as error:
-        progress.note(str(error))
-        return None
-    progress.note(str(report))
-    return report
 
 
 def resolve_device(device: "str | torch.device") -> str:

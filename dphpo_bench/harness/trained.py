@@ -226,7 +226,14 @@ class TrainedModel(Displayed):
         if self.columns is not None and not isinstance(data, Tensor):
             data = self.columns.encode(data)
         elif self.input_names is not None and hasattr(data, "columns"):
-            data = _selected(data, self.input_names)
+            by_place = {str(name): place for place, name in enumerate(data.columns)}
+            if missing := [name for name in self.input_names if name not in by_place]:
+                raise DataError(
+                    f"Expected the columns of the training records, {shown(', '.join(self.input_names), 200)}; the "
+                    f"frame lacks {shown(', '.join(missing))}."
+                )
+            places = [by_place[name] for name in self.input_names]
+            data = data.iloc[:, places] if hasattr(data, "iloc") else data[list(self.input_names)]
         inputs = as_inputs(data, "data")
         if isinstance(self.inputs, Input) and not isinstance(inputs, Mapping):
             return _converted(inputs, self.inputs, "inputs")
@@ -235,17 +242,6 @@ class TrainedModel(Displayed):
             names = ", ".join(inputs) if isinstance(inputs, Mapping) else "a single array"
             raise InvalidValueError(f"Expected {form}, got {shown(names)}.")
         return {name: _converted(inputs[name], spec, f"input {name!r}") for name, spec in by_name.items()}
-
-
-def _selected(frame: Any, names: tuple[str, ...]) -> Any:
-    """Return the columns of these names, in their order."""
-    by_name = {str(name): place for place, name in enumerate(frame.columns)}
-    if missing := [name for name in names if name not in by_name]:
-        raise DataError(
-            f"Expected the columns of the training records, {shown(', '.join(names), 200)}; the frame lacks "
-            f"{shown(', '.join(missing))}."
-        )
-    return frame.iloc[:, [by_name[name] for name in names]] if hasattr(frame, "iloc") else frame[list(names)]
 
 
 def _converted(tensor: "Tensor", spec: Input, what: str) -> "Tensor":

@@ -87,9 +87,29 @@ def measured_rows(table: str, name: str = TABLE) -> list[Measured]:
             f"{name} has no column {', '.join(missing)}. Build the board again: dphpo-bench leaderboard build."
         )
     try:
-        return [_measured(line) for line in _needed(lines)]
+        rows = [
+            Measured(
+                line["task"],
+                line["model"],
+                line["model_kind"],
+                int(line["n_records"]),
+                float(line["epsilon_target"]),
+                line["metric"],
+                line["label"],
+                int(line["seeds"]) + int(line["failed"]),
+                int(line["collapsed"] or 0),
+                100 * float(line["gap_to_oracle"]),
+                float(line["untuned_runs"] or math.inf),
+            )
+            for line in _needed(lines)
+        ]
     except (TypeError, ValueError) as error:
         raise DataError(f"{name} is not the table of a board: {shown(error, 200)}.") from None
+    for row in rows:
+        if row.records < 1 or not 0 < row.epsilon < math.inf or not 0 <= row.collapsed <= row.runs:
+            reason = f"{row.records} records, ε = {row.epsilon}, {row.collapsed} of {row.runs} runs"
+            raise DataError(f"{name} is not the table of a board: {reason}.")
+    return rows
 
 
 def shipped_table(table: str) -> str:
@@ -134,25 +154,6 @@ def _needed(lines: "csv.DictReader[str]") -> Iterator[Mapping[str, str]]:
         private = line.get("end_to_end_private", "True") == "True" and line.get("reference", "False") == "False"
         if private and line["gap_to_oracle"] and line["model_kind"] and line["n_records"]:
             yield line
-
-
-def _measured(line: Mapping[str, str]) -> Measured:
-    row = Measured(
-        line["task"],
-        line["model"],
-        line["model_kind"],
-        int(line["n_records"]),
-        float(line["epsilon_target"]),
-        line["metric"],
-        line["label"],
-        int(line["seeds"]) + int(line["failed"]),
-        int(line["collapsed"] or 0),
-        100 * float(line["gap_to_oracle"]),
-        float(line["untuned_runs"] or math.inf),
-    )
-    if row.records < 1 or not 0 < row.epsilon < math.inf or not 0 <= row.collapsed <= row.runs:
-        raise ValueError(f"{row.records} records, ε = {row.epsilon}, {row.collapsed} of {row.runs} runs")
-    return row
 
 
 FACTOR_IN_RECORDS, FACTOR_IN_EPSILON = 10.0, 3.0
@@ -277,7 +278,16 @@ def advise(rows: Iterable[Measured], question: Question) -> Advice:
     reason = _unmeasured(known, question)
     if reason:
         return Advice(question, reason=reason)
-    weighted = [Evidence(row, _weight(row, question)) for row in known if Measure(row.metric).share]
+
+    def halvings(ratio: float, factor: float) -> float:
+        return abs(math.log(ratio)) / math.log(factor)
+
+    def weight(row: Measured) -> float:
+        far = halvings(row.records / question.records, FACTOR_IN_RECORDS)
+        far += halvings(row.epsilon / question.epsilon, FACTOR_IN_EPSILON)
+        return float(0.5**far) * (1.0 if row.kind == question.model else OTHER_KIND)
+
+    weighted = [Evidence(row, weight(row)) for row in known if Measure(row.metric).share]
     by_label: defaultdict[str, list[Evidence]] = defaultdict(list)
     for evidence in weighted:
         by_label[evidence.row.label].append(evidence)
@@ -302,16 +312,6 @@ def advise(rows: Iterable[Measured], question: Question) -> Advice:
         front=tuple(reversed(front)),
         partly=tuple(sorted(partly, key=lambda each: (each.distance - each.choice_distance, each.label))),
     )
-
-
-def _weight(row: Measured, question: Question) -> float:
-    halvings = _halvings(row.records / question.records, FACTOR_IN_RECORDS)
-    halvings += _halvings(row.epsilon / question.epsilon, FACTOR_IN_EPSILON)
-    return float(0.5**halvings) * (1.0 if row.kind == question.model else OTHER_KIND)
-
-
-def _halvings(ratio: float, factor: float) -> float:
-    return abs(math.log(ratio)) / math.log(factor)
 
 
 def _task_weights(evidence: Iterable[Evidence]) -> Mapping[str, float]:

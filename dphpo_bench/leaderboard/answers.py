@@ -381,15 +381,13 @@ class _Test:
             return EQUIVALENT
         behind = self.subject.lead(first, who, self.target)
         if behind and behind.low is not None and behind.high is not None:
-            margin = self._margin(first)
+            measure, mean = self.subject.measure, self.subject.mean(first, None, self.target)
+            # A point; of a metric that has no points, as much of the first's mean.
+            has_points = measure.share or measure.logarithmic
+            margin = POINT if has_points else POINT * abs(mean.value if mean else 0.0)
             if -margin <= behind.low and behind.high <= margin:
                 return EQUIVALENT
         return BEHIND if self.sign(first, who) == 1 else UNCERTAIN
-
-    def _margin(self, first: Entry) -> float:
-        """Return a point; of a metric that has no points, as much of the first's mean."""
-        measure, mean = self.subject.measure, self.subject.mean(first, None, self.target)
-        return POINT if measure.share or measure.logarithmic else POINT * abs(mean.value if mean else 0.0)
 
 
 def _answer(subject: Subject, target: float | None, claims: Claims | None) -> Answer:
@@ -409,6 +407,12 @@ def _answer(subject: Subject, target: float | None, claims: Claims | None) -> An
     p_values = {frozenset((pair.better, pair.worse)): pair.p_value for pair in claims.pairs} if claims else {}
     test = _Test(subject, target, p_values, max(1, len(ranked) - 1))
     places = [_place(who, lead, test, contests, anchors, ranked[0]) for who, lead in leads if ranked]
+    absent = []
+    for who, tables in sorted(inside.items(), key=lambda item: (-item[1], item[0].label)) if ranked else ():
+        if tables < len(contests) and not who.reference:
+            there = Subject(subject.name, subject.measure, tuple(each for each in contests if each.compares(who)))
+            anchored = (there.lead(entry, anchors[0].entry) for entry in (who, ranked[0]))
+            absent.append(Absent(who, tables, *anchored))
     return Answer(
         subject=subject.name,
         epsilon=target,
@@ -418,17 +422,8 @@ def _answer(subject: Subject, target: float | None, claims: Claims | None) -> An
         tables=len(contests),
         places=tuple(place for place in places if not place.entry.reference),
         references=tuple(place for place in places if place.entry.reference),
-        absent=tuple(_absent(subject, contests, anchors[0].entry, inside, ranked[0])) if ranked else (),
+        absent=tuple(absent),
     )
-
-
-def _absent(
-    subject: Subject, contests: Sequence[Contest], anchor: Entry, inside: Counter[Entry], first: Entry
-) -> Iterator[Absent]:
-    for who, tables in sorted(inside.items(), key=lambda item: (-item[1], item[0].label)):
-        if tables < len(contests) and not who.reference:
-            there = Subject(subject.name, subject.measure, tuple(each for each in contests if each.compares(who)))
-            yield Absent(who, tables, there.lead(who, anchor), there.lead(first, anchor))
 
 
 def _place(
@@ -443,34 +438,25 @@ def _place(
     members = [contest.by_entry[who] for contest in contests]
     untuned = [contest.untuned for contest in contests if contest.untuned]
     cross_entropy = subject.mean(who, None, target, "cross_entropy")
-    return Place(
-        entry=who,
-        lead=lead,
-        parts=tuple(sorted(_parts(contests, members, anchors), key=lambda part: (-round(part.value, 9), part.name))),
-        over_tasks=_over_tasks(subject, contests, members, anchors),
-        untuned=test.sign(who, untuned[0].entry) if len(untuned) == len(contests) else 0,
-        verdict=test.verdict(who, first),
-        cross_entropy=cross_entropy.estimate.inside(0.0, math.inf) if cross_entropy else None,
-        calibration=_negative(subject.mean(who, anchors[0].entry, target, "cross_entropy")),
-        cost=median(contest.cost(member) for contest, member in zip(contests, members, strict=True)),
-        tuning_share=median(share for member in members for share in member.finished["tuning_share"]) or 0.0,
-    )
-
-
-def _negative(mean: Mean | None) -> Estimate | None:
-    return None if mean is None else (-mean).estimate
-
-
-def _over_tasks(
-    subject: Subject, contests: Sequence[Contest], members: Sequence[Member], anchors: Sequence[Member]
-) -> Estimate | None:
+    calibration = subject.mean(who, anchors[0].entry, target, "cross_entropy")
     by_task_model: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for contest, member, anchor in zip(contests, members, anchors, strict=True):
         by_task_model[contest.task_model.task, contest.title].append(member.mean - anchor.mean)
     by_task: defaultdict[str, list[float]] = defaultdict(list)
     for (task, _), leads in by_task_model.items():
         by_task[task].append(fmean(leads))
-    return subject.bounded(over_tasks(by_task)) if len(by_task) > 1 else None
+    return Place(
+        entry=who,
+        lead=lead,
+        parts=tuple(sorted(_parts(contests, members, anchors), key=lambda part: (-round(part.value, 9), part.name))),
+        over_tasks=subject.bounded(over_tasks(by_task)) if len(by_task) > 1 else None,
+        untuned=test.sign(who, untuned[0].entry) if len(untuned) == len(contests) else 0,
+        verdict=test.verdict(who, first),
+        cross_entropy=cross_entropy.estimate.inside(0.0, math.inf) if cross_entropy else None,
+        calibration=(-calibration).estimate if calibration else None,
+        cost=median(contest.cost(member) for contest, member in zip(contests, members, strict=True)),
+        tuning_share=median(share for member in members for share in member.finished["tuning_share"]) or 0.0,
+    )
 
 
 def _parts(contests: Sequence[Contest], members: Sequence[Member], anchors: Sequence[Member]) -> Iterator[Part]:

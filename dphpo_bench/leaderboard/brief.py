@@ -1,22 +1,69 @@
-"""The board in brief: its answer by method and ε, and its task–model pairs, a line each."""
+"""The board in brief: a line for each method and task–model pair; and sources of its rows, for links."""
 
+import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import groupby
+from pathlib import Path
 from statistics import fmean
 from typing import Any
+from urllib.parse import quote
 
 from dphpo_bench.base.text import count
+from dphpo_bench.contract import registry
 from dphpo_bench.leaderboard.answers import TESTS, Answer, Place
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.entries import median
-from dphpo_bench.leaderboard.links import about
 from dphpo_bench.leaderboard.sentences import first_answers
+from dphpo_bench.leaderboard.submissions import built_in
 from dphpo_bench.leaderboard.tables import Row, Table
 from dphpo_bench.leaderboard.values import Entry
 from dphpo_bench.records.measure import NOTHING, Measure, change_text, metric_text
+
+_ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The project's files that lie beside a leaderboard, so that links to them lead somewhere."""
+
+    present: frozenset[str] = frozenset()
+
+    @classmethod
+    def beside(cls, folder: Path) -> "Paths":
+        root = folder.absolute().parent
+        pages = ("docs/guide.md", "docs/scoring.md", "CONTRIBUTING.md")
+        names = (*pages, *(f"methods/{name}.py" for name in registry.methods()))
+        return cls(frozenset(f"../{name}" for name in names if (root / name).is_file()))
+
+    def link(self, name: str) -> str | None:
+        return f"../{name}" if f"../{name}" in self.present else None
+
+
+@dataclass(frozen=True)
+class About:
+    summary: str
+    reference: str
+    paper: str | None
+    source: str
+
+
+@cache
+def about(method: str) -> About | None:
+    """Return what this project says of the method; None for a stranger's, whatever is installed here."""
+    cls = built_in("method").get(method)
+    if cls is None:
+        return None
+    named = _ARXIV.search(f"{cls.reference} {cls.__doc__}")
+    paper = f"https://arxiv.org/abs/{named[1]}" if named else None
+    return About(cls.summary, cls.reference, paper, f"methods/{method}.py")
+
+
+def record_links(records: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
+    return [(seed, f"results/{quote(path)}") for seed, path in records]
+
 
 MOST_LINES = 18
 """The most methods, task–model pairs, or answers, that a short page lists; the others are counted."""
@@ -76,14 +123,14 @@ class MethodLine:
     @property
     def worst(self) -> tuple[float, str] | None:
         """The lead of the worst run over the oracle's mean in its table, and the table's name."""
-        leads = [(lead, table.title) for table, row in self.rows if (lead := _worst_lead(table, row)) is not None]
-        return min(leads) if leads else None
-
-
-def _worst_lead(table: Table, row: Row) -> float | None:
-    oracle = next((other.utility for other in table.everyone if other.entry == table.oracle), None)
-    worst = 0.0 if row.failed and table.measure.share and table.measure.higher_is_better else row.worst
-    return None if oracle is None or worst is None else table.measure.score(worst) - table.measure.score(oracle.mean)
+        leads = []
+        for table, row in self.rows:
+            measure = table.measure
+            oracle = next((other.utility for other in table.everyone if other.entry == table.oracle), None)
+            worst = 0.0 if row.failed and measure.share and measure.higher_is_better else row.worst
+            if oracle is not None and worst is not None:
+                leads.append((measure.score(worst) - measure.score(oracle.mean), table.title))
+        return min(leads, default=None)
 
 
 def single_answers(board: Board) -> list[Answer]:
@@ -118,16 +165,20 @@ def method_lines(board: Board) -> list[MethodLine]:
             if table.counted:
                 counted[row.entry].append((table, row))
     lines = [MethodLine(who, places[who], rows[who], counted[who], answers[min(places[who])].measure) for who in places]
-    return sorted(lines, key=lambda line: (-len(line.places), -round(_mean(line), 9), line.entry.label))
 
+    def order(line: MethodLine) -> tuple[int, float, str]:
+        mean = fmean(place.lead.mean for place in line.places.values())
+        return -len(line.places), -round(mean, 9), line.entry.label
 
-def _mean(line: MethodLine) -> float:
-    return fmean(place.lead.mean for place in line.places.values())
+    return sorted(lines, key=order)
 
 
 def method_columns(board: Board) -> list[Column]:
     """Return the columns of the methods: the gap at each ε, the worst run, collapses, cost."""
-    gaps = [Column(_at(answer, uneven(board)), "", partial(_gap, answer.epsilon)) for answer in single_answers(board)]
+    gaps = []
+    for answer in single_answers(board):
+        pairs = f" ({count(len(answer.task_models), 'setting')})" if uneven(board) else ""
+        gaps.append(Column(f"ε = {answer.epsilon:g}{pairs}", "", partial(_gap, answer.epsilon)))
     return [
         Column("method", "", lambda line: line.entry.label, "label"),
         *gaps,
@@ -149,11 +200,6 @@ def method_columns(board: Board) -> list[Column]:
             lambda line: NOTHING if line.cost is None else f"{line.cost:,.{1 if line.cost < 10 else 0}f}",
         ),
     ]
-
-
-def _at(answer: Answer, counted: bool) -> str:
-    task_models = count(len(answer.task_models), "setting")
-    return f"ε = {answer.epsilon:g} ({task_models})" if counted else f"ε = {answer.epsilon:g}"
 
 
 def _gap(epsilon: float | None, line: MethodLine) -> str:

@@ -81,11 +81,6 @@ def rate_text(rate: Rate) -> str:
     return NOTHING if rate.mean is None else f"{100 * rate.mean:.0f} [{100 * rate.low:.0f}, {100 * rate.high:.0f}]"
 
 
-def _audited_text(audited: float | None) -> str:
-    """Return an audited lower bound, rounded down."""
-    return NOTHING if audited is None else f"{math.floor(audited * 100 * (1 + 1e-9)) / 100:.2f}"
-
-
 def _mean(estimate: Estimate | None) -> float | None:
     return None if estimate is None else estimate.mean
 
@@ -162,7 +157,8 @@ def _all_columns(measure: Measure | None) -> list[Column]:
             lambda row: _accountants(row) or NOTHING, _accountants),
         Column(
             "audited", "audited ε ≥", "Lower bound that an attack has shown, if anyone has attacked it.", "",
-            lambda row: _audited_text(row.audited), lambda row: row.audited),
+            lambda row: NOTHING if row.audited is None else f"{math.floor(row.audited * 100 * (1 + 1e-9)) / 100:.2f}",
+            lambda row: row.audited),
         Column(
             "risk", "found at 1 % false alarms, % ≤",
             "Most present records that any attack finds while it takes 1 % of absent ones for present: proven from "

@@ -178,17 +178,16 @@ def contests_of(runs: pd.DataFrame, standard: Standard) -> list[Contest]:
         contests.append(Contest(task_model, titles[task_model], float(target), members, None, None))
     contests.sort(key=lambda contest: (contest.title, contest.target))
     fallen = with_falls(contests, lambda contest: standard.may_count(contest.task_model, contest.target))
-    return [_with_anchors(contest, standard) for contest in fallen]
-
-
-def _with_anchors(contest: Contest, standard: Standard) -> Contest:
-    anchors = {
-        (who.method, who.parameters, who.end_to_end_private): member
-        for member in contest.members
-        if (who := member.entry) and not member.lacks
-    }
-    untuned, oracle = anchors.get((*standard.untuned, True)), anchors.get((*standard.oracle, False))
-    return replace(contest, untuned=untuned, oracle=oracle)
+    contests = []
+    for contest in fallen:
+        anchors = {
+            (who.method, who.parameters, who.end_to_end_private): member
+            for member in contest.members
+            if (who := member.entry) and not member.lacks
+        }
+        untuned, oracle = anchors.get((*standard.untuned, True)), anchors.get((*standard.oracle, False))
+        contests.append(replace(contest, untuned=untuned, oracle=oracle))
+    return contests
 
 
 def _with_expected(contests: Sequence[Contest]) -> list[Contest]:
@@ -352,7 +351,16 @@ def _titles(task_models: set[TaskModel]) -> dict[TaskModel, str]:
     titles = []
     for (task, model), same in groupby(ordered, key=lambda task_model: (task_model.task, task_model.model)):
         group = list(same)
-        distinctions = [_distinctions(task_model) for task_model in group]
+        distinctions = [
+            (
+                f"δ = {each.delta:.6g}",
+                f"data {each.data_fingerprint[:12]}",
+                f"structure {each.model_fingerprint[:12]}",
+                f"facts {each.facts[:12]}",
+                f"by {each.measure.header}",
+            )
+            for each in group
+        ]
         varying = [place for place, values in enumerate(zip(*distinctions, strict=True)) if len(set(values)) > 1]
         marks = [", on a public model that has seen the records" if task_model.seen else "" for task_model in group]
         titles += [
@@ -360,12 +368,6 @@ def _titles(task_models: set[TaskModel]) -> dict[TaskModel, str]:
             for mark, texts in zip(marks, distinctions, strict=True)
         ]
     return dict(zip(ordered, _distinct(titles), strict=True))
-
-
-def _distinctions(task_model: TaskModel) -> tuple[str, ...]:
-    data, structure, facts = task_model.data_fingerprint, task_model.model_fingerprint, task_model.facts
-    by = f"by {task_model.measure.header}"
-    return f"δ = {task_model.delta:.6g}", f"data {data[:12]}", f"structure {structure[:12]}", f"facts {facts[:12]}", by
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,9 @@ from dphpo_bench.leaderboard import advice, brief
 from dphpo_bench.leaderboard import sentences as texts
 from dphpo_bench.leaderboard.advice import grid, measured_rows
 from dphpo_bench.leaderboard.board import Board
-from dphpo_bench.leaderboard.brief import middle_answer
+from dphpo_bench.leaderboard.brief import Paths, about, middle_answer, record_links
 from dphpo_bench.leaderboard.charts import Chart, file_stems, task_models_of
 from dphpo_bench.leaderboard.columns import MARKS, Column, overall_columns, rounded_number, row_columns, to_csv, varying
-from dphpo_bench.leaderboard.links import Paths, about, record_links
 from dphpo_bench.leaderboard.tables import OverallRow, Row, Table
 from dphpo_bench.leaderboard.values import Entry
 from dphpo_bench.records.charts import STYLE
@@ -84,9 +83,11 @@ def to_html(board: Board, charts: Sequence[Chart], paths: Paths | None = None) -
     environment.filters["run_value"] = run_value
     cards = list(cards_of(board))
     shared = context(board, paths)
+    several = dict.fromkeys(answer.subject for answer in board.answers if len(answer.task_models) > 1)
+    single = dict.fromkeys(answer.subject for answer in board.answers if len(answer.task_models) == 1)
     return environment.get_template("page.html").render(
         **shared,
-        subjects=_subjects(board),
+        subjects={name: [*group] for name, group in (("Several tasks", several), ("One task", single)) if group},
         default=middle_answer(board),
         epsilons=sorted({answer.epsilon for answer in board.answers if answer.epsilon is not None}),
         task_model_numbers={task_model: number for number, (task_model, _) in enumerate(shared["task_models"])},
@@ -136,12 +137,6 @@ def _pictures(charts: Sequence[Chart]) -> Mapping[str, list[Markup]]:
     return pictures
 
 
-def _subjects(board: Board) -> dict[str, list[str]]:
-    several = dict.fromkeys(answer.subject for answer in board.answers if len(answer.task_models) > 1)
-    single = dict.fromkeys(answer.subject for answer in board.answers if len(answer.task_models) == 1)
-    return {name: [*group] for name, group in (("Several tasks", several), ("One task", single)) if group}
-
-
 MAX_LISTED = 50
 MAX_TEXT = 2000
 MOST_FINDINGS = 8
@@ -176,7 +171,12 @@ def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = Non
         "short_cell": _short_cell,
         "short_alignment": lambda column: "--:" if column.kind == "number" else ":--",
     }
-    shared = {**context(board, paths), "charts": charts, "terms": _terms, "max_listed": MAX_LISTED}
+    shared = {
+        **context(board, paths),
+        "charts": charts,
+        "terms": lambda columns: [(column.header, column.explanation) for column in columns],
+        "max_listed": MAX_LISTED,
+    }
     task_models = shared["task_models"]
     stems = list(file_stems([OVERALL, *(task_model for task_model, _ in task_models)]))[1:]
     files = {task_model: f"{TABLES}/{stem}.md" for (task_model, _), stem in zip(task_models, stems, strict=True)}
@@ -271,10 +271,6 @@ def _word(word: str) -> str:
 @cache
 def _names() -> frozenset[str]:
     return frozenset(methods())  # to ask for each word would take longer than all else
-
-
-def _terms(columns: Iterable[Column]) -> list[tuple[str, str]]:
-    return [(column.header, column.explanation) for column in columns]
 
 
 def _cell(column: Column, row: Row | OverallRow, kind: str) -> str:

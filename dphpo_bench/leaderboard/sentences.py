@@ -78,7 +78,12 @@ def _searching(counted: Sequence[tuple[Contest, Table]], epsilon: float) -> Iter
         if row.runs > 1 and not row.lacks_seeds and 2 * among[row.entry] >= len(tables)
     ]
     untuned = [row.gap_to_untuned for row, _ in searches if row.gap_to_untuned]
-    advised = [lead for row, contest in searches if (lead := _lead(contest, row.entry, ADVISED))]
+    advised = []
+    for row, contest in searches:
+        alone = Subject(contest.title, contest.task_model.measure, (contest,))
+        known = [member.entry for member in contest.members if member.entry.label == ADVISED and not member.lacks]
+        if known and (lead := alone.lead(row.entry, known[0])):
+            advised.append(lead)
     if untuned:
         better, worse = _beyond_chance(untuned)
         text = (
@@ -92,12 +97,6 @@ def _searching(counted: Sequence[tuple[Contest, Table]], epsilon: float) -> Iter
         yield (
             f"At ε = {epsilon:g}, {text} (95 % confidence each). Their search takes {100 * spent:.0f} % of ε (median)."
         )
-
-
-def _lead(contest: Contest, who: Entry, label: str) -> Estimate | None:
-    others = [member for member in contest.members if member.entry.label == label and not member.lacks]
-    alone = Subject(contest.title, contest.task_model.measure, (contest,))
-    return alone.lead(who, others[0].entry) if others else None
 
 
 def _beyond_chance(leads: Sequence[Estimate]) -> tuple[int, int]:

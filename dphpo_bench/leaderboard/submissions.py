@@ -29,7 +29,7 @@ from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS
 from dphpo_bench.recipes.synthetic import TEACHERS, SyntheticDraw
 from dphpo_bench.records.measure import Measure, compared_value, shown_measure
 from dphpo_bench.records.reading import path_text, record_files
-from dphpo_bench.records.record import Audit, CostRecord, Identity, Privacy, RunRecord
+from dphpo_bench.records.record import Audit, CostRecord, Identity, Privacy
 from dphpo_bench.records.statement import stated
 from dphpo_bench.records.store import read_record
 from dphpo_bench.sweep.extra_runs import REPLAY
@@ -410,6 +410,10 @@ def _files(paths: Sequence[Path], reject: Callable[[Refused], None]) -> Iterable
 
 
 def task_model_of(identity: Identity) -> TaskModel:
+    pretrained, records = identity.facts.get("pretrained", []), identity.facts.get("n_records")
+    has_seen = not isinstance(pretrained, list) or any(
+        not isinstance(model, dict) or model.get("has_seen_records") is not False for model in pretrained
+    )
     return TaskModel(
         identity.task,
         identity.model,
@@ -418,35 +422,10 @@ def task_model_of(identity: Identity) -> TaskModel:
         identity.model_fingerprint,
         hashlib.sha256(compact_json(identity.facts).encode()).hexdigest(),
         shown_measure(identity.facts),
-        _has_seen(identity.facts),
+        has_seen,
         kinds_of(identity.task, identity.model, identity.facts),
-        _count(identity.facts.get("n_records")),
+        records if type(records) is int and records > 0 else 0,
     )
-
-
-def _count(value: Any) -> int:
-    return value if type(value) is int and value > 0 else 0
-
-
-def _has_seen(facts: Mapping[str, Any]) -> bool:
-    pretrained = facts.get("pretrained", [])
-    if not isinstance(pretrained, list):
-        return True
-    return any(not isinstance(model, dict) or model.get("has_seen_records") is not False for model in pretrained)
-
-
-def _shifted(record: RunRecord, measure: Measure) -> float | None:
-    """Return the measure on shifted records; None of a record without it."""
-    if SHIFTED not in record.further or measure.name not in record.further[SHIFTED].metrics:
-        return None
-    value = compared_value(measure, record.further[SHIFTED].metrics[measure.name], record.identity.facts)
-    check_value(measure, value)
-    return value
-
-
-def _cross_entropy(metrics: Mapping[str, float]) -> float | None:
-    value = metrics.get("cross_entropy", math.nan)
-    return value if 0 <= value <= MAX_METRIC else None
 
 
 def _draft(file: Path, name: str) -> tuple[Run, Claim | None]:
@@ -462,10 +441,15 @@ def _draft(file: Path, name: str) -> tuple[Run, Claim | None]:
     cost = record.cost or CostRecord(runs=0, steps=0, examples=0.0)
     numbers = (cost.runs, cost.examples, *record.seconds.values())
     require(all(number <= MAX_NUMBER for number in numbers), f"a cost or a time is above {MAX_NUMBER:g}")
-    shifted = _shifted(record, measure) if record.status == "ok" else None
+    shifted = None
+    further = record.further.get(SHIFTED)
+    if record.status == "ok" and further and measure.name in further.metrics:
+        shifted = compared_value(measure, further.metrics[measure.name], identity.facts)
+        check_value(measure, shifted)
     if record.audit:
         check_audit(record.audit, value)
     claimed = (privacy.recomputed or privacy.planned) if privacy else None
+    cross_entropy = record.metrics.get("cross_entropy", math.nan)
     run = Run(
         path=name,
         task_model=task_model_of(identity),
@@ -488,9 +472,9 @@ def _draft(file: Path, name: str) -> tuple[Run, Claim | None]:
         error=one_line(record.error or "") if value is None else "",
         key=identity.key,
         values=_values(identity.parameters, record.released),
-        cross_entropy=_cross_entropy(record.metrics) if value is not None else None,
+        cross_entropy=cross_entropy if value is not None and 0 <= cross_entropy <= MAX_METRIC else None,
         shifted=shifted,
-        shift="" if shifted is None else record.further[SHIFTED].about,
+        shift=further.about if further and shifted is not None else "",
         refuted=bool(record.audit and record.audit.refuted),
         risk=stated(privacy, identity.delta) if privacy else None,
     )
@@ -543,17 +527,15 @@ def _released_path(value: Any) -> tuple[PathPoint, ...]:
     if not isinstance(value, list):
         return ()
     thin = value[:: max(1, math.ceil(len(value) / MAX_PATH_POINTS))]
-    points = [_path_point(item) for item in thin]
-    return tuple(point for point in points if point) if all(points) else ()
-
-
-def _path_point(item: Any) -> PathPoint | None:
-    if not isinstance(item, dict):
-        return None
-    step, rate, bound = item.get("step"), item.get("learning_rate"), item.get("loss_bound")
-    if not (type(step) is int and 0 <= step <= MAX_NUMBER and _positive(rate)):
-        return None
-    return PathPoint(step, float(rate), float(bound) if _positive(bound) else None)
+    points = []
+    for item in thin:
+        if not isinstance(item, dict):
+            return ()
+        step, rate, bound = item.get("step"), item.get("learning_rate"), item.get("loss_bound")
+        if not (type(step) is int and 0 <= step <= MAX_NUMBER and _positive(rate)):
+            return ()
+        points.append(PathPoint(step, float(rate), float(bound) if _positive(bound) else None))
+    return tuple(points)
 
 
 def _positive(value: Any) -> TypeGuard[float]:

@@ -1,5 +1,6 @@
 """Tables of entries on one task and model at one ε, and lists over all tasks and budgets."""
 
+import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -9,13 +10,13 @@ from statistics import fmean
 
 import numpy as np
 
+from dphpo_bench.harness.recording import Call, different
 from dphpo_bench.leaderboard.answers import ALL_KINDS, TESTS, Subject
 from dphpo_bench.leaderboard.entries import FEW_SEEDS, Contest, Draws, Member, median, scores_of
-from dphpo_bench.leaderboard.links import command_of
 from dphpo_bench.leaderboard.means import POINT, Rate, draw, middle, middle_ranks, ranks, ratio_interval
 from dphpo_bench.leaderboard.reruns import Replays
 from dphpo_bench.leaderboard.standard import Standard
-from dphpo_bench.leaderboard.submissions import TaskModel
+from dphpo_bench.leaderboard.submissions import TaskModel, defaults_of
 from dphpo_bench.leaderboard.values import Entry, PathPoint, Ranks, common_measure
 from dphpo_bench.privacy.risk import CERTAIN, Risk, worst
 from dphpo_bench.records.measure import (
@@ -145,7 +146,8 @@ def table_of(contest: Contest, subject: Subject, draws: Draws, replays: Replays)
     intervals = [] if resampled is None else middle_ranks(resampled)
     by_entry = {member.entry: interval for member, interval in zip(ranked, intervals, strict=True)}
     explained = replays.explain(key for member in contest.members for key in member.runs["key"])
-    shift = _usual_shift(contest)
+    shifts = Counter(shift for member in contest.members for shift in member.finished["shift"] if shift)
+    usual_shift = min(shifts, key=lambda shift: (-shifts[shift], shift), default="")
     rows = [
         _row(
             member,
@@ -153,9 +155,11 @@ def table_of(contest: Contest, subject: Subject, draws: Draws, replays: Replays)
             contest,
             subject,
             replays.splits(member, contest.oracle) if explained else [],
-            shift,
+            usual_shift,
         )
-        for member in sorted(contest.members, key=_best_first)
+        for member in sorted(
+            contest.members, key=lambda each: (each.finished.empty, -round(each.mean, 9), each.entry.label)
+        )
     ]
     return Table(
         task=contest.task_model.task,
@@ -173,22 +177,16 @@ def table_of(contest: Contest, subject: Subject, draws: Draws, replays: Replays)
     )
 
 
-def _best_first(member: Member) -> tuple[bool, float, str]:
-    return member.finished.empty, -round(member.mean, 9), member.entry.label
-
-
-def _usual_shift(contest: Contest) -> str:
-    """Return the shifted records that most runs were measured on, or an empty text."""
-    counts = Counter(shift for member in contest.members for shift in member.finished["shift"] if shift)
-    return min(counts, key=lambda shift: (-counts[shift], shift), default="")
-
-
 def _row(
     member: Member, interval: Ranks | None, contest: Contest, subject: Subject, splits: Sequence[Split], shift: str
 ) -> Row:
     runs, finished = member.runs, member.finished
     of_command = ["method", "parameters", "method_version", "task_version", "task_model", "target", "seed"]
     first = next(runs[of_command].itertuples())
+    # The command that repeats the first run, without a known method's default parameters.
+    changed = different(json.loads(first.parameters), defaults_of(first.method) or {})
+    pair = first.task_model
+    command = str(Call(first.method, pair.task, pair.model, first.target, pair.delta, first.seed, changed))
     values = finished["value"].tolist()
     oracle, untuned = (None, None) if member.lacks else (contest.oracle, contest.untuned)
     who, measure, target = member.entry, contest.task_model.measure, contest.target
@@ -198,6 +196,13 @@ def _row(
     known = runs[runs["epsilon"].notna()]
     epsilon, accountant = max(zip(known["epsilon"].tolist(), known["accountant"], strict=True), default=(None, ""))
     audited = finished["audited"].max()
+    risks = [risk for risk in runs["risk"] if risk] if private else [CERTAIN]
+    gap_closed = test_half = None
+    if oracle and untuned and member is not oracle and member is not untuned:
+        mine, start, end = (each.sample() for each in (member, untuned, oracle))
+        gap_closed = ratio_interval(mine, start, end) if mine and start and end else None
+    if utility and (records := contest.task_model.test_records):
+        test_half = quantile(math.inf) * math.sqrt(utility.value * (1 - utility.value) / records)
     is_shifted = bool(values) and bool(shift) and bool((finished["shift"] == shift).all())
     return Row(
         entry=who,
@@ -212,11 +217,11 @@ def _row(
         ranks=interval,
         gap_to_oracle=subject.lead(oracle.entry, who, target) if oracle else None,
         gap_to_untuned=subject.lead(who, untuned.entry, target) if untuned else None,
-        gap_closed=_gap_closed(member, oracle, untuned),
+        gap_closed=gap_closed,
         epsilon=epsilon if private else math.inf,
         accountant=accountant if private else "",
         audited=None if math.isnan(audited) else float(audited),
-        risk=_risk(member),
+        risk=worst(risks) if risks else None,
         lacks_seeds=member.lacks,
         contradicted=bool((finished["refuted"].astype(bool) | (finished["audited"] > finished["epsilon"])).any()),
         tuning_share=median(finished["tuning_share"]) or 0.0,
@@ -226,31 +231,13 @@ def _row(
         lost_to_noise=mean_interval([split.noise for split in splits]) if splits else None,
         lost_to_choice=mean_interval([split.choice for split in splits]) if splits else None,
         shifted=metric_mean(finished["shifted"].tolist(), measure) if is_shifted else None,
-        test_half=_test_half(utility.value, contest.task_model.test_records) if utility else None,
+        test_half=test_half,
         records=tuple(zip(runs["seed"].tolist(), runs["path"], strict=True)),
         values=tuple(None if math.isnan(value) else value for value in runs["value"].tolist()),
-        command=command_of(first),
+        command=command if command.isprintable() else "",
         collapsed=len(sample.collapsed) if (sample := member.sample()) else 0,
         untuned_runs=contest.cost(member),
     )
-
-
-def _risk(member: Member) -> Risk | None:
-    if not member.entry.end_to_end_private:
-        return CERTAIN
-    known = [risk for risk in member.runs["risk"] if risk]
-    return worst(known) if known else None
-
-
-def _test_half(share: float, records: int | None) -> float | None:
-    return None if records is None else quantile(math.inf) * math.sqrt(share * (1 - share) / records)
-
-
-def _gap_closed(member: Member, oracle: Member | None, untuned: Member | None) -> Estimate | None:
-    if oracle is None or untuned is None or member is oracle or member is untuned:
-        return None
-    mine, start, end = (each.sample() for each in (member, untuned, oracle))
-    return ratio_interval(mine, start, end) if mine and start and end else None
 
 
 PROFILE = (0.0, 0.01, 0.02, 0.05, 0.1)

@@ -79,16 +79,24 @@ def releases(privacy: Privacy) -> list[str]:
 def sections(record: RunRecord, risk: Risk | None, account: str | None = None) -> list[Section]:
     """Return what is to be said of a run."""
     privacy = record.privacy
-    if privacy is None or not _is_private(privacy):
+    if privacy is None or not (privacy.end_to_end_private and privacy.recomputed) or privacy.epsilon == math.inf:
         return [
-            ("Guarantee", [*_failure(record), _no_guarantee(record)]),
+            ("Guarantee", [*_failure(record), _no_guarantee(privacy)]),
             ("Consequence", ["Treat all that this run put out, its model included, like the records themselves."]),
             ("Other runs on the same records", [account or ALONE]),
         ]
+    unit = unit_text(record.identity.unit)
     return [
         ("Guarantee", [*_failure(record), *_guarantee(record, privacy)]),
-        ("What an attacker can learn at most", attack(risk, unit_text(record.identity.unit))),
-        ("What is protected", _protected(record)),
+        ("What an attacker can learn at most", attack(risk, unit)),
+        (
+            "What is protected",
+            [
+                f"Whether {unit} was among the training records, and with it everything that is said there: what was "
+                "released would have been nearly as likely without.",
+                "This holds against any other knowledge, and for whatever is computed from the release later.",
+            ],
+        ),
         ("What is not protected", [*_unprotected(record)]),
         ("Accounting", [*_accounting(record, privacy)]),
         ("Sampling and noise", [*_noise(record, privacy)]),
@@ -120,10 +128,6 @@ def page(title: str, sections: list[Section]) -> Iterator[str]:
             yield from wrap(one_line(paragraph, 4 * MAX_TEXT), WIDTH, initial_indent="  - ", subsequent_indent="    ")
 
 
-def _is_private(privacy: Privacy) -> bool:
-    return privacy.end_to_end_private and privacy.recomputed is not None and privacy.epsilon < math.inf
-
-
 def unit_text(unit: str) -> str:
     return "one record" if unit == "record" else f"one {one_line(unit, 80)} with all its records"
 
@@ -135,8 +139,7 @@ def _failure(record: RunRecord) -> list[str]:
     return [f"{ended} It has spent what is said here all the same: trying again is a second run."]
 
 
-def _no_guarantee(record: RunRecord) -> str:
-    privacy = record.privacy
+def _no_guarantee(privacy: Privacy | None) -> str:
     if privacy is None:
         return "None that is known: the run ended before its releases were written into a record."
     if privacy.recomputed is None:
@@ -182,15 +185,6 @@ def attack(risk: Risk | None, unit: str) -> list[str]:
         f"Gaussian differential privacy: μ = {rounded_up(risk.mu, 4)} for all attacks whose errors of both kinds are "
         f"at least δ, with a regret of {rounded_up(risk.mu_fit, 2)} (0 is a perfect fit).",
         "These are proven upper bounds for the worst record and the best attack. What leaks may be far less.",
-    ]
-
-
-def _protected(record: RunRecord) -> list[str]:
-    unit = unit_text(record.identity.unit)
-    return [
-        f"Whether {unit} was among the training records, and with it everything that is said there: what was released "
-        "would have been nearly as likely without.",
-        "This holds against any other knowledge, and for whatever is computed from the release later.",
     ]
 
 

@@ -85,10 +85,14 @@ def pickled(methods: Iterable[Method], tasks: Iterable[Task]) -> Iterator[str]:
     if not (own_methods or own_tasks):
         yield ""
         return
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        classes = {type(layer): None for task in own_tasks for layer in task.build_model().modules()}
     plug_ins = Unregistered(
         {(method.name, compact_json(method.parameters)): method for method in own_methods},
         {(task.facts.task, task.facts.model): task for task in own_tasks},
-        _nested_layers(own_tasks),
+        tuple((cls, cls.__qualname__) for cls in classes if "<locals>" in cls.__qualname__),
     )
     with TemporaryDirectory(prefix="dphpo-bench-") as folder:
         path = Path(folder) / "plug_ins.pickle"
@@ -116,14 +120,6 @@ def unpickled(path: str) -> Unregistered:
     for cls, name in plug_ins.nested:
         cls.__qualname__ = name
     return plug_ins
-
-
-def _nested_layers(tasks: Iterable[Task]) -> tuple[tuple[type, str], ...]:
-    import torch
-
-    with torch.random.fork_rng(devices=[]):
-        classes = {type(layer): None for task in tasks for layer in task.build_model().modules()}
-    return tuple((cls, cls.__qualname__) for cls in classes if "<locals>" in cls.__qualname__)
 
 
 @dataclass(frozen=True)

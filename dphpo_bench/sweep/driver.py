@@ -305,7 +305,13 @@ def _run_all(
                 continue
             if not attempt.cell.task.public:
                 private.end(attempt.cell, record)
-            _keep_log(store, record, answer.log)
+            path = log_path(store, record)
+            with contextlib.suppress(OSError):  # a log is a help, not a result
+                if record.status != "ok" and answer.log:
+                    path.parent.mkdir(mode=0o700, exist_ok=True)  # logs may say more than records may
+                    write_whole(path, answer.log, mode=0o600)
+                else:
+                    path.unlink(missing_ok=True)
             claims.give_back(record.identity.key)
             yield attempt.cell, record, False
         if unwritten:
@@ -346,13 +352,3 @@ def _record_of(attempt: _Attempt, answer: Answer) -> RunRecord:
 def log_path(store: RecordStore, record: RunRecord) -> Path:
     """Return the file with the output of a failed run."""
     return store.root / ".logs" / f"{record.identity.key}.log"
-
-
-def _keep_log(store: RecordStore, record: RunRecord, log: str) -> None:
-    path = log_path(store, record)
-    with contextlib.suppress(OSError):  # a log is a help, not a result
-        if record.status != "ok" and log:
-            path.parent.mkdir(mode=0o700, exist_ok=True)  # logs may say more than records may
-            write_whole(path, log, mode=0o600)
-        else:
-            path.unlink(missing_ok=True)

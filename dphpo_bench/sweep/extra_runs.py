@@ -272,20 +272,15 @@ def final_run(planned: Plan[Any], released: Mapping[str, Any]) -> DpSgd | None:
     if type(run) is not DpSgd:
         return None
     run = run.having({name: released[name] for name in HYPERPARAMETERS if name in released})
-    return run if _is_plain(run) else None
-
-
-def _is_plain(run: DpSgd) -> bool:
-    """Return True if its optimiser is one of torch's; other methods find their values while they train."""
     import torch
 
     from dphpo_bench.training.optimizers import UpdateRule
 
     try:
         UpdateRule(run.optimizer, [torch.zeros(1)], run.optimizer_options)
-    except DphpoBenchError:
-        return False
-    return True
+    except DphpoBenchError:  # none of torch's: such methods find their values while they train
+        return None
+    return run
 
 
 def values_of(run: DpSgd) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from shutil import get_terminal_size
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.progress import Progress
 from dphpo_bench.base.text import count, duration_text, one_line
-from dphpo_bench.contract.method import Method
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.recipes.single_run import OptimizerRun
 from dphpo_bench.records.record import RunRecord
@@ -245,10 +244,7 @@ def _make_executor(name: str, workers: int | None, address: str | None, cells: S
             f"Cells ask for gpus={most:g}; here a cell has one of this machine's {len(gpus)}, or a part of it. "
             f"More need --executor ray."
         )
-    modules = [COMPILER] if any(_may_make_optimizers(cell.method) for cell in cells) else []
+    methods = [cell.method for cell in cells]
+    are_own = all(type(method).__module__.startswith("dphpo_bench.") for method in methods)  # others may use torch's
+    modules = [] if are_own and not any(isinstance(method, OptimizerRun) for method in methods) else [COMPILER]
     return ProcessExecutor(default_workers(needs, len(gpus)) if workers is None else workers, gpus, modules)
-
-
-def _may_make_optimizers(method: Method) -> bool:
-    """Return True if a method may construct optimisers of torch itself, as those of other packages do."""
-    return isinstance(method, OptimizerRun) or not type(method).__module__.startswith("dphpo_bench.")

@@ -267,7 +267,7 @@ def test_training_that_seeds_torch_is_refused() -> None:
 
 @pytest.mark.parametrize("method", ["hyfreedp", "grid_composed"])
 def test_other_methods_are_refused_with_those_that_serve(method: str) -> None:
-    with pytest.raises(InvalidValueError, match=rf"dp_hyper, liu_talwar, .*, got {method}"):
+    with pytest.raises(InvalidValueError, match=rf"independent trials, .*, got {method}"):
         study(method)
 
 
@@ -277,7 +277,6 @@ def test_other_methods_are_refused_with_those_that_serve(method: str) -> None:
         (lambda _: bench.events.gaussian(3.0), "falls as the noise multiplier grows"),
         (lambda noise: bench.events.gaussian(abs(noise - 2) + 0.5), "falls as the noise multiplier grows"),
         (lambda noise: noise, "to return a privacy event"),
-        (lambda noise: noise / 0, "raised ZeroDivisionError"),
         (lambda noise: bench.events.held_out(event(noise), event(noise), 0.1), "training alone"),
     ],
 )

@@ -103,17 +103,15 @@ def attach(make: Callable[[Any], torch.optim.Optimizer]) -> None:
 OTHER = network()
 
 BEFORE_THE_LOOP: list[tuple[Callable[[], Any], str]] = [
-    (lambda: whole_model(network(), DataLoader(DATA)), "pass loader.dataset"),
     (lambda: whole_model(network(), RandomPairs()), "items stay"),
     (lambda: whole_model(network(), (TRAIN.inputs, TRAIN.targets[:5])), "one row for each record"),
     (lambda: whole_model(network(), [({"x": 1.25}, 0)] * 9), "part 0 is of type dict. Leave it out"),
-    (lambda: whole_model(network(), function=nn.CrossEntropyLoss()), "reduction='none'"),
     (lambda: whole_model(network(), function=lambda m, b: functional.cross_entropy(m(b[0]), b[1])), "reduction='none'"),
     (lambda: whole_model(network(), function=lambda m, b: m(b[0]) - m(b[0]).mean(0)), "one loss for each record"),
     (lambda: whole_model(network(), function=lambda m, b: losses(m, b) - losses(m, b).mean()), "gradients of 0"),
     (lambda: whole_model(network(), function=lambda m, b: losses(m, b).detach()), "depend on the weights"),
     (lambda: whole_model(network(), function=lambda m, b: losses(m, b, 1)), "The model fails on made-up records"),  # type: ignore[call-arg]
-    (lambda: whole_model(network(), function=lambda _, b: losses(OTHER, b)), "the model that they get"),
+    (lambda: whole_model(network(), function=lambda _, b: losses(OTHER, b)), "depend on the weights"),
     (lambda: whole_model(nn.Flatten()), "got Flatten with none"),
     (lambda: whole_model(Mixing()), "GroupNorm"),
     (lambda: whole_model(network(), sample_rate=0), "sample_rate"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dphpo_bench.leaderboard.scoring import score
+from dphpo_bench.leaderboard.build import score
 from dphpo_bench.leaderboard.tables import Row
 from dphpo_bench.records.measure import Estimate
 from dphpo_bench.records.record import RunRecord

@@ -13,8 +13,8 @@ import pytest
 from dphpo_bench.leaderboard import brief
 from dphpo_bench.leaderboard import pages as page_files
 from dphpo_bench.leaderboard.answers import Claims, Pair
+from dphpo_bench.leaderboard.brief import About
 from dphpo_bench.leaderboard.build import render
-from dphpo_bench.leaderboard.links import About
 from dphpo_bench.leaderboard.means import Mean
 from dphpo_bench.leaderboard.values import Finding
 from dphpo_bench.records.measure import ACCURACY
