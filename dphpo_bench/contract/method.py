@@ -93,7 +93,7 @@ class Plan(Displayed, Generic[P]):
     accountant: str | None = None
 
     def __post_init__(self) -> None:
-        from dphpo_bench.privacy.event_rules import frozen
+        from dphpo_bench.privacy.event_trees import frozen
 
         for name in ("event", "training_event"):  # nobody can add to them once their ε is known
             object.__setattr__(self, name, frozen(getattr(self, name)))
@@ -104,7 +104,7 @@ class Plan(Displayed, Generic[P]):
 
     def display(self) -> Display:
         """Return the budget, the releases and the cost in short."""
-        from dphpo_bench.privacy.event_texts import describe
+        from dphpo_bench.privacy.event_trees import describe
 
         rows = [
             ("release", f"{item.count:,} × {item.name}, σ = {item.noise_multiplier:.5g}, rate {item.sample_rate:.5g}")
@@ -116,13 +116,13 @@ class Plan(Displayed, Generic[P]):
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
-        from dphpo_bench.privacy import event_texts
+        from dphpo_bench.privacy import event_trees
 
         parameters: Any = self.parameters
         return {
             "budget": asdict(self.budget),
-            "event": event_texts.to_json(self.event),
-            "training_event": event_texts.to_json(self.training_event),
+            "event": event_trees.to_json(self.event),
+            "training_event": event_trees.to_json(self.training_event),
             "parameters": None if parameters is None else asdict(parameters),
             "releases": [asdict(release) for release in self.releases],
             "cost": asdict(self.cost),
@@ -142,7 +142,7 @@ class Plan(Displayed, Generic[P]):
         """
         from pydantic import TypeAdapter, ValidationError
 
-        from dphpo_bench.privacy import event_texts
+        from dphpo_bench.privacy import event_trees
 
         def read(kind: Any, value: Any) -> Any:
             try:  # from a text, because only there a strict reader takes a list for a tuple
@@ -152,8 +152,8 @@ class Plan(Displayed, Generic[P]):
 
         return cls(
             budget=PrivacyBudget(**obj["budget"]),
-            event=event_texts.from_json(obj["event"]),
-            training_event=event_texts.from_json(obj["training_event"]),
+            event=event_trees.from_json(obj["event"]),
+            training_event=event_trees.from_json(obj["training_event"]),
             parameters=read(parameters, obj["parameters"]),
             releases=read(tuple[Release, ...], obj["releases"]),
             cost=read(Cost, obj["cost"]),

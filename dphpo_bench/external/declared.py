@@ -43,10 +43,10 @@ from dphpo_bench.harness.account_report import AccountReport, report_of
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.plan import warn_of_budget
 from dphpo_bench.harness.recording import environment, epsilon_record, numbered
-from dphpo_bench.privacy import event_texts
+from dphpo_bench.privacy import event_trees
 from dphpo_bench.privacy.accountants.report import epsilon
 from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.privacy.event_kinds import hides_time
+from dphpo_bench.privacy.event_trees import hides_time
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.risk import risk
 from dphpo_bench.recipes.dp_sgd import dp_sgd_event
@@ -190,7 +190,7 @@ class DeclaredRun:
                 f"The declared event costs epsilon={self.epsilon.epsilon:.6g}, more than the budget epsilon="
                 f"{budget.epsilon:g} at delta={budget.delta:g}. No data was read."
             )
-        self._event_text = json.dumps(event_texts.to_json(event), sort_keys=True)
+        self._event_text = json.dumps(event_trees.to_json(event), sort_keys=True)
 
     def __enter__(self) -> Self:
         return self.open()

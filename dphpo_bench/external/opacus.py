@@ -19,7 +19,7 @@ from torch.utils.data import BatchSampler
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.external.callers_records import CallersRecords, place_in_group
-from dphpo_bench.privacy.event_rules import opened
+from dphpo_bench.privacy.event_trees import opened
 from dphpo_bench.privacy.events import gaussian, poisson_sampled
 from dphpo_bench.recipes.dp_sgd import trainable
 from dphpo_bench.recipes.noise_law import Looked

@@ -27,12 +27,11 @@ from dphpo_bench.base.files import bytes_in, misfit, misplaced, text_of, toml_va
 from dphpo_bench.base.text import count as counted
 from dphpo_bench.base.text import one_line, rounded_up, shown
 from dphpo_bench.harness.account_report import Total, bound_text
-from dphpo_bench.privacy import event_rules, event_texts, events
+from dphpo_bench.privacy import event_trees, events
 from dphpo_bench.privacy.accountants.report import epsilon as epsilon_of
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.calibration import calibrate
-from dphpo_bench.privacy.event_kinds import rebuilt
-from dphpo_bench.privacy.event_texts import describe, to_json
+from dphpo_bench.privacy.event_trees import describe, rebuilt, to_json
 from dphpo_bench.privacy.run_counts import MAX_MEAN, TruncatedNegativeBinomial
 from dphpo_bench.privacy.runs_together import adaptively, roughly, together
 
@@ -198,14 +197,14 @@ def _run(value: Any) -> tuple[DpEvent, int]:
             raise InvalidValueError(
                 f"Expected a mechanism and its numbers ({forms}), or an event, got {shown(dict(value), form=repr)}."
             )
-        return event_rules.frozen(known[0](**values)), times
+        return event_trees.frozen(known[0](**values)), times
     if isinstance(value, Mapping):
-        value = event_texts.from_json(dict(value))
+        value = event_trees.from_json(dict(value))
     if isinstance(value, DpEvent):
-        return event_rules.frozen(value), 1
+        return event_trees.frozen(value), 1
     steps = _history_of(value)
     if _is_steps(steps):
-        return event_rules.frozen(events.compose(*(dp_sgd(rate, noise, times) for noise, rate, times in steps))), 1
+        return event_trees.frozen(events.compose(*(dp_sgd(rate, noise, times) for noise, rate, times in steps))), 1
     raise InvalidValueError(
         "Expected a run: a tuple such as ('dp-sgd', sample_rate, noise_multiplier, steps), a dictionary of these names,"
         " an event, or an Opacus accountant after training or its history, [(noise_multiplier, sample_rate, steps), "
@@ -542,7 +541,7 @@ def _selection(run: DpEvent, n_runs: int, delta: float, target: float, private_s
     Raises:
         UnsupportedEventError: if no bound is known, or a selection is none.
     """
-    releases = len(event_rules.multiset(run))
+    releases = len(event_trees.multiset(run))
     if not 1 < n_runs <= MAX_MEAN or releases > _MOST:
         raise UnsupportedEventError(f"it is for 2 to {MAX_MEAN:,.0f} runs of at most {_MOST:,} different releases")
     runs = TruncatedNegativeBinomial(n_runs, SHAPE)

@@ -14,7 +14,7 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract import registry
 from dphpo_bench.contract.method import Method
-from dphpo_bench.privacy import event_rules
+from dphpo_bench.privacy import event_trees
 from dphpo_bench.privacy.accountants.report import epsilon
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.calibration import calibrate, calibrate_parts
@@ -208,7 +208,7 @@ class Procedure:
             noise, score_noise = calibrate_parts(whole, training, budget, accountant)
             trial = of_two_parts(training(noise), gaussian(score_noise), held_out)
         released = training(noise if final_noise is None else final_noise)
-        event_ = event_rules.frozen(whole(trial))
+        event_ = event_trees.frozen(whole(trial))
         return cls(searcher, selection, budget, noise, score_noise, final_noise, event_, released)
 
 
@@ -232,11 +232,11 @@ def _checked(event: EventOf, budget: PrivacyBudget, held_out: float | None) -> E
                 "Expected event(noise) to return a privacy event, such as bench.recipes.dp_sgd_event(sample_rate, "
                 f"steps, noise), got {shown(tree, form=repr)}."
             )
-        if held_out is not None and holdout_name(held_out) in event_rules.partitions(tree):
+        if held_out is not None and holdout_name(held_out) in event_trees.partitions(tree):
             raise InvalidValueError(
                 "Expected event(noise) to be of a trial's training alone; the study adds the score on held-out records."
             )
-        return event_rules.frozen(tree)
+        return event_trees.frozen(tree)
 
     costs = [epsilon(event_of(noise), budget.delta, coarseness=8.0).epsilon for noise in _TRIED]
     falls = all(less >= more * (1 - 1e-3) for less, more in pairwise(costs))

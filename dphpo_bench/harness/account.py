@@ -26,7 +26,7 @@ from dphpo_bench.base.files import read_whole, write_whole
 from dphpo_bench.base.text import count
 from dphpo_bench.harness.journal import append
 from dphpo_bench.harness.plan import CheckedPlan
-from dphpo_bench.privacy import event_texts
+from dphpo_bench.privacy import event_trees
 from dphpo_bench.privacy.events import non_private
 from dphpo_bench.privacy.runs_together import RenyiFilter, together
 
@@ -61,7 +61,7 @@ class Entry:
     def of(cls, checked: CheckedPlan, number: int, what: str = "run", record: str = "") -> "Entry":
         """Return the entry of a run by a checked plan, with a number of 64 bits; its ε is ∞ if it is not private."""
         facts, is_private = checked.facts, checked.end_to_end_private
-        event = event_texts.to_json(checked.plan.event if is_private else non_private())
+        event = event_trees.to_json(checked.plan.event if is_private else non_private())
         return cls(
             number=f"{number:016x}",
             what=what,
@@ -88,7 +88,7 @@ class Entry:
 
 @lru_cache(maxsize=4096)
 def _event(text: str) -> DpEvent:
-    return event_texts.from_json(json.loads(text))
+    return event_trees.from_json(json.loads(text))
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from dphpo_bench.base.files import engine_hash, read_whole, write_whole
 from dphpo_bench.contract.method import Method, Plan
 from dphpo_bench.contract.registry import code_hash, source_of
 from dphpo_bench.contract.task import Task
-from dphpo_bench.privacy import event_rules, event_texts
+from dphpo_bench.privacy import event_trees
 from dphpo_bench.privacy.accountants import report as reports
 from dphpo_bench.privacy.accountants.report import OUT_OF_MEMORY, EpsilonReport
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -150,7 +150,7 @@ class Cache:
         if self._values is None:
             return "", None
         try:
-            trees = [event_texts.to_json(tree) for tree in event_rules.exposures(event)]
+            trees = [event_trees.to_json(tree) for tree in event_trees.exposures(event)]
         except UnsupportedEventError:
             return "", None
         key = CachedValues.key(what, trees, delta)

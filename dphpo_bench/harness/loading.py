@@ -32,8 +32,8 @@ from dphpo_bench.harness.journal import NONCE, Journal
 from dphpo_bench.harness.plan import CheckedPlan
 from dphpo_bench.harness.recording import identity_of, numbered, task_identity
 from dphpo_bench.harness.state import CONDITIONS, SECURE_NOISE, Run, timed
-from dphpo_bench.privacy import event_texts
-from dphpo_bench.privacy.event_kinds import has_selection
+from dphpo_bench.privacy import event_trees
+from dphpo_bench.privacy.event_trees import has_selection
 from dphpo_bench.records.record import Identity
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.session.checkpoints import Checkpoints
@@ -329,7 +329,7 @@ def _continue(run: Run, path: Path, every: int) -> None:
     changeable = {
         "seed": streams.derive("checkpoint"),
         "data set": records_digest(streams.name("records"), run.train),
-        "plan": event_texts.to_json(run.checked.plan.event),
+        "plan": event_trees.to_json(run.checked.plan.event),
         "method or task": [run.identity.key, run.code],
         "version of a package": sorted((package.name, package.version) for package in distributions()),
         "device": [run.device, torch.backends.cpu.get_cpu_capability()],

@@ -40,7 +40,7 @@ from dphpo_bench.harness.state import Run, timed
 from dphpo_bench.harness.trained import TrainedModel, write_model
 from dphpo_bench.harness.training import measure, train, verify
 from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.privacy.event_kinds import needs_density
+from dphpo_bench.privacy.event_trees import needs_density
 from dphpo_bench.privacy.objective import NO_GRID
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore

@@ -18,7 +18,7 @@ from dphpo_bench.harness.account import VOID, Account, Entry
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.plan import CheckedPlan
 from dphpo_bench.harness.reasons import reason_of
-from dphpo_bench.privacy.event_kinds import has_selection, hides_time
+from dphpo_bench.privacy.event_trees import has_selection, hides_time
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.training.randomness import Streams
 

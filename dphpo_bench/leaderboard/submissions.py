@@ -29,7 +29,7 @@ from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS
 from dphpo_bench.recipes.synthetic import TEACHERS, SyntheticDraw
 from dphpo_bench.records.measure import Measure, compared_value, shown_measure
 from dphpo_bench.records.reading import path_text, record_files
-from dphpo_bench.records.record import Audit, CostRecord, Identity, Privacy, RunRecord
+from dphpo_bench.records.record import Audit, CostRecord, Identity, Privacy
 from dphpo_bench.records.statement import stated
 from dphpo_bench.records.store import read_record
 from dphpo_bench.sweep.extra_runs import REPLAY
@@ -428,15 +428,6 @@ def task_model_of(identity: Identity) -> TaskModel:
     )
 
 
-def _shifted(record: RunRecord, measure: Measure) -> float | None:
-    """Return the measure on shifted records; None of a record without it."""
-    if SHIFTED not in record.further or measure.name not in record.further[SHIFTED].metrics:
-        return None
-    value = compared_value(measure, record.further[SHIFTED].metrics[measure.name], record.identity.facts)
-    check_value(measure, value)
-    return value
-
-
 def _draft(file: Path, name: str) -> tuple[Run, Claim | None]:
     record = read_record(file)
     identity, privacy = record.identity, record.privacy
@@ -450,7 +441,11 @@ def _draft(file: Path, name: str) -> tuple[Run, Claim | None]:
     cost = record.cost or CostRecord(runs=0, steps=0, examples=0.0)
     numbers = (cost.runs, cost.examples, *record.seconds.values())
     require(all(number <= MAX_NUMBER for number in numbers), f"a cost or a time is above {MAX_NUMBER:g}")
-    shifted = _shifted(record, measure) if record.status == "ok" else None
+    shifted = None
+    further = record.further.get(SHIFTED)
+    if record.status == "ok" and further and measure.name in further.metrics:
+        shifted = compared_value(measure, further.metrics[measure.name], identity.facts)
+        check_value(measure, shifted)
     if record.audit:
         check_audit(record.audit, value)
     claimed = (privacy.recomputed or privacy.planned) if privacy else None
@@ -479,7 +474,7 @@ def _draft(file: Path, name: str) -> tuple[Run, Claim | None]:
         values=_values(identity.parameters, record.released),
         cross_entropy=cross_entropy if value is not None and 0 <= cross_entropy <= MAX_METRIC else None,
         shifted=shifted,
-        shift="" if shifted is None else record.further[SHIFTED].about,
+        shift=further.about if further and shifted is not None else "",
         refuted=bool(record.audit and record.audit.refuted),
         risk=stated(privacy, identity.delta) if privacy else None,
     )

@@ -13,7 +13,7 @@ from dp_accounting.dp_event import DpEvent
 
 from dphpo_bench.base.errors import InvalidValueError, OverBudgetError, UnsupportedEventError
 from dphpo_bench.base.text import shown
-from dphpo_bench.privacy import event_rules, event_texts, events
+from dphpo_bench.privacy import event_trees, events
 from dphpo_bench.privacy.events import OneOfDpEvent
 
 VERSION = 1
@@ -58,14 +58,14 @@ class Ledger:
         self._within = within
         self._is_batch = is_batch
         self._spent: Counter[DpEvent] = Counter()
-        self._allowed = None if allowance is None else event_rules.multiset(allowance)
+        self._allowed = None if allowance is None else event_trees.multiset(allowance)
         self._closed = False
         self._locked = False
 
     @property
     def event(self) -> DpEvent:
         """All releases so far, composed."""
-        return event_rules.from_multiset(self._spent)
+        return event_trees.from_multiset(self._spent)
 
     @property
     def untouched(self) -> bool:
@@ -84,16 +84,16 @@ class Ledger:
             OverBudgetError: if the plan does not cover it. Then nothing is written, and nothing may be released.
         """
         scoped = within_scope(scope, event)
-        releases = event_rules.multiset(scoped)
+        releases = event_trees.multiset(scoped)
         for ledger in self._chain():
             if ledger._closed:
                 raise OverBudgetError(
-                    f"The run, or the trial, is over; the release {event_texts.describe(scoped)[:400]} comes too late. "
+                    f"The run, or the trial, is over; the release {event_trees.describe(scoped)[:400]} comes too late. "
                     "Keep no session and no batch beyond the call that it was given to."
                 )
         if self.root._locked:
             self._refuse(
-                f"The release {event_texts.describe(scoped)[:400]} is asked of {LOCKED}: while a "
+                f"The release {event_trees.describe(scoped)[:400]} is asked of {LOCKED}: while a "
                 "selection runs, each of its trials asks its own session. Ask before the selection, or after it."
             )
         spent = self._spent + releases
@@ -121,7 +121,7 @@ class Ledger:
         """
         if self._is_batch:
             raise UnsupportedEventError("Cannot sample from a sample. Train inside the trials of a selection.")
-        contents = event_rules.frozen(contents)
+        contents = event_trees.frozen(contents)
         self.charge(events.poisson_sampled(rate, contents), scope)
         return Ledger(contents, within=self, is_batch=True)
 
@@ -137,14 +137,14 @@ class Ledger:
         return Ledger(within_scope(scope, choice.events[index]), within=self, is_batch=self._is_batch)
 
     def _not_covered(self, asked: DpEvent, allowed: Counter[DpEvent]) -> str:
-        left = event_texts.describe(event_rules.from_multiset(allowed - self._spent))[:400]
+        left = event_trees.describe(event_trees.from_multiset(allowed - self._spent))[:400]
         if not self._is_batch:
             return (
-                f"The plan does not cover the release {event_texts.describe(asked)[:400]}; it still covers {left}. "
+                f"The plan does not cover the release {event_trees.describe(asked)[:400]}; it still covers {left}. "
                 "Plan for all that the run may release, or release less."
             )
         return (
-            f"The batch was not opened for the release {event_texts.describe(asked)[:400]}; what it may still be "
+            f"The batch was not opened for the release {event_trees.describe(asked)[:400]}; what it may still be "
             f"asked is {left}. A batch does not grow when its answers are known: open each batch that may be asked "
             "this as one of a kind that has it, and plan for as many of that kind."
         )
@@ -190,7 +190,7 @@ class Ledger:
 
     def to_json(self) -> dict[str, Any]:
         """Return the ledger as JSON values; the plan is not part of it."""
-        entries = [{"count": count, "event": event_texts.to_json(event)} for event, count in self.entries]
+        entries = [{"count": count, "event": event_trees.to_json(event)} for event, count in self.entries]
         ended = {"failed": self.failed} if self.failed else {}
         return {"version": VERSION, "refused": self.refused, **ended, "entries": entries}
 
@@ -214,7 +214,7 @@ class Ledger:
                 raise InvalidValueError("Expected a ledger entry with the keys count, event.")
             # Not by `charge`, which copies the ledger each time.
             ledger._spent.update(
-                event_rules.multiset(events.repeat(event_texts.from_json(entry["event"]), entry["count"]))
+                event_trees.multiset(events.repeat(event_trees.from_json(entry["event"]), entry["count"]))
             )
         ledger._spent = +ledger._spent
         ledger.event  # noqa: B018  (raises if the counts add up to more than an event may repeat)

@@ -20,11 +20,11 @@ from dp_accounting.dp_event import DpEvent
 from scipy.special import ndtr, ndtri
 
 from dphpo_bench.base.checks import inside, typed
-from dphpo_bench.privacy import event_rules
+from dphpo_bench.privacy import event_trees
 from dphpo_bench.privacy.accountants import report
 from dphpo_bench.privacy.accountants.profiles import MAX_EPSILON, Array
 from dphpo_bench.privacy.accountants.refusals import RefusedError
-from dphpo_bench.privacy.event_kinds import has_selection
+from dphpo_bench.privacy.event_trees import has_selection
 
 _MOST_POINTS = 20_000
 """Thinning to so many points moves μ by less than a millionth of itself, upwards."""
@@ -146,7 +146,7 @@ def risk(event: DpEvent, delta: float) -> Risk:
         UnsupportedEventError: if no accountant supports the event.
     """
     inside("delta", delta)
-    return worst(_of_tree(tree, delta) for tree in event_rules.exposures(event))
+    return worst(_of_tree(tree, delta) for tree in event_trees.exposures(event))
 
 
 def risk_of_point(epsilon: float, delta: float) -> Risk:

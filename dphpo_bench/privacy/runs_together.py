@@ -14,12 +14,12 @@ from dp_accounting.dp_event import DpEvent
 
 from dphpo_bench.base.checks import inside, number, positive
 from dphpo_bench.base.errors import BudgetTooSmallError, InvalidValueError, UnsupportedEventError
-from dphpo_bench.privacy import event_rules, events
+from dphpo_bench.privacy import event_trees, events
 from dphpo_bench.privacy.accountants import rdp as renyi
 from dphpo_bench.privacy.accountants.refusals import RefusedError
 from dphpo_bench.privacy.accountants.report import EpsilonReport, epsilon
 from dphpo_bench.privacy.calibration import UNSPENT
-from dphpo_bench.privacy.event_kinds import walk
+from dphpo_bench.privacy.event_trees import walk
 from dphpo_bench.privacy.events import BestOfDpEvent, FirstAboveDpEvent, OneOfDpEvent
 
 # Different releases that all accountants take about a second for, on fine and on coarse grids.
@@ -152,7 +152,7 @@ class RenyiFilter:
         epsilon, delta = positive("epsilon", epsilon), inside("delta", delta)
         orders = tuple(map(float, renyi.ORDERS))
         bounds = [renyi.largest_divergence(order, epsilon, delta) for order in orders]
-        costs = _divergences(event_rules.frozen(events.gaussian(1) if like is None else like), orders)
+        costs = _divergences(event_trees.frozen(events.gaussian(1) if like is None else like), orders)
         fits = [bound / max(cost, sys.float_info.min) for bound, cost in zip(bounds, costs, strict=True)]
         best = max(range(len(orders)), key=lambda index: (bounds[index] > 0, fits[index]))
         if bounds[best] <= 0:
@@ -194,10 +194,10 @@ class RenyiFilter:
 
 def _counted(runs: Runs) -> Counter[DpEvent]:
     if not isinstance(runs, Mapping):
-        return Counter(map(event_rules.frozen, runs))
+        return Counter(map(event_trees.frozen, runs))
     counts: Counter[DpEvent] = Counter()
     for run, count in runs.items():
-        counts[event_rules.frozen(run)] += count
+        counts[event_trees.frozen(run)] += count
     return counts
 
 
@@ -207,18 +207,18 @@ def _joint(counts: Mapping[DpEvent, int]) -> DpEvent:
     Each run divides the records by coins of its own, also where the names of the parts are the same. So a record in
     one part of one run may be in any part of another, and only the worst of them is a bound.
     """
-    divided = Counter({run: count for run, count in counts.items() if event_rules.partitions(run)})
+    divided = Counter({run: count for run, count in counts.items() if event_trees.partitions(run)})
     if divided.total() <= 1:
-        return event_rules.from_multiset(counts)
+        return event_trees.from_multiset(counts)
     worst: Counter[DpEvent] = Counter()
     for run, count in counts.items():
-        worst[events.one_of(event_rules.exposures(run)) if run in divided else run] += count
-    return event_rules.from_multiset(worst)
+        worst[events.one_of(event_trees.exposures(run)) if run in divided else run] += count
+    return event_trees.from_multiset(worst)
 
 
 def _coarseness(event: DpEvent) -> float:
     """Return how coarse grids have to be for an answer in about a second; infinite where none is coarse enough."""
-    releases = [release for tree in event_rules.exposures(event) for release in event_rules.multiset(tree)]
+    releases = [release for tree in event_trees.exposures(event) for release in event_trees.multiset(tree)]
     cost = sum(_COMPLEX if _is_complex(release) else 1 for release in releases)
     return 1.0 if cost <= _FINE else _COARSENESS if cost <= _COARSE else math.inf
 
@@ -231,7 +231,7 @@ def _is_complex(release: DpEvent) -> bool:
 def _divergences(run: DpEvent, orders: tuple[float, ...]) -> tuple[float, ...]:
     """Return Rényi divergences of one run at these orders, each for the records that are exposed to the most of it."""
     try:
-        curves = [renyi.divergences(tree, orders) for tree in event_rules.exposures(run)]
+        curves = [renyi.divergences(tree, orders) for tree in event_trees.exposures(run)]
     except RefusedError as error:
         raise UnsupportedEventError(
             f"Runs chosen after looking need a Rényi curve, and the accountant rdp {error}. Fix such runs in advance."

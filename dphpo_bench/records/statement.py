@@ -11,8 +11,7 @@ from textwrap import wrap
 from dphpo_bench.base.errors import DphpoBenchError
 from dphpo_bench.base.text import one_line, rounded_up
 from dphpo_bench.privacy.accountants.report import ACCOUNTANTS
-from dphpo_bench.privacy.event_kinds import has_selection, walk
-from dphpo_bench.privacy.event_texts import describe
+from dphpo_bench.privacy.event_trees import describe, has_selection, walk
 from dphpo_bench.privacy.events import PartDpEvent
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.risk import CERTAIN, Risk, risk, risk_of_point, worst

@@ -18,7 +18,7 @@ from dphpo_bench.base.progress import Meter, NullProgress, Progress
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract import search_space as search
-from dphpo_bench.privacy import event_rules
+from dphpo_bench.privacy import event_trees
 from dphpo_bench.privacy.events import OneOfDpEvent, non_private
 from dphpo_bench.privacy.holdout import TRAINING, VALIDATION, holdout_name
 from dphpo_bench.privacy.ledger import Ledger, Scope
@@ -186,7 +186,7 @@ class Access(Unique):
 
     def subsample(self, kind: "DpEvent") -> "Access":
         """Return access to a Poisson sample; see `Session.subsample`."""
-        inside("rate", event_rules.opened(kind)[0])
+        inside("rate", event_trees.opened(kind)[0])
         rows, rate, account = self.opened_batch(kind, "subsample")
         return replace(
             self,
@@ -200,7 +200,7 @@ class Access(Unique):
 
     def one_of(self, choice: "DpEvent", index: int | None) -> "tuple[int, Access]":
         """Return access under the account of one of several events; see `Session.one_of`."""
-        choice = event_rules.frozen(choice)
+        choice = event_trees.frozen(choice)
         if not isinstance(choice, OneOfDpEvent):
             raise InvalidValueError(f"Expected one of several events, one_of(events), got {shown(choice)}.")
         streams = self.numbered("one of")
@@ -215,7 +215,7 @@ class Access(Unique):
 
     def opened_batch(self, kind: "DpEvent", purpose: str) -> "tuple[Tensor | None, float, Ledger]":
         """Charge and draw a batch, and return its rows, its rate and its account; see `Session.sample`."""
-        rate, contents = event_rules.opened(kind)
+        rate, contents = event_trees.opened(kind)
         with self.guard.alone():
             self.check_begun()
             account = self.ledger.open_batch(rate, contents, self.scope)

@@ -9,7 +9,7 @@ from dp_accounting.dp_event import GaussianDpEvent
 from dphpo_bench.base.checks import whole
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
-from dphpo_bench.privacy import event_rules
+from dphpo_bench.privacy import event_trees
 from dphpo_bench.privacy.events import MAX_COUNT, poisson_sampled
 from dphpo_bench.privacy.holdout import MAX_GROUPS, cycle_name
 from dphpo_bench.privacy.ledger import Ledger
@@ -48,7 +48,7 @@ class BandedGradients(Unique):
     def __init__(
         self, session: "Session", kind: "DpEvent", coefficients: Sequence[float], steps: int, clipping: "Clipping"
     ) -> None:
-        rate, contents = event_rules.opened(kind)
+        rate, contents = event_trees.opened(kind)
         if not isinstance(contents, GaussianDpEvent):
             raise InvalidValueError(
                 f"Expected batches that answer one Gaussian query, poisson_sampled(rate, gaussian(noise_multiplier)), "

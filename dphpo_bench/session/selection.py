@@ -13,7 +13,7 @@ from dphpo_bench.base.errors import OverBudgetError
 from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.search_space import Candidate, Proposals
-from dphpo_bench.privacy import event_rules, events
+from dphpo_bench.privacy import event_trees, events
 from dphpo_bench.privacy.ledger import LOCKED, Ledger
 from dphpo_bench.privacy.run_counts import geometric
 from dphpo_bench.session.access import Access, draw_uniform, is_of_recipes
@@ -244,7 +244,7 @@ def best_of(
     proposals: Proposals | None,
 ) -> Any:
     """See `Session.best_of`."""
-    base_event = event_rules.frozen(base_event)
+    base_event = event_trees.frozen(base_event)
     bounds = (1.0, 1.0) if proposals is None else (proposals.low, proposals.high)
     event = events.best_of(base_event, runs, *bounds)
     copy = None if proposals is None else copier(proposals)
@@ -268,7 +268,7 @@ def threshold_search(
     base_event: "DpEvent",
 ) -> Any:
     """See `Session.threshold_search`."""
-    base_event, threshold = event_rules.frozen(base_event), float(threshold)
+    base_event, threshold = event_trees.frozen(base_event), float(threshold)
     stop_probability = number("stop_probability", stop_probability, low=1e-9, high=1)
     event = events.threshold_search(base_event, stop_probability)
     trials = Trials.open(access, make_session, trial, base_event, event, together=1)

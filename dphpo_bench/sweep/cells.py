@@ -44,7 +44,7 @@ from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.harness.run import ExecutionOptions, run
 from dphpo_bench.harness.state import CONDITIONS, conditions_of
-from dphpo_bench.privacy import event_texts
+from dphpo_bench.privacy import event_trees
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.events import no_op
 from dphpo_bench.privacy.ledger import Ledger
@@ -460,7 +460,7 @@ class PrivateCells:
 
     def refuse(self, cell: Cell) -> None:
         """Note a cell that cannot be planned: its record has cost nothing."""
-        who, nothing = cell.identity, json.dumps(event_texts.to_json(no_op()))
+        who, nothing = cell.identity, json.dumps(event_trees.to_json(no_op()))
         today = datetime.now(UTC).date().isoformat()
         names = f"{secrets.randbits(64):016x}", self.what, who.method, who.task, who.model, who.unit
         self.account.write_void(Entry(*names, 0.0, who.delta, nothing, today, cell.key))

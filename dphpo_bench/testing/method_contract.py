@@ -278,7 +278,7 @@ class MethodRuns:
 
     def test_killed_run_continues_to_the_same_model(self, method: Method) -> None:
         """A run that is killed and continues from its checkpoint is the run that was not killed."""
-        from dphpo_bench.privacy.event_kinds import has_selection
+        from dphpo_bench.privacy.event_trees import has_selection
         from dphpo_bench.testing.killing import NO_STATE, checkpoints_in, killed
 
         bench = Bench(method, Blobs())

@@ -19,7 +19,7 @@ from optuna.trial import TrialState, create_trial
 import dphpo_bench as bench
 from dphpo_bench.external.price import SHAPE, read_history
 from dphpo_bench.privacy import events, run_counts
-from dphpo_bench.privacy.event_texts import to_json
+from dphpo_bench.privacy.event_trees import to_json
 
 DELTA = 1e-5
 RUN = ("dp-sgd", 0.01, 1.1, 300)

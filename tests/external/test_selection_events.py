@@ -18,7 +18,7 @@ from dphpo_bench.external.loop import Loop
 from dphpo_bench.external.procedure import WEAKER_SCORE, Procedure, ScoreRule
 from dphpo_bench.external.trials import checked_space
 from dphpo_bench.harness.journal import Journal
-from dphpo_bench.privacy import event_rules
+from dphpo_bench.privacy import event_trees
 from dphpo_bench.privacy.run_counts import RunCount, geometric
 from dphpo_bench.search import Study
 from dphpo_bench.training.randomness import Streams
@@ -86,7 +86,7 @@ def test_a_study_is_what_its_method_plans(name: str, parameters: dict[str, Any],
     assert study.noise_multiplier == trial.training.noise_multiplier
     assert study.score_noise == trial.score_noise
     assert study.final_noise == (None if final is None else final.noise_multiplier)
-    assert study.training_event == event_rules.frozen(plan.training_event)
+    assert study.training_event == event_trees.frozen(plan.training_event)
     assert study.selection.runs == method.runs
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from dphpo_bench.privacy import event_texts, events
+from dphpo_bench.privacy import event_trees, events
 from dphpo_bench.privacy.accountants import report as accountants
 from dphpo_bench.privacy.ledger import Ledger
 from tests.fuzz.hostile import VALUES, accepted, examples, mutated
@@ -114,14 +114,14 @@ def test_ledgers(obj: Any) -> None:
     again = Ledger.from_json(json.loads(json.dumps(ledger.to_json(), allow_nan=False)))
     assert (again.entries, again.refused) == (ledger.entries, ledger.refused)
     assert again.event == ledger.event
-    assert event_texts.describe(ledger.event)
+    assert event_trees.describe(ledger.event)
 
 
 @examples(50)
 @given(EVENT_LIKE)
 def test_epsilons(obj: Any) -> None:
     """ε is a number, or there is a clear reason why not; what is written differently costs the same."""
-    event = accepted(lambda: event_texts.from_json(obj))
+    event = accepted(lambda: event_trees.from_json(obj))
     if event is None or _work(obj) > 2000:
         return
     report = accepted(lambda: accountants.epsilon(event, DELTA, coarseness=20))

@@ -18,7 +18,7 @@ from dphpo_bench.harness.account import Account, Entry
 from dphpo_bench.harness.account_report import account_sections, bound_text, open_account, total_risk
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.loading import Counted
-from dphpo_bench.privacy import event_texts
+from dphpo_bench.privacy import event_trees
 from dphpo_bench.privacy.events import gaussian, non_private, poisson_sampled, repeat
 from dphpo_bench.privacy.runs_together import RenyiFilter
 from dphpo_bench.records.reading import read_results
@@ -40,7 +40,7 @@ class PrivateTask(TinyTask):
 
 
 def release(number: int, event, epsilon: float = 1.0, delta: float = 1e-5, unit: str = "record") -> Entry:
-    text = json.dumps(event_texts.to_json(event))
+    text = json.dumps(event_trees.to_json(event))
     return Entry(f"{number:016x}", "run", "m", "t", "o", unit, epsilon, delta, text, "2026-01-01")
 
 

@@ -16,7 +16,7 @@ from dphpo_bench.base.files import engine_hash
 from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.leaderboard import recompute, submissions
 from dphpo_bench.leaderboard.submissions import MAX_PATH_POINTS, RejectedError, check_risk, read_submissions
-from dphpo_bench.privacy.event_texts import to_json
+from dphpo_bench.privacy.event_trees import to_json
 from dphpo_bench.privacy.events import best_of, compose, gaussian, poisson_sampled
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.risk import CERTAIN, Risk, risk

@@ -10,7 +10,7 @@ from scipy.signal import lfilter
 import dphpo_bench as bench
 from dphpo_bench.methods.banded_mf import BandedMf, optimal_coefficients, squared_error
 from dphpo_bench.methods.recommended import Recommended
-from dphpo_bench.privacy.event_rules import multiset
+from dphpo_bench.privacy.event_trees import multiset
 from dphpo_bench.testing import Blobs
 
 BUDGET = bench.PrivacyBudget(8.0, 1e-4)

@@ -24,7 +24,7 @@ from dphpo_bench.methods.papernot_steinke import PapernotSteinke
 from dphpo_bench.methods.propose_test import most_rounds, most_successes, propose_and_test
 from dphpo_bench.methods.subsampled_tuning import SubsampledTuning
 from dphpo_bench.privacy.accountants.report import epsilon, epsilon_by
-from dphpo_bench.privacy.event_kinds import walk
+from dphpo_bench.privacy.event_trees import walk
 from dphpo_bench.privacy.events import OneOfDpEvent
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.sweep.extra_runs import final_run

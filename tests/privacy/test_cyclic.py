@@ -8,7 +8,7 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 
 import dphpo_bench as bench
-from dphpo_bench.privacy.event_rules import exposures, multiset
+from dphpo_bench.privacy.event_trees import exposures, multiset
 from dphpo_bench.privacy.events import gaussian, on_part, poisson_sampled, repeat
 from dphpo_bench.privacy.holdout import cyclic, holdout_name, is_part
 from dphpo_bench.training.noise import BandedNoise

@@ -10,10 +10,17 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dphpo_bench.base.errors import InvalidValueError, UnsupportedEventError
-from dphpo_bench.privacy import event_texts
-from dphpo_bench.privacy.event_kinds import children
-from dphpo_bench.privacy.event_rules import exposures, partitions, restrict, simplify
-from dphpo_bench.privacy.event_texts import describe, from_json, to_json
+from dphpo_bench.privacy import event_trees
+from dphpo_bench.privacy.event_trees import (
+    children,
+    describe,
+    exposures,
+    from_json,
+    partitions,
+    restrict,
+    simplify,
+    to_json,
+)
 from dphpo_bench.privacy.events import (
     PartDpEvent,
     best_of,
@@ -239,9 +246,9 @@ class TestJson:
 
     def test_depth_and_size_are_limited(self) -> None:
         deep: dict[str, object] = {"type": "no_op"}
-        for _ in range(event_texts.MAX_DEPTH):
+        for _ in range(event_trees.MAX_DEPTH):
             deep = {"type": "repeated", "count": 1, "event": deep}
-        wide = {"type": "composed", "events": [{"type": "no_op"}] * event_texts.MAX_NODES}
+        wide = {"type": "composed", "events": [{"type": "no_op"}] * event_trees.MAX_NODES}
         for obj in (deep, wide):
             with pytest.raises(InvalidValueError, match="levels"):
                 from_json(obj)

@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import norm
 
 from dphpo_bench.privacy.accountants.report import epsilon
-from dphpo_bench.privacy.event_rules import simplify
+from dphpo_bench.privacy.event_trees import simplify
 from dphpo_bench.privacy.events import compose, gaussian, poisson_sampled, repeat
 
 

@@ -14,8 +14,7 @@ from dphpo_bench.base.errors import InvalidValueError, OverBudgetError, Unsuppor
 from dphpo_bench.contract.method import Cost, Plan
 from dphpo_bench.privacy.accountants.report import epsilon
 from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.privacy.event_rules import frozen, multiset, simplify
-from dphpo_bench.privacy.event_texts import describe
+from dphpo_bench.privacy.event_trees import describe, frozen, multiset, simplify
 from dphpo_bench.privacy.events import (
     BestOfDpEvent,
     best_of,

@@ -16,7 +16,7 @@ from scipy.special import expit, log_ndtr, logsumexp, ndtr, softmax
 
 from dphpo_bench.privacy import objective
 from dphpo_bench.privacy.accountants.report import epsilon
-from dphpo_bench.privacy.event_rules import simplify
+from dphpo_bench.privacy.event_trees import simplify
 from dphpo_bench.privacy.events import (
     compose,
     gaussian,

@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from dphpo_bench.privacy.accountants.report import epsilon
-from dphpo_bench.privacy.event_rules import simplify
+from dphpo_bench.privacy.event_trees import simplify
 from dphpo_bench.privacy.events import (
     best_of,
     compose,

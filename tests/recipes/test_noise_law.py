@@ -11,7 +11,7 @@ from torch import nn
 
 import dphpo_bench as bench
 from dphpo_bench.methods.hyfreedp import HyFreeDP
-from dphpo_bench.privacy.event_rules import multiset
+from dphpo_bench.privacy.event_trees import multiset
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.recipes import noise_law
 from dphpo_bench.recipes.noise_law import (

@@ -10,7 +10,7 @@ from torch import nn
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, OverBudgetError
 from dphpo_bench.clipping import Abadi
-from dphpo_bench.privacy.event_rules import multiset
+from dphpo_bench.privacy.event_trees import multiset
 from dphpo_bench.privacy.events import compose, gaussian, on_part, poisson_sampled, repeat
 from dphpo_bench.privacy.holdout import cyclic
 from dphpo_bench.privacy.ledger import Ledger

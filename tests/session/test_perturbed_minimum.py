@@ -12,7 +12,7 @@ from torch import nn
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, ModelFailedError, OverBudgetError
 from dphpo_bench.base.tensors import single
-from dphpo_bench.privacy.event_rules import multiset
+from dphpo_bench.privacy.event_trees import multiset
 from dphpo_bench.privacy.events import compose, gaussian, objective_perturbation
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session import minimum

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, OverBudgetError
 from dphpo_bench.base.progress import Meter
-from dphpo_bench.privacy.event_rules import multiset
+from dphpo_bench.privacy.event_trees import multiset
 from dphpo_bench.privacy.events import compose, gaussian, poisson_sampled, repeat
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.recipes.queries import rising_share

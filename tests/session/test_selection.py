@@ -15,7 +15,7 @@ import torch
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, OverBudgetError, UnsupportedEventError
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.privacy.event_rules import multiset
+from dphpo_bench.privacy.event_trees import multiset
 from dphpo_bench.privacy.events import (
     best_of,
     compose,

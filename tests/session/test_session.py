@@ -10,7 +10,7 @@ import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, OverBudgetError
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.privacy.event_rules import multiset
+from dphpo_bench.privacy.event_trees import multiset
 from dphpo_bench.privacy.events import compose, gaussian, one_of, poisson_sampled, repeat
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.session import Session

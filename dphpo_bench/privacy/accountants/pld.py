@@ -12,7 +12,7 @@ from dp_accounting.dp_event import DpEvent
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-from dphpo_bench.privacy import event_rules, objective
+from dphpo_bench.privacy import event_trees, objective
 from dphpo_bench.privacy.accountants import profiles
 from dphpo_bench.privacy.accountants import rdp as renyi
 from dphpo_bench.privacy.accountants.long_compositions import (
@@ -207,7 +207,7 @@ class _Composition:
     def of(cls, event: DpEvent, rules: Rules) -> "_Composition":
         """Return the composition of a simplified tree, unless a part has no rule."""
         mechanisms = of_parts(event, lambda part: _mechanism(part, rules))
-        return cls(event, rules, mechanisms, dict(event_rules.multiset(event)))
+        return cls(event, rules, mechanisms, dict(event_trees.multiset(event)))
 
     @property
     def only(self) -> _Mechanism | None:

@@ -11,9 +11,9 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from dphpo_bench.privacy import event_rules, objective
+from dphpo_bench.privacy import event_trees, objective
 from dphpo_bench.privacy.accountants.refusals import no_rule, of_parts
-from dphpo_bench.privacy.event_kinds import has_selection
+from dphpo_bench.privacy.event_trees import has_selection
 from dphpo_bench.privacy.events import (
     BestOfDpEvent,
     FirstAboveDpEvent,
@@ -64,7 +64,7 @@ def _gives_an_epsilon_above_0(event: DpEvent, delta: float) -> bool:
     if has_selection(event):
         return False
     squares = 0.0
-    for part, count in event_rules.multiset(event).items():
+    for part, count in event_trees.multiset(event).items():
         rate, noise = (part.sampling_probability, part.event) if _is_sampled(part) else (1.0, part)
         if isinstance(noise, dp_event.GaussianDpEvent):
             squares += count * (rate * math.erf(1 / math.sqrt(8) / noise.noise_multiplier)) ** 2
@@ -83,7 +83,7 @@ def _searched_epsilon(event: DpEvent, delta: float, orders: Sequence[float]) -> 
     """
     at = np.array(sorted({*orders, *_WHOLE_ORDERS}), dtype=float)
     fixed = np.where(np.isin(at, orders), np.log1p(-1 / at) - np.log(delta * at) / (at - 1), np.inf)
-    margin = 1e-9 + 10 * _ROUNDING * sum(event_rules.multiset(event).values())
+    margin = 1e-9 + 10 * _ROUNDING * sum(event_trees.multiset(event).values())
     curve, known = np.zeros(len(at)), np.isin(at, _WHOLE_ORDERS)
     curve[known] = _curve(event, at[known])
     moments = np.r_[0.0, curve[known] * (_WHOLE_ORDERS - 1)]  # at 1, 2, ...
@@ -149,10 +149,10 @@ def deltas(event: DpEvent, epsilons: Array) -> Array:
 
 def _curve(event: DpEvent, orders: Array) -> Array:
     """Return ε(α) of a tree at each order α > 1."""
-    counts = event_rules.multiset(event)
+    counts = event_trees.multiset(event)
     ours = of_parts(event, lambda part: _one_curve(part, orders))
     accountant = rdp.RdpAccountant(orders)
-    accountant.compose(event_rules.from_multiset({part: counts[part] for part in counts if ours[part] is None}))
+    accountant.compose(event_trees.from_multiset({part: counts[part] for part in counts if ours[part] is None}))
     total = np.asarray(accountant.rdp + _ROUNDING * sum(counts.values()) / (orders - 1))
     for part, curve in ours.items():
         if curve is not None:

@@ -6,8 +6,7 @@ from typing import TypeVar
 from dp_accounting import dp_event
 from dp_accounting.dp_event import DpEvent
 
-from dphpo_bench.privacy.event_kinds import children
-from dphpo_bench.privacy.event_rules import multiset
+from dphpo_bench.privacy.event_trees import children, multiset
 from dphpo_bench.privacy.events import BestOfDpEvent
 
 T = TypeVar("T")

@@ -17,14 +17,14 @@ from dp_accounting.dp_event import DpEvent
 from dphpo_bench.base.checks import inside
 from dphpo_bench.base.errors import UnknownNameError, UnsupportedEventError
 from dphpo_bench.base.text import shown
-from dphpo_bench.privacy import event_rules
+from dphpo_bench.privacy import event_trees
 from dphpo_bench.privacy.accountants import pld as distributions
 from dphpo_bench.privacy.accountants import profiles
 from dphpo_bench.privacy.accountants import rdp as renyi
 from dphpo_bench.privacy.accountants.pld import Bound, Rules
 from dphpo_bench.privacy.accountants.profiles import Array
 from dphpo_bench.privacy.accountants.refusals import RefusedError
-from dphpo_bench.privacy.event_kinds import has_selection
+from dphpo_bench.privacy.event_trees import has_selection
 
 _RENYI_POINTS = 60
 
@@ -54,7 +54,7 @@ class EpsilonReport:
 def epsilon(event: DpEvent, delta: float, *, accountant: str | None = None, coarseness: float = 1.0) -> EpsilonReport:
     """Return the ε of an event at this δ.
 
-    The event is simplified by theorems first (see `event_rules.simplify`), then evaluated once for each combination of
+    The event is simplified by theorems first (see `event_trees.simplify`), then evaluated once for each combination of
     parts of the records that it names; the largest ε counts.
 
     Args:
@@ -96,7 +96,7 @@ def _check_name(accountant: str) -> None:
 
 def _exposures(event: DpEvent, delta: float) -> tuple[DpEvent, ...]:
     inside("delta", delta)
-    return tuple(event_rules.exposures(event))
+    return tuple(event_trees.exposures(event))
 
 
 @lru_cache(maxsize=1024)  # the harness asks for a plan's ε again when it verifies the run

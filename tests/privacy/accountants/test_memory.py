@@ -9,7 +9,7 @@ import pytest
 from dp_accounting import dp_event, pld
 
 from dphpo_bench.base.errors import UnsupportedEventError
-from dphpo_bench.privacy import event_rules
+from dphpo_bench.privacy import event_trees
 from dphpo_bench.privacy.accountants import long_compositions, refusals, report
 from dphpo_bench.privacy.accountants import pld as distributions
 from dphpo_bench.privacy.events import compose, gaussian, poisson_sampled, repeat
@@ -45,7 +45,7 @@ def test_distributions_are_the_librarys_to_the_last_bit(parts: Any) -> None:
     multiset = dict(zip(parts, (30, 2, 700), strict=False))
     ours = distributions._native(tuple(sorted(multiset.items(), key=repr)), 3e-3)
     accountant = pld.PLDAccountant(value_discretization_interval=3e-3)
-    theirs = accountant.compose(event_rules.from_multiset(multiset))._pld
+    theirs = accountant.compose(event_trees.from_multiset(multiset))._pld
     for one, two in ((ours._pmf_remove, theirs._pmf_remove), (ours._pmf_add, theirs._pmf_add)):
         assert type(one) is type(two)
         assert one._infinity_mass == two._infinity_mass

@@ -16,7 +16,7 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.privacy.accountants import profiles
 from dphpo_bench.privacy.accountants import rdp as renyi
 from dphpo_bench.privacy.accountants.report import epsilon
-from dphpo_bench.privacy.event_rules import exposures, simplify
+from dphpo_bench.privacy.event_trees import exposures, simplify
 from dphpo_bench.privacy.events import (
     MAX_BRANCHES,
     best_of,

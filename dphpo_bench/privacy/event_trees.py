@@ -1,18 +1,23 @@
-"""Rewriting trees of privacy events by theorems."""
+"""Work on trees of privacy events: their kinds, rewriting by theorems, JSON and words.
+
+A kind says the name of an event in files, what it holds, how to rebuild it and how to put it in words. All walks
+through trees are written once, over the table of kinds.
+"""
 
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
 
 from dp_accounting import dp_event
 from dp_accounting.dp_event import DpEvent
 
 from dphpo_bench.base.errors import InvalidValueError, UnsupportedEventError
 from dphpo_bench.base.text import shown
-from dphpo_bench.privacy import objective
-from dphpo_bench.privacy.event_kinds import kind_of, rebuilt, walk
+from dphpo_bench.privacy import events, objective, run_counts
 from dphpo_bench.privacy.events import (
     BestOfDpEvent,
     FirstAboveDpEvent,
@@ -29,6 +34,157 @@ from dphpo_bench.privacy.events import (
     poisson_sampled,
     repeat,
 )
+from dphpo_bench.privacy.run_counts import Poisson, RunCount, TruncatedNegativeBinomial
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of event.
+
+    Attributes:
+        name: its name in files.
+        type: its class.
+        build: checks the fields, given by name, and makes the event of exact values.
+        fields: their names, in the order in which they are written. `event` and `events` hold the events inside.
+        words: the event in words, from the event and the words of each event inside.
+    """
+
+    name: str
+    type: type[DpEvent]
+    build: Callable[..., DpEvent]
+    fields: tuple[str, ...] = ()
+    words: Callable[..., str] = lambda event, *_: type(event).__name__
+
+
+def _best_of_words(event: events.BestOfDpEvent, inside: str) -> str:
+    bounds = "" if event.low == event.high else f", density {event.low:.4g}..{event.high:.4g}"
+    return f"BestOf({event.runs.describe()}{bounds}; {inside})"
+
+
+def _one_of_words(event: events.OneOfDpEvent, *inside: str) -> str:
+    shares = [""] * len(inside) if event.weights is None else [f"{weight:.3g}: " for weight in event.weights]
+    return f"OneOf({' | '.join(share + text for share, text in zip(shares, inside, strict=True))})"
+
+
+_KINDS = (
+    Kind("no_op", dp_event.NoOpDpEvent, events.no_op),
+    Kind("non_private", dp_event.NonPrivateDpEvent, events.non_private, (), lambda _: "non-private access"),
+    Kind(
+        "gaussian",
+        dp_event.GaussianDpEvent,
+        events.gaussian,
+        ("noise_multiplier",),
+        lambda event: f"Gaussian σ={event.noise_multiplier:.4g}",
+    ),
+    Kind(
+        "laplace",
+        dp_event.LaplaceDpEvent,
+        events.laplace,
+        ("noise_multiplier",),
+        lambda event: f"Laplace b={event.noise_multiplier:.4g}",
+    ),
+    Kind("pure", events.PureDpEvent, events.pure_dp, ("epsilon",), lambda event: f"pure ε={event.epsilon:.4g}"),
+    Kind(
+        "objective_perturbation",
+        events.ObjectivePerturbationDpEvent,
+        events.objective_perturbation,
+        ("noise_multiplier", "regularisation", "outputs"),
+        lambda event: (
+            f"ObjectivePerturbation(σ={event.noise_multiplier:.4g}, λ={event.regularisation:.4g}, "
+            f"{event.outputs} outputs)"
+        ),
+    ),
+    Kind("composed", dp_event.ComposedDpEvent, lambda events: dp_event.ComposedDpEvent(tuple(events)), ("events",)),
+    Kind("repeated", dp_event.SelfComposedDpEvent, events.repeat, ("count", "event")),
+    Kind(
+        "poisson_sampled",
+        dp_event.PoissonSampledDpEvent,
+        events.poisson_sampled,
+        ("sample_rate", "event"),
+        lambda event, inside: f"Poisson(q={event.sampling_probability:.4g}; {inside})",
+    ),
+    Kind("best_of", events.BestOfDpEvent, events.best_of, ("runs", "low", "high", "event"), _best_of_words),
+    Kind(
+        "first_above",
+        events.FirstAboveDpEvent,
+        events.threshold_search,
+        ("stop_probability", "event"),
+        lambda event, inside: f"FirstAbove(γ={event.stop_probability:.4g}; {inside})",
+    ),
+    Kind(
+        "part",
+        events.PartDpEvent,
+        events.on_part,
+        ("partition", "part", "event"),
+        lambda event, inside: f"{event.partition}={event.part}: {inside}",
+    ),
+    Kind("one_of", events.OneOfDpEvent, events.one_of, ("weights", "events"), _one_of_words),
+)
+KINDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in _KINDS})
+"""The kinds by name. A tree may hold other events of `dp_accounting`; no accountant here supports them."""
+
+_BY_TYPE: Mapping[type[DpEvent], Kind] = MappingProxyType({kind.type: kind for kind in _KINDS})
+_ATTRIBUTES = MappingProxyType({"sample_rate": "sampling_probability"})  # names of dp_accounting that differ
+
+
+def kind_of(event: DpEvent) -> Kind | None:
+    """Return the kind of an event, by its exact class: a class derived from it could answer otherwise each time."""
+    return _BY_TYPE.get(type(event))
+
+
+def fields_of(event: DpEvent) -> dict[str, Any]:
+    """Return the fields of an event by name; none if it is of no kind here."""
+    kind = kind_of(event)
+    return {} if kind is None else {name: getattr(event, _ATTRIBUTES.get(name, name)) for name in kind.fields}
+
+
+def children(event: DpEvent) -> tuple[DpEvent, ...]:
+    """Return the events directly inside this one."""
+    fields = fields_of(event)
+    return tuple(fields["events"]) if "events" in fields else (fields["event"],) if "event" in fields else ()
+
+
+def rebuilt(event: DpEvent, change: Callable[[DpEvent], DpEvent] = lambda inner: inner) -> DpEvent:
+    """Return the event made anew of exact, checked values, with `change` applied to each event directly inside.
+
+    A `RepeatAndSelectDpEvent` becomes the `best_of` that it means. An event of no kind here is returned as it is.
+    """
+    if type(event) is dp_event.RepeatAndSelectDpEvent:
+        mean, shape = event.mean, event.shape
+        runs = Poisson(mean) if shape == math.inf else TruncatedNegativeBinomial(mean, shape)
+        event = events.best_of(event.event, runs)
+    kind, fields = kind_of(event), fields_of(event)
+    if kind is None:
+        return event
+    if "event" in fields:
+        fields["event"] = change(fields["event"])
+    if "events" in fields:
+        fields["events"] = [change(inner) for inner in fields["events"]]
+    return kind.build(**fields)
+
+
+def walk(event: DpEvent) -> Iterator[DpEvent]:
+    """Return the event, made anew, and all events inside, at any depth."""
+    event = rebuilt(event)
+    yield event
+    for inner in children(event):
+        yield from walk(inner)
+
+
+def has_selection(event: DpEvent) -> bool:
+    """Return whether any part of a tree selects among runs."""
+    return any(isinstance(inner, events.BestOfDpEvent | events.FirstAboveDpEvent) for inner in walk(event))
+
+
+def needs_density(event: DpEvent) -> bool:
+    """Return whether the theorem of any part of a tree is about real numbers, and not about noise on a grid."""
+    return any(isinstance(inner, events.ObjectivePerturbationDpEvent) for inner in walk(event))
+
+
+def hides_time(event: DpEvent) -> bool:
+    """Return whether the time of a run is a secret: it tells the number of trials, or how fast a solver converged."""
+    return has_selection(event) or needs_density(event)
+
 
 NEGLIGIBLE_NOISE = 1e-6
 """Multipliers below this are accounted as no noise at all: rounding errors would outweigh what they protect."""
@@ -215,3 +371,83 @@ def _simplify_part(event: DpEvent) -> DpEvent:
             return one_of(list(left)) if len(left) > 1 else next(iter(left))
         case _:
             return event
+
+
+MAX_DEPTH = 20
+MAX_NODES = 20_000
+
+
+def to_json(event: DpEvent) -> dict[str, Any]:
+    """Return the event as JSON values, under type names of our own; refused if a part has no name here."""
+    event = rebuilt(event)
+    kind = kind_of(event)
+    if kind is None:
+        raise UnsupportedEventError(f"{type(event).__name__} has no written form.")
+    return {"type": kind.name, **{name: _written(value) for name, value in fields_of(event).items()}}
+
+
+def _written(value: Any) -> Any:
+    match value:
+        case DpEvent():
+            return to_json(value)
+        case RunCount():
+            return value.to_json()
+        case tuple():
+            return [_written(item) for item in value]
+        case _:
+            return value
+
+
+def from_json(obj: object) -> DpEvent:
+    """Read what `to_json` wrote, a tree of at most `MAX_DEPTH` levels and `MAX_NODES` events; anything else is refused.
+
+    Files come from strangers: types are looked up in a list, never imported.
+    """
+    nodes = 0
+
+    def read(obj: object, depth: int, within: tuple[object, ...]) -> DpEvent:
+        nonlocal nodes
+        nodes += 1
+        if depth > MAX_DEPTH or nodes > MAX_NODES:
+            raise InvalidValueError(f"Expected an event of at most {MAX_DEPTH} levels and {MAX_NODES} parts.")
+        if not isinstance(obj, dict) or not isinstance(obj.get("type"), str) or obj["type"] not in KINDS:
+            name = shown(obj.get("type") if isinstance(obj, dict) else obj, form=repr)
+            raise InvalidValueError(f"Expected an event of a type in {sorted(KINDS)}, got {name}.")
+        kind = KINDS[obj["type"]]
+        if obj.keys() != {"type", *kind.fields}:
+            keys = shown(list(obj), 200, repr)
+            raise InvalidValueError(f"Expected the keys type{', '.join(['', *sorted(kind.fields)])}, got {keys}.")
+        fields = {name: obj[name] for name in kind.fields}
+        if kind.name == "part":
+            if fields["partition"] in within:
+                # Read literally, this concerns records in two parts of one partition: nobody.
+                raise InvalidValueError("Expected an event that is within one part of a partition only.")
+            within = (*within, fields["partition"])
+        if "runs" in fields:
+            fields["runs"] = run_counts.from_json(fields["runs"])
+        if "event" in fields:
+            fields["event"] = read(fields["event"], depth + 1, within)
+        if "events" in fields:
+            if not isinstance(fields["events"], list):
+                raise InvalidValueError(f"Expected a list of {kind.name} events.")
+            fields["events"] = [read(item, depth + 1, within) for item in fields["events"]]
+        return kind.build(**fields)
+
+    return read(obj, 1, ())
+
+
+def describe(event: DpEvent) -> str:
+    """Return a line such as `293 × Poisson(q=0.16; Gaussian σ=2.4, 3 × Gaussian σ=31) + Laplace b=2`.
+
+    Equal events are counted together; nothing is rewritten by a theorem.
+    """
+    return _describe(event, " + ")
+
+
+def _describe(event: DpEvent, separator: str) -> str:
+    texts = []
+    for part, count in multiset(event).items():
+        kind = kind_of(part)
+        text = kind.words(part, *(_describe(child, ", ") for child in children(part))) if kind else type(part).__name__
+        texts.append(text if count == 1 else f"{count} × {text}")
+    return separator.join(texts) or "nothing"
