@@ -14,7 +14,7 @@ from .recommended import Recommended
 class Doppler(Recommended):
     """DOPPLER (Zhang, Bu, Hong and Razaviyayn 2024, arXiv:2408.13460), with a filter of first order.
 
-    Noise is spread over all frequencies alike, gradients change slowly. A step moves along m_t / c_t, where
+    Noise is spread evenly over all frequencies, gradients change slowly. A step moves along m_t / c_t, where
 
         m_t = pole m_{t-1} + b₀ g_t + b₁ g_{t-1}
 

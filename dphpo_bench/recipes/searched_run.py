@@ -206,7 +206,7 @@ def searched_run(
 
     # Steps of the joint space differ by a factor up to 256. At ε = 8 the limit below is then off by a quarter of μ.
     is_joint = space is not None and space.extent == "joint"
-    alike = 0.0 if is_joint else training.sample_rate**2 * training.steps * math.expm1(rough(training) ** -2)
+    budgeted = 0.0 if is_joint else training.sample_rate**2 * training.steps * math.expm1(rough(training) ** -2)
 
     def combination(batch_size: int | None = None, epochs: float | None = None) -> Combination:
         other = facts.with_schedule(batch_size, epochs)
@@ -215,7 +215,7 @@ def searched_run(
             return Combination(run.with_noise(rough(run)), batch_size, epochs)
         # Runs of one μ² = q² T (exp(σ⁻²) − 1) cost the same in the limit of many steps. Only the ratios of noise
         # rest on that: what all of it costs is computed from the events.
-        noise = math.log1p(alike / (other.sample_rate**2 * other.steps)) ** -0.5
+        noise = math.log1p(budgeted / (other.sample_rate**2 * other.steps)) ** -0.5
         return Combination(run.with_noise(noise), batch_size, epochs)
 
     return SearchedRun(tuple(combination(**schedule) for schedule in schedules), drawn)

@@ -93,7 +93,7 @@ class GradientEngine(ABC):
         `inputs` and `targets` are a whole dataset. Means, norms and the sum are in float64. A unit whose mean is not
         finite adds exactly zero. Memory is bounded however many records a unit has. Its class weight is their mean.
         """
-        members = [*units.alike()]
+        members = [*units.by_similar_size()]
         alone = members.pop(0)[0][:, 0] if members and members[0][0].shape[1] == 1 else units.rows[:0]
         total = self.clipped_sum(inputs, targets, clipping, alone)
         for rows, sizes, length_ in self._units_by_length(inputs, targets, members):
@@ -222,7 +222,7 @@ def refuse_statistics(model: nn.Module) -> None:
 def _weighed_units(
     class_weights: Callable[[Tensors], Tensor] | None, clipping: Clipping, targets: Tensors, rows: Tensor, sizes: Tensor
 ) -> Clipping:
-    """Return the clipping rule with the mean class weight of units; see `Units.alike` for rows and sizes."""
+    """Return the clipping rule with the mean class weight of units; see `Units.by_similar_size` for rows and sizes."""
     if class_weights is None:
         return clipping
     weights = class_weights(each(lambda tensor: take(tensor, rows.flatten()), targets)).cpu().view_as(rows)

@@ -65,7 +65,7 @@ class VmapEngine(GradientEngine):
 class LoopEngine(VmapEngine):
     """Per-record gradients by a loop. See `GradientEngine`.
 
-    It takes what vmap does not: compiled modules, and code that looks at values, as `item()` does. Each record gets a
+    It takes what vmap does not: compiled modules, and code that reads values, as `item()` does. Each record gets a
     copy of the model, so that nothing that one record leaves behind reaches the next.
     """
 

@@ -54,7 +54,7 @@ class Units:
         """Reciprocal number of records of a record's unit, float64 of shape (n,)."""
         return self.sizes.double().reciprocal().repeat_interleave(self.sizes)
 
-    def alike(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def by_similar_size(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield rows of units of similar sizes, shape (units, largest size), and these sizes, ascending.
 
         Rows of a smaller unit are filled up with its last one; no more than a quarter is added in all. Units of one

@@ -60,7 +60,7 @@ def test_units_of_similar_sizes_are_each_there_once(sizes: list[int], seed: int)
     ids = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
     ids = ids[torch.randperm(len(ids), generator=torch.Generator().manual_seed(seed))]
     found, filled = [], 0
-    for rows, counts in Units.of(ids).alike():
+    for rows, counts in Units.of(ids).by_similar_size():
         assert counts.tolist() == sorted(counts.tolist())
         assert rows.shape == (len(counts), counts.max())
         for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
