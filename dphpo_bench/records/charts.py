@@ -101,7 +101,7 @@ def _round_values(axis: Axis, most: int = 6) -> list[float]:
         values = [value for value in values if axis.holds(value)]
         if len(values) <= most:
             break
-    return values[:: math.ceil(len(values) / most)] or [float(f"{end:.3g}") for end in (axis.low, axis.high)]
+    return values[:: math.ceil(len(values) / most) or 1] or [float(f"{end:.3g}") for end in (axis.low, axis.high)]
 
 
 class Group:

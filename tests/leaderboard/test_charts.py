@@ -123,3 +123,9 @@ def test_long_labels_of_one_method_stay_apart() -> None:
     labels = {shortened(f"hyfreedp_paper (initial_learning_rate={rate})") for rate in (0.001, 0.01, 0.03)}
     assert len(labels) == 3
     assert all(label.startswith("hyfreedp_pap…") for label in labels)
+
+
+def test_a_narrow_logarithmic_axis_has_its_ends_for_ticks() -> None:
+    """Of two learning rates that are close, no round number lies between."""
+    axis = log_axis([0.0061, 0.0068])
+    assert axis.values == [float(f"{end:.3g}") for end in (axis.low, axis.high)]
