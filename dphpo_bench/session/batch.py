@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from dphpo_bench.session.minimum import Minimisation
     from dphpo_bench.training.engine import GradientEngine
-    from dphpo_bench.training.linear import StackedLinear
+    from dphpo_bench.training.linear import LinearEngine
     from dphpo_bench.training.values import Values
 
 
@@ -322,25 +322,25 @@ def gradients_together(
     if same and len(batches) > 1:
         rules = [HeldRule(clipping) for clipping in clippings]
         with access.guard.alone():
-            stack = access.raw.stacked(models)
-            if stack is not None:
-                return _stacked_gradients(batches, stack, rules, noise)
+            engines = access.raw.stacked(models)
+            if engines is not None:
+                return _stacked_gradients(batches, engines, rules, noise)
     arguments = zip(batches, models, clippings, noise, strict=True)
     return [batch.gradient(model, clipping, sigma) for batch, model, clipping, sigma in arguments]
 
 
 def _stacked_gradients(
-    batches: Sequence[Batch], stack: "StackedLinear", rules: Sequence[HeldRule], noise: Sequence[float]
+    batches: Sequence[Batch], engines: "Sequence[LinearEngine]", rules: Sequence[HeldRule], noise: Sequence[float]
 ) -> "list[list[Tensor]]":
+    from dphpo_bench.training.linear import clipped_sums
+
     access, indices = batches[0]._access, batches[0]._indices
     for batch, sigma in zip(batches, noise, strict=True):
         batch._account.charge(gaussian(sigma))
     train = access.raw.train
     access.meter.advance(sum(batch._expected_size for batch in batches))
-    sums = access.compute(
-        lambda: stack.clipped_sums(single(train.inputs), single(train.targets), rules, indices=indices)
-    )
+    sums = access.compute(lambda: clipped_sums(engines, single(train.inputs), single(train.targets), rules, indices))
     return [
-        batch._noisy_mean(model, total, rule, sigma)
-        for batch, model, total, rule, sigma in zip(batches, stack.models, sums, rules, noise, strict=True)
+        batch._noisy_mean(engine.model, total, rule, sigma)
+        for batch, engine, total, rule, sigma in zip(batches, engines, sums, rules, noise, strict=True)
     ]

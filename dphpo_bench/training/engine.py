@@ -4,7 +4,7 @@ Micro-batches bound memory. No result depends on how a batch is cut, beyond roun
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, converted, each, gathered, length, take
-from dphpo_bench.training.clipping import Clipping, Weighed
+from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.evaluation import by_length, cut, lengths_at, only_reads, rows_at_once, says_lengths
+from dphpo_bench.training.layers import Dense, Gradients
 from dphpo_bench.training.losses import PerRecord
-from dphpo_bench.training.norms import add_product, row_norms
+from dphpo_bench.training.norms import row_norms
 from dphpo_bench.training.units import Units
 
 MEMORY_BYTES = 2**30
@@ -44,8 +45,6 @@ class GradientEngine(ABC):
 
     class_weights: Callable[[Tensors], Tensor] | None = None
     """(targets) → a weight in [0, 1] of each record's clipped gradient, shape (n,); None: 1."""
-    _rows: int
-    """Records in a micro-batch of `_add_clipped`."""
 
     def __init__(self, model: nn.Module, loss: PerRecord) -> None:
         self.model = model
@@ -67,6 +66,8 @@ class GradientEngine(ABC):
         self._device = self.parameters[0].device
         self._dtype = self.parameters[0].dtype
         self._memory = RowMemory()
+        self._size = sum(parameter.nbytes for parameter in self.parameters)
+        self._rows = per_sample_rows(self._size, self._device)  # in a micro-batch
         refuse_statistics(model)
 
     def clipped_sum(
@@ -80,12 +81,12 @@ class GradientEngine(ABC):
         refuse_statistics(self.model)
         total = [torch.zeros(p.shape, dtype=torch.float64, device=p.device) for p in self.parameters]
         for x, y in self._pieces(inputs, targets, indices):
-            self._add_clipped(x, y, self.weighed(clipping, y), total)
+            _add_clipped(self._gradients(x, y), clipping, self.weights_of(y), total)
         return total
 
-    def weighed(self, clipping: Clipping, targets: Tensors) -> Clipping:
-        """Return the clipping rule with the class weights of a micro-batch."""
-        return clipping if self.class_weights is None else Weighed(clipping, self.class_weights(targets))
+    def weights_of(self, targets: Tensors) -> Tensor | None:
+        """Return a weight for each record's clipped gradient; above 1 it would break the sensitivity."""
+        return None if self.class_weights is None else self.class_weights(targets).double().clamp(0, 1)
 
     def clipped_unit_sum(self, inputs: Tensors, targets: Tensors, clipping: Clipping, units: Units) -> list[Tensor]:
         """Return the sum of factor(‖m_u‖) · m_u over units, where m_u is the mean gradient of unit u's records.
@@ -103,30 +104,26 @@ class GradientEngine(ABC):
                 sums = [torch.zeros(len(some), s.numel(), dtype=torch.float64, device=s.device) for s in total]
                 for start in range(0, some.shape[1], at_once):  # a unit may be larger than a micro-batch
                     x, y = self._cut(inputs, targets, some[:, start : start + at_once].flatten(), length_)
-                    self._add_unit_sums(x, y, counts - start, sums)
-                rule = _weighed_units(self.class_weights, clipping, targets, some, counts)
-                add_clipped([s.div_(counts[:, None].to(s)) for s in sums], rule, total)
+                    with torch.no_grad():
+                        for parameter, sum_, uses in zip(self.parameters, sums, self._gradients(x, y), strict=True):
+                            for part in uses:
+                                part.add_by_unit(sum_, counts - start, parameter.shape)
+                weights = self.weights_of(each(partial(take, rows=some.flatten()), targets))
+                if weights is not None:
+                    counted = torch.arange(some.shape[1]) < counts[:, None]
+                    weights = torch.where(counted, weights.cpu().view_as(some), 0.0).sum(1) / counts
+                means = [[Dense(s.div_(counts[:, None].to(s)))] for s in sums]
+                _add_clipped(means, clipping, weights, total)
         return total
 
     @abstractmethod
-    def _add_clipped(self, inputs: Tensors, targets: Tensors, clipping: Clipping, total: list[Tensor]) -> None:
-        """Add `clipped_sum` of one micro-batch of at least one record, already on the device, to a contiguous total."""
+    def _gradients(self, inputs: Tensors, targets: Tensors) -> Sequence[Sequence[Gradients]]:
+        """Return the gradients of at least one record, on the device: for each parameter a part for each use of it."""
 
     @property
-    @abstractmethod
     def _unit_rows(self) -> int:
-        """Records in a micro-batch of `_add_unit_sums`."""
-
-    @abstractmethod
-    def _add_unit_sums(self, inputs: Tensors, targets: Tensors, sizes: Tensor, sums: list[Tensor]) -> None:
-        """Add the gradients of one micro-batch to sums by unit.
-
-        Args:
-            inputs: equally many records of each unit, unit after unit.
-            targets: of these records.
-            sizes: number of records of each unit that count, ascending, int64 of shape (units,), on the CPU.
-            sums: for each parameter, float64 of shape (units, numel).
-        """
+        """Records in a micro-batch for sums by unit, which are in float64, beside all numbers of the gradients."""
+        return min(self._rows, per_sample_rows(2 * self._size, self._device))
 
     def _units_by_length(
         self, inputs: Tensors, targets: Tensors, members: list[tuple[Tensor, Tensor]]
@@ -219,26 +216,24 @@ def refuse_statistics(model: nn.Module) -> None:
             )
 
 
-def _weighed_units(
-    class_weights: Callable[[Tensors], Tensor] | None, clipping: Clipping, targets: Tensors, rows: Tensor, sizes: Tensor
-) -> Clipping:
-    """Return the clipping rule with the mean class weight of units; see `Units.by_similar_size` for rows and sizes."""
-    if class_weights is None:
-        return clipping
-    weights = class_weights(each(lambda tensor: take(tensor, rows.flatten()), targets)).cpu().view_as(rows)
-    counts = torch.arange(rows.shape[1]) < sizes[:, None]
-    return Weighed(clipping, torch.where(counts, weights, 0.0).sum(1) / sizes)
-
-
-def add_clipped(rows: list[Tensor], clipping: Clipping, total: list[Tensor]) -> None:
-    """Clip gradients, for each parameter of shape (n, numel), and add them to a total."""
-    norms = row_norms(torch.stack([row_norms(part) for part in rows], dim=1))
-    factors = clipping.factors(norms)
-    finite = norms.isfinite()
-    if not finite.all():
-        rows = [torch.where(finite[:, None], part, 0.0) for part in rows]
-    for sum_, part in zip(total, rows, strict=True):
-        add_product(sum_.view(1, -1), factors[None], part)
+def _add_clipped(
+    gradients: Sequence[Sequence[Gradients]], clipping: Clipping, weights: Tensor | None, total: list[Tensor]
+) -> None:
+    """Clip gradients, see `GradientEngine._gradients`, and add them, times their weights, to a contiguous total."""
+    with torch.no_grad():
+        parts = [
+            (uses[0] if len(uses) == 1 else Dense(torch.stack([use.dense(sum_.shape) for use in uses]).sum(0)), sum_)
+            for uses, sum_ in zip(gradients, total, strict=True)
+            if uses
+        ]
+        if not parts:
+            return
+        norms = row_norms(torch.stack([part.norms for part, _ in parts], dim=1))
+        factors, finite = clipping.factors(norms), norms.isfinite()
+        if weights is not None:
+            factors = factors * weights.to(factors)
+        for part, sum_ in parts:
+            part.add_to(sum_, factors, None if finite.all() else finite)
 
 
 def per_sample_rows(size: float, device: torch.device, efficient: int = EFFICIENT_ROWS) -> int:
