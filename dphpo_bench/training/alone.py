@@ -272,15 +272,20 @@ def why_not_by_vmap(compute: Callable[[], object]) -> str:
             for _ in range(2):
                 compute()
     except Exception as error:  # whatever a model raises at a pass that is not its own
-        text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        return one_line(text, _MOST_OF_REASON)
+        return first_line(error)
     return ""
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an exception's text, or its type if there is no text."""
+    text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return one_line(text, _MOST_OF_REASON).rstrip(".")
 
 
 def warn_of_loop(what: str, reason: str) -> None:
     """Warn that a function gets each record in turn, which takes as long as single records do."""
     warnings.warn(
-        f"The {what} gets each record in turn, which takes longer: torch's vmap refuses it ({reason.rstrip('.')}). "
+        f"The {what} gets each record in turn, which takes longer: torch's vmap refuses it ({reason}). "
         "Compute with tensors, by torch.where in place of if, without item() and custom autograd functions.",
         stacklevel=2,
     )

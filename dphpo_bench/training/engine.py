@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Tensors, converted, each, gathered, length, take
+from dphpo_bench.base.tensors import Records, Tensors, converted, each, gathered, take
 from dphpo_bench.training.clipping import Clipping
-from dphpo_bench.training.evaluation import by_length, cut, lengths_at, only_reads, rows_at_once, says_lengths
+from dphpo_bench.training.evaluation import cut, lengths_at, only_reads, pieces_of, rows_at_once, says_lengths
 from dphpo_bench.training.layers import Dense, Gradients
 from dphpo_bench.training.losses import PerRecord
 from dphpo_bench.training.norms import row_norms
@@ -65,7 +65,6 @@ class GradientEngine(ABC):
                 )
         self._device = self.parameters[0].device
         self._dtype = self.parameters[0].dtype
-        self._memory = RowMemory()
         self._size = sum(parameter.nbytes for parameter in self.parameters)
         self._rows = per_sample_rows(self._size, self._device)  # in a micro-batch
         refuse_statistics(model)
@@ -80,8 +79,11 @@ class GradientEngine(ABC):
         """
         refuse_statistics(self.model)
         total = [torch.zeros(p.shape, dtype=torch.float64, device=p.device) for p in self.parameters]
-        for x, y in self._pieces(inputs, targets, indices):
-            _add_clipped(self._gradients(x, y), clipping, self.weights_of(y), total)
+        # Copies, to which the model and the loss may write, except for inputs that only torch's code sees.
+        copy = not only_reads(self.model)
+        for _, some in pieces_of(self.model, Records(inputs, targets), indices, self._rows, copy=copy):
+            gradients = self._gradients(some.inputs, some.targets)
+            _add_clipped(gradients, clipping, self.weights_of(some.targets), total)
         return total
 
     def weights_of(self, targets: Tensors) -> Tensor | None:
@@ -146,55 +148,8 @@ class GradientEngine(ABC):
         x, y = cut(inputs, targets, rows, length_)
         return each(convert, x), each(convert, y)
 
-    def _micro_batches(self, inputs: Tensors, indices: Tensor | None, rows: int) -> Iterator[slice | Tensor]:
-        """Yield the batch in pieces, each a slice of `inputs` or a tensor of indices into it."""
-        n = length(inputs) if indices is None else len(indices)
-        for start in range(0, n, rows):
-            piece = slice(start, min(start + rows, n))
-            yield piece if indices is None else indices[piece]
-
-    def _pieces(self, inputs: Tensors, targets: Tensors, indices: Tensor | None) -> Iterator[tuple[Tensors, Tensors]]:
-        """Yield micro-batches on the device, each of which may overwrite the inputs of the one before.
-
-        They are copies, to which the model and the loss may write, except for inputs that only torch's code sees.
-        """
-        rows = rows_at_once(self.model, self._rows)
-        if says_lengths(self.model, inputs):
-            for _, some, size in by_length(self.model, inputs, targets, indices, rows):
-                yield self._cut(inputs, targets, some, size)
-            return
-        copy = not only_reads(self.model)
-        for piece in self._micro_batches(inputs, indices, rows):
-            if copy and indices is None and isinstance(inputs, Tensor):
-                x = self._memory.of(inputs, piece, self._device, self._dtype)
-            else:
-                x = self._gather(inputs, piece, copy=copy)
-            yield x, self._gather(targets, piece, copy=True)
-
-    def _gather(self, data: Tensors, rows: slice | Tensor, copy: bool = False) -> Any:
-        return each(partial(gathered, rows=rows, device=self._device, dtype=self._dtype, copy=copy), data)
-
-
-class RowMemory:
-    """Memory for rows of a dataset, which the next rows overwrite.
-
-    To return megabytes to the system and to fetch them anew for each micro-batch can cost as much as its products.
-    """
-
-    def __init__(self) -> None:
-        self._memory = torch.empty(0)
-
-    def of(self, tensor: Tensor, rows: slice | Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-        """Return some rows, converted as by `base.tensors.converted`."""
-        n = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
-        dtype = dtype if tensor.is_floating_point() else tensor.dtype
-        if len(self._memory) < n or (self._memory.shape[1:], self._memory.dtype) != (tensor.shape[1:], dtype):
-            with torch.inference_mode(False):  # else it could not be written outside of that mode later
-                self._memory = torch.empty(n, *tensor.shape[1:], dtype=dtype, device=device)
-        memory = self._memory[:n]
-        if isinstance(rows, slice) or dtype != tensor.dtype or tensor.device != memory.device:
-            return memory.copy_(take(tensor, rows))
-        return torch.index_select(tensor, 0, rows.to(tensor.device), out=memory)
+    def _gather(self, data: Tensors, rows: slice | Tensor) -> Any:
+        return each(partial(gathered, rows=rows, device=self._device, dtype=self._dtype, copy=False), data)
 
 
 def refuse_statistics(model: nn.Module) -> None:

@@ -196,21 +196,20 @@ Inputs and gradients have a first dimension for records; then come the dimension
 """
 
 
-def _linear(layer: nn.Linear, inputs: Tensor, gradients: Tensor, arena: Arena) -> ByName:
+def _linear(layer: nn.Module, inputs: Tensor, gradients: Tensor, arena: Arena) -> ByName:
     del layer
     x, g = _places(inputs), _places(gradients)
-    if x.shape[1] == 1:
-        return {"weight": lambda: Outer(g[:, 0], x[:, 0]), "bias": lambda: Dense(g[:, 0])}
-    return {"weight": lambda: Dense(arena.product(g.mT, x).flatten(1)), "bias": lambda: Dense(g.sum(1))}
+
+    def weight() -> Gradients:
+        return Outer(g[:, 0], x[:, 0]) if x.shape[1] == 1 else Dense(arena.product(g.mT, x).flatten(1))
+
+    return {"weight": weight, "bias": lambda: Dense(g.sum(1))}
 
 
 def _transposed_linear(layer: nn.Module, inputs: Tensor, gradients: Tensor, arena: Arena) -> ByName:
     """Return gradients for a weight of shape (d_in, d_out)."""
-    del layer
-    x, g = _places(inputs), _places(gradients)
-    if x.shape[1] == 1:
-        return {"weight": lambda: Outer(x[:, 0], g[:, 0]), "bias": lambda: Dense(g[:, 0])}
-    return {"weight": lambda: Dense(arena.product(x.mT, g).flatten(1)), "bias": lambda: Dense(g.sum(1))}
+    weight = _linear(layer, gradients, inputs, arena)["weight"]
+    return {"weight": weight, "bias": lambda: Dense(_places(gradients).sum(1))}
 
 
 def _places(rows: Tensor) -> Tensor:

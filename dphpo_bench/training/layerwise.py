@@ -18,10 +18,11 @@ from torch.func import vmap
 from torch.nn import functional
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Tensors, each, length
+from dphpo_bench.base.tensors import Records, Tensors, each, length
 from dphpo_bench.training.alone import by_vmap, only_torch
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import EFFICIENT_ROWS, GradientEngine, per_sample_rows
+from dphpo_bench.training.evaluation import pieces_of
 from dphpo_bench.training.functional import Level, call_with, ours
 from dphpo_bench.training.layers import Arena, Dense, Gradients, Rule, rule_for
 from dphpo_bench.training.losses import PerRecord, of_one, tensors_of
@@ -65,8 +66,9 @@ class LayerwiseEngine(GradientEngine):
         self, inputs: Tensors, targets: Tensors, clipping: Clipping, indices: Tensor | None = None
     ) -> list[Tensor]:
         """See `GradientEngine.clipped_sum`."""
-        for rows in self._micro_batches(inputs, indices, 1) if self._unmeasured else ():
-            self._measure(self._gather(inputs, rows), self._gather(targets, rows))
+        for _, some in pieces_of(self.model, Records(inputs, targets), indices, 1, whole=True):
+            if self._unmeasured:
+                self._measure(some.inputs, some.targets)
             break
         return super().clipped_sum(inputs, targets, clipping, indices)
 

@@ -6,16 +6,15 @@ The gradient of record i is (p_i - e_i) ⊗ (x_i, 1), with p_i the predicted pro
 target. Its norm is ‖p_i - e_i‖ · √(‖x_i‖² + 1), so it is never formed.
 """
 
-import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Tensors, single, take
+from dphpo_bench.base.tensors import Tensors, length, single, take
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.layers import Dense, Gradients, Outer
@@ -60,6 +59,28 @@ def convex_layer(model: nn.Module, losses: PerRecord) -> nn.Linear | None:
     return layer if losses is (binary_cross_entropy if layer.out_features == 1 else cross_entropy) else None
 
 
+class _RowMemory:
+    """Memory for rows of a dataset, which the next rows overwrite.
+
+    To return megabytes to the system and to fetch them anew for each micro-batch can cost as much as its products.
+    """
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0)
+
+    def of(self, tensor: Tensor, rows: slice | Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+        """Return some rows, converted as by `base.tensors.converted`."""
+        n = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+        dtype = dtype if tensor.is_floating_point() else tensor.dtype
+        if len(self._memory) < n or (self._memory.shape[1:], self._memory.dtype) != (tensor.shape[1:], dtype):
+            with torch.inference_mode(False):  # else it could not be written outside of that mode later
+                self._memory = torch.empty(n, *tensor.shape[1:], dtype=dtype, device=device)
+        memory = self._memory[:n]
+        if isinstance(rows, slice) or dtype != tensor.dtype or tensor.device != memory.device:
+            return memory.copy_(take(tensor, rows))
+        return torch.index_select(tensor, 0, rows.to(tensor.device), out=memory)
+
+
 class LinearEngine(GradientEngine):
     """Closed form for linear classifiers; it rejects other models. See `GradientEngine`.
 
@@ -74,7 +95,7 @@ class LinearEngine(GradientEngine):
             raise InvalidValueError(
                 f"Expected a Linear, or a Sequential of Flatten and Linear, got a {type(model).__name__}."
             )
-        self._layer = layer
+        self._layer, self._memory = layer, _RowMemory()
         self._seen: tuple[weakref.ref[Tensor], int] | None = None
         self._norms: Tensor | None = None
 
@@ -102,11 +123,15 @@ class LinearEngine(GradientEngine):
         width = max(self._layer.in_features, trials * self._layer.out_features)
         return max(32, size // (_FLOAT_BYTES * width))
 
+    def _micro_batches(self, inputs: Tensors, indices: Tensor | None, rows: int) -> Iterator[slice | Tensor]:
+        """Yield the batch in pieces, each a slice of `inputs` or a tensor of indices into it."""
+        n = length(inputs) if indices is None else len(indices)
+        for start in range(0, n, rows):
+            piece = slice(start, min(start + rows, n))
+            yield piece if indices is None else indices[piece]
+
     def _flat(self, inputs: Tensor, rows: slice | Tensor) -> Tensor:
         """Return some records as a matrix, which the next call overwrites unless it is a part of `inputs`."""
-        features = math.prod(inputs.shape[1:])
-        if features != self._layer.in_features:
-            raise InvalidValueError(f"Expected {self._layer.in_features} features a record, got {features}.")
         copied = inputs.dtype != self._dtype or not isinstance(rows, slice)
         if copied and inputs.is_floating_point() and inputs.device.type == self._device.type == "cpu":
             return self._memory.of(inputs, rows, self._device, self._dtype).flatten(1)
