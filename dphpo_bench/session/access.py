@@ -22,7 +22,7 @@ from dphpo_bench.privacy import event_trees
 from dphpo_bench.privacy.events import OneOfDpEvent, non_private
 from dphpo_bench.privacy.holdout import TRAINING, VALIDATION, holdout_name
 from dphpo_bench.privacy.ledger import Ledger, Scope
-from dphpo_bench.session.checkpoints import Checkpoints, Position
+from dphpo_bench.session.checkpoints import NO_STATE, Checkpoints, Position
 from dphpo_bench.session.guard import Guard
 from dphpo_bench.session.interfaces import Observer, Unique
 from dphpo_bench.session.raw import RawRecords
@@ -99,9 +99,7 @@ class Access(Unique):
         Raises:
             OverBudgetError: if the plan does not cover it.
         """
-        self.guard.check()
-        self.check_begun()
-        self.ledger.charge(event, self.scope)
+        self.account().charge(event, self.scope)
 
     def steps(self, total: int, state: Sequence[Any] | None) -> Iterator[int]:
         """Yield the steps of a training loop; see `Session.steps`."""
@@ -110,10 +108,12 @@ class Access(Unique):
         position = Position(self.ledger, self.begun, self.counts, self.meter, self.progress, self.releases)
         return self.checkpoints.steps(position, total, state)
 
-    def check_begun(self) -> None:
-        """Reject a release which a run with checkpoints could not repeat; see `Checkpoints.check_begun`."""
-        if self.checkpoints:
-            self.checkpoints.check_begun()
+    def account(self) -> Ledger:
+        """Return the ledger for a new release; reject another process, and releases before the loop of checkpoints."""
+        self.guard.check()
+        if self.checkpoints and not self.checkpoints.has_begun:
+            raise InvalidValueError(NO_STATE)
+        return self.ledger
 
     # ---------------------------------------------------------------------------------------------- randomness
 
@@ -209,21 +209,15 @@ class Access(Unique):
                 raise InvalidValueError("Expected no index: a choice with weights is drawn by the session.")
             index = search.choose(choice.weights, draw_uniform(streams.source("choice")))
         index = whole("index", index, low=0, high=len(choice.events) - 1)
-        self.check_begun()
-        account = self.ledger.open_one_of(choice, index, self.scope)
+        account = self.account().open_one_of(choice, index, self.scope)
         return index, replace(self, ledger=account, streams=streams)
 
     def opened_batch(self, kind: "DpEvent", purpose: str) -> "tuple[Tensor | None, float, Ledger]":
         """Charge and draw a batch, and return its rows, its rate and its account; see `Session.sample`."""
         rate, contents = event_trees.opened(kind)
         with self.guard.alone():
-            self.check_begun()
-            account = self.ledger.open_batch(rate, contents, self.scope)
+            account = self.account().open_batch(rate, contents, self.scope)
             return self.drawn(rate, purpose), rate, account
-
-    def unseen(self) -> "Access":
-        """Return the same access for what nobody will see, without progress or observer."""
-        return replace(self, progress=NullProgress(), observer=None, releases=None)
 
     # ------------------------------------------------------------------------------------------------- queries
 

@@ -14,7 +14,7 @@ from dphpo_bench.privacy.events import MAX_COUNT, poisson_sampled
 from dphpo_bench.privacy.holdout import MAX_GROUPS, cycle_name
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.access import Access
-from dphpo_bench.session.batch import Batch, HeldRule, mean_of
+from dphpo_bench.session.batch import Batch, HeldRule
 from dphpo_bench.session.interfaces import Unique
 from dphpo_bench.training.noise import BandedNoise
 
@@ -84,10 +84,7 @@ class _BandedBatch(Batch):
         super().__init__(access, indices, rate, account)
         self._noise = noise
 
-    def _noisy_mean(
-        self, model: "nn.Module", total: "Sequence[Tensor]", held: HeldRule, noise_multiplier: float
-    ) -> "list[Tensor]":
-        sensitivity = held.sensitivity
+    def _noisy_sum(self, total: "Sequence[Tensor]", noise_multiplier: float, sensitivity: float) -> "list[Tensor]":
         if self._access.streams.secure and self._noise.bands > 1:
             # It covers rounding to the grid of secure noise in all rows of a column.
             coordinates = self._noise.bands * sum(part.numel() for part in total)
@@ -98,8 +95,7 @@ class _BandedBatch(Batch):
                 )
             sensitivity /= 1 - rounding
         released = self._access.with_noise(self._noise.mixed(total), noise_multiplier, sensitivity, "gradient")
-        noisy = self._noise.separated(released, total)
-        return mean_of(self._access, model, noisy, self._expected_size, held.sensitivity)
+        return self._noise.separated(released, total)
 
 
 def _groups(access: Access, count: int) -> list[Access]:

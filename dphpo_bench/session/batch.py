@@ -176,8 +176,16 @@ class Batch(Unique):
     def _noisy_mean(
         self, model: "nn.Module", total: "Sequence[Tensor]", held: HeldRule, noise_multiplier: float
     ) -> "list[Tensor]":
-        noisy = self._access.with_noise(total, noise_multiplier, held.sensitivity, "gradient")
-        return mean_of(self._access, model, noisy, self._expected_size, held.sensitivity)
+        dtypes = [parameter.dtype for parameter in model.parameters() if parameter.requires_grad]
+        noisy = self._noisy_sum(total, noise_multiplier, held.sensitivity)
+        # Divided by the expected size: the drawn one is private.
+        mean = [(part / self._expected_size).to(dtype) for part, dtype in zip(noisy, dtypes, strict=True)]
+        if self._access.observer:
+            self._access.observer.gradient(model, mean, held.sensitivity / self._expected_size)
+        return mean
+
+    def _noisy_sum(self, total: "Sequence[Tensor]", noise_multiplier: float, sensitivity: float) -> "list[Tensor]":
+        return self._access.with_noise(total, noise_multiplier, sensitivity, "gradient")
 
     def release(
         self,
@@ -272,25 +280,6 @@ class Batch(Unique):
         from dphpo_bench.session.minimum import Minimisation
 
         return Minimisation(self._access, self._indices, self._expected_size, self._account, model)
-
-
-def mean_of(
-    access: Access, model: "nn.Module", noisy: "Sequence[Tensor]", expected_size: float, sensitivity: float
-) -> "list[Tensor]":
-    """Return a noisy sum divided by the expected size of the batch, in the dtypes of the model's weights.
-
-    Args:
-        access: whose observer is called, if it has one.
-        model: one of the engine's own.
-        noisy: the sum, float64.
-        expected_size: public, unlike the drawn size.
-        sensitivity: the largest norm that a record can have added to the sum; for the observer.
-    """
-    dtypes = [parameter.dtype for parameter in model.parameters() if parameter.requires_grad]
-    mean = [(part / expected_size).to(dtype) for part, dtype in zip(noisy, dtypes, strict=True)]
-    if access.observer:
-        access.observer.gradient(model, mean, sensitivity / expected_size)
-    return mean
 
 
 def gradients_together(

@@ -115,7 +115,7 @@ class LinearEngine(GradientEngine):
         x, layer = single(inputs).flatten(1), self._layer
         with torch.no_grad():
             residuals = _residuals(x, layer.weight, layer.bias, single(targets))[0].t()
-        return [[Outer(residuals, x) if one is layer.weight else Dense(residuals)] for one in self.parameters]
+        return [[Outer(residuals, x) if weight is layer.weight else Dense(residuals)] for weight in self.parameters]
 
     def _rows_at_once(self, inputs: Tensor, indices: Tensor | None, trials: int = 1) -> int:
         copied = indices is not None or inputs.dtype != self._dtype
