@@ -88,11 +88,6 @@ class Access(Unique):
     parts: "dict[Scope, Tensor]" = field(default_factory=dict)
     sibling: "Access | None" = None
 
-    @property
-    def n_rows(self) -> int:
-        """Number of records, or units; private."""
-        return self.raw.n_units if self.rows is None else len(self.rows)
-
     def charge(self, event: "DpEvent") -> None:
         """Write down a release. Call it before releasing.
 
@@ -131,13 +126,6 @@ class Access(Unique):
         key = self.streams.name(kind)
         self.counts[key] += 1
         return self.streams.within(kind, str(self.counts[key]))
-
-    def drawn(self, rate: float, purpose: str) -> "Tensor | None":
-        """Draw numbers of a Poisson sample of these records or units; at rate 1 return all of them."""
-        if rate == 1:
-            return self.rows
-        sample = poisson_sample(self.n_rows, rate, self.generator("sample", purpose))
-        return sample if self.rows is None else self.rows[sample]
 
     def with_noise(
         self, sums: "Sequence[Tensor]", noise_multiplier: float, sensitivity: float, purpose: str
@@ -217,7 +205,11 @@ class Access(Unique):
         rate, contents = event_trees.opened(kind)
         with self.guard.alone():
             account = self.account().open_batch(rate, contents, self.scope)
-            return self.drawn(rate, purpose), rate, account
+            if rate == 1:
+                return self.rows, rate, account
+            of_all = self.raw.n_units if self.rows is None else len(self.rows)
+            sample = poisson_sample(of_all, rate, self.generator("sample", purpose))
+            return sample if self.rows is None else self.rows[sample], rate, account
 
     # ------------------------------------------------------------------------------------------------- queries
 

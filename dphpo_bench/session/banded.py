@@ -58,7 +58,13 @@ class BandedGradients(Unique):
         self.noise = BandedNoise(coefficients, whole("steps", steps, low=1, high=MAX_COUNT))
         self._kind, self._noise_multiplier = poisson_sampled(rate, contents), contents.noise_multiplier
         self._held = HeldRule(clipping)  # once: noise of a step covers what earlier steps added
-        self._groups = _groups(session._access, self.noise.bands)
+        access, bands = session._access, self.noise.bands
+        self._groups = [access]
+        if bands > 1:  # a coin for each record decides its group
+            with access.guard.alone():
+                self._groups = [
+                    access.on_part(cycle_name(bands), str(k), k / bands, (k + 1) / bands) for k in range(bands)
+                ]
 
     def next(self, model: "nn.Module") -> "list[Tensor]":
         """Return the noisy mean clipped gradient of the next step, as `Batch.gradient` does.
@@ -96,11 +102,3 @@ class _BandedBatch(Batch):
             sensitivity /= 1 - rounding
         released = self._access.with_noise(self._noise.mixed(total), noise_multiplier, sensitivity, "gradient")
         return self._noise.separated(released, total)
-
-
-def _groups(access: Access, count: int) -> list[Access]:
-    """Return access to the groups, which a coin for each record decides; to all records if there is one group."""
-    if count == 1:
-        return [access]
-    with access.guard.alone():
-        return [access.on_part(cycle_name(count), str(k), k / count, (k + 1) / count) for k in range(count)]

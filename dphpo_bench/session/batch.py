@@ -12,9 +12,10 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import plain, single
 from dphpo_bench.privacy import events
 from dphpo_bench.privacy.events import MAX_COUNT, gaussian, repeat
+from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.access import Access, generator_of_variants, is_of_recipes
 from dphpo_bench.session.copies import copier
-from dphpo_bench.session.interfaces import Account, Unique
+from dphpo_bench.session.interfaces import Unique
 from dphpo_bench.training.clipping import SMALLEST_FACTOR, Abadi, Clipping
 from dphpo_bench.training.values import Query
 
@@ -103,7 +104,7 @@ class Batch(Unique):
         account: pays for all queries that the batch may answer.
     """
 
-    def __init__(self, access: Access, indices: "Tensor | None", rate: float, account: Account) -> None:
+    def __init__(self, access: Access, indices: "Tensor | None", rate: float, account: Ledger | Access) -> None:
         self._access = access
         self._indices = indices
         self._is_full = rate == 1

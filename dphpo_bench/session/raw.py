@@ -56,7 +56,6 @@ class RawRecords:
         self._task = task
         self._lent: list[Records] = []
         self._own_models: list[OwnModel] = []
-        self._stacks: dict[tuple[object, ...], list[LinearEngine]] = {}
 
     @property
     def n_units(self) -> int:
@@ -119,14 +118,10 @@ class RawRecords:
         """Return engines of linear models at these weights, for `clipped_sums`; None if they cannot be stacked."""
         if not self.has_closed_form:
             return None
-        ours = [self.own_model(number).like(model) for number, model in enumerate(models)]
-        trained = [tuple(parameter.requires_grad for parameter in model.parameters()) for model in ours]
-        if len(set(trained)) > 1:
-            return None
-        key = (len(ours), *trained[0])
-        if key not in self._stacks:
-            self._stacks[key] = [LinearEngine(model) for model in ours]
-        return self._stacks[key]
+        engines = [self.own_model(number).engine(model) for number, model in enumerate(models)]
+        trained = {tuple(parameter.requires_grad for parameter in engine.model.parameters()) for engine in engines}
+        linear = [engine for engine in engines if isinstance(engine, LinearEngine)]
+        return linear if len(linear) == len(engines) and len(trained) == 1 else None
 
     @property
     def public_objective(self) -> "Objective":

@@ -202,11 +202,14 @@ class OwnModel:
     def _take(self, theirs: nn.Module) -> None:
         refuse_watchers(self.model)
         ours, values = dict(named_tensors(self.model)), {name: plain(tensor) for name, tensor in named_tensors(theirs)}
-        if _structure(ours) != _structure(values):
+        expected, structure = (
+            {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors.items()}
+            for tensors in (ours, values)
+        )
+        if structure != expected:
             raise InvalidValueError(
-                f"Expected a model as the task builds it, {shown(_structure(ours), 200)}, got "
-                f"{shown(_structure(values), 200)}. Ask about one of the session's build_model(): its weights may "
-                "change, and which of them are trained."
+                f"Expected a model as the task builds it, {shown(expected, 200)}, got {shown(structure, 200)}. Ask "
+                "about one of the session's build_model(): its weights may change, and which of them are trained."
             )
         with torch.no_grad():
             for name, tensor in ours.items():
@@ -219,7 +222,3 @@ class OwnModel:
         modes = {name: module.training is True for name, module in theirs.named_modules()}
         for name, module in self.model.named_modules():
             module.training = modes.get(name, module.training)
-
-
-def _structure(tensors: dict[str, Tensor]) -> dict[str, str]:
-    return {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors.items()}
