@@ -301,7 +301,7 @@ def write_model(trained: TrainedModel, path: Path) -> Path:
 
 def loading_code(trained: TrainedModel, path: Path | str) -> str:
     """Return the call that loads a model which `write_model` wrote to a path."""
-    from dphpo_bench.training.structure import network_json
+    from dphpo_bench.harness.network_json import network_json
 
     if network_json(trained.network) is not None or trained.task in tasks():
         return f"dphpo_bench.load_model({str(path)!r})"
@@ -356,7 +356,7 @@ def load_model(
 
 def _metadata(trained: TrainedModel) -> dict[str, str]:
     """Return all about a model but its weights, as texts; what JSON text holds reads back as it was."""
-    from dphpo_bench.training.structure import network_json
+    from dphpo_bench.harness.network_json import network_json
 
     values = {
         "inputs": inputs_json(trained.inputs),
@@ -428,7 +428,7 @@ def _network(
     """Return a network of the structure of that in the file, without its weights."""
     from torch import nn
 
-    from dphpo_bench.training.structure import network_of
+    from dphpo_bench.harness.network_json import network_of
 
     if model is not None:
         network = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
