@@ -13,6 +13,7 @@ from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract import metrics
 from dphpo_bench.contract.task import Task
 from dphpo_bench.training.augmentation import augmentation_of, augmented_sum
+from dphpo_bench.training.gradients import can_be_closed
 from dphpo_bench.training.linear import LinearEngine
 from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.randomness import global_randomness
@@ -112,7 +113,8 @@ class RawRecords:
     @property
     def has_closed_form(self) -> bool:
         """True if gradients have a closed form, so that full batches share a product; never for means of several."""
-        return self._units is None and self.augmentation is None and self.own_model().has_closed_form
+        of_records = self._units is None and self.augmentation is None
+        return of_records and can_be_closed(self.own_model().model, self.objective.losses, self.train.are_named)
 
     def stacked(self, models: "Sequence[nn.Module]") -> list[LinearEngine] | None:
         """Return engines of linear models at these weights, for `clipped_sums`; None if they cannot be stacked."""

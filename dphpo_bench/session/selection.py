@@ -97,15 +97,7 @@ class Trials:
         event: "DpEvent",
         together: int = MAX_STACKED_TRIALS,
     ) -> "Trials":
-        """Charge a new selection, and return its trials.
-
-        Args:
-            session: the one that selects.
-            trial: runs one trial.
-            base_event: what one trial may be asked.
-            event: of the whole selection.
-            together: how many trials may run at a time, where they are of type `Trial` and that saves time.
-        """
+        """Charge a new selection by its event, and return its trials; `together` holds where it saves time."""
         copy, access = copier(trial), session._access
         access.charge(event)
         # Full batches of linear models share a matrix product. A class of a method's own may call trials otherwise.

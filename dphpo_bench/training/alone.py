@@ -11,7 +11,6 @@ turn, takes all code.
 
 import os
 import sys
-import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
@@ -257,33 +256,10 @@ class _Refusals(TorchFunctionMode):
             raise
 
 
-def why_not_by_vmap(compute: Callable[[], object]) -> str:
-    """Return why vmap refuses a computation, tried twice since code may keep what it computed once; "" if it does not.
-
-    No private records may be in use.
-    """
-    try:
-        with torch.random.fork_rng(devices=[]):
-            for _ in range(2):
-                compute()
-    except Exception as error:  # whatever a model raises at a pass that is not its own
-        return first_line(error)
-    return ""
-
-
 def first_line(error: Exception) -> str:
     """Return the first line of an exception's text, or its type if there is no text."""
     text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return one_line(text, _MOST_OF_REASON).rstrip(".")
-
-
-def warn_of_loop(what: str, reason: str) -> None:
-    """Warn that a function gets each record in turn, which takes as long as single records do."""
-    warnings.warn(
-        f"The {what} gets each record in turn, which takes longer: torch's vmap refuses it ({reason}). "
-        "Compute with tensors, by torch.where in place of if, without item() and custom autograd functions.",
-        stacklevel=2,
-    )
 
 
 def only_row(tensor: Tensor) -> Tensor:

@@ -57,11 +57,9 @@ class GradientEngine(ABC):
             )
         for name, parameter in model.named_parameters():
             if parameter.dtype not in (torch.float32, torch.float64):
-                way = "Convert the model by model.float()"
-                if parameter.is_complex():
-                    way = "Train its real and its imaginary part as two parameters"
                 raise InvalidValueError(
-                    f"Expected float32 or float64 parameters, got {parameter.dtype} in {name!r}. {way}."
+                    f"Expected float32 or float64 parameters, got {parameter.dtype} in {name!r}. Convert them "
+                    "by model.float(); a complex one is two parameters."
                 )
         self._device = self.parameters[0].device
         self._dtype = self.parameters[0].dtype

@@ -35,7 +35,10 @@ def lengths_of(model: nn.Module, inputs: Tensors, targets: Tensors) -> Tensor:
         InvalidValueError: if the model does not tell a whole number for each record.
     """
     inputs = single(inputs)
-    needed, whole = _model_lengths(model, inputs), inputs.shape[1]
+    whole = inputs.shape[1]
+    needed: Tensor = Alone(lambda model, x: model.lengths_of(x), model)(inputs)
+    check_one_each(needed, len(inputs), "length")
+    needed = needed.long()
     if _are_by_place(targets, inputs):
         needed = torch.maximum(needed, last_place(single(targets) != IGNORED).to(needed.device))
     return (-(-needed // _MULTIPLE) * _MULTIPLE).clamp(min(_MULTIPLE, whole), whole)
@@ -89,12 +92,6 @@ def cut(inputs: Tensors, targets: Tensors, rows: Tensor, size: int) -> tuple[Ten
     if _are_by_place(targets, inputs):
         targets = single(targets)[:, :size]
     return take(inputs[:, :size], rows), each(partial(take, rows=rows), targets)
-
-
-def _model_lengths(model: nn.Module, inputs: Tensor) -> Tensor:
-    lengths: Tensor = Alone(lambda model, x: model.lengths_of(x), model)(inputs)
-    check_one_each(lengths, len(inputs), "length")
-    return lengths.long()
 
 
 def _are_by_place(targets: Tensors, inputs: Tensor) -> bool:

@@ -5,13 +5,14 @@ Layer by layer, networks cost 1.0 to 1.4, perceptrons 2 to 3. A loop over record
 records do. In each of them, no record can affect what is computed for another; see `alone`.
 """
 
+import warnings
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.tensors import Records, Tensors, call, each, length, take
-from dphpo_bench.training.alone import warn_of_loop, why_not_by_vmap
+from dphpo_bench.training.alone import first_line
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.functional import copied
@@ -64,12 +65,20 @@ def gradient_engine(
         return LinearEngine(model)
     if like is None:
         return LayerwiseEngine(model, loss)
-    compute = LayerwiseEngine(copied(model), loss).clipped_sum
-    reason = why_not_by_vmap(partial(compute, like.inputs, like.targets, AutoS()))
-    if not reason:
+    trial = LayerwiseEngine(copied(model), loss)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            for _ in range(2):  # code may keep what it computed once
+                trial.clipped_sum(like.inputs, like.targets, AutoS())
         return LayerwiseEngine(model, loss)
+    except Exception as error:  # whatever a model raises at a pass that is not its own
+        reason = first_line(error)
     LoopEngine(copied(model), loss).clipped_sum(like.inputs, like.targets, AutoS())  # raises what the model raises
-    warn_of_loop("model, or its loss,", reason)
+    warnings.warn(
+        f"The model, or its loss, gets each record in turn, which takes longer: torch's vmap refuses it ({reason}). "
+        "Compute with tensors, by torch.where in place of if, without item() and custom autograd functions.",
+        stacklevel=2,
+    )
     return LoopEngine(model, loss)
 
 

@@ -57,7 +57,13 @@ class LayerwiseEngine(GradientEngine):
     def __init__(self, model: nn.Module, loss: PerRecord) -> None:
         super().__init__(model, loss)
         self._rows, self._unmeasured = 1, True
-        self._sites = sites(model)
+        places = {id(parameter): place for place, parameter in enumerate(self.parameters)}
+        self._sites = [  # a shared parameter has several
+            _Site(module, rule, trained)
+            for module in model.modules()
+            if (rule := rule_for(module))
+            and (trained := {name: places[id(p)] for name, p in module._parameters.items() if id(p) in places})
+        ]
         self._names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
         self._arena = Arena()
         self._takes_channels_last: bool | None = None
@@ -291,15 +297,3 @@ class _Pass:
     def _count(self, tensor: Tensor) -> Tensor:
         self.waiting[tensor.data_ptr()] = min(tensor.nbytes, tensor.untyped_storage().nbytes())
         return tensor
-
-
-def sites(model: nn.Module) -> list[_Site]:
-    """Return the layers with a rule and with parameters that are trained; a shared parameter has several."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    places = {id(parameter): place for place, parameter in enumerate(trained)}
-    return [
-        _Site(module, rule, here)
-        for module in model.modules()
-        if (rule := rule_for(module))
-        and (here := {name: places[id(p)] for name, p in module._parameters.items() if id(p) in places})
-    ]

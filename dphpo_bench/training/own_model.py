@@ -19,7 +19,7 @@ from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.engine import GradientEngine, refuse_statistics
 from dphpo_bench.training.evaluation import refuse_wrong_lengths, rows_at_once
 from dphpo_bench.training.functional import copied
-from dphpo_bench.training.gradients import LoopEngine, can_be_closed, gradient_engine
+from dphpo_bench.training.gradients import LoopEngine, gradient_engine
 from dphpo_bench.training.linear import linear_layer
 from dphpo_bench.training.losses import Objective
 from dphpo_bench.training.model_checks import (
@@ -67,11 +67,6 @@ class OwnModel:
         self._checked: set[tuple[object, ...]] = set()
         self._buffers: dict[str, bytes] = {}  # their contents, hashed
         self._tried_queries: set[tuple[object, int]] = set()
-
-    @property
-    def has_closed_form(self) -> bool:
-        """True if gradients have a closed form, so that several such models can be stacked."""
-        return can_be_closed(self.model, self._objective.losses, self._records.are_named)
 
     def like(self, theirs: nn.Module) -> nn.Module:
         """Return the model with the weights, buffers, modes and trained parameters of a method's model.
