@@ -1,10 +1,8 @@
 """Report progress of long work; the caller decides how to show it."""
 
-import codecs
 import sys
 import threading
 import time
-import unicodedata
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -245,43 +243,5 @@ def _new_bars() -> "Bars":
 def _write(line: str) -> None:
     """Write a line to the log. A log that is closed or full ends no run, whose budget is spent by then."""
     with suppress(OSError):
-        sys.stderr.write(encodable(line + "\n", getattr(sys.stderr, "encoding", None)))
+        sys.stderr.write(line + "\n")
         sys.stderr.flush()
-
-
-_IN_ASCII = {
-    **{"ε": "eps", "δ": "delta", "σ": "sigma", "η": "eta", "γ": "gamma", "α": "alpha", "μ": "mu", "κ": "kappa"},
-    **{"θ": "theta", "ρ": "rho", "λ": "lambda", "β": "beta", "Δ": "Delta", "Σ": "Sum", "Π": "Prod", "√": "sqrt "},
-    **{"−": "-", "–": "-", "—": "-", "×": "x", "·": "*", "±": "+/-", "≤": "<=", "≥": ">=", "≈": "~", "∝": "~"},
-    **{"∞": "inf", "→": "->", "←": "<-", "↦": "->", "…": "...", "✓": "+", "✗": "x", "†": "+", "‡": "++", "•": "*"},
-    **{"‘": "'", "’": "'", "“": '"', "”": '"', "‹": "<", "›": ">", "⟨": "<", "⟩": ">", "█": "#", "░": "."},
-}
-
-
-def write_replacements(*streams: Any) -> None:
-    """Let text streams write replacements of what their encoding lacks; others, as of tests, stay as they are."""
-    for stream in streams:
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors=_HANDLER)
-
-
-def encodable(text: str, encoding: str | None) -> str:
-    """Return the text with replacements of what an encoding lacks; None is UTF-8."""
-    encoding = encoding or "utf-8"
-    return text.encode(encoding, _HANDLER).decode(encoding)
-
-
-def _replacing(error: UnicodeError) -> tuple[str, int]:
-    """Replace letters by ASCII: symbols by words, letters with accents by those without, all others by "?"."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    parts = []
-    for letter in error.object[error.start : error.end]:
-        plain = unicodedata.normalize("NFKD", letter)
-        bare = "".join(part for part in plain if not unicodedata.combining(part))
-        parts.append(_IN_ASCII.get(letter, bare if bare.isascii() else "?"))
-    return "".join(parts), error.end
-
-
-_HANDLER = "dphpo_bench.replacing"
-codecs.register_error(_HANDLER, _replacing)
