@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 from dphpo_bench.base.checks import typed, unexpected
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, RegistryError, SealedDataError, UnknownNameError
-from dphpo_bench.base.text import plainly, shown, unknown_name_message
+from dphpo_bench.base.text import shown, unknown_name_message
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.seals import sealed
 from dphpo_bench.contract.task import Task
@@ -296,7 +296,7 @@ def read_parameters(cls: type[Method], overrides: Mapping[str, Any]) -> dict[str
             else:
                 values[name] = adapter.validate_json(json.dumps(value), strict=True)
         except (ValidationError, TypeError, ValueError, RecursionError) as error:
-            reason = plainly(error.errors()[0]["msg"]) if isinstance(error, ValidationError) else str(error)
+            reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
             raise InvalidValueError(
                 f"Parameter {name}={shown(value, form=repr)} of {cls.name}: {shown(reason, 300)}."
             ) from None
