@@ -67,7 +67,7 @@ def ranged(name: str, value: Any, kind: type, interval: Interval) -> Any:
         or (below is not None and exact >= below)
         or (under is not None and exact > under)
     ):
-        raise InvalidValueError(f"Expected {_rule(name, kind, interval)}, got {name}={quoted(value)}.")
+        raise InvalidValueError(f"Expected {rule(name, kind, interval)}, got {name}={quoted(value)}.")
     return exact
 
 
@@ -81,8 +81,8 @@ def _finite(value: Any) -> float | None:
     return converted if math.isfinite(converted) else None
 
 
-def _rule(name: str, kind: type, interval: Interval) -> str:
-    """Return a rule such as "0 < share < 1"."""
+def rule(name: str, kind: type, interval: Interval) -> str:
+    """Return a rule such as "0 < share < 1" or "a finite width > 0"."""
     low = interval.ge if interval.gt is None else interval.gt
     high = interval.le if interval.lt is None else interval.lt
     above, below = "<=" if interval.gt is None else "<", "<=" if interval.lt is None else "<"
