@@ -258,7 +258,7 @@ def _taken(name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
         else str(getattr(get_origin(kind) or kind, "__name__", kind))
         for kind in kinds
     ]
-    raise InvalidValueError(f"Expected {name} to be {' or '.join(words)}, got {quoted(value)}.")
+    raise unexpected(f"Expected {name} to be {' or '.join(words)}", value)
 
 
 def _as_kind(kind: Any, value: Any) -> tuple[bool, Any]:
