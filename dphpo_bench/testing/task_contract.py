@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,7 +22,6 @@ from dphpo_bench.contract.seals import sealed
 from dphpo_bench.contract.task import Task, TaskFacts
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.recipes.single_run import SingleRun
 from dphpo_bench.testing.new_process import ask_new_process
 from dphpo_bench.testing.runs import (
     DELTA,
@@ -482,17 +481,6 @@ def _difference(before: Mapping[str, str], after: Mapping[str, str]) -> str | No
     return None
 
 
-@dataclass(frozen=True)
-class PlainDpSgd(SingleRun):
-    """The plainest private method, to try tasks with: T steps of DP-SGD at the task's learning rate, no tuning."""
-
-    name = "plain_dp_sgd"
-    summary = "DP-SGD at the task's defaults."
-    reference = "Abadi et al. 2016, Deep Learning with Differential Privacy, Algorithm 1"
-    tuning: ClassVar[tuple[str, ...]] = ()
-    end_to_end_private = True
-
-
 class TaskContract(DependenceContract):
     """Tests of one task at one of its models: its facts, its records, its model, and a short private run.
 
@@ -531,11 +519,12 @@ class TaskContract(DependenceContract):
 
     def test_private_run_works(self, task: Task) -> None:
         """A few steps of DP-SGD on the first records end with a model within the budget."""
+        from dphpo_bench.contract.registry import make_method
         from dphpo_bench.harness.plan import plan
 
-        excerpt = Excerpt(task)
-        plan(PlainDpSgd(), task, PrivacyBudget(EPSILON, min(DELTA, task.facts.default_delta)))
-        record = recorded(PlainDpSgd(), excerpt, self.source())
+        excerpt, method = Excerpt(task), make_method("dp_sgd")
+        plan(method, task, PrivacyBudget(EPSILON, min(DELTA, task.facts.default_delta)))
+        record = recorded(method, excerpt, self.source())
         expect(record.status == "ok", f"DP-SGD on the first {excerpt.facts.n_records} records failed: {record.error}")
         privacy = record.privacy
         expect(privacy is not None and privacy.epsilon <= EPSILON, f"DP-SGD overspent its budget of ε={EPSILON:g}.")
