@@ -77,28 +77,20 @@ def show_command(
 
 
 def _values_of(record: "RunRecord") -> dict[str, Any]:
+    """Return the record's JSON values and what follows from them, without the seed of a run on private records."""
     from dphpo_bench.records.statement import record_risk, releases
 
-    identity, privacy = record.identity, record.privacy
-    names = ("method", "parameters", "task", "model", "epsilon", "delta")
+    values, risk = record.model_dump(mode="json"), record_risk(record)
+    if not record.identity.is_public:
+        values["identity"]["seed"] = None
     return {
-        "key": identity.key,
-        **{name: getattr(identity, name) for name in names},
-        "seed": identity.seed if identity.is_public else None,
-        "unit": identity.unit,
-        "status": record.status,
-        "accounting": record.accounting,
-        "error": record.error,
-        "metrics": record.metrics,
-        "further": {name: test.model_dump() for name, test in record.further.items()},
-        "constant_guess": record.constant_guess and record.constant_guess.model_dump(),
+        "key": record.identity.key,
+        **values,
         "chosen": chosen(record.released),
-        "paths": {name: [list(point) for point in points] for name, points in series(record.released).items()},
+        "paths": series(record.released),
         "tried": tried(record.released),
-        "epsilon_quoted": privacy and privacy.epsilon,
-        "tuning_share": privacy and privacy.tuning_share,
-        "risk": asdict(risk) if (risk := record_risk(record)) else None,
-        "releases": releases(privacy) if privacy else [],
+        "risk": asdict(risk) if risk else None,
+        "releases": releases(record.privacy) if record.privacy else [],
     }
 
 

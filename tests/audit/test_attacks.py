@@ -21,7 +21,6 @@ from dphpo_bench.audit.attacks import Audit, audit
 from dphpo_bench.audit.bounds import Guesses, LowerBound, Size
 from dphpo_bench.audit.canaries import SETUPS, Transcript
 from dphpo_bench.base.errors import AuditError, DataError, InvalidValueError
-from dphpo_bench.cli.run import audit_verdict
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import Account
 from dphpo_bench.records.store import read_record
@@ -227,7 +226,7 @@ def audited(
 )
 def test_what_an_audit_says_of_a_claim(found: Audit, verdict: tuple[bool, bool], words: str) -> None:
     assert (found.refutes, found.can_refute) == verdict
-    assert audit_verdict(found) == words
+    assert found.verdict() == words
     assert (found.to_record().refuted, found.to_record().ceiling) == (verdict[0], found.ceiling)
 
 
