@@ -48,6 +48,11 @@ def train_only(network: nn.Module, which: Which, *, rank: int, alpha: int, layer
         inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(layers)), network)
 
 
+def on_meta() -> bool:
+    """Return True inside of `torch.device("meta")`, where tensors have no values."""
+    return torch.empty(0).is_meta
+
+
 def published(
     build: Callable[[], Network],
     weights: Weights,
@@ -55,6 +60,8 @@ def published(
     named: Callable[[dict[str, Tensor]], dict[str, Tensor]],
 ) -> Network:
     """Build a network and fill it with published weights, as float32; draw no random number.
+
+    On torch's device "meta" a network has its structure alone, and needs no weights.
 
     Args:
         build: makes the network; every buffer of it is stored with the weights.
@@ -69,9 +76,11 @@ def published(
 
     with torch.device("meta"):  # structure alone
         network = build()
+    if on_meta():
+        return network
     network = network.to_empty(device="cpu")
     expected = network.state_dict()
-    file = weights_folder(source or DataSource.resolve(), weights) / weights.files[0][0]
+    file = weights_folder(source, weights) / weights.files[0][0]
     as_published = load_file(file)
     tensors = named(as_published) | as_published
     for name, empty in expected.items():
