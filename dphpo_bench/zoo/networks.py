@@ -12,7 +12,6 @@ from dphpo_bench.base.errors import DataError, require_extra
 from dphpo_bench.data.source import DataSource, Weights, weights_folder
 from dphpo_bench.recipes.networks import zero_linear
 from dphpo_bench.training.evaluation import last_place
-from dphpo_bench.zoo.texts import PADDING
 
 if TYPE_CHECKING:
     from transformers import RobertaConfig, RobertaModel, ViTConfig, ViTModel
@@ -162,8 +161,8 @@ def named(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return tensors
 
 
-ROBERTA_PADDING = 1
-"""The token that texts are padded with."""
+PADDING, ROBERTA_PADDING = 0, 1
+"""The tokens that texts are padded with: word pieces, and those of RoBERTa."""
 
 _DEVIATION = 0.02  # of initial weights, as in RoBERTa
 

@@ -290,10 +290,6 @@ def _padded(rows: list[list[int]]) -> "torch.Tensor":
     return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
 
 
-PADDING = 0
-"""The token of no text."""
-
-
 @dataclass(frozen=True)
 class WordPieces:
     """BERT's vocabulary of English word pieces, in lower case, with the embeddings that MiniLM begins with.
@@ -325,6 +321,8 @@ class WordPieces:
             DataError: if the weights cannot be had; see `weights_folder`.
             InvalidValueError: if the tokeniser has another vocabulary.
         """
+        from dphpo_bench.zoo.networks import PADDING
+
         tokenizer = load_tokenizer(self.weights, self.vocabulary, source)
         yield from padded_ids(tokenizer, rows, self.longest, PADDING, marks=False)
 
