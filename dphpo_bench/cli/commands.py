@@ -15,7 +15,6 @@ from typing import Annotated, Any
 import typer
 
 from dphpo_bench.base.errors import DphpoBenchError
-from dphpo_bench.base.text import plainly
 from dphpo_bench.cli.advise import advise_command
 from dphpo_bench.cli.explain import explain_command
 from dphpo_bench.cli.leaderboard import app as leaderboard_app
@@ -93,7 +92,7 @@ def main() -> None:
     except typer.TyperException as error:
         if reason := getattr(error, "format_message", error.__str__)():  # else the help has been shown
             hint = f" Try {context.command_path} --help." if (context := getattr(error, "ctx", None)) else ""
-            complain(f"{plainly(reason.rstrip('.'))}.{hint}")
+            complain(f"{reason.rstrip('.')}.{hint}")
         code = getattr(error, "exit_code", 2)
     except OSError as error:
         if error.filename is not None or error.errno not in UNWRITABLE:
