@@ -22,7 +22,6 @@ from dphpo_bench.base.tensors import Records, Tensors, each, length
 from dphpo_bench.training.alone import by_vmap, only_torch
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import EFFICIENT_ROWS, GradientEngine, per_sample_rows
-from dphpo_bench.training.evaluation import pieces_of
 from dphpo_bench.training.functional import Level, call_with, ours
 from dphpo_bench.training.layers import Arena, Dense, Gradients, Rule, rule_for
 from dphpo_bench.training.losses import PerRecord, of_one, tensors_of
@@ -72,24 +71,17 @@ class LayerwiseEngine(GradientEngine):
         self, inputs: Tensors, targets: Tensors, clipping: Clipping, indices: Tensor | None = None
     ) -> list[Tensor]:
         """See `GradientEngine.clipped_sum`."""
-        for _, some in pieces_of(self.model, Records(inputs, targets), indices, 1, whole=True):
-            if self._unmeasured:
-                self._measure(some.inputs, some.targets)
-            break
+        if self._unmeasured and length(inputs):
+            # The number of records in a micro-batch follows from the memory that a record takes.
+            some = Records(inputs, targets).rows(slice(1)).copied().to(self._device, self._dtype)
+            one_pass = self._pass(some.inputs, some.targets)
+            rows = _RECURRENT_ROWS if one_pass.uses else EFFICIENT_ROWS
+            self._rows = per_sample_rows(one_pass.bytes_beside(self.model.parameters()), self._device, rows)
+            self._unmeasured = False
         return super().clipped_sum(inputs, targets, clipping, indices)
 
     def _gradients(self, inputs: Tensors, targets: Tensors) -> list[list[Gradients]]:
-        """Return the records' gradients with respect to each parameter, a part for each use of it."""
-        if self._unmeasured:
-            self._measure(*(each(lambda tensor: tensor[:1], part) for part in (inputs, targets)))
         return self._pass(inputs, targets).gradients
-
-    def _measure(self, inputs: Tensors, targets: Tensors) -> None:
-        """Set the number of records in a micro-batch, from the memory that one such record takes."""
-        one_pass = self._pass(*(each(Tensor.clone, part) for part in (inputs, targets)))  # code may write to them
-        rows = _RECURRENT_ROWS if one_pass.uses else EFFICIENT_ROWS
-        self._rows = per_sample_rows(one_pass.bytes_beside(self.model.parameters()), self._device, rows)
-        self._unmeasured = False
 
     def _pass(self, inputs: Tensors, targets: Tensors) -> "_Pass":
         self._arena.clear()
