@@ -52,6 +52,27 @@ class Split:
     sha256: tuple[str, ...] = field(default=(), kw_only=True)
     parts: int = field(default=1, kw_only=True)
 
+    @classmethod
+    def pair(
+        cls, path: str, *, by_file: bool = False, url: str | None = None, **splits: tuple[int, str]
+    ) -> "tuple[Split, Split]":
+        """Return two splits of one file each.
+
+        Args:
+            path: of the files, with {} for the name of the split.
+            by_file: whether the hashes are of files, and not of contents.
+            url: the address of the files, as `path`, if they are not on the hub.
+            splits: by name, the number of records and the hash; "": it is not known.
+        """
+        first, second = (
+            cls(
+                *(name, path.format(name), rows, "" if by_file else known, url and url.format(name)),
+                sha256=(known,) if by_file and known else (),
+            )
+            for name, (rows, known) in splits.items()
+        )
+        return first, second
+
     @property
     def paths(self) -> tuple[str, ...]:
         """The path of each file."""
