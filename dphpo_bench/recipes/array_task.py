@@ -73,7 +73,7 @@ class Labels:
     Attributes:
         target: the labels' name, where the records are a dictionary or a frame.
         classes: the labels' meaning, in the order of the model's outputs, such as ("no", "yes"): then labels may be
-            texts, booleans, any numbers, or rows with one 1 each. Default: labels count from 0, or are False and True.
+            texts, booleans or any numbers. Default: labels count from 0, or are False and True.
         n_classes: number of classes; default: what the model puts out for an input of zeros.
         class_shares: the share of each class, from public knowledge, such as (0.93, 0.07): scores then follow a first
             metric that counts rare classes, `BALANCED_ACCURACY`, `F1` or `ROC_AUC`.
