@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -96,7 +96,7 @@ class History:
     by_results: bool = False
     n_scores: int | None = None
     note: str = ""
-    said: Mapping[str, Any] = MappingProxyType({})
+    said: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def n_runs(self) -> int:
