@@ -35,6 +35,7 @@ VERSION = 1
 MAX_ACCOUNT_BYTES = 2**30
 VOID = "void"  # the status of a release that is taken back: its run ended before it asked anything of the records
 OPEN = "open"  # the status of a release whose run has not ended, or was killed
+RESERVED = "reserved"  # the status of a run that was counted with others of a list, and has not begun
 
 
 @dataclass(frozen=True)
@@ -194,16 +195,35 @@ class Account:
                     "questions would show the records. Go on with the same method and version; or remove its file in "
                     f"{self.root / '.unfinished'} to start anew, which is a second release."
                 )
-            lines: list[dict[str, Any]] = [{"release": asdict(entry)} for entry in new]
-            lines += [{"number": entry.number, "joined": True} for entry in again]
-            if cap and new:
-                if cap.filter is None:
-                    chosen = cap.filter_like(new[0].dp_event)
-                    lines.insert(0, {"filter": asdict(chosen)})
-                    cap = replace(cap, filter=chosen)
-                self._check_cap(cap, known, new)
-            self._append(lines)
+            lines = self._lines_of(new, cap, known)
+            self._append([*lines, *({"number": entry.number, "joined": True} for entry in again)])
         return not again
+
+    def begin(self, release: Entry) -> Entry:
+        """Count a run of a list, unless a run of this record and plan is reserved; return the entry that counts it.
+
+        Raises:
+            AccountError: as `count`.
+        """
+        refuse_if_closed()
+        with self._locked():
+            cap, known = self.read()
+            for entry in known:
+                if (entry.status, entry.record, entry.event) == (RESERVED, release.record, release.event):
+                    self._append([{"number": entry.number, "status": OPEN}])
+                    return entry
+            self._append(self._lines_of([release], cap, known))
+        return release
+
+    def _lines_of(self, new: Sequence[Entry], cap: Cap | None, known: Sequence[Entry]) -> list[dict[str, Any]]:
+        """Return the lines of new releases; reject what the cap does not cover, or fix its filter before the first."""
+        lines: list[dict[str, Any]] = [{"release": asdict(entry)} for entry in new]
+        if cap and new:
+            if cap.filter is None:
+                cap = replace(cap, filter=cap.filter_like(new[0].dp_event))
+                lines.insert(0, {"filter": asdict(cap.filter)})  # type: ignore[arg-type]
+            self._check_cap(cap, known, new)
+        return lines
 
     def find(self, number: str) -> Entry | None:
         """Return the release with this number, if it counts."""

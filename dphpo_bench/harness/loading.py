@@ -11,7 +11,7 @@ import json
 import math
 import secrets
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import distributions
 from pathlib import Path
@@ -42,9 +42,14 @@ from dphpo_bench.session.releases import Releases, releases_beside
 
 @dataclass(frozen=True)
 class Counted:
-    """A run that its caller has counted in an account: what it draws from, and the event of its plan, as text."""
+    """A run that its caller has counted in an account.
 
-    journal: Journal
+    Attributes:
+        values: of the run's journal, from which its noise is drawn.
+        event: of its plan, as text.
+    """
+
+    values: Mapping[str, int]
     event: str
 
     def check(self, checked: CheckedPlan) -> None:

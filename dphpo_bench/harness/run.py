@@ -25,6 +25,7 @@ from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import Entry
 from dphpo_bench.harness.account_report import AccountReport, report_of
 from dphpo_bench.harness.cache import Cache, code_of
+from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.loading import (
     Counted,
     account_of,
@@ -228,7 +229,7 @@ def run(
             raise InvalidValueError(NO_GRID)
         if counted:
             counted.check(checked)
-            this_run.journal = counted.journal
+            this_run.journal = Journal.holding(counted.values)
         elif not task.public:
             refuse_no_privacy(Entry.of(checked, 0), options.not_private)
         if this_run.checkpoint_every is not None:

@@ -173,8 +173,8 @@ def sweep(
 ) -> Summary:
     """Run every cell that has no record, write the records, and close the executor.
 
-    A cell whose process is killed is tried again once, and then recorded as failed. Its seed decides all its draws, so
-    another try cannot choose better ones.
+    A cell on public records whose process is killed is tried again once, and then recorded as failed. Its seed decides
+    all its draws, so another try cannot choose better ones. On private records it has failed at once.
 
     `private` counts the cells on private records; None: in the account "main".
 
@@ -192,7 +192,8 @@ def sweep(
             has_private = any(not cell.task.public for cell in stock.todo)
             if has_private:
                 watcher.note(private.prepare(stock.todo, executor, source))
-            _prepare(stock.todo, executor, source, watcher, private)
+            _prepare(stock.todo, executor, source, watcher)
+            private.check_data(stock.todo, source)
             with Claims(store.root) as claims:
                 remove_torn(store.root)
                 for cell, record, elsewhere in _run_all(stock, store, executor, source, watcher, claims, private):
@@ -209,9 +210,7 @@ def sweep(
         executor.close()
 
 
-def _prepare(
-    cells: Sequence[Cell], executor: Executor, source: DataSource, watcher: Watcher, private: PrivateCells
-) -> None:
+def _prepare(cells: Sequence[Cell], executor: Executor, source: DataSource, watcher: Watcher) -> None:
     """Prepare the data of each task once, before the time limit of any cell counts."""
     tasks = {(cell.identity.task, cell.identity.model): cell for cell in cells}
     watcher.preparing([name for name, _ in tasks])
@@ -219,21 +218,20 @@ def _prepare(
         futures: dict[tuple[str, str], Future[Answer]] = {}
         for key, cell in tasks.items():
             needs = Resources(cell.resources.threads, time_limit_s=max(cell.resources.time_limit_s, PREPARE_SECONDS))
-            futures[key] = executor.submit(prepare_data, job_of(cell, source, private.for_digest(cell)), needs)
+            futures[key] = executor.submit(prepare_data, job_of(cell, source), needs)
         while wait(futures.values(), timeout=TICK_SECONDS).not_done:
             watcher.tick()
         for key, future in futures.items():
             answer = answer_of(future)
             if answer.again and attempt < ATTEMPTS:
                 continue
-            said = json.loads(answer.text or "{}")
-            if answer.failure or said["error"]:
-                reason = said.get("error") or " ".join([answer.failure, *answer.log.strip().splitlines()[-1:]])
+            if answer.text != "":
+                reason = answer.text or " ".join([answer.failure, *answer.log.strip().splitlines()[-1:]])
                 raise DataError(
                     f"Cannot prepare the data of task {key[0]}: {reason} "
                     f"No cell was run; other tasks can be chosen with --only task=NAME."
                 )
-            private.see(tasks.pop(key), said["digest"])
+            del tasks[key]
 
 
 @dataclass(frozen=True)
@@ -272,7 +270,7 @@ def _run_all(
                 continue
             watcher.started(cell)
             try:
-                secret = None if cell.task.public else private.start(cell)
+                counted = None if cell.task.public else private.start(cell)
             except InvalidValueError as error:  # it cannot be planned
                 private.refuse(cell)
                 record = failed_record(cell.identity, str(error), 0.0)
@@ -280,7 +278,7 @@ def _run_all(
                 claims.give_back(key)
                 yield cell, record, False
                 continue
-            running[executor.submit(run_cell, job_of(cell, source, secret), cell.resources)] = attempt
+            running[executor.submit(run_cell, job_of(cell, source, counted), cell.resources)] = attempt
         done = wait(running, timeout=TICK_SECONDS, return_when=FIRST_COMPLETED).done if running else set()
         unwritten: RecordError | None = None
         refusal: NotStartedError | None = None
@@ -293,7 +291,8 @@ def _run_all(
                 waiting.appendleft(attempt)
                 continue
             refusals = 0
-            if answer.again and attempt.number < ATTEMPTS:
+            # On private records another try is another release.
+            if answer.again and attempt.number < ATTEMPTS and attempt.cell.task.public:
                 watcher.note(f"{attempt.cell}: {answer.failure} Trying again.")
                 waiting.appendleft(replace(attempt, number=attempt.number + 1))
                 continue

@@ -32,8 +32,6 @@ class RayExecutor:
     Ray starts a call again `retries` times after it lost its node or worker, or for lack of memory.
     """
 
-    shares_disk = False
-
     def __init__(self, address: str | None, needs: Sequence[Resources], retries: int = 3) -> None:
         os.environ.setdefault("RAY_task_oom_retries", str(retries))  # read when Ray is imported
         require_extra("ray", "This executor needs", "ray")

@@ -4,7 +4,6 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import as_completed
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from shutil import get_terminal_size
@@ -16,14 +15,13 @@ from dphpo_bench.data.source import DataSource
 from dphpo_bench.recipes.single_run import OptimizerRun
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
-from dphpo_bench.sweep.cells import Cell, CellPlan, PrivateCells, job_of, pickled, plan_cell, planned
+from dphpo_bench.sweep.cells import Cell, CellPlan, PrivateCells, pickled, plan_key, plans_of
 from dphpo_bench.sweep.driver import Estimates, Kind, Stock, Summary, kind_of, sweep
 from dphpo_bench.sweep.executors import (
     COMPILER,
     Executor,
     ProcessExecutor,
     SerialExecutor,
-    answer_of,
     default_workers,
     visible_gpus,
 )
@@ -51,20 +49,16 @@ def plan_all(stock: Stock, executor: Executor, source: DataSource, progress: Pro
     by_plan: defaultdict[str, PlannedCells] = defaultdict(PlannedCells)
     for state in ("finished", "failed", "todo"):
         for cell in getattr(stock, state):
-            getattr(by_plan[cell.identity.model_copy(update={"seed": None, "run": None}).key], state).append(cell)
-    groups = list(by_plan.values())
-    futures = [executor.submit(plan_cell, job_of(group.cell, source), group.cell.resources) for group in groups]
-    with progress.track("Planning", len(futures)) as advance:
-        for _ in as_completed(futures):
-            advance()
-    for group, future in zip(groups, futures, strict=True):
-        plan = planned(answer_of(future))
+            getattr(by_plan[plan_key(cell)], state).append(cell)
+    plans = plans_of([group.cell for group in by_plan.values()], executor, source, progress)
+    for key, group in by_plan.items():
+        plan = plans[key]
         if isinstance(plan, str):
             group.error = plan
         else:
             group.plan, _ = plan
             group.seconds = stock.times.seconds(group.cell.identity, group.plan.examples)
-    return groups
+    return list(by_plan.values())
 
 
 def total_seconds(groups: Sequence[PlannedCells]) -> float | None:

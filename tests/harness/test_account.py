@@ -14,9 +14,8 @@ import dphpo_bench as bench
 from dphpo_bench.base.errors import AccountError, DataError, InvalidValueError
 from dphpo_bench.cli import commands as cli
 from dphpo_bench.cli.options import parse_seed
-from dphpo_bench.harness.account import Account, Entry
+from dphpo_bench.harness.account import OPEN, RESERVED, Account, Entry
 from dphpo_bench.harness.account_report import account_sections, bound_text, open_account, total_risk
-from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.loading import Counted
 from dphpo_bench.privacy import event_trees
 from dphpo_bench.privacy.events import gaussian, non_private, poisson_sampled, repeat
@@ -126,6 +125,16 @@ def test_two_processes_never_pass_a_cap_together(tmp_path: Path) -> None:
     assert cap.spent([each.dp_event for each in releases]) <= cap.bound
     with pytest.raises(AccountError, match=r"capped at ε = 3, δ = 1e-05 .* after 5 earlier ones"):
         Account(tmp_path).count([release(999, one)])
+
+
+def test_a_reserved_run_begins_once(tmp_path: Path) -> None:
+    """A sweep that starts a cell again, as after a kill, has released twice."""
+    book = Account(tmp_path)
+    reserved, first, second = (dataclasses.replace(release(n, gaussian(2.0)), record="key") for n in (1, 2, 3))
+    book.count([dataclasses.replace(reserved, status=RESERVED)])
+    other = dataclasses.replace(release(4, gaussian(3.0)), record="key")
+    assert [book.begin(entry).number[-1] for entry in (other, first, second)] == ["4", "1", "3"]
+    assert [(entry.number[-1], entry.status) for entry in book.read()[1]] == [("1", OPEN), ("4", OPEN), ("3", OPEN)]
 
 
 def test_a_torn_last_line_is_not_counted_and_does_not_hide_the_next(tmp_path: Path) -> None:
@@ -326,12 +335,12 @@ def test_a_run_that_asked_nothing_leaves_the_total_known(fixed_noise, budget, tm
 
 def test_another_plan_than_the_counted_one_is_refused(fixed_noise, budget) -> None:
     counted = Entry.of(bench.plan(fixed_noise(), PrivateTask(), budget), 1).event
-    journal = Journal.holding({"seed": 7, "run": 8})
-    result = bench.run(fixed_noise(), PrivateTask(), budget, account=Counted(journal, counted))
+    values = {"seed": 7, "run": 8}
+    result = bench.run(fixed_noise(), PrivateTask(), budget, account=Counted(values, counted))
     assert result.record.identity.run == f"{8:016x}"
     more = dataclasses.replace(fixed_noise(), steps=7)
     with pytest.raises(InvalidValueError, match="planned otherwise than when its run was counted"):
-        bench.run(more, PrivateTask(), budget, account=Counted(journal, counted))
+        bench.run(more, PrivateTask(), budget, account=Counted(values, counted))
 
 
 @pytest.mark.parametrize(("task", "seed", "shown"), [(PrivateTask, 3, 1), (PrivateTask, None, 0), (TinyTask, 3, 0)])
