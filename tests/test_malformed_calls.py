@@ -135,7 +135,7 @@ CALLS: list[tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = [
             "gpus": (*NO_NUMBER, -1),
             "source": (3, "data"),
             "quiet": NO_FLAG,
-            "account": (*NO_TEXT, *FILE_NAMES, bench.AccountOptions(again="1")),
+            "account": (*NO_TEXT, *FILE_NAMES),
         },
     ),
     (
