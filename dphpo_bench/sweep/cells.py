@@ -7,7 +7,7 @@ import logging
 import pickle
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -54,23 +54,8 @@ from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.executors import Executor, Resources, answer_of
 from dphpo_bench.sweep.suite import Suite, TaskMaker
 
-
-@dataclass(frozen=True)
-class Unregistered:
-    """Methods by name and parameters, and tasks by name and model, for a process that finds them by no name."""
-
-    methods: Mapping[tuple[str, str], Method] = field(default_factory=dict)
-    tasks: Mapping[tuple[str, str], Task] = field(default_factory=dict)
-    # Layers that functions define, and their full names: copies of classes lack them, and fingerprints hold them.
-    nested: tuple[tuple[type, str], ...] = ()
-
-    def method_of(self, identity: Identity) -> Method:
-        method = self.methods.get((identity.method, compact_json(identity.parameters)))
-        return make_method(identity.method, identity.parameters) if method is None else method
-
-    def task_of(self, identity: Identity) -> Task:
-        task = self.tasks.get((identity.task, identity.model))
-        return make_task(identity.task, identity.model) if task is None else task
+PlugIns = dict[tuple[str, str], Method | Task]
+"""Methods by name and parameters, and tasks by name and model, for a process that finds them by no name."""
 
 
 @contextmanager
@@ -89,37 +74,26 @@ def pickled(methods: Iterable[Method], tasks: Iterable[Task]) -> Iterator[str]:
 
     with torch.random.fork_rng(devices=[]):
         classes = {type(layer): None for task in own_tasks for layer in task.build_model().modules()}
-    plug_ins = Unregistered(
-        {(method.name, compact_json(method.parameters)): method for method in own_methods},
-        {(task.facts.task, task.facts.model): task for task in own_tasks},
-        tuple((cls, cls.__qualname__) for cls in classes if "<locals>" in cls.__qualname__),
-    )
+    # Layers that functions define, and their full names: copies of classes lack them, and fingerprints hold them.
+    nested = [(cls, cls.__qualname__) for cls in classes if "<locals>" in cls.__qualname__]
+    plug_ins: PlugIns = {(method.name, compact_json(method.parameters)): method for method in own_methods}
+    plug_ins |= {(task.facts.task, task.facts.model): task for task in own_tasks}
     with TemporaryDirectory(prefix="dphpo-bench-") as folder:
         path = Path(folder) / "plug_ins.pickle"
         try:
             with path.open("wb") as file:
-                cloudpickle.dump(plug_ins, file)
+                cloudpickle.dump((plug_ins, nested), file)
         except OSError as error:
             raise InvalidValueError(
                 f"Cannot write {path}: {error.strerror}. Set TMPDIR to a folder with room."
             ) from None
         except Exception as error:  # whatever an object of somebody's raises when it is pickled
-            names = ", ".join(name for name, _ in (*plug_ins.methods, *plug_ins.tasks))
+            names = ", ".join(name for name, _ in plug_ins)
             raise InvalidValueError(
                 f"Cannot hand {shown(names)} to another process: {shown(error, 300)}. Keep open files, locks and "
                 "generators out of it, or pass functions that make them."
             ) from None
         yield str(path)
-
-
-def unpickled(path: str) -> Unregistered:
-    """Return what `pickled` wrote; nothing for an empty path."""
-    if not path:
-        return Unregistered()
-    plug_ins: Unregistered = pickle.loads(Path(path).read_bytes())
-    for cls, name in plug_ins.nested:
-        cls.__qualname__ = name
-    return plug_ins
 
 
 @dataclass(frozen=True)
@@ -187,7 +161,8 @@ def cells_of(
                     groups.append(with_seeds([Cell(method, task, budget, identity, resources)], seeds))
     if not groups:
         raise InvalidValueError(f"No cell of the suite is all of --only {shown(','.join(only), 300)}.")
-    return [cell for cell in chain(*zip_longest(*groups)) if cell]  # seeds vary slowest; see `with_seeds`
+    cells = [cell for cell in chain(*zip_longest(*groups)) if cell]  # seeds vary slowest; see `with_seeds`
+    return list({cell.key: cell for cell in cells}.values())
 
 
 def _seeds(suite: Suite, task: Task) -> dict[str, tuple[int, ...]]:
@@ -240,14 +215,24 @@ class Job:
         logging.getLogger("dphpo_bench").setLevel(logging.DEBUG)
 
     @cached_property
-    def _unregistered(self) -> Unregistered:
-        return unpickled(self._plug_ins)
+    def _own(self) -> PlugIns:
+        if not self._plug_ins:
+            return {}
+        plug_ins: PlugIns
+        plug_ins, nested = pickle.loads(Path(self._plug_ins).read_bytes())
+        for cls, name in nested:
+            cls.__qualname__ = name
+        return plug_ins
 
     def method(self) -> Method:
-        return self._unregistered.method_of(self.identity)
+        who = self.identity
+        own = self._own.get((who.method, compact_json(who.parameters)))
+        return own if isinstance(own, Method) else make_method(who.method, who.parameters)
 
     def task(self) -> Task:
-        return self._unregistered.task_of(self.identity)
+        who = self.identity
+        own = self._own.get((who.task, who.model))
+        return own if isinstance(own, Task) else make_task(who.task, who.model)
 
 
 def run_cell(job: str) -> str:
