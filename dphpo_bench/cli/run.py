@@ -56,7 +56,7 @@ def run_command(
     from dphpo_bench.harness.cache import Cache
     from dphpo_bench.harness.loading import default_seed
     from dphpo_bench.harness.run import AccountOptions, ExecutionOptions, run
-    from dphpo_bench.harness.trained import check_model_path, loading_code
+    from dphpo_bench.harness.trained import check_model_path
 
     made_method, made_task, budget = options.resolve(method, task, model, epsilon, delta, settings, task_file)
     if save_model:
@@ -83,8 +83,8 @@ def run_command(
         show_facts(title, rows, NOT_WHAT_LEAKS if has_risk else None)
         if result.account:
             say(f"Account {result.account.name}: {result.account}")
-        if saved and result.trained:
-            say(f"In Python: {loading_code(result.trained, saved)}.predict(inputs)")
+        if saved:
+            say(f"In Python: dphpo_bench.load_model({str(saved)!r}).predict(inputs)")
     if result.record.error:
         complain(f"Run {result.record.status}: {result.record.error}")
     raise typer.Exit(EXIT_CODES[result.record.status])

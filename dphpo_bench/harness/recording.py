@@ -114,7 +114,16 @@ def record(run: Run) -> None:
     if not (run.counted and run.seed is not None):  # the sweep has a place for such a run
         run.identity = numbered(run.identity, run.journal)
     asked_nothing = run.ledger.untouched and run.status != "ok"
-    run.record = _record(run)
+    try:
+        run.record = _record(run)
+        if (size := len(run.record.to_json().encode())) > MAX_RECORD_BYTES:
+            raise RecordError(f"The record takes {size} bytes, more than {MAX_RECORD_BYTES}; release less.")
+    except (ValueError, RecordError) as failure:
+        reason = f"Expected released values that a record can hold: {reason_of(failure, hide=run.unseeded)}"
+        run.fail(reason[:MAX_REASON])
+        run.record = _record(run)
+        if len(run.record.to_json().encode()) > MAX_RECORD_BYTES:  # because of the ledger
+            run.record = run.record.model_copy(update={"privacy": None})
     run.note(VOID if run.is_first and asked_nothing else run.status)
     if run.store:
         run.path = run.store.write(run.record)
@@ -124,23 +133,6 @@ def record(run: Run) -> None:
 
 
 def _record(run: Run) -> RunRecord:
-    """Return a record that can be written, after the run has failed if need be."""
-    try:
-        record = _unchecked_record(run)
-        size = len(record.to_json().encode())
-        if size > MAX_RECORD_BYTES:
-            raise RecordError(f"The record takes {size} bytes, more than {MAX_RECORD_BYTES}; release less.")
-        return record
-    except (ValueError, RecordError) as failure:
-        reason = f"Expected released values that a record can hold: {reason_of(failure, hide=run.unseeded)}"
-        run.fail(reason[:MAX_REASON])
-        record = _unchecked_record(run)
-        if len(record.to_json().encode()) > MAX_RECORD_BYTES:  # because of the ledger
-            record = record.model_copy(update={"privacy": None})
-        return record
-
-
-def _unchecked_record(run: Run) -> RunRecord:
     checked, recomputed = run.checked, run.recomputed
     proven = CERTAIN
     if recomputed and checked.end_to_end_private:  # a run that stops early is as private as its plan
