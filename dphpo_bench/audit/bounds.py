@@ -291,14 +291,6 @@ def size_for_curve(curve: Curve, delta: float, error: float, most: int) -> Size 
     return None if total is None else Size.of(total, most)
 
 
-def size_for_epsilon(claimed: float, delta: float, error: float, most: int, curve: Curve = ()) -> Size | None:
-    """Return the smallest size whose largest bound is above the claim; None as in `size_for_curve`."""
-    if claimed >= -math.log(math.expm1(-math.log(error) / LARGEST)):  # the bound at δ = 0
-        return None
-    total = _fewest(lambda total: ceiling(total, delta, error, curve) > claimed, 2, LARGEST)
-    return None if total is None else Size.of(total, most)
-
-
 def _fewest(enough: Callable[[int], bool], least: int, most: int) -> int | None:
     low, high = least - 1, least
     while not enough(high):

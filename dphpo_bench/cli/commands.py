@@ -16,8 +16,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from dphpo_bench.base.errors import DphpoBenchError
-from dphpo_bench.base.progress import write_replacements
-from dphpo_bench.base.text import plainly
 from dphpo_bench.cli.advise import advise_command
 from dphpo_bench.cli.explain import explain_command
 from dphpo_bench.cli.leaderboard import app as leaderboard_app
@@ -102,7 +100,9 @@ _prepare(app)
 def main() -> None:
     """Run the command line; errors become one line and an exit code."""
     warnings.showwarning = _show_warning
-    write_replacements(sys.stdout, sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # others, as of tests, stay as they are
+            stream.reconfigure(errors="replace")
     try:
         code = app(prog_name="dphpo-bench", standalone_mode=False)
         sys.stdout.flush()  # a full disk shows here, rather than when nobody can say so
@@ -112,7 +112,7 @@ def main() -> None:
     except typer.TyperException as error:
         if reason := getattr(error, "format_message", error.__str__)():  # else the help has been shown
             hint = f" Try {context.command_path} --help." if (context := getattr(error, "ctx", None)) else ""
-            complain(f"{plainly(reason.rstrip('.'))}.{hint}")
+            complain(f"{reason.rstrip('.')}.{hint}")
         code = getattr(error, "exit_code", 2)
     except OSError as error:
         if error.filename is not None or error.errno not in UNWRITABLE:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from dphpo_bench.records.measure import Measure
     from dphpo_bench.records.reading import Result
-    from dphpo_bench.records.record import Identity, RunRecord
+    from dphpo_bench.records.record import RunRecord
     from dphpo_bench.sweep.extra_runs import Oracles
 
 
@@ -49,6 +49,7 @@ def show_command(
     The oracle's run is looked for in the same folder of results. No run is repeated. --task-file says where a
     task of your own lies, which the command needs that repeats the run.
     """
+    from dphpo_bench.contract.registry import tasks
     from dphpo_bench.harness.recording import Call
     from dphpo_bench.records.store import read_record
     from dphpo_bench.sweep.extra_runs import ORACLE
@@ -57,7 +58,10 @@ def show_command(
     declared = run.accounting is not None
     is_oracle = run.identity.method == ORACLE
     oracle = None if is_oracle or declared else read_oracles([record.absolute().parents[1]]).beside(run.identity)
-    again = None if declared else str(Call.of_record(run, _place(run.identity.task, task_file)))
+    again = None if declared else str(Call.of_record(run, task_file))
+    if again and task_file is None and run.identity.task not in tasks():
+        task = shown(run.identity.task)
+        complain(f"The task {task} is not installed here: give --task-file for a command that repeats the run.")
     if as_json:
         show_json({**_values_of(run), "oracle": _values_of(oracle) if oracle else None, "command": again})
         return
@@ -187,16 +191,6 @@ def _more_rows(record: "RunRecord") -> Iterator[tuple[str, str]]:
     yield "software", "dphpo-bench {dphpo-bench}, torch {torch} on {device}".format(**versions)
 
 
-def _place(task: str, task_file: str | None) -> str | None:
-    from dphpo_bench.contract.registry import TaskFiles, tasks
-
-    if task_file is not None:
-        TaskFiles.of([task_file]).make(task)
-    elif task not in tasks():
-        complain(f"The task {shown(task)} is not installed here: give --task-file for a command that repeats the run.")
-    return task_file
-
-
 def read_oracles(tasks: "Iterable[Path]") -> "Oracles":
     from dphpo_bench.base.errors import RecordError
     from dphpo_bench.records.store import read_record
@@ -293,7 +287,7 @@ def account_command(
     """
     from dphpo_bench.harness.account import DEFAULT
     from dphpo_bench.harness.account_report import account as report_of
-    from dphpo_bench.harness.account_report import bound_text, open_account
+    from dphpo_bench.harness.account_report import open_account
 
     if len({open_, epsilon is not None, delta is not None}) > 1:
         raise InvalidValueError("Expected --open with --epsilon and --delta, or none of the three.")
@@ -303,20 +297,8 @@ def account_command(
     report = report_of(results, name)
     if as_json:
         show_json(report.to_json())
-        return
-    rows = [
-        [str(number), run.date, run.what, run.method, f"{run.task} ({run.model})",
-         bound_text(run.epsilon, 4), f"{run.delta:.3g}", run.unit, run.status]
-        for number, run in enumerate(report.releases, start=1)
-    ]  # fmt: skip
-    if rows:
-        headers = ">run", "date", "what", "method", "task", ">ε", ">δ", "per", "ended"
-        show(table(headers, rows, plain=True, title=f"Account {report.name}"))
-    for path in report.uncounted:
-        say(f"Not counted when it ran, added here: {path}")
-    if report.cap:
-        say(f"Cap: ε = {report.cap[0]:g} at δ = {report.cap[1]:g} for all runs together, whatever they are chosen by.")
-    say(f"Account {report.name}: {report.summary()}")
+    else:
+        show_facts(*report.display())
 
 
 SUFFIXES = {"csv": "csv", "parquet": "parquet", "json": "json", "txt": "table", "": "table"}
@@ -448,45 +430,25 @@ def _summary_rows(results: "Sequence[Result]") -> tuple[list[dict[str, str]], li
 
 
 def _shared(results: "Sequence[Result]") -> Iterator[dict[str, str]]:
-    """Yield columns that runs of a group share; the last two say in what runs of a method, or of a task, differ."""
-    identities = [result.record.identity for result in results]
-    parameters = _varying(identities, lambda who: who.method, lambda who: who.parameters)
-    details = _varying(
-        identities,
-        lambda who: (who.task, who.model, who.method),
-        lambda who: {
-            "delta": who.delta,
-            "method_version": who.method_version,
-            "task_version": who.task_version,
-            **who.facts,
-            "model_fingerprint": who.model_fingerprint[:12],
-            "data_fingerprint": who.data_fingerprint[:12],
-        },
-    )
-    for who, of_method, of_task in zip(identities, parameters, details, strict=True):
+    """Yield columns that runs of a group share; the last one says in what runs of a method on a task differ."""
+    groups: defaultdict[tuple[str, ...], list[dict[str, str]]] = defaultdict(list)
+    members = []
+    for who in (result.record.identity for result in results):
+        names = ("delta", "method_version", "task_version", "model_fingerprint", "data_fingerprint")
+        facts = {f"task_{name}": value for name, value in who.facts.items()}
+        values = {**{name: getattr(who, name) for name in names}, **facts, **who.parameters}
+        texts = {name: value_text(value)[:MAX_VALUE] for name, value in values.items()}
+        group = groups[who.task, who.model, who.method]
+        group.append(texts)
+        members.append((who, group, texts))
+    for who, group, texts in members:
         yield {
             "task": who.task,
             "model": who.model,
             ">ε\ntarget": f"{who.epsilon:g}",
             "method": who.method,
-            "parameters": of_method,
-            "what else\ndiffers": of_task,
+            "parameters": ", ".join(f"{name}={texts[name]}" for name in varying_names(group) if name in texts),
         }
-
-
-def _varying(
-    identities: "Sequence[Identity]",
-    group: "Callable[[Identity], Any]",
-    values: "Callable[[Identity], Mapping[str, Any]]",
-) -> Iterator[str]:
-    """Yield for each run the values that differ within its group, such as "rate=0.5, steps=20"."""
-    texts = [{name: value_text(value) for name, value in values(who).items()} for who in identities]
-    groups: defaultdict[Any, list[dict[str, str]]] = defaultdict(list)
-    for who, named in zip(identities, texts, strict=True):
-        groups[group(who)].append(named)
-    names = {key: varying_names(members) for key, members in groups.items()}
-    for who, named in zip(identities, texts, strict=True):
-        yield ", ".join(f"{name}={named[name]}" for name in names[group(who)] if name in named)
 
 
 def _scores(results: "Sequence[Result]") -> "tuple[str, Callable[[Measure, float | None], str]]":

@@ -172,39 +172,25 @@ def audit_command(
     }
     check_arguments(on, private_records=private_records, **sizes)
 
-    from dphpo_bench.audit.attacks import audit, recorded, size_of
-    from dphpo_bench.base.progress import Meter, make_progress
+    from dphpo_bench.audit.attacks import audit, recorded
+    from dphpo_bench.base.progress import make_progress
     from dphpo_bench.data.source import DataSource
-    from dphpo_bench.harness.account import Entry
     from dphpo_bench.harness.account_report import report_of
-    from dphpo_bench.harness.cache import Cache
     from dphpo_bench.harness.loading import account_of, default_seed
-    from dphpo_bench.harness.plan import plan
     from dphpo_bench.records.store import RecordStore
 
     progress = make_progress(quiet)
     source = DataSource.resolve(data_dir, progress=progress)
-    cache = Cache.of(source)  # the record's run is planned once, not twice
     store = RecordStore(results_dir)
+    book = account_of(on, store, account)
     where: dict[str, Any] = {
         "seed": options.parse_seed(seed, default_seed(on)),
         "source": source,
         "device": device,
         "progress": progress,
     }
-    with progress.track(f"Planning {audited.name} on {on.name}", 0):
-        checked = plan(audited, on, budget, cache=cache)
-        work = checked.plan.cost.examples
-        size = size_of(audited, on, budget, cache=cache, **sizes)
-    releases = len(sizes["attacks"]) * size.runs
-    book = account_of(on, store, account)
-    if book:
-        book.check([Entry.of(checked, 0)] * (1 + releases))
-    with progress.whole(Meter((1 + releases) * work, "the bound")) as meter:
-        record = recorded(audited, on, budget, store, cache=cache, account=account, **where)
-        meter.total = meter.done + releases * work  # there may have been a record
-        sizes |= {"canaries": size.canaries, "runs": size.runs}
-        outcome = audit(audited, on, budget, private_records=private_records, account=book, **sizes, **where)
+    record = recorded(audited, on, budget, store, account=account, **where)
+    outcome = audit(audited, on, budget, private_records=private_records, account=book, **sizes, **where)
     path = store.write(record.model_copy(update={"audit": outcome.to_record()}))
     if as_json:
         show_json({**outcome.to_json(), "record": str(path)})
@@ -246,18 +232,15 @@ def audit_verdict(audit: "Audit") -> str:
     if audit.claimed == math.inf:
         return "No finite ε is claimed, so there is nothing to refute."
     if not audit.can_refute:
-        first, more = "This audit cannot refute the claim, whatever leaks, and says nothing about it", "could refute it"
-        needed = audit.needed
+        first = "This audit cannot refute the claim, whatever leaks, and says nothing about it"
     else:
-        first, more = "Not refuted, which is no proof of privacy", "could show more"
-        needed = None if audit.ceiling > audit.claimed else audit.needed_for_epsilon
-    most = f"with all guesses right it would show ε ≥ {rounded_down(audit.ceiling)}"
-    if audit.ceiling > audit.claimed:
-        return f"{first}: {most}."
-    if needed is None:
-        return f"{first}: {most}, less than is claimed."
-    each = f" in each of {needed.runs:,} runs" if needed.runs > 1 else ""
-    return f"{first}: {most}, less than is claimed. {needed.canaries:,} canaries{each} {more}."
+        first = "Not refuted, which is no proof of privacy"
+    less = "" if audit.ceiling > audit.claimed else ", less than is claimed"
+    text = f"{first}: with all guesses right it would show ε ≥ {rounded_down(audit.ceiling)}{less}."
+    if audit.can_refute or audit.needed is None:
+        return text
+    each = f" in each of {audit.needed.runs:,} runs" if audit.needed.runs > 1 else ""
+    return f"{text} {audit.needed.canaries:,} canaries{each} could refute it."
 
 
 def price_command(

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from dphpo_bench.base.checks import inside, number, positive, ranged, typed, whole
 from dphpo_bench.base.displays import Display, Displayed
 from dphpo_bench.base.errors import BudgetTooSmallError, DphpoBenchError, InvalidValueError, UnsupportedEventError
-from dphpo_bench.base.files import bytes_in, misfit, misplaced, text_of, toml_values
+from dphpo_bench.base.files import bytes_in, misfit, text_of, toml_values, unique_names
 from dphpo_bench.base.text import count as counted
 from dphpo_bench.base.text import one_line, rounded_up, shown
 from dphpo_bench.harness.account_report import Total, bound_text
@@ -141,7 +141,7 @@ def _of_file(path: Path) -> History:
         values = toml_values(path, data)
     else:
         try:
-            values = json.loads(text_of(data), object_pairs_hook=_named_once)
+            values = json.loads(text_of(data), object_pairs_hook=unique_names)
         except ValueError as error:
             raise InvalidValueError(
                 f"{path} is no history: expected TOML (in NAME.toml) or JSON. {shown(error, 200)}. Of a storage of "
@@ -152,17 +152,9 @@ def _of_file(path: Path) -> History:
     try:
         known = _File.model_validate(values)
     except ValidationError as error:
-        raise misplaced(path, *misfit(error, _File)) from None
+        raise misfit(path, error) from None
     read = _of_list(known.runs, f"{path}, runs")
     return History(read.runs, note=read.note, publication=Publication(**known.model_dump(exclude={"runs"})))
-
-
-def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON; of two values of one name, runs in the first would be left out."""
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        raise ValueError(f"A key of {shown(list(values), 100)} is there twice")
-    return values
 
 
 def _of_list(values: Any, where: str) -> History:

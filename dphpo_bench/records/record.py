@@ -29,7 +29,7 @@ from pydantic import (
 from dphpo_bench.base.displays import Display, Displayed
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import RECORD
-from dphpo_bench.base.text import finite_json, plainly, rounded_up, shown
+from dphpo_bench.base.text import finite_json, rounded_up, shown
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.records.measure import measure_named, shown_measure
 
@@ -177,7 +177,7 @@ class Identity(_Part):
                 raise ValueError(f"they take {size} bytes, more than {MAX_RECORD_BYTES}")
         except ValueError as error:
             first = error.errors()[0] if isinstance(error, ValidationError) else None
-            reason = f"{'.'.join(map(str, first['loc']))}: {plainly(first['msg'])}" if first else str(error)
+            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first else str(error)
             raise InvalidValueError(
                 f"Expected names and values that a record can hold: {shown(reason, 300)}."
             ) from None

@@ -141,12 +141,10 @@ def load_suite(path: Path, make_task: TaskMaker = make_task) -> Suite:
         suite = Suite.model_validate(values)
         suite.check(make_task)
     except ValidationError as error:
-        place, reason = misfit(error, Suite, methods=MethodEntry, tasks=TaskEntry, resources=ResourceHints)
+        raise misfit(path, error) from None
     except _MisplacedError as error:
-        place, reason = error.args
-    else:
-        return suite
-    raise misplaced(path, place, reason)
+        raise misplaced(path, *error.args) from None
+    return suite
 
 
 class _MisplacedError(Exception):

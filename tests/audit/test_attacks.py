@@ -200,7 +200,7 @@ def audited(
     bound: float, ceiling: float, *, refutes: bool = False, refutable: bool = False, claimed: float = 3
 ) -> Audit:
     one = LowerBound(bound, 0.95, Guesses(300, 150, 140), ceiling, refutes, refutable)
-    return Audit(3, 1e-5, "loss", one, {"loss": one}, 1, Size(500, 2), Size(700, 1))
+    return Audit(3, 1e-5, "loss", one, {"loss": one}, 1, Size(500, 2))
 
 
 @pytest.mark.parametrize(

@@ -374,10 +374,10 @@ def test_wrong_options_are_one_line(options: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("h.toml", b"", "runs: This key is missing"),
+        ("h.toml", b"", "runs: Field required"),
         ("h.toml", b"runs = [", "is not TOML"),
         ("h.toml", b"delta = 'x'\nruns = [['gaussian', 1]]", "delta:"),
-        ("h.toml", b"dleta = 1e-5\nruns = [['gaussian', 1]]", "Unknown key 'dleta'. Did you mean 'delta'"),
+        ("h.toml", b"dleta = 1e-5\nruns = [['gaussian', 1]]", "dleta: Extra inputs are not permitted"),
         ("h.toml", b"runs = [['gaussian', nan]]", r"runs\[0\]: .*nan"),
         ("h.json", b"{", "is no history"),
         ("h.json", b'{"runs": [["gaussian", 1]], "runs": []}', "is there twice"),
