@@ -215,7 +215,7 @@ class Job:
         logging.getLogger("dphpo_bench").setLevel(logging.DEBUG)
 
     @cached_property
-    def _own(self) -> PlugIns:
+    def _unregistered(self) -> PlugIns:
         if not self._plug_ins:
             return {}
         plug_ins: PlugIns
@@ -226,13 +226,13 @@ class Job:
 
     def method(self) -> Method:
         who = self.identity
-        own = self._own.get((who.method, compact_json(who.parameters)))
-        return own if isinstance(own, Method) else make_method(who.method, who.parameters)
+        plug_in = self._unregistered.get((who.method, compact_json(who.parameters)))
+        return plug_in if isinstance(plug_in, Method) else make_method(who.method, who.parameters)
 
     def task(self) -> Task:
         who = self.identity
-        own = self._own.get((who.task, who.model))
-        return own if isinstance(own, Task) else make_task(who.task, who.model)
+        plug_in = self._unregistered.get((who.task, who.model))
+        return plug_in if isinstance(plug_in, Task) else make_task(who.task, who.model)
 
 
 def run_cell(job: str) -> str:
