@@ -147,15 +147,6 @@ class E2e(DatasetTask):
         """GPT-2, where it is not trained from nothing."""
         return (self.gpt2.weights,) if self._tuning else ()
 
-    def prepare(self, source: bench.DataSource) -> None:
-        """Get the files of both splits, and the weights, which from then on are taken from this source."""
-        from dphpo_bench.data.source import weights_folder
-
-        super().prepare(source)
-        for weights in self.pretrained_models:
-            weights_folder(source, weights)
-        self._prepared_from = source.silent
-
     def load_train(self, source: bench.DataSource) -> bench.Records:
         """Return the private training records, without the texts that they were made from."""
         records = super().load_train(source)
@@ -176,9 +167,6 @@ class E2e(DatasetTask):
         if self._tuning:
             return self.gpt2.network(self._tuning, self._prepared_from)
         return CausalModel(SMALL.config())
-
-    def _structure(self, which: "Which") -> "torch.nn.Module":
-        return self.gpt2.structure(which)
 
     def fingerprint(self, source: bench.DataSource) -> str:
         """Hash what identifies the inputs and targets, and the published weights."""

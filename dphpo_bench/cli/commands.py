@@ -13,7 +13,6 @@ from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
 from dphpo_bench.base.errors import DphpoBenchError
 from dphpo_bench.cli.advise import advise_command
@@ -65,30 +64,11 @@ for command in (
     app.command(command.__name__.removesuffix("_command"))(command)
 
 
-class Quick:
-    """A mixin whose flags have values from the start; for a flag without one, typer imports pydantic."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
-        for parameter in parameters:
-            if getattr(parameter, "is_flag", False) and parameter.default is None:
-                parameter.default = False
-        return parameters
-
-
-class QuickGroup(Quick, TyperGroup): ...
-
-
-class QuickCommand(Quick, TyperCommand): ...
-
-
 def _prepare(group: typer.Typer) -> None:
-    """Break help texts where the terminal ends, not where lines of the code do; and make commands start quickly."""
-    group.info.cls = QuickGroup
+    """Break help texts where the terminal ends, not where lines of the code do."""
     for command in group.registered_commands:
         paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
         command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-        command.cls = QuickCommand
     for below in group.registered_groups:
         if below.typer_instance:
             _prepare(below.typer_instance)

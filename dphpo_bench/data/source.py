@@ -460,15 +460,16 @@ class Weights:
         return dict(self.files)
 
 
-def weights_folder(source: DataSource, weights: Weights) -> Path:
+def weights_folder(source: DataSource | None, weights: Weights) -> Path:
     """Return the folder that holds all files of `weights`, each with the right checksum.
 
     The order: `weights/<name>` of the mirror, the installed package, `weights/<name>` of the cache, the hub. A place
-    that lacks one of the files is passed over.
+    that lacks one of the files is passed over. Without a source, the environment says where these are.
 
     Raises:
         DataError: if the files are nowhere and cannot be downloaded, or a file is not the published one.
     """
+    source = source or DataSource.resolve()
     downloads = source.cache_dir / "weights" / weights.name
     places = [*_places(source, weights), downloads]
     folder = next((place for place in places if _holds(place, weights)), None)

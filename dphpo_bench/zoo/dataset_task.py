@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
     from numpy.typing import NDArray
-    from torch import nn
 
     from dphpo_bench.data.cache import Array
     from dphpo_bench.data.rows import Row
@@ -106,6 +105,19 @@ class DatasetTask(Task):
             learning_rate=setup.schedule.learning_rate,
         )
 
+    def prepare(self, source: "DataSource") -> None:
+        """Get the records, and the weights that a fine-tuned model starts from.
+
+        From then on `build_model` takes weights from this source.
+        """
+        super().prepare(source)
+        self._get_weights(source)
+
+    def _get_weights(self, source: "DataSource") -> None:
+        for weights in self.pretrained_models if self._tuning else ():
+            weights_folder(source, weights)
+        self._prepared_from = source.silent
+
     def load_train(self, source: "DataSource") -> Records:
         """Return the private training records in canonical order."""
         return self._load(source, self.dataset.train)
@@ -130,11 +142,10 @@ class DatasetTask(Task):
 
     def model_fingerprint(self) -> str:
         """Hash the model's structure, for which no weights are needed."""
-        if not self._tuning:
-            return super().model_fingerprint()
-        from dphpo_bench.training.structure import structure_hash
+        import torch
 
-        return structure_hash(self._structure(self._tuning))
+        with torch.device("meta"):
+            return super().model_fingerprint()
 
     @property
     def _tuning(self) -> "Which | None":
@@ -145,10 +156,6 @@ class DatasetTask(Task):
     @abstractmethod
     def _setup(self) -> Setup:
         """The setup of the model."""
-
-    def _structure(self, which: "Which") -> "nn.Module":
-        """Return a fine-tuned model without values, on torch's device "meta"."""
-        raise NotImplementedError
 
     @abstractmethod
     def _load(self, source: "DataSource", split: Split) -> Records:
@@ -210,15 +217,9 @@ class TextTask(DatasetTask):
         return (self._encoder.weights,)
 
     def prepare(self, source: "DataSource") -> None:
-        """Get the weights that the model starts from; extract features, or token ids, where the cache lacks them.
-
-        From then on `build_model` takes weights from this source.
-        """
+        """Get records and weights; extract features, or token ids, where the cache lacks them."""
         super().prepare(source)
-        if self._tuning:
-            weights_folder(source, self._encoder.weights)
         self._features(source).prepare(lambda split: self._rows(source, split), lambda: self._extract_from(source))
-        self._prepared_from = source.silent
 
     def build_model(self) -> "torch.nn.Module":
         """Build the linear layer, of zeros; the pretrained block with one on top; a RoBERTa with a head; or the GRU.
@@ -233,29 +234,12 @@ class TextTask(DatasetTask):
             return zero_linear(math.prod(self._setup.input.shape), self.n_classes)
         if self._is_roberta:
             return self.roberta.classifier(self.n_classes, self._tuning, self._prepared_from)
+        from dphpo_bench.zoo.networks import GruClassifier, PoolingBlock
+
         if self._is_gru:
-            return self._gru(self.gru_tokens.embeddings(self._prepared_from))
-        return self._with_head(self.tuned_features.block_above(self._prepared_from), self._tuning)
-
-    def _structure(self, which: "Which") -> "torch.nn.Module":
-        import torch
-
-        if self._is_roberta:
-            return self.roberta.structure(self.n_classes, which)
-        with torch.device("meta"):
-            if self._is_gru:
-                return self._gru(torch.empty(self.gru_tokens.vocabulary, self.gru_tokens.size))
-            return self._with_head(self.tuned_features.block_structure(), which)
-
-    def _gru(self, table: "torch.Tensor") -> "torch.nn.Module":
-        from dphpo_bench.zoo.networks import GruClassifier
-
-        return GruClassifier(table, self.gru_size, self.n_classes)
-
-    def _with_head(self, block: "torch.nn.Module", which: "Which") -> "torch.nn.Module":
-        from dphpo_bench.zoo.networks import PoolingBlock
-
-        return PoolingBlock(block, self.tuned_features.size, self.n_classes, which)
+            return GruClassifier(self.gru_tokens.embeddings(self._prepared_from), self.gru_size, self.n_classes)
+        block = self.tuned_features.block_above(self._prepared_from)
+        return PoolingBlock(block, self.tuned_features.size, self.n_classes, self._tuning)
 
     @property
     def _is_roberta(self) -> bool:
@@ -523,10 +507,7 @@ class ImageTask(DatasetTask):
         return (network.weights,) if hasattr(network, "weights") else ()
 
     def prepare(self, source: "DataSource") -> None:
-        """Get the weights that the model starts from; decode both splits, and extract features, if not yet cached.
-
-        From then on `build_model` takes weights from this source.
-        """
+        """Get the weights; decode both splits, and extract features, if not yet cached."""
         import torch
 
         from dphpo_bench.data.images import load_records, prepare_records
@@ -534,10 +515,8 @@ class ImageTask(DatasetTask):
         def pixels(split: Split) -> "torch.Tensor":
             return torch.from_numpy(load_records(source, self.dataset, split)["pixels"])
 
-        self._prepared_from = source.silent
         source.check_mirror(self.dataset)
-        if self._tuning:
-            weights_folder(source, self.transformer.weights)
+        self._get_weights(source)
         prepare_records(source, self.dataset)
         if route := self._route:
             shape = self.dataset.image_shape
@@ -562,9 +541,6 @@ class ImageTask(DatasetTask):
         if self._route:
             return networks.zero_linear(self._route.size(self.dataset.image_shape), self.n_classes)
         return networks.tanh_cnn(self.dataset.image_shape, self.n_classes)
-
-    def _structure(self, which: "Which") -> "torch.nn.Module":
-        return self.transformer.structure(self.n_classes, which)
 
     @property
     def _route(self) -> PictureRoute | None:
