@@ -202,10 +202,8 @@ class TestTask:
         task.prepare(mirror)
         check_model(
             task,
-            "records_have_the_declared_shape",
-            "labels_are_classes",
+            "records_are_as_declared",
             "records_are_the_same_each_time",
-            "model_can_be_trained_privately",
         )
         assert task.facts.inputs == bench.recipes.Input((12,), "int", 260)
         assert task.pretrained_models == (roberta.weights,)
