@@ -21,7 +21,10 @@ NAMES = "Its name, and the parameters in which its runs differ."
 
 @dataclass(frozen=True)
 class Column:
-    """A column: `explanation` is for a table of one task at one ε, `overall` for an overall one; empty: not there."""
+    """A column: `explanation` is for a table of one task at one ε, `overall` for an overall one; empty: not there.
+
+    `kind` is of its cells: "number", "text" or "label".
+    """
 
     key: str
     header: str
@@ -30,6 +33,7 @@ class Column:
     text: Callable[[Any], str]
     value: Callable[[Any], float | str | None]
     ascending: bool = True
+    kind: str = "number"
 
 
 def ranks_text(ranks: Ranks | None) -> str:
@@ -106,7 +110,7 @@ def _all_columns(measure: Measure | None) -> list[Column]:
         )  # fmt: skip
 
     return [
-        Column("method", "method", NAMES, NAMES, label_text, label_text),
+        Column("method", "method", NAMES, NAMES, label_text, label_text, kind="label"),
         Column(
             "metric", metric,
             f"{mean} over seeds {interval}: Student's t and what collapses may add, with these test records.",
@@ -154,7 +158,7 @@ def _all_columns(measure: Measure | None) -> list[Column]:
             lambda row: epsilon_text(row.epsilon_ratio), lambda row: row.epsilon_ratio),
         Column(
             "accountant", "by", "Accountant of this ε.", "Accountants of these ε.",
-            lambda row: _accountants(row) or NOTHING, _accountants),
+            lambda row: _accountants(row) or NOTHING, _accountants, kind="text"),
         Column(
             "audited", "audited ε ≥", "Lower bound that an attack has shown, if anyone has attacked it.", "",
             lambda row: NOTHING if row.audited is None else f"{math.floor(row.audited * 100 * (1 + 1e-9)) / 100:.2f}",

@@ -25,12 +25,12 @@ from dphpo_bench.leaderboard.advice import (
     advise,
     expected,
     grid,
-    guide_lines,
     measured_rows,
     rate_text,
     shipped_file,
     shipped_table,
 )
+from dphpo_bench.leaderboard.brief import guide_grid
 from dphpo_bench.leaderboard.columns import to_csv
 from dphpo_bench.leaderboard.means import Rate
 from dphpo_bench.leaderboard.submissions import TaskModel, kinds_of
@@ -266,18 +266,18 @@ def test_the_guide_is_short_and_says_what_is_not_known() -> None:
     known = [replace(row, epsilon=epsilon) for row in STEADY for epsilon in (0.1, 0.3, 1.0, 3.0, 8.0, 16.0)]
     networks = [replace(row, kind="network", model="cnn") for row in known]
     few = [replace(row, kind="fine-tuned", records=2_000) for row in STEADY]
-    lines = guide_lines(grid([*known, *networks, *few]))
-    assert [(line.model, line.records, line.epsilons, line.method) for line in lines] == [
-        ("linear", 2_000, "0.1 to 16", ""),
-        ("linear", 50_000, "0.1 to 16", "steady"),
-        ("network", 2_000, "0.1 to 16", ""),
-        ("network", 50_000, "0.1 to 16", "steady"),
-        ("fine-tuned", 2_000, "3", "steady"),
-        ("fine-tuned", 50_000, "3", ""),
+    lines = guide_grid(grid([*known, *networks, *few])).rows
+    assert [line[:3] for line in lines] == [
+        ("2,000 records, a linear model", "0.1 to 16", "–"),
+        ("50,000 records, a linear model", "0.1 to 16", "steady"),
+        ("2,000 records, a network from scratch", "0.1 to 16", "–"),
+        ("50,000 records, a network from scratch", "0.1 to 16", "steady"),
+        ("2,000 records, a network to fine-tune", "3", "steady"),
+        ("50,000 records, a network to fine-tune", "3", "–"),
     ]
-    assert lines[0].why.startswith("2,000 records are far from")
-    assert lines[1].distances == " / ".join(6 * ["−1.0"])
-    assert guide_lines(grid([])) == []
+    assert lines[0][3].startswith("not known: 2,000 records are far from")
+    assert lines[1][3] == " / ".join(6 * ["−1.0"])
+    assert guide_grid(grid([])).rows == ()
 
 
 def test_the_command_answers_without_a_board_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,7 +167,7 @@ def test_hostile_texts_are_shown_and_are_nothing_but_text() -> None:
 def test_long_lists_of_records_are_cut_and_counted() -> None:
     page = overall_page(sample_board())
     assert page.count("is not that of its ledger.") == 2 * MAX_LISTED
-    assert "- and 70 more: `dphpo-bench leaderboard validate` lists all." in page
+    assert "And 70 more: `dphpo-bench leaderboard validate` lists all." in page
     assert "<summary>120 rejected</summary>" in page
     assert "read: 500, of which 3 are of superseded versions, or of seeds that the suite does not ask for. The" in page
     assert "The runs took 2 h 5 min" in page
