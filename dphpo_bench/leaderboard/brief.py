@@ -14,10 +14,9 @@ from dphpo_bench.base.text import count
 from dphpo_bench.contract import registry
 from dphpo_bench.leaderboard.advice import MODELS, Advice, cost_text, interval_text, lead, rate_text
 from dphpo_bench.leaderboard.answers import TESTS, Answer, Place
-from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.entries import median
 from dphpo_bench.leaderboard.submissions import built_in
-from dphpo_bench.leaderboard.tables import Row, Table
+from dphpo_bench.leaderboard.tables import Board, Row, Table
 from dphpo_bench.leaderboard.values import Entry
 from dphpo_bench.records.measure import NOTHING, Measure, change_text, metric_text
 

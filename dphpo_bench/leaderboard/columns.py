@@ -8,9 +8,8 @@ from operator import neg
 from typing import Any
 
 from dphpo_bench.base.text import rounded_up
-from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.means import Rate
-from dphpo_bench.leaderboard.tables import PROFILE, OverallRow, Row
+from dphpo_bench.leaderboard.tables import PROFILE, Board, OverallRow, Row
 from dphpo_bench.leaderboard.values import Ranks
 from dphpo_bench.records import reading
 from dphpo_bench.records.measure import ACCURACY, NOTHING, Estimate, Measure, measure_text, metric_text

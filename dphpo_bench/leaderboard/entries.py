@@ -317,20 +317,10 @@ def _changed_parameters(parameters: Mapping[str, Any], defaults: Mapping[str, An
 
 
 def _varying_parameters(by_text: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
-    """Return the parameters in which methods differ, such as "rate=0.5", by their JSON.
-
-    What is null is left to the task or the method, and shown only where parameters would read the same without it.
-    """
+    """Return the parameters in which methods differ, such as "rate=0.5", by their JSON."""
     shown = {key: {name: value_text(value) for name, value in each.items()} for key, each in by_text.items()}
     varying = varying_names(list(shown.values()))
-
-    def texts_of(values: Mapping[str, str], *, nulls: bool) -> tuple[str, ...]:
-        present = [name for name in varying if name in values and (nulls or values[name] != "null")]
-        return tuple(f"{name}={values[name]}" for name in present)
-
-    brief = {key: texts_of(values, nulls=False) for key, values in shown.items()}
-    counts = Counter(brief.values())
-    return {key: texts if counts[texts] == 1 else texts_of(shown[key], nulls=True) for key, texts in brief.items()}
+    return {key: tuple(f"{name}={values[name]}" for name in varying if name in values) for key, values in shown.items()}
 
 
 def _distinct(texts: Sequence[str]) -> list[str]:

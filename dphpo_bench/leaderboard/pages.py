@@ -20,11 +20,10 @@ from dphpo_bench.base.text import one_line
 from dphpo_bench.contract.registry import methods
 from dphpo_bench.leaderboard import advice, brief
 from dphpo_bench.leaderboard import sentences as texts
-from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.brief import Paths, about, record_links
 from dphpo_bench.leaderboard.charts import Chart, file_stems, task_models_of
 from dphpo_bench.leaderboard.columns import MARKS, Column, overall_columns, rounded_number, row_columns, to_csv, varying
-from dphpo_bench.leaderboard.tables import OverallRow, Row, Table
+from dphpo_bench.leaderboard.tables import Board, OverallRow, Row, Table
 from dphpo_bench.leaderboard.values import Entry
 from dphpo_bench.records.charts import STYLE
 from dphpo_bench.records.measure import NOTHING, change_text, interval_text

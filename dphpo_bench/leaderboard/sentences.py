@@ -2,14 +2,13 @@
 
 import statistics as plain
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from dphpo_bench.leaderboard.answers import FAMILY_ERROR, UNTUNED, Absent, Answer, Claims, Place, Subject
-from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.entries import Contest
 from dphpo_bench.leaderboard.means import POINT
-from dphpo_bench.leaderboard.tables import Overall, OverallRow, Table
+from dphpo_bench.leaderboard.tables import Board, Overall, Table
 from dphpo_bench.leaderboard.values import BEHIND, EQUIVALENT, UNCERTAIN, Entry, Finding
 from dphpo_bench.records.measure import Estimate, change_text
 
@@ -38,30 +37,8 @@ def _first(overall: Overall) -> str:
     return (
         f"At {overall.title}, {names} {'share' if tied else 'has'} the best mean rank, {best.mean_rank.mean:.2f} of "
         f"{len(overall.rows)} (tables: {len(overall.tables)}). Others whose rank interval overlaps with "
-        f"{'theirs' if tied else 'its own'}: {close}.{_by_other_standards(overall)}"
+        f"{'theirs' if tied else 'its own'}: {close}."
     )
-
-
-def _by_other_standards(overall: Overall) -> str:
-    """Return who is first by the measures that need no common unit of the tables."""
-    normalised = _highest(overall, lambda row: row.normalised)
-    within = _highest(overall, lambda row: row.within_point)
-    if not normalised or not within:
-        return ""
-    verb = "are" if ", " in normalised[0] else "is"
-    return (
-        f" By the normalised mean (0 is untuned, 1 the oracle) {normalised[0]} {verb} first, with "
-        f"{normalised[1]:.2f}; by the share of tables within a point of the oracle {within[0]}, with "
-        f"{100 * within[1]:.0f} %."
-    )
-
-
-def _highest(overall: Overall, of: Callable[[OverallRow], float | None]) -> tuple[str, float] | None:
-    known = [(round(value, 9), row.entry.label) for row in overall.rows if (value := of(row)) is not None]
-    if not known:
-        return None
-    best = max(value for value, _ in known)
-    return ", ".join(label for value, label in known if value == best), best
 
 
 def _searching(counted: Sequence[tuple[Contest, Table]], epsilon: float) -> Iterator[str]:

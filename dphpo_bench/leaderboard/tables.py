@@ -1,23 +1,28 @@
-"""Tables of entries on one task and model at one ε, and lists over all tasks and budgets."""
+"""The board as values: tables of entries on one task and model at one ε, lists over all tasks and budgets, and all.
+
+Everything here is made from verified records. Names and labels are one line of printable characters, but they are still
+strangers' texts: whoever writes Markdown or HTML escapes them.
+"""
 
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from statistics import fmean
 
 import numpy as np
 
+from dphpo_bench.base.text import duration_text
 from dphpo_bench.harness.recording import Call, different
-from dphpo_bench.leaderboard.answers import ALL_KINDS, TESTS, Subject
+from dphpo_bench.leaderboard.answers import ALL_KINDS, TESTS, Answer, Claims, Subject
 from dphpo_bench.leaderboard.entries import FEW_SEEDS, Contest, Draws, Member, median, scores_of
 from dphpo_bench.leaderboard.means import POINT, Rate, draw, middle, middle_ranks, ranks, ratio_interval
 from dphpo_bench.leaderboard.reruns import Replays
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.submissions import TaskModel, defaults_of
-from dphpo_bench.leaderboard.values import Entry, PathPoint, Ranks, common_measure
+from dphpo_bench.leaderboard.values import Entry, Finding, PathPoint, Ranks, Refused
 from dphpo_bench.privacy.risk import CERTAIN, Risk, worst
 from dphpo_bench.records.measure import (
     SEVERAL,
@@ -139,8 +144,18 @@ class Table:
         return self.rows + self.references
 
 
-def table_of(contest: Contest, subject: Subject, draws: Draws, replays: Replays) -> Table:
-    """Return the table of a contest, which is one of its task–model pair's, the subject."""
+def table_of(
+    contest: Contest,
+    subject: Subject,
+    draws: Draws,
+    replays: Replays,
+    verdicts: Mapping[tuple[str, float | None, Entry], str],
+    counted: bool,
+) -> Table:
+    """Return the table of a contest, which is one of its task–model pair's, the subject.
+
+    Verdicts are those of the answers, by subject, ε and entry.
+    """
     ranked = contest.ranked
     resampled = scores_of(ranked, draws, contest.task_model.measure).resampled_ranks(draws.weights) if ranked else None
     intervals = [] if resampled is None else middle_ranks(resampled)
@@ -156,6 +171,7 @@ def table_of(contest: Contest, subject: Subject, draws: Draws, replays: Replays)
             subject,
             replays.splits(member, contest.oracle) if explained else [],
             usual_shift,
+            verdicts.get((contest.title, contest.target, member.entry), ""),
         )
         for member in sorted(
             contest.members, key=lambda each: (each.finished.empty, -round(each.mean, 9), each.entry.label)
@@ -172,13 +188,20 @@ def table_of(contest: Contest, subject: Subject, draws: Draws, replays: Replays)
         measure=contest.task_model.measure,
         oracle=contest.oracle.entry if contest.oracle else None,
         stage=contest.task_model.stage,
+        counted=counted,
         rows=tuple(row for row in rows if not row.entry.reference),
         references=tuple(row for row in rows if row.entry.reference),
     )
 
 
 def _row(
-    member: Member, interval: Ranks | None, contest: Contest, subject: Subject, splits: Sequence[Split], shift: str
+    member: Member,
+    interval: Ranks | None,
+    contest: Contest,
+    subject: Subject,
+    splits: Sequence[Split],
+    shift: str,
+    verdict: str,
 ) -> Row:
     runs, finished = member.runs, member.finished
     of_command = ["method", "parameters", "method_version", "task_version", "task_model", "target", "seed"]
@@ -232,12 +255,18 @@ def _row(
         lost_to_choice=mean_interval([split.choice for split in splits]) if splits else None,
         shifted=metric_mean(finished["shifted"].tolist(), measure) if is_shifted else None,
         test_half=test_half,
+        verdict=verdict,
         records=tuple(zip(runs["seed"].tolist(), runs["path"], strict=True)),
         values=tuple(None if math.isnan(value) else value for value in runs["value"].tolist()),
         command=command if command.isprintable() else "",
         collapsed=len(sample.collapsed) if (sample := member.sample()) else 0,
         untuned_runs=contest.cost(member),
     )
+
+
+def common_measure(measures: Iterable[Measure]) -> Measure | None:
+    different = set(measures)
+    return different.pop() if len(different) == 1 else None
 
 
 PROFILE = (0.0, 0.01, 0.02, 0.05, 0.1)
@@ -458,3 +487,42 @@ def _share_of_way(row: Row, contest: Contest) -> float | None:
     if way < POINT:
         return None
     return min(MOST, max(LEAST, (contest.by_entry[row.entry].mean - start) / way))
+
+
+@dataclass(frozen=True)
+class Board:
+    """The leaderboard.
+
+    Attributes:
+        missing: tasks, models and their ε of the core suite that do not count, because too few of its methods were run.
+        superseded: number of records of older versions of a method or a task, or of seeds that no suite asks for.
+        records: number of records that were read, good or bad.
+    """
+
+    findings: tuple[Finding, ...]
+    overalls: tuple[Overall, ...]
+    tables: tuple[Table, ...]
+    missing: tuple[str, ...]
+    rejected: tuple[Refused, ...]
+    failed: tuple[Refused, ...]
+    superseded: int
+    records: int
+    seconds: float = 0.0
+    answers: tuple[Answer, ...] = ()
+    claims: tuple[Claims, ...] = ()
+
+    @property
+    def measure(self) -> Measure | None:
+        return common_measure(table.measure for table in self.tables)
+
+    @property
+    def duration(self) -> str:
+        return duration_text(self.seconds)
+
+    @property
+    def explains(self) -> bool:
+        return any(row.lost_to_noise for table in self.tables for row in table.everyone)
+
+    @property
+    def shifts(self) -> bool:
+        return any(row.shifted for table in self.tables for row in table.everyone)

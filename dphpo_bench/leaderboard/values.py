@@ -1,9 +1,6 @@
 """The values that boards are made of: estimates, ranks, entries, findings."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-
-from dphpo_bench.records.measure import Measure
 
 EQUIVALENT, BEHIND, UNCERTAIN = "equivalent", "behind", "uncertain"
 """Verdicts on an entry beside the first: within a point of it, significantly worse, or neither can be said."""
@@ -62,8 +59,3 @@ class Finding:
     @property
     def commands(self) -> tuple[str, ...]:
         return tuple(command for _, command in self.figures)
-
-
-def common_measure(measures: Iterable[Measure]) -> Measure | None:
-    different = set(measures)
-    return different.pop() if len(different) == 1 else None

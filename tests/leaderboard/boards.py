@@ -11,9 +11,8 @@ from itertools import cycle, pairwise
 from statistics import mean
 
 from dphpo_bench.leaderboard.answers import Absent, Answer, Claims, Pair, Part, Place
-from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.means import Mean, Rate
-from dphpo_bench.leaderboard.tables import Overall, OverallRow, Row, Table
+from dphpo_bench.leaderboard.tables import Board, Overall, OverallRow, Row, Table
 from dphpo_bench.leaderboard.values import Entry, Finding, PathPoint, Ranks, Refused
 from dphpo_bench.records.measure import ACCURACY, Estimate
 

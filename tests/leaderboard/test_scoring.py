@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.build import score
 from dphpo_bench.leaderboard.columns import row_columns
 from dphpo_bench.leaderboard.pages import to_markdown
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.submissions import Submissions, task_model_of
-from dphpo_bench.leaderboard.tables import Overall, Row, Table
+from dphpo_bench.leaderboard.tables import Board, Overall, Row, Table
 from dphpo_bench.records.measure import ACCURACY
 from dphpo_bench.records.record import Audit, RunRecord
 from dphpo_bench.records.store import read_record

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.brief import Paths
 from dphpo_bench.leaderboard.build import render
 from dphpo_bench.leaderboard.means import Rate
 from dphpo_bench.leaderboard.pages import to_markdown
+from dphpo_bench.leaderboard.tables import Board
 from dphpo_bench.leaderboard.values import Finding
 from tests.leaderboard import boards
 
