@@ -11,7 +11,6 @@ from statistics import fmean
 from urllib.parse import quote
 
 from dphpo_bench.base.text import count
-from dphpo_bench.contract import registry
 from dphpo_bench.leaderboard.advice import MODELS, Advice, cost_text, interval_text, lead, rate_text
 from dphpo_bench.leaderboard.answers import TESTS, Answer, Place
 from dphpo_bench.leaderboard.entries import median
@@ -27,17 +26,10 @@ _ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 class Paths:
     """The project's files that lie beside a leaderboard, so that links to them lead somewhere."""
 
-    present: frozenset[str] = frozenset()
-
-    @classmethod
-    def beside(cls, folder: Path) -> "Paths":
-        root = folder.absolute().parent
-        pages = ("docs/guide.md", "docs/scoring.md", "CONTRIBUTING.md")
-        names = (*pages, *(f"methods/{name}.py" for name in registry.methods()))
-        return cls(frozenset(f"../{name}" for name in names if (root / name).is_file()))
+    root: Path | None = None
 
     def link(self, name: str) -> str | None:
-        return f"../{name}" if f"../{name}" in self.present else None
+        return f"../{name}" if self.root and (self.root / name).is_file() else None
 
 
 @dataclass(frozen=True)
@@ -45,7 +37,6 @@ class About:
     summary: str
     reference: str
     paper: str | None
-    source: str
 
 
 @cache
@@ -56,7 +47,7 @@ def about(method: str) -> About | None:
         return None
     named = _ARXIV.search(f"{cls.reference} {cls.__doc__}")
     paper = f"https://arxiv.org/abs/{named[1]}" if named else None
-    return About(cls.summary, cls.reference, paper, f"methods/{method}.py")
+    return About(cls.summary, cls.reference, paper)
 
 
 def record_links(records: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
@@ -137,7 +128,7 @@ def methods_grid(board: Board, methods: Mapping[Entry, Mapping[float, Place]]) -
         gaps = [_gap(places.get(epsilon), measure) for epsilon in answers]
         cost = median(place.cost for place in places.values())
         costs = NOTHING if cost is None else f"{cost:,.{1 if cost < 10 else 0}f}"
-        rows.append((who.label, *gaps, _worst(inside, measure), _collapses(everywhere[who]), costs))
+        rows.append((who.label, *gaps, _worst_run(inside, measure), _collapses(everywhere[who]), costs))
     several = uneven(board)
     on_pairs = {
         epsilon: f" ({count(len(answer.task_models), 'pair')})" if several else ""
@@ -166,7 +157,7 @@ def _gap(place: Place | None, measure: Measure) -> str:
     return f"{mean} [{', '.join(ends)}]" if ends else mean
 
 
-def _worst(rows: Iterable[tuple[Table, Row]], measure: Measure) -> str:
+def _worst_run(rows: Iterable[tuple[Table, Row]], measure: Measure) -> str:
     """Return the lead of the worst run over the oracle's mean in its table, and the table's name."""
     leads = []
     for table, row in rows:

@@ -88,10 +88,6 @@ def _mean(estimate: Estimate | None) -> float | None:
     return None if estimate is None else estimate.mean
 
 
-def _accountants(row: Row | OverallRow) -> str:
-    return row.accountant if isinstance(row, Row) else ", ".join(row.accountants)
-
-
 def _all_columns(measure: Measure | None) -> list[Column]:
     """Return the columns of all tables. The measure is None for those of several tables, whose metrics differ."""
     metric = measure.header if measure else "metric"
@@ -122,7 +118,7 @@ def _all_columns(measure: Measure | None) -> list[Column]:
             measure is not None and not measure.higher_is_better),
         Column(
             "cross_entropy", "cross entropy", "Of the test data, in nats: smaller where probabilities can be trusted.",
-            "Mean over the tables, in nats: smaller is better.",
+            "",
             lambda row: measure_text(row.cross_entropy, CROSS_ENTROPY, decimals=3),
             lambda row: _mean(row.cross_entropy)),
         estimated(
@@ -152,12 +148,8 @@ def _all_columns(measure: Measure | None) -> list[Column]:
             "ε of tuning and training, from the ledger of releases; never rounded down.", "",
             lambda row: epsilon_text(row.epsilon), lambda row: row.epsilon),
         Column(
-            "epsilon_ratio", "ε / target", "",
-            "The largest recomputed ε as a share of the target's; never rounded down.",
-            lambda row: epsilon_text(row.epsilon_ratio), lambda row: row.epsilon_ratio),
-        Column(
-            "accountant", "by", "Accountant of this ε.", "Accountants of these ε.",
-            lambda row: _accountants(row) or NOTHING, _accountants, kind="text"),
+            "accountant", "by", "Accountant of this ε.", "",
+            lambda row: row.accountant or NOTHING, lambda row: row.accountant, kind="text"),
         Column(
             "audited", "audited ε ≥", "Lower bound that an attack has shown, if anyone has attacked it.", "",
             lambda row: NOTHING if row.audited is None else f"{math.floor(row.audited * 100 * (1 + 1e-9)) / 100:.2f}",
@@ -173,11 +165,10 @@ def _all_columns(measure: Measure | None) -> list[Column]:
             "Share of ε that finding hyperparameters takes; median.",
             lambda row: f"{100 * row.tuning_share:.1f}", lambda row: row.tuning_share),
         Column(
-            "runs", "runs", "Training runs, in expectation.", "Training runs; median.",
+            "runs", "runs", "Training runs, in expectation.", "",
             lambda row: _figure(row.runs), lambda row: row.runs),
         Column(
-            "examples", "examples, k", "Thousands of examples processed, in expectation.",
-            "Thousands of examples processed; median.",
+            "examples", "examples, k", "Thousands of examples processed, in expectation.", "",
             lambda row: _figure(row.examples, ".0f", 1000), lambda row: row.examples),
         Column(
             "relative_cost", "cost, untuned runs", "", "Examples processed, relative to one untuned run; median.",

@@ -7,8 +7,7 @@ import html
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from itertools import count
 from typing import Any
@@ -87,25 +86,9 @@ def _context(board: Board, paths: Paths) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class Card:
-    """An entry's rows in all tables."""
-
-    entry: Entry
-    rows: tuple[tuple[Table, Row], ...]
-
-    @property
-    def commands(self) -> dict[str, str]:
-        commands: dict[str, str] = {}
-        for table, row in self.rows:
-            if row.command:
-                commands.setdefault(table.task_model, row.command)
-        return commands
-
-
 def to_html(board: Board, charts: Sequence[Chart], paths: Paths | None = None) -> str:
     page = page_writer("html", board, paths, {"sort_value": sort_value, "run_value": run_value, "t": str})
-    cards = list(cards_of(board))
+    cards = cards_of(board)
     several = dict.fromkeys(answer.subject for answer in board.answers if len(answer.task_models) > 1)
     single = dict.fromkeys(answer.subject for answer in board.answers if len(answer.task_models) == 1)
     numbers = {table.task_model: f"setting-{at}" for at, (name, (table, *_)) in enumerate(task_models_of(board))}
@@ -119,7 +102,7 @@ def to_html(board: Board, charts: Sequence[Chart], paths: Paths | None = None) -
         interval_text=interval_text,
         change_text=change_text,
         cards=cards,
-        card_ids={card.entry: f"m{number}" for number, card in enumerate(cards, 1)},
+        card_ids={who: f"m{number}" for number, (who, _) in enumerate(cards, 1)},
         style=Markup(STYLE),
         about=about,
         record_links=record_links,
@@ -127,13 +110,13 @@ def to_html(board: Board, charts: Sequence[Chart], paths: Paths | None = None) -
     )
 
 
-def cards_of(board: Board) -> Iterator[Card]:
+def cards_of(board: Board) -> list[tuple[Entry, list[tuple[Table, Row]]]]:
+    """Return each entry's rows in all tables, references last."""
     rows: defaultdict[Entry, list[tuple[Table, Row]]] = defaultdict(list)
     for table in board.tables:
         for row in table.everyone:
             rows[row.entry].append((table, row))
-    for who in sorted(rows, key=lambda who: (who.reference, who.label)):
-        yield Card(who, tuple(rows[who]))
+    return sorted(rows.items(), key=lambda card: (card[0].reference, card[0].label))
 
 
 def sort_value(value: float | str | None) -> str | None:

@@ -45,8 +45,7 @@ class Figures:
             differ.
         collapses: how many of its runs in the tables collapsed; of a table, at all ε of its task–model pair.
         lacks_seeds: whether it has no run of a seed that the suite asks for, and so is not compared.
-        tuning_share: share of ε spent on tuning, in [0, 1]. This and the next three are medians over runs, overall over
-            tables.
+        tuning_share: share of ε spent on tuning, in [0, 1]; the median over runs, overall over tables.
     """
 
     entry: Entry
@@ -55,13 +54,10 @@ class Figures:
     utility: Estimate | None
     ranks: Ranks | None
     gap_to_oracle: Estimate | None
-    cross_entropy: Estimate | None
     collapses: Rate
     contradicted: bool
     lacks_seeds: bool
     tuning_share: float
-    runs: float
-    examples: float
 
     @property
     def few_seeds(self) -> bool:
@@ -81,6 +77,7 @@ class Row(Figures):
         lost_to_noise: of `gap_to_oracle`, what paying for the tuning cost; None without extra runs, as the next.
         collapsed: how many runs ended ten points, or half a nat, below the median of these runs, or of those at a
             smaller ε; those that failed count with the value that they have in ranks.
+        runs: median over the runs, as the next.
         untuned_runs: examples relative to untuned `auto_clipping`; None without it.
         values: the metric of each of `records`; None if the run failed.
         test_half: half of the 95 % interval that other test records of this number would add to the mean, by the
@@ -93,6 +90,9 @@ class Row(Figures):
     method_version: int
     task_version: int
     worst: float | None
+    cross_entropy: Estimate | None
+    runs: float
+    examples: float
     gap_to_untuned: Estimate | None
     gap_closed: Estimate | None
     epsilon: float | None
@@ -214,7 +214,6 @@ def _row(
     oracle, untuned = (None, None) if member.lacks else (contest.oracle, contest.untuned)
     who, measure, target = member.entry, contest.task_model.measure, contest.target
     utility = subject.mean(who, None, target, "utility") if values else None
-    cross_entropy = subject.mean(who, None, target, "cross_entropy")
     private = who.end_to_end_private
     known = runs[runs["epsilon"].notna()]
     epsilon, accountant = max(zip(known["epsilon"].tolist(), known["accountant"], strict=True), default=(None, ""))
@@ -235,7 +234,7 @@ def _row(
         failed=len(runs) - len(finished),
         utility=metric_estimate(utility.estimate, measure) if utility else None,
         worst=(min if measure.higher_is_better else max)(values, default=None),
-        cross_entropy=cross_entropy.estimate.inside(0.0, math.inf) if cross_entropy else None,
+        cross_entropy=subject.cross_entropy(who, target),
         collapses=subject.collapses(who),
         ranks=interval,
         gap_to_oracle=subject.lead(oracle.entry, who, target) if oracle else None,
@@ -281,8 +280,6 @@ class OverallRow(Figures):
     """An entry over several tables.
 
     Attributes:
-        epsilon_ratio: the largest ε of its runs as a share of the target; ∞ if it is not private; None if no run could
-            say.
         relative_cost: examples relative to untuned `auto_clipping` in the same table; median.
         profile: for each distance of `PROFILE`, the share of its tables with an oracle in which its mean is at most so
             far behind; empty without such a table.
@@ -292,8 +289,6 @@ class OverallRow(Figures):
 
     tables: int
     mean_rank: Estimate | None
-    epsilon_ratio: float | None
-    accountants: tuple[str, ...]
     relative_cost: float | None
     profile: tuple[float, ...] = ()
     normalised: float | None = None
@@ -441,15 +436,9 @@ def _overall_row(
     places: Ranks | None,
 ) -> OverallRow:
     rows = [row for row, _ in in_tables]
-    relative = [
-        row.examples / contest.untuned.examples
-        for row, contest in in_tables
-        if contest.untuned and contest.untuned.examples
-    ]
     lacks = any(row.lacks_seeds for row in rows)
     utility = subject.mean(who, None, target, "utility") if measure else None
     oracle = next((contest.oracle.entry for _, contest in in_tables if contest.oracle), None)
-    cross_entropy = subject.mean(who, None, target, "cross_entropy")
     gaps = [row.gap_to_oracle.mean for row in rows if row.gap_to_oracle]
     shares = [share for row, contest in in_tables if (share := _share_of_way(row, contest)) is not None]
     return OverallRow(
@@ -461,18 +450,11 @@ def _overall_row(
         ranks=places,
         utility=metric_estimate(utility.estimate, measure) if measure and utility else None,
         gap_to_oracle=subject.lead(oracle, who, target) if measure and not lacks else None,
-        cross_entropy=cross_entropy.estimate.inside(0.0, math.inf) if cross_entropy else None,
         collapses=subject.collapses(who),
-        epsilon_ratio=max(
-            (row.epsilon / contest.target for row, contest in in_tables if row.epsilon is not None), default=None
-        ),
-        accountants=tuple(sorted({row.accountant for row in rows if row.accountant})),
         lacks_seeds=lacks,
         contradicted=any(row.contradicted for row in rows),
         tuning_share=median(row.tuning_share for row in rows) or 0.0,
-        runs=median(row.runs for row in rows) or 0.0,
-        examples=median(row.examples for row in rows) or 0.0,
-        relative_cost=median(relative),
+        relative_cost=median(row.untuned_runs for row in rows),
         profile=tuple(fmean(gap <= behind + 1e-9 for gap in gaps) for behind in PROFILE) if gaps else (),
         normalised=fmean(shares) if shares else None,
     )

@@ -20,7 +20,6 @@ class PathPoint:
 
     step: int
     learning_rate: float
-    loss_bound: float | None
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,10 @@ class Entry:
     parameters: str
     end_to_end_private: bool
     reference: bool
+
+    @property
+    def identity(self) -> tuple[str, str, bool]:
+        return self.method, self.parameters, self.end_to_end_private
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,3 @@ class Finding:
     text: str
     figures: tuple[tuple[str, str], ...] = ()
     objection: str = ""
-
-    @property
-    def commands(self) -> tuple[str, ...]:
-        return tuple(command for _, command in self.figures)

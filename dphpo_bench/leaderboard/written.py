@@ -17,7 +17,7 @@ import tomllib
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -27,7 +27,6 @@ from dphpo_bench.base.text import one_line, shown
 from dphpo_bench.leaderboard.values import Finding
 
 FILE = "findings.toml"
-Model = TypeVar("Model", bound=BaseModel)
 MAX_ROWS = 1000
 
 _NUMBER = re.compile(r"[-+−]?\d[\d,]*(?:\.(?P<decimals>\d+))?")
@@ -62,16 +61,16 @@ class _File(BaseModel):
     finding: list[Written] = []
 
 
-def read_toml(path: Path, kind: type[Model]) -> Model | None:
-    """Return what a file of a board says, None without that file.
+def read_written(path: Path) -> list[Written]:
+    """Return the findings of a file; none without that file.
 
     Raises:
         InvalidValueError: if it cannot be read, is not TOML, or has other fields.
     """
     try:
-        return kind.model_validate(tomllib.loads(text_of(path.read_bytes())))
+        return _File.model_validate(tomllib.loads(text_of(path.read_bytes()))).finding
     except FileNotFoundError:
-        return None
+        return []
     except OSError as error:
         raise InvalidValueError(f"Cannot read {path}: {error.strerror}.") from None
     except ValidationError as error:
@@ -80,11 +79,6 @@ def read_toml(path: Path, kind: type[Model]) -> Model | None:
         raise InvalidValueError(f"{path}, {shown(place, 200)}: {shown(first['msg'], 300)}.") from None
     except ValueError as error:
         raise InvalidValueError(f"{path} is not TOML: {shown(error, 300)}.") from None
-
-
-def read_written(path: Path) -> list[Written]:
-    file = read_toml(path, _File)
-    return file.finding if file else []
 
 
 def wrong_figure(written: Written, table: str) -> str:

@@ -23,7 +23,7 @@ from dphpo_bench.leaderboard.tables import Board, Row
 from dphpo_bench.records.measure import ACCURACY
 from tests.leaderboard import boards
 
-BESIDE = Paths(frozenset({"../docs/scoring.md", "../methods/dp_sgd.py"}))
+BESIDE = Paths(Path(__file__).parents[2])
 BUILDERS = {
     "sample": boards.sample_board,
     "guided": boards.guided_board,

@@ -204,8 +204,6 @@ def test_overalls_are_for_all_and_for_each_epsilon(scored) -> None:
     best = board.overalls[0].rows[0]
     assert best.utility.mean == pytest.approx(0.66)
     assert best.gap_to_oracle.mean == pytest.approx(0.1)
-    assert 0.9 < best.epsilon_ratio < 1
-    assert best.accountants == ("pld",)
     assert (best.tables, best.seeds) == (2, 2)
 
 
