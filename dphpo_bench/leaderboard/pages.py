@@ -17,11 +17,11 @@ from markupsafe import Markup
 
 from dphpo_bench.base.text import one_line
 from dphpo_bench.contract.registry import methods
-from dphpo_bench.leaderboard import advice, brief
+from dphpo_bench.leaderboard import advice
 from dphpo_bench.leaderboard import sentences as texts
-from dphpo_bench.leaderboard.brief import Paths, about, record_links
 from dphpo_bench.leaderboard.charts import Chart, file_stems, task_models_of
 from dphpo_bench.leaderboard.columns import MARKS, Column, overall_columns, rounded_number, row_columns, to_csv, varying
+from dphpo_bench.leaderboard.sentences import Paths, about, record_links
 from dphpo_bench.leaderboard.tables import Board, OverallRow, Row, Table
 from dphpo_bench.leaderboard.values import Entry
 from dphpo_bench.records.charts import STYLE
@@ -54,8 +54,8 @@ def page_writer(form: str, board: Board, paths: Paths | None, filters: Mapping[s
 
 
 def _context(board: Board, paths: Paths) -> dict[str, Any]:
-    listed_methods = brief.methods_of(board)
-    listed, more = brief.task_models_by_count(board)
+    listed_methods = texts.methods_of(board)
+    listed, more = texts.task_models_by_count(board)
     guide = advice.grid(advice.measured_rows(to_csv(board)))
     written = [finding for finding in board.findings if finding.figures]
     return {
@@ -64,14 +64,14 @@ def _context(board: Board, paths: Paths) -> dict[str, Any]:
         "texts": texts,
         "advice_texts": advice,
         "advices": guide,
-        "guide_grid": brief.guide_grid(guide),
+        "guide_grid": texts.guide_grid(guide),
         "task_models": task_models_of(board),
-        "middle": brief.middle_answer(board),
-        "methods_grid": brief.methods_grid(board, listed_methods),
-        "about_methods": brief.described(listed_methods, board),
-        "others": brief.others(listed_methods, board),
-        "limit_pairs": [("", *limit) for limit in brief.limits(board, listed_methods)] if board.tables else [],
-        "tasks_grid": brief.tasks_grid(board, listed),
+        "middle": texts.middle_answer(board),
+        "methods_grid": texts.methods_grid(board, listed_methods),
+        "about_methods": texts.described(listed_methods, board),
+        "others": texts.others(listed_methods, board),
+        "limit_pairs": [("", *limit) for limit in texts.limits(board, listed_methods)] if board.tables else [],
+        "tasks_grid": texts.tasks_grid(board, listed),
         "more_task_models": more,
         "written": written,
         "shown_findings": (written or board.findings)[:MOST_FINDINGS],
@@ -80,7 +80,7 @@ def _context(board: Board, paths: Paths) -> dict[str, Any]:
         "overall_columns": overall_columns,
         "marks": [("", *mark) for mark in MARKS],
         "terms": lambda columns: [(column.key, column.header, column.explanation) for column in columns],
-        "most_lines": brief.MOST_LINES,
+        "most_lines": texts.MOST_LINES,
         "most_named": MOST_NAMED,
         "most_refused": MAX_LISTED,
     }
@@ -172,8 +172,8 @@ def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = Non
         text = fill(template, up=up, files=files, charts=charts, **values)
         return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
 
-    answers = brief.single_answers(board)[: brief.MOST_LINES]
-    pages = {"README.md": page("README.md", answers=answers, uneven=brief.uneven(board))}
+    answers = texts.single_answers(board)[: texts.MOST_LINES]
+    pages = {"README.md": page("README.md", answers=answers, uneven=texts.uneven(board))}
     if board.tables or board.records:
         pages[f"{TABLES}/{OVERALL}.md"] = page("overall.md", "../")
     if board.claims:
@@ -242,7 +242,7 @@ def _value_cell(column: Column, row: Row | OverallRow, kind: str) -> str:
     return f"{f'*{kind}:* ' if kind else ''}{code(label)}{NO_BREAK + marks if marks else ''}"
 
 
-def _cells(row: Sequence[str], heads: Sequence[brief.Head], files: Mapping[str, str]) -> list[str]:
+def _cells(row: Sequence[str], heads: Sequence[texts.Head], files: Mapping[str, str]) -> list[str]:
     """Return the cells of a short table; a task–model pair links to its page."""
     cells = []
     for head, text in zip(heads, row, strict=True):

@@ -30,9 +30,9 @@ from dphpo_bench.leaderboard.advice import (
     shipped_file,
     shipped_table,
 )
-from dphpo_bench.leaderboard.brief import guide_grid
 from dphpo_bench.leaderboard.columns import to_csv
 from dphpo_bench.leaderboard.means import Rate
+from dphpo_bench.leaderboard.sentences import guide_grid
 from dphpo_bench.leaderboard.submissions import TaskModel, kinds_of
 from dphpo_bench.records.measure import ACCURACY
 from research.advice import report, trials

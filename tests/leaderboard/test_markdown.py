@@ -11,10 +11,10 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from dphpo_bench.base.text import one_line
-from dphpo_bench.leaderboard.brief import Paths
 from dphpo_bench.leaderboard.charts import Chart
 from dphpo_bench.leaderboard.columns import row_columns
 from dphpo_bench.leaderboard.pages import MAX_LISTED, MAX_TEXT, code, prose, to_markdown
+from dphpo_bench.leaderboard.sentences import Paths
 from dphpo_bench.leaderboard.tables import Board
 from dphpo_bench.leaderboard.values import Finding, Refused
 from dphpo_bench.records.measure import ACCURACY

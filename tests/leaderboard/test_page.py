@@ -14,11 +14,10 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from dphpo_bench.leaderboard.brief import Paths
 from dphpo_bench.leaderboard.charts import charts
 from dphpo_bench.leaderboard.columns import Column, row_columns, varying
 from dphpo_bench.leaderboard.pages import to_html
-from dphpo_bench.leaderboard.sentences import sentences
+from dphpo_bench.leaderboard.sentences import Paths, sentences
 from dphpo_bench.leaderboard.tables import Board, Row
 from dphpo_bench.records.measure import ACCURACY
 from tests.leaderboard import boards

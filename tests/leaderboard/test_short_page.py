@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from dphpo_bench.leaderboard.brief import Paths
 from dphpo_bench.leaderboard.build import render
 from dphpo_bench.leaderboard.means import Rate
 from dphpo_bench.leaderboard.pages import to_markdown
+from dphpo_bench.leaderboard.sentences import Paths
 from dphpo_bench.leaderboard.tables import Board
 from dphpo_bench.leaderboard.values import Finding
 from tests.leaderboard import boards

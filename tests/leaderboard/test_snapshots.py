@@ -10,12 +10,12 @@ from unittest.mock import patch
 
 import pytest
 
-from dphpo_bench.leaderboard import brief
 from dphpo_bench.leaderboard import pages as page_files
+from dphpo_bench.leaderboard import sentences
 from dphpo_bench.leaderboard.answers import Claims, Pair
-from dphpo_bench.leaderboard.brief import About
 from dphpo_bench.leaderboard.build import render
 from dphpo_bench.leaderboard.means import Mean
+from dphpo_bench.leaderboard.sentences import About
 from dphpo_bench.leaderboard.values import Finding
 from dphpo_bench.records.measure import ACCURACY
 from tests.leaderboard import boards
@@ -33,7 +33,7 @@ def pages() -> Mapping[str, str]:
     pairs = (Pair(first, second, Mean(0.1, 0.02, 4.0), 0.01, 1, 2), Pair(first, third, Mean(0.1, 0.2, 4.0), 0.5, 1, 2))
     claims = Claims("all tasks", 1.0, ACCURACY, 2, (first, second, third), (), pairs)
     about = partial(About, "What it does.", "Somebody 2024", None)  # not what this project says of its methods today
-    with patch.object(brief, "about", about), patch.object(page_files, "about", about):
+    with patch.object(sentences, "about", about), patch.object(page_files, "about", about):
         return render(replace(board, claims=(claims,)), Path("nowhere/board"))
 
 
