@@ -72,7 +72,7 @@ def with_written(board: Board, folder: Path) -> tuple[Board, list[str]]:
 def render(board: Board, folder: Path) -> dict[str, str]:
     drawn = charts(board)
     in_files = [chart for chart in drawn if chart.in_file]
-    paths = Paths(folder.absolute().parent)
+    paths = Paths.beside(folder)
     table = to_csv(board)
     files = {
         **to_markdown(board, in_files, paths),

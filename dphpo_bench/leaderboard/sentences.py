@@ -12,6 +12,7 @@ from statistics import fmean
 from urllib.parse import quote
 
 from dphpo_bench.base.text import count
+from dphpo_bench.contract import registry
 from dphpo_bench.leaderboard.advice import MODELS, Advice, cost_text, interval_text, lead, rate_text
 from dphpo_bench.leaderboard.answers import FAMILY_ERROR, TESTS, UNTUNED, Absent, Answer, Claims, Place, Subject
 from dphpo_bench.leaderboard.entries import Contest, median
@@ -237,10 +238,17 @@ _ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 class Paths:
     """The project's files that lie beside a leaderboard, so that links to them lead somewhere."""
 
-    root: Path | None = None
+    present: frozenset[str] = frozenset()
+
+    @classmethod
+    def beside(cls, folder: Path) -> "Paths":
+        root = folder.absolute().parent
+        pages = ("docs/guide.md", "docs/scoring.md", "CONTRIBUTING.md")
+        names = (*pages, *(f"methods/{name}.py" for name in registry.methods()))  # no name of a stranger's is a path
+        return cls(frozenset(name for name in names if (root / name).is_file()))
 
     def link(self, name: str) -> str | None:
-        return f"../{name}" if self.root and (self.root / name).is_file() else None
+        return f"../{name}" if name in self.present else None
 
 
 @dataclass(frozen=True)

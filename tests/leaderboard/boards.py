@@ -11,6 +11,7 @@ from itertools import cycle, pairwise
 from statistics import mean
 
 from dphpo_bench.leaderboard.answers import Absent, Answer, Claims, Pair, Part, Place
+from dphpo_bench.leaderboard.charts import Chart
 from dphpo_bench.leaderboard.means import Mean, Rate
 from dphpo_bench.leaderboard.tables import Board, Overall, OverallRow, Row, Table
 from dphpo_bench.leaderboard.values import Entry, Finding, PathPoint, Ranks, Refused
@@ -269,6 +270,13 @@ def sample_board() -> Board:
     refused = [Refused(f"digits/dp_sgd/{number:016x}.json", f"Its ε of {number} is not that of its ledger.")
                for number in range(120)]  # fmt: skip
     return board(tables, findings, refused)
+
+
+def blank_charts(board: Board) -> list[Chart]:
+    """Pictures without content, for pages that are read for their words."""
+    first = [each for each in board.answers if each.subject == board.answers[0].subject]
+    return [Chart(f"answer-{at}", each.title, "A picture.", "<svg></svg>", "answer", each.subject)
+            for at, each in enumerate(first)]  # fmt: skip
 
 
 def with_sizes(board: Board) -> Board:

@@ -22,7 +22,7 @@ from dphpo_bench.leaderboard.tables import Board, Row
 from dphpo_bench.records.measure import ACCURACY
 from tests.leaderboard import boards
 
-BESIDE = Paths(Path(__file__).parents[2])
+BESIDE = Paths(frozenset({"docs/scoring.md", "CONTRIBUTING.md"}))
 BUILDERS = {
     "sample": boards.sample_board,
     "guided": boards.guided_board,
@@ -260,9 +260,8 @@ def test_a_saved_text_is_no_formula(visit: Open, tmp_path: Path) -> None:
     assert all(None not in line and None not in line.values() for line in lines)
 
 
-@pytest.mark.parametrize("name", ["guided", "hostile", "empty"])
-def test_a_phone_does_not_scroll_sideways(visit: Open, name: str) -> None:
-    page = visit(name, width=360).page
+def test_a_phone_does_not_scroll_sideways(visit: Open) -> None:
+    page = visit("hostile", width=360).page
     assert page.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [360, 360]
 
 
