@@ -265,16 +265,6 @@ def test_a_phone_does_not_scroll_sideways(visit: Open) -> None:
     assert page.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [360, 360]
 
 
-def test_the_keyboard_walks_through_a_table(visit: Open) -> None:
-    page = visit().page
-    labels = [place.entry.label for place in board("sample").answers[1].everyone]
-    page.locator(f"{ANSWER} tbody a").first.focus()
-    names = []
-    for key in ("ArrowDown", "ArrowUp", "End", "Home"):
-        page.keyboard.press(key)
-        names.append(page.evaluate("document.activeElement.textContent"))
-    assert names == [labels[at] for at in (1, 0, -1, 0)]
-
 
 def test_everything_is_there_without_javascript(browser: Browser, files: Path) -> None:
     context = browser.new_context(java_script_enabled=False)
