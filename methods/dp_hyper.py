@@ -12,10 +12,11 @@ import dphpo_bench as bench
 class DpHyper(bench.search.RandomStopping[bench.search.SearchThenTrain]):
     """Random stopping for the hyperparameters, then a final run on all records (Liu and Bu 2025, baseline "DP-hyper").
 
-    The paper gives the final run 85 % of ε and the search "the rest", without saying how the two add up. Here
-    both are one event, BestOf(K; trial) + T × Poisson(q; Gaussian σ), calibrated as a whole: the final run is
-    given the noise that would cost `final_share` of ε by itself, and the trials the least noise for which
-    everything together costs ε.
+    The paper simulates this baseline: it takes a narrow range around the best learning rate as known, and trains with
+    85 % of ε. It describes no search, and does not say what the rest pays for. Here a search is run over the task's
+    search space. Search and final run are one event, BestOf(K; trial) + T × Poisson(q; Gaussian σ), calibrated as a
+    whole: the final run is given the noise that would cost `final_share` of ε by itself, and the trials the least noise
+    for which everything together costs ε.
 
     The trials see more noise than the final run, and the best learning rate falls with noise, so what the search
     finds is too small for the run it is used in. That is the method's own weakness, not corrected here.

@@ -49,7 +49,8 @@ class GenRule(PaperRule):
 class HyFreeDPPaper(bench.recipes.ProbedTraining):
     """Training without a learning rate or a clipping threshold to choose (Liu and Bu 2025, Algorithm 1).
 
-    From η = 1e-4 and R = 1, each step
+    From η = 1e-4, or 1e-3 where the model's name says that it trains LoRA, as in "gpt2_lora" (section 5.2), and R = 1,
+    each step
 
     1. draws a Poisson batch, clips its gradients automatically, adds noise σ_g, and the optimiser makes a direction G;
     2. every K-th time clips the losses at w − ηG, w and w + ηG to [0, R], adds noise σ_l R to each sum, and divides
@@ -83,3 +84,8 @@ class HyFreeDPPaper(bench.recipes.ProbedTraining):
     noise_inflation: Annotated[float, Interval(gt=1)] | None = 1.01
     optimizer: bench.parameters.OptimizerOrTask = "AdamW"
     averaging: bench.parameters.Decay = 0.0
+
+    def first_rate(self, facts: bench.TaskFacts) -> float:
+        """Return η₀: ten times its default for LoRA, as in section 5.2 of the paper; a rate that was set, as it is."""
+        is_default = self.initial_learning_rate == HyFreeDPPaper.initial_learning_rate
+        return self.initial_learning_rate * (10 if is_default and "lora" in facts.model.split("_") else 1)

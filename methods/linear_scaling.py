@@ -3,8 +3,9 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean, linear_regression
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Interval
 
 import dphpo_bench as bench
 
@@ -63,6 +64,10 @@ class LinearScaling(bench.Method[Planned]):
         third_share: ε₃ as a share of the whole ε, of a third sweep; the line is then the least squares of three points.
             None: two sweeps.
         most_steps: bound of T, which is then one of `steps`, doubled any number of times. None: T is not searched.
+        degree: of the curve through the points: 1, a line, or 2 with a third sweep (Table 15).
+        momentum: ρ; the paper's is 0.9 (Table 13).
+        free_step: take one more step of the same size along the momentum buffer after training, which costs nothing
+            (appendix A.3).
     """
 
     name = "linear_scaling"
@@ -83,6 +88,9 @@ class LinearScaling(bench.Method[Planned]):
     averaging: bench.parameters.Decay = 0.0
     third_share: bench.parameters.Share | None = field(default=None, metadata=bench.parameters.LATER)
     most_steps: bench.parameters.Count | None = field(default=None, metadata=bench.parameters.LATER)
+    degree: Annotated[int, Interval(ge=1, le=2)] = field(default=1, metadata=bench.parameters.LATER)
+    momentum: bench.parameters.Decay = field(default=0.9, metadata=bench.parameters.LATER)
+    free_step: bool = field(default=False, metadata=bench.parameters.LATER)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,6 +101,8 @@ class LinearScaling(bench.Method[Planned]):
             least, most = getattr(self, low), getattr(self, high)
             if not least < most:
                 raise bench.errors.InvalidValueError(f"Expected {low} < {high}, got {low}={least} and {high}={most}.")
+        if self.degree == 2 and self.third_share is None:
+            raise bench.errors.InvalidValueError("Expected third_share with degree=2: a parabola needs three points.")
         if self.most_steps is not None and self.most_steps < 2 * self.steps:
             raise bench.errors.InvalidValueError(
                 f"Expected most_steps >= 2 x steps = {2 * self.steps}, got {self.most_steps}: there would be no other "
@@ -104,7 +114,11 @@ class LinearScaling(bench.Method[Planned]):
         """One run on all records, or one for each number of steps; σ = √T."""
         runs = [
             bench.recipes.DpSgd(
-                1.0, steps, math.sqrt(steps), 1 / steps, clipping=self.clipping, averaging=self.averaging
+                *(1.0, steps, math.sqrt(steps), 1 / steps),
+                clipping=self.clipping,
+                averaging=self.averaging,
+                momentum=self.momentum,
+                free_step=self.free_step,
             )
             for steps in self.lengths()
         ]
@@ -189,7 +203,7 @@ class LinearScaling(bench.Method[Planned]):
             sweeps.append({"epsilon": points[-1][0], "total_step_sizes": candidates, "scores": scores})
             if self.most_steps is not None:
                 sweeps[-1]["epochs"] = [run.steps for run in runs]
-        total = on_line(points, planned.final_epsilon, (self.smallest, self.largest))
+        total = on_line(points, planned.final_epsilon, (self.smallest, self.largest), self.degree)
         final, inner, candidate = self._opened(planned.final, session, total, best)
         model = final.train(inner, "Final run")
         return bench.Outcome(model, {**candidate, "total_step_size": total, "sweeps": sweeps})
@@ -215,16 +229,16 @@ class LinearScaling(bench.Method[Planned]):
         return [low * (high / low) ** (index / (self.runs - 1)) for index in range(self.runs)]
 
 
-def on_line(points: Sequence[tuple[float, float]], epsilon: float, limits: tuple[float, float]) -> float:
-    """Return r at `epsilon` on the line through points (ε, r) in the order of ε, of several the least squares.
+def on_line(
+    points: Sequence[tuple[float, float]], epsilon: float, limits: tuple[float, float], degree: int = 1
+) -> float:
+    """Return r at `epsilon` on the least-squares line, or curve, through points (ε, r) in the order of ε.
 
-    The result is within the limits. A line that falls is taken as flat, at the last point: that sweep had least noise.
+    The result is within the limits. A line that falls after the last point is taken as flat: its sweep had least noise.
     """
-    first, last = points[0], points[-1]
-    if len(points) == 2:
-        slope, place = (last[1] - first[1]) / (last[0] - first[0]), last
-    else:
-        sizes, best = zip(*points, strict=True)
-        slope, place = linear_regression(sizes, best).slope, (fmean(sizes), fmean(best))
-    total = place[1] + slope * (epsilon - place[0]) if slope > 0 else last[1]
+    from numpy.polynomial import Polynomial
+
+    sizes, best = zip(*points, strict=True)
+    curve = Polynomial.fit(sizes, best, degree)
+    total = float(curve(epsilon)) if curve(epsilon) > curve(sizes[-1]) else best[-1]
     return min(max(total, limits[0]), limits[1])

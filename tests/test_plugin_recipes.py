@@ -44,7 +44,7 @@ def test_steps_by_hand(module: types.ModuleType) -> None:
     record = bench.run(method, Blobs(), budget, seed=0).record
     assert record.privacy.recomputed.epsilon == pytest.approx(planned.epsilon.epsilon)
     assert record.metrics["accuracy"] > 0.5
-    MethodContract().test_run_releases_only_what_the_plan_says(method)
+    MethodContract().test_runs_keep_to_the_plan_and_the_plan_to_the_budget(method)
     assert bench.run(module.FallingNoise(early=1.0), Blobs(), budget, seed=0).record.status == "ok"
 
 

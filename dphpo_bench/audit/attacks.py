@@ -29,13 +29,15 @@ from dphpo_bench.audit.bounds import (
     default_size,
     reach,
     size_for_curve,
-    size_for_epsilon,
 )
 from dphpo_bench.audit.canaries import GRADIENTS, LABELS, MODEL, SETUPS
+from dphpo_bench.base.displays import Display, Displayed
 from dphpo_bench.base.errors import AccountError, AuditError, UnsupportedEventError
 from dphpo_bench.base.progress import Meter, Progress, TerminalProgress
+from dphpo_bench.base.text import rounded_down
 from dphpo_bench.contract.task import Task
 from dphpo_bench.harness.account import VOID, Account, Entry
+from dphpo_bench.harness.cache import Cache
 from dphpo_bench.harness.journal import NONCE, Journal
 from dphpo_bench.harness.loading import account_of, default_seed, prepare, refuse_no_privacy, warn_of_seeds
 from dphpo_bench.harness.plan import plan
@@ -51,7 +53,6 @@ if TYPE_CHECKING:
 
     from dphpo_bench.contract.method import Method
     from dphpo_bench.data.source import DataSource
-    from dphpo_bench.harness.cache import Cache
     from dphpo_bench.harness.plan import CheckedPlan
     from dphpo_bench.privacy.budget import PrivacyBudget
     from dphpo_bench.records.record import Audit as AuditRecord
@@ -62,8 +63,8 @@ WEIGHTS = {"black_box": {LABELS: 0.05}, "white_box": {MODEL: 0.15, GRADIENTS: 0.
 """Shares of the error probability. The strongest attack on noisy methods has the largest share."""
 
 
-@dataclass(frozen=True)
-class Audit:
+@dataclass(frozen=True, repr=False)
+class Audit(Displayed):
     """The result of attacks on one procedure."""
 
     claimed: float  # ε of the plan; ∞ if the method is not private
@@ -73,7 +74,6 @@ class Audit:
     by_attack: dict[str, LowerBound]  # all of them hold at once with the confidence of `bound`
     runs: int  # of the procedure, for each attack
     needed: Size | None = None  # the smallest size at which right guesses refute the claim's curve, if within reach
-    needed_for_epsilon: Size | None = None  # the smallest one at which they show an ε above the claimed one
     reach: Reach | None = None  # what the white box finds at this size; None without it, or without a claim
 
     @property
@@ -89,6 +89,47 @@ class Audit:
     def can_refute(self) -> bool:
         """True if right guesses would have refuted the claim. If not, the audit says nothing about it."""
         return self.ceiling > self.claimed or any(bound.refutable for bound in self.by_attack.values())
+
+    def verdict(self) -> str:
+        """Return sentences on the claim; an attack that fails is never praise."""
+        if self.bound.epsilon > self.claimed:
+            return f"Refuted: the audit shows ε ≥ {self.bound.epsilon:.4g} where {self.claimed:.4g} is claimed."
+        if self.refutes:
+            return (
+                f"Refuted: so many right guesses contradict the claim's privacy curve, that of ε = {self.claimed:.4g}."
+            )
+        if self.claimed == math.inf:
+            return "No finite ε is claimed, so there is nothing to refute."
+        first = "Not refuted, which is no proof of privacy"
+        if not self.can_refute:
+            first = "This audit cannot refute the claim, whatever leaks, and says nothing about it"
+        less = "" if self.ceiling > self.claimed else ", less than is claimed"
+        text = f"{first}: with all guesses right it would show ε ≥ {rounded_down(self.ceiling)}{less}."
+        if self.can_refute or self.needed is None:
+            return text
+        each = f" in each of {self.needed.runs:,} runs" if self.needed.runs > 1 else ""
+        return f"{text} {self.needed.canaries:,} canaries{each} could refute it."
+
+    def display(self) -> Display:
+        """Return the bound of each attack, what an audit of this size does not find, and the verdict."""
+        rows = []
+        for name, bound in self.by_attack.items():
+            right = f"{bound.guesses.correct:,} of {bound.guesses.guessed:,} guesses about {bound.guesses.canaries:,}"
+            shows = f"ε ≥ {rounded_down(bound.epsilon)}, at most {rounded_down(bound.ceiling)} with all right"
+            rows.append((name, f"{right} canaries right: {shows}"))
+        rows.append(("claimed", f"ε = {self.claimed:.6g} at δ = {self.delta:.3g}"))
+        rows.append(("confidence", f"{self.bound.confidence:g} in all bounds at once"))
+        if self.can_refute:
+            hidden = "It attacks no released gradient, so it finds large faults only."
+            if self.reach:
+                rate = self.reach.rate
+                single = f" of fewer than {math.ceil(100 * rate)} % of the records" if rate else ""
+                hidden = (
+                    f"Hidden at this size: {math.ceil(100 * self.reach.noise)} % of the claimed noise or more; one "
+                    f"release without noise{single}; what losing trials release."
+                )
+            rows.append(("not found", hidden))
+        return "Audit", [*rows, ("verdict", self.verdict())]
 
     def to_record(self) -> "AuditRecord":
         from dphpo_bench.records.record import Audit as AuditRecord
@@ -117,7 +158,6 @@ def recorded(
     source: "DataSource",
     device: str = "auto",
     progress: Progress | None = None,
-    cache: "Cache | None" = None,
     account: str | None = None,
 ) -> "RunRecord":
     """Return the record of the run without canaries; run it if there is no record yet, or no seed."""
@@ -134,7 +174,7 @@ def recorded(
             seed=seed,
             results_dir=store.root,
             account=account,
-            execution=ExecutionOptions(device, source, cache),
+            execution=ExecutionOptions(device, source, Cache.of(source)),
             progress=progress,
             check=False,
         ).record
@@ -174,13 +214,18 @@ def audit(
     """
     from dphpo_bench.data.source import DataSource
 
-    how: Any = {"canaries": canaries, "runs": runs, "attacks": attacks, "confidence": confidence}
-    check_arguments(task, **how, private_records=private_records)
+    check_arguments(
+        task, canaries=canaries, runs=runs, attacks=attacks, confidence=confidence, private_records=private_records
+    )
     if seed == "default":
         seed = default_seed(task)
     if seed is not None:
         warn_of_seeds(task, f"seed={seed}")
-    size = size_of(method, task, budget, **how)
+    error, most = _largest_error(attacks, confidence), most_canaries(task)
+    if canaries is None and runs is None:
+        size = default_size(_curve(plan(method, task, budget), error), budget.delta, error, most)
+    else:
+        size = Size(canaries or min(FEWEST, most), runs or 1)
     canaries, runs = size.canaries, size.runs
     progress = progress or TerminalProgress()
     device = resolve_device(device)
@@ -214,7 +259,7 @@ def audit(
                 experiment = SETUPS[name](task, train, canaries, streams)
                 if checked is None:
                     checked = plan(method, experiment.task, budget)
-                    curve = _curve(checked, _largest_error(attacks, confidence))
+                    curve = _curve(checked, error)
                 meter.total = meter.total or len(attacks) * runs * checked.plan.cost.examples
                 claimed = max(claimed, checked.epsilon.epsilon)
                 run_seed = streams.derive("run")
@@ -259,7 +304,6 @@ def audit(
     )
     by_attack = dict(zip(shown, bounds, strict=True))
     best = max(by_attack, key=lambda what: by_attack[what].epsilon)
-    error, most = _largest_error(attacks, confidence), most_canaries(task)
     return Audit(
         claimed,
         budget.delta,
@@ -268,7 +312,6 @@ def audit(
         by_attack,
         runs,
         size_for_curve(curves[best], budget.delta, error, most),
-        size_for_epsilon(claimed, budget.delta, error, most, curves[best]),
         reach(canaries * runs, budget.delta, curves[GRADIENTS], (1 - confidence) * weights[GRADIENTS])
         if curves.get(GRADIENTS)
         else None,
@@ -279,24 +322,6 @@ def _counted(entry: Entry, account: Account) -> str:
     number = f"{secrets.randbits(64):016x}"
     account.count([replace(entry, number=number)])
     return number
-
-
-def size_of(
-    method: "Method",
-    task: Task,
-    budget: "PrivacyBudget",
-    *,
-    canaries: int | None,
-    runs: int | None,
-    attacks: Sequence[AttackName],
-    confidence: float,
-    cache: "Cache | None" = None,
-) -> Size:
-    error, most = _largest_error(attacks, confidence), most_canaries(task)
-    if canaries is None and runs is None:
-        curve = _curve(plan(method, task, budget, cache=cache), error)
-        return default_size(curve, budget.delta, error, most)
-    return Size(canaries or min(FEWEST, most), runs or 1)
 
 
 def _curve(checked: "CheckedPlan", error: float) -> Curve:

@@ -1,19 +1,16 @@
 """Report progress of long work; the caller decides how to show it."""
 
-import codecs
 import sys
 import threading
 import time
-import unicodedata
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from dphpo_bench.base.text import duration_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
-    from rich.progress import TaskID
 
 
 class Meter:
@@ -24,9 +21,9 @@ class Meter:
         until: what follows and is not counted, such as "the test".
     """
 
-    def __init__(self, total: float = 0.0, until: str = "the end") -> None:
+    def __init__(self, total: float = 0.0, until: str = "") -> None:
         self.total, self.until = total, until
-        self.done = 0.0
+        self.done: float = 0
         self._first: tuple[float, float] | None = None  # when the first report came, and how much was done then
 
     def advance(self, examples: float) -> None:
@@ -35,13 +32,13 @@ class Meter:
             self.done += examples
             self._first = self._first or (time.monotonic(), self.done)
 
-    def seconds_left(self) -> float | None:
-        """Return the seconds for the rest at the rate since the first report; None if that is not known."""
-        if self._first is None or self.total <= 0:
-            return None
+    def left(self) -> str:
+        """Return how long the rest takes at the rate since the first report; empty if that is not known."""
+        if self._first is None or self.done <= self._first[1] or self.done >= self.total:
+            return ""
         since, before = self._first
-        counted = self.done - before
-        return (time.monotonic() - since) * max(self.total - self.done, 0.0) / counted if counted else None
+        seconds = (time.monotonic() - since) * (self.total - self.done) / (self.done - before)
+        return f"about {duration_text(seconds)} left{self.until and ' until ' + self.until}"
 
 
 class Advance(Protocol):
@@ -91,8 +88,8 @@ def _ignore(amount: int = 1) -> None:
 
 
 LOG_SECONDS = 10.0
-SHORT_SECONDS, PHASE_SECONDS = 1.0, 30.0
-"""A log names a phase that takes longer than the first, and names it again each time the second has passed."""
+SHORT_SECONDS = 1.0
+"""A log names a phase that takes longer."""
 
 _ALWAYS = 10.0**9  # seconds; a rate over Rich's half a minute is none where a report takes longer
 
@@ -140,148 +137,68 @@ class TerminalProgress:
             self._meter = None
 
     def note(self, text: str) -> None:
-        """Write a line."""
-        _write(text)
+        """Write a line. A log that is closed or full ends no run, whose budget is spent by then."""
+        with suppress(OSError):
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
 
-    def _advance(self, task: "TaskID") -> Advance:
-        bars = self._bars
-        assert bars is not None
+    @contextmanager
+    def _bar(self, description: str, total: int) -> Iterator[Advance]:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bars
+
+        texts, times = TextColumn("{task.description}"), (TimeElapsedColumn(), TimeRemainingColumn())
+        columns = texts, BarColumn(30), MofNCompleteColumn(), *times
+        outer = self._bars
+        bars = outer or Bars(*columns, console=Console(stderr=True), speed_estimate_period=_ALWAYS)
+        task = bars.add_task(description, total=total or None)
 
         def advance(amount: int = 1) -> None:
             bars.update(task, advance=amount)
             if self._meter is not None and self._meter.done:  # its bar is the first one
                 bars.update(bars.task_ids[0], completed=self._meter.done, total=self._meter.total or None)
 
-        return advance
-
-    def _left(self, todo: int, done: int, seconds: float) -> str:
-        """Return how long the rest takes, at the rate of these seconds; nothing if that is not known."""
-        if self._meter is not None and (left := self._meter.seconds_left()) is not None:
-            return f"about {duration_text(left)} left until {self._meter.until}"
-        return f"about {duration_text(todo * seconds / done)} left" if todo > 0 and done > 0 else ""
-
-    @contextmanager
-    def _bar(self, description: str, total: int) -> Iterator[Advance]:
-        if self._bars is not None:
-            task = self._bars.add_task(description, total=total or None)
+        with nullcontext() if outer else bars:
+            self._bars = bars
             try:
-                yield self._advance(task)
+                yield advance
             finally:
-                self._bars.remove_task(task)
-            return
-        with _new_bars() as self._bars:
-            task = self._bars.add_task(description, total=total or None)
-            try:
-                yield self._advance(task)
-                if not total:
-                    self._bars.update(task, total=1, completed=1)
-            finally:
-                self._bars = None
+                self._bars = outer
+                if outer:
+                    bars.remove_task(task)
+                elif not total:
+                    bars.update(task, total=1, completed=1)
 
     @contextmanager
     def _phase(self, description: str, total: int) -> Iterator[Advance]:
+        """Name a phase once it takes long."""
         del total
-        start, over = time.monotonic(), threading.Event()
-
-        def tell() -> None:
-            if not over.wait(SHORT_SECONDS):
-                _write(description)
-                while not over.wait(PHASE_SECONDS):
-                    _write(f"{description}: {time.monotonic() - start:.0f} s so far")
-
-        teller = threading.Thread(target=tell, daemon=True)
-        teller.start()
+        timer = threading.Timer(SHORT_SECONDS, self.note, [description])
+        timer.daemon = True
+        timer.start()
         try:
             yield _ignore
         finally:
-            over.set()
-            teller.join()
+            timer.cancel()
 
     @contextmanager
     def _lines(self, description: str, total: int) -> Iterator[Advance]:
         start = last = time.monotonic()
-        done = 0
-        first: tuple[float, int] | None = None  # when the first report came, and how much was done then
+        this = Meter(total)
 
         def advance(amount: int = 1) -> None:
-            nonlocal done, first, last
+            nonlocal last
+            this.advance(amount)
             now = time.monotonic()
-            done += amount
-            first = first or (now, done)
             if now - last >= LOG_SECONDS:
                 last = now
-                left = self._left(total - done, done - first[1], now - first[0])
-                _write(f"{description}: {done:,} of {total:,} after {now - start:.0f} s{left and ', ' + left}")
+                outer = self._meter and self._meter.left()
+                left = outer or this.left()
+                self.note(f"{description}: {this.done:,} of {total:,} after {now - start:.0f} s{left and ', ' + left}")
 
         if self._depth == 1:
-            _write(f"{description}: {total:,}")
+            self.note(f"{description}: {total:,}")
         yield advance
         if self._depth == 1:
-            _write(f"{description}: done in {time.monotonic() - start:.1f} s")
-
-
-def _new_bars() -> "Bars":
-    """Return bars with a count and the time left; without a known end, or at the end, with the time it took."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
-    from rich.text import Text
-
-    class Count(ProgressColumn):
-        def render(self, task: Task) -> Text:
-            return Text("" if (task.total or 1) == 1 else f"{task.completed:,.0f} of {task.total:,.0f}")
-
-    class Time(ProgressColumn):
-        max_refresh = 0.5
-
-        def render(self, task: Task) -> Text:
-            if task.total is None or task.finished:
-                return Text(duration_text(task.elapsed or 0))
-            return Text("" if task.time_remaining is None else f"about {duration_text(task.time_remaining)} left")
-
-    columns = (TextColumn("{task.description}"), BarColumn(30), Count(), Time())
-    return Progress(*columns, console=Console(stderr=True), speed_estimate_period=_ALWAYS)
-
-
-def _write(line: str) -> None:
-    """Write a line to the log. A log that is closed or full ends no run, whose budget is spent by then."""
-    with suppress(OSError):
-        sys.stderr.write(encodable(line + "\n", getattr(sys.stderr, "encoding", None)))
-        sys.stderr.flush()
-
-
-_IN_ASCII = {
-    **{"ε": "eps", "δ": "delta", "σ": "sigma", "η": "eta", "γ": "gamma", "α": "alpha", "μ": "mu", "κ": "kappa"},
-    **{"θ": "theta", "ρ": "rho", "λ": "lambda", "β": "beta", "Δ": "Delta", "Σ": "Sum", "Π": "Prod", "√": "sqrt "},
-    **{"−": "-", "–": "-", "—": "-", "×": "x", "·": "*", "±": "+/-", "≤": "<=", "≥": ">=", "≈": "~", "∝": "~"},
-    **{"∞": "inf", "→": "->", "←": "<-", "↦": "->", "…": "...", "✓": "+", "✗": "x", "†": "+", "‡": "++", "•": "*"},
-    **{"‘": "'", "’": "'", "“": '"', "”": '"', "‹": "<", "›": ">", "⟨": "<", "⟩": ">", "█": "#", "░": "."},
-}
-
-
-def write_replacements(*streams: Any) -> None:
-    """Let text streams write replacements of what their encoding lacks; others, as of tests, stay as they are."""
-    for stream in streams:
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors=_HANDLER)
-
-
-def encodable(text: str, encoding: str | None) -> str:
-    """Return the text with replacements of what an encoding lacks; None is UTF-8."""
-    encoding = encoding or "utf-8"
-    return text.encode(encoding, _HANDLER).decode(encoding)
-
-
-def _replacing(error: UnicodeError) -> tuple[str, int]:
-    """Replace letters by ASCII: symbols by words, letters with accents by those without, all others by "?"."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    parts = []
-    for letter in error.object[error.start : error.end]:
-        plain = unicodedata.normalize("NFKD", letter)
-        bare = "".join(part for part in plain if not unicodedata.combining(part))
-        parts.append(_IN_ASCII.get(letter, bare if bare.isascii() else "?"))
-    return "".join(parts), error.end
-
-
-_HANDLER = "dphpo_bench.replacing"
-codecs.register_error(_HANDLER, _replacing)
+            self.note(f"{description}: done in {time.monotonic() - start:.1f} s")

@@ -13,11 +13,8 @@ from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
 from dphpo_bench.base.errors import DphpoBenchError
-from dphpo_bench.base.progress import write_replacements
-from dphpo_bench.base.text import plainly
 from dphpo_bench.cli.advise import advise_command
 from dphpo_bench.cli.explain import explain_command
 from dphpo_bench.cli.leaderboard import app as leaderboard_app
@@ -67,30 +64,11 @@ for command in (
     app.command(command.__name__.removesuffix("_command"))(command)
 
 
-class Quick:
-    """A mixin whose flags have values from the start; for a flag without one, typer imports pydantic."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
-        for parameter in parameters:
-            if getattr(parameter, "is_flag", False) and parameter.default is None:
-                parameter.default = False
-        return parameters
-
-
-class QuickGroup(Quick, TyperGroup): ...
-
-
-class QuickCommand(Quick, TyperCommand): ...
-
-
 def _prepare(group: typer.Typer) -> None:
-    """Break help texts where the terminal ends, not where lines of the code do; and make commands start quickly."""
-    group.info.cls = QuickGroup
+    """Break help texts where the terminal ends, not where lines of the code do."""
     for command in group.registered_commands:
         paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
         command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-        command.cls = QuickCommand
     for below in group.registered_groups:
         if below.typer_instance:
             _prepare(below.typer_instance)
@@ -102,7 +80,9 @@ _prepare(app)
 def main() -> None:
     """Run the command line; errors become one line and an exit code."""
     warnings.showwarning = _show_warning
-    write_replacements(sys.stdout, sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # others, as of tests, stay as they are
+            stream.reconfigure(errors="replace")
     try:
         code = app(prog_name="dphpo-bench", standalone_mode=False)
         sys.stdout.flush()  # a full disk shows here, rather than when nobody can say so
@@ -112,7 +92,7 @@ def main() -> None:
     except typer.TyperException as error:
         if reason := getattr(error, "format_message", error.__str__)():  # else the help has been shown
             hint = f" Try {context.command_path} --help." if (context := getattr(error, "ctx", None)) else ""
-            complain(f"{plainly(reason.rstrip('.'))}.{hint}")
+            complain(f"{reason.rstrip('.')}.{hint}")
         code = getattr(error, "exit_code", 2)
     except OSError as error:
         if error.filename is not None or error.errno not in UNWRITABLE:

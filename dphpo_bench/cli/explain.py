@@ -1,6 +1,6 @@
 """The command `explain`."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -19,9 +19,7 @@ from dphpo_bench.cli.sweep import interrupted_by_sigterm, label_of
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dphpo_bench.records.measure import Measure
     from dphpo_bench.records.reading import Result
-    from dphpo_bench.records.record import RunRecord
     from dphpo_bench.records.store import RecordStore
     from dphpo_bench.sweep.extra_runs import Question, Split
 
@@ -78,16 +76,11 @@ def explain_command(
     workshop = Workshop(source, Resources(gpus=gpus), TaskFiles.of(task_file or []).make)
     oracles = read_oracles(store.root.glob("*"))
     asked, refused = questions(chosen, oracles, store.root, workshop, make_progress(quiet))
-    reasons: defaultdict[str, list[str]] = defaultdict(list)
-    for record, reason in refused:
-        reasons[reason].append(record.identity.method)
+    reasons = Counter(reason for _, reason in refused)
     if not asked:
-        first = next(iter(reasons), "There is no record of a private run to explain.")
-        more = f" There are {len(reasons) - 1} more reasons, of other records." if len(reasons) > 1 else ""
-        raise InvalidValueError(first + more)
-    for reason, methods in reasons.items():
-        which = f"{len(methods)} records of {', '.join(sorted(set(methods)))}"
-        complain(f"Not explained: {one_line(which)}: {reason}")
+        raise InvalidValueError(next(iter(reasons), "There is no record of a private run to explain."))
+    for reason, number in reasons.items():
+        complain(f"Not explained: {count(number, 'record')}: {reason}")
     cells = [cell for question in asked for cell in question.cells]
     if cells:
         check_may_spend([cell.task for cell in cells], private_records, "extra runs that have no privacy (ε = ∞)")
@@ -112,7 +105,7 @@ def explain_command(
 def _read(paths: list[Path]) -> "tuple[Path, list[Result]]":
     """Read the records, and return the folder of results that all of them lie in."""
     from dphpo_bench.records.reading import Result, path_text, read_results, skipped_lines
-    from dphpo_bench.records.store import RecordStore, read_record
+    from dphpo_bench.records.store import read_record
 
     by_file: dict[Path, Result] = {}
     for path in paths:
@@ -126,29 +119,24 @@ def _read(paths: list[Path]) -> "tuple[Path, list[Result]]":
     if declared := [file for file, result in by_file.items() if result.record.accounting]:
         complain(f"Left out: {count(len(declared), 'record')} of training in a caller's code, which no run repeats.")
         by_file = {file: result for file, result in by_file.items() if file not in declared}
-    roots = set()
-    for file, result in by_file.items():
-        root = file.parents[2] if len(file.parts) > 3 else file.parent
-        if RecordStore(root).path_of(result.record.identity) != file:
-            raise InvalidValueError(
-                f"Expected {result.path} at <results>/<task>/<method>/<key>.json, the place of its run. Move it there."
-            )
-        roots.add(root)
-    if not roots:
+    if not by_file:
         raise InvalidValueError(f"Found no records in {', '.join(map(path_text, paths))}.")
+    roots = {file.parents[min(2, len(file.parents) - 1)] for file in by_file}  # of <results>/<task>/<method>/<key>.json
     if len(roots) != 1:
         raise InvalidValueError(f"Expected records of one folder of results, got {len(roots)} folders of records.")
     return roots.pop(), list(by_file.values())
 
 
 def _json_row(question: "Question", split: "Split", store: "RecordStore") -> dict[str, Any]:
+    from dphpo_bench.records.measure import shown_measure
+
     identity = question.record.identity
     extra = {"at_full": question.at_full, "at_left": question.at_left}
     return {
         "key": identity.key,
         **{name: getattr(identity, name) for name in ("method", "parameters", "task", "model", "epsilon", "seed")},
         "oracle": question.oracle.identity.key,
-        "metric": _measure(question.record).name,
+        "metric": shown_measure(identity.facts, question.record.metrics).name,
         "results": {"own": split.run, "oracle": split.oracle, "at_full": split.at_full, "at_left": split.at_left},
         "extra_runs": {name: cell and str(store.path_of(cell.identity)) for name, cell in extra.items()},
         "loss": split.loss,
@@ -159,6 +147,8 @@ def _json_row(question: "Question", split: "Split", store: "RecordStore") -> dic
 
 
 def _table(splits: "Sequence[tuple[Question, Split]]") -> "Table":
+    from dphpo_bench.records.measure import shown_measure
+
     groups: defaultdict[tuple[str, float, str], list[tuple[Question, Split]]] = defaultdict(list)
     for question, split in splits:
         who = question.record.identity
@@ -166,7 +156,8 @@ def _table(splits: "Sequence[tuple[Question, Split]]") -> "Table":
         groups[one_line(f"{who.task} ({who.model})"), who.epsilon, label].append((question, split))
     rows = []
     for (task, epsilon, label), group in sorted(groups.items()):
-        measure = _measure(group[0][0].record)
+        first = group[0][0].record
+        measure = shown_measure(first.identity.facts, first.metrics)
         means = {name: fmean(getattr(split, name) for _, split in group) for name in MEANS}
         texts = [measure.text(measure.value(means[name])) for name in ("oracle", "run")]
         for name in ("loss", "noise", "choice"):
@@ -177,9 +168,3 @@ def _table(splits: "Sequence[tuple[Question, Split]]") -> "Table":
     caption = "Differences of shares are in points, of perplexities in nats. A negative loss is a gain."
     title = "Why they lost against the oracle, means over seeds"
     return table(headers, rows, title=title, caption=caption)
-
-
-def _measure(record: "RunRecord") -> "Measure":
-    from dphpo_bench.records.measure import shown_measure
-
-    return shown_measure(record.identity.facts, record.metrics)

@@ -3,6 +3,7 @@
 import shlex
 import sys
 import time
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -197,8 +198,6 @@ def _dataset_status(task: "Task", source: "DataSource") -> list[dict[str, Any]]:
     from dphpo_bench.data.rows import doubt
     from dphpo_bench.data.source import download_command
 
-    whole = {"task": task.name, "split": "all", "rows": task.facts.n_records, "state": "own", "bytes": 0}
-    whole |= {"where": "the task brings its records", "licence": "", "source": ""}
     rows = []
     for dataset in task.datasets:
         for split in dataset.published:
@@ -207,14 +206,15 @@ def _dataset_status(task: "Task", source: "DataSource") -> list[dict[str, Any]]:
                 wrong = doubt(paths, split)
                 state = f"damaged: {wrong}" if wrong else "mirror" if source.data_dir else "downloaded"
                 where = ", ".join(map(str, paths))
-            elif source.data_dir:
-                state, where = "missing", download_command(dataset, str(source.data_dir))
             else:
                 state, where = "missing", f"downloaded on first use from {dataset.published_at}"
-            row = {"split": split.name, "rows": split.rows, "state": state, "where": where}
-            row |= {"bytes": sum(path.stat().st_size for path in paths)}
-            rows.append(whole | row | {"licence": dataset.licence, "source": dataset.homepage})
-    return rows or [whole]
+                if source.data_dir:
+                    where = download_command(dataset, str(source.data_dir))
+            size = sum(path.stat().st_size for path in paths)
+            rows.append((split.name, split.rows, state, size, where, dataset.licence, dataset.homepage))
+    rows = rows or [("all", task.facts.n_records, "own", 0, "the task brings its records", "", "")]
+    names = ("split", "rows", "state", "bytes", "where", "licence", "source")
+    return [{"task": task.name, **dict(zip(names, row, strict=True))} for row in rows]
 
 
 def check_command(
@@ -241,24 +241,20 @@ def check_command(
         chosen = [subject for subject in chosen if subject.model in (model, None)]
 
     start = time.perf_counter()
+    outcomes: Counter[str] = Counter()
     rows = []
-    failed = unchecked = number = 0
     for subject in chosen:
         if not as_json:
             say(subject.title)
         tests = []
         for checked in run_contract(subject):
-            tests.append({**asdict(checked), "passed": checked.reason is None and checked.unchecked is None})
-            number += 1
-            failed += checked.reason is not None
-            unchecked += checked.unchecked is not None
+            mark = "✗" if checked.reason is not None else "?" if checked.unchecked is not None else "✓"
+            outcomes[mark] += 1
+            tests.append({**asdict(checked), "passed": mark == "✓"})
             if not as_json:
-                mark = "✗" if checked.reason is not None else "?" if checked.unchecked is not None else "✓"
                 say(f"  {mark} {checked.description}")
-                if checked.reason is not None:
-                    say(f"    {checked.name}: {checked.reason}")
-                if checked.unchecked is not None:
-                    say(f"    not checked: {checked.unchecked}")
+            if not as_json and mark != "✓":
+                say(f"    {checked.name}: {checked.reason}" if mark == "✗" else f"    not checked: {checked.unchecked}")
         rows.append(
             {
                 "kind": subject.kind,
@@ -269,12 +265,13 @@ def check_command(
                 "tests": tests,
             }
         )
+    failed = outcomes["✗"]
     if as_json:
         show_json({"failed": failed, "plug_ins": rows})
     else:
-        outcome = f"{failed} of {number} tests fail" if failed else f"All {number - unchecked} tests pass"
-        if unchecked:
-            outcome += f", {unchecked} could not tell"
+        outcome = f"{failed} of {outcomes.total()} tests fail" if failed else f"All {outcomes['✓']} tests pass"
+        if outcomes["?"]:
+            outcome += f", {outcomes['?']} could not tell"
         say(f"{outcome} ({count(len(chosen), 'plug-in')}, {time.perf_counter() - start:.0f} seconds).")
     raise typer.Exit(1 if failed else 0)
 

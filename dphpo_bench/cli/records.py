@@ -19,11 +19,9 @@ from dphpo_bench.cli.options import JsonOption, OnlyRunsOption
 from dphpo_bench.cli.output import UNLIMITED_WIDTH, complain, say, show, show_facts, show_json, table
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from dphpo_bench.records.measure import Measure
     from dphpo_bench.records.reading import Result
-    from dphpo_bench.records.record import Identity, RunRecord
+    from dphpo_bench.records.record import RunRecord
     from dphpo_bench.sweep.extra_runs import Oracles
 
 
@@ -49,6 +47,7 @@ def show_command(
     The oracle's run is looked for in the same folder of results. No run is repeated. --task-file says where a
     task of your own lies, which the command needs that repeats the run.
     """
+    from dphpo_bench.contract.registry import tasks
     from dphpo_bench.harness.recording import Call
     from dphpo_bench.records.store import read_record
     from dphpo_bench.sweep.extra_runs import ORACLE
@@ -57,12 +56,24 @@ def show_command(
     declared = run.accounting is not None
     is_oracle = run.identity.method == ORACLE
     oracle = None if is_oracle or declared else read_oracles([record.absolute().parents[1]]).beside(run.identity)
-    again = None if declared else str(Call.of_record(run, _place(run.identity.task, task_file)))
+    again = None if declared else str(Call.of_record(run, task_file))
+    if again and task_file is None and run.identity.task not in tasks():
+        task = shown(run.identity.task)
+        complain(f"The task {task} is not installed here: give --task-file for a command that repeats the run.")
     if as_json:
         show_json({**_values_of(run), "oracle": _values_of(oracle) if oracle else None, "command": again})
         return
+    runs = [(run.identity.method, run)]
+    runs += [(f"{oracle.identity.method}, seed {oracle.identity.seed}", oracle)] if oracle else []
+    texts = []
+    for _, each in runs:
+        choices = list(chosen(each.released).items())[:MAX_CHOSEN]
+        texts.append(each.metric_texts() | {name: _value(value) for name, value in choices})
+    if labels := dict.fromkeys(label for values in texts for label in values):
+        cells = [(one_line(label, MAX_VALUE), *(values.get(label, NOTHING) for values in texts)) for label in labels]
+        headers = ("", *(one_line(name, MAX_VALUE) for name, _ in runs))
+        show(table(headers, cells, plain=True, padding=(0, 2, 0, 0)))
     title, rows = run.display()
-    show(*_beside(run, oracle))
     show_facts(title, [*rows[len(run.metric_texts()) :], *_more_rows(run)])
     if line := run.guess_line():
         say(one_line(line, len(line)))
@@ -73,28 +84,20 @@ def show_command(
 
 
 def _values_of(record: "RunRecord") -> dict[str, Any]:
+    """Return the record's JSON values and what follows from them, without the seed of a run on private records."""
     from dphpo_bench.records.statement import record_risk, releases
 
-    identity, privacy = record.identity, record.privacy
-    names = ("method", "parameters", "task", "model", "epsilon", "delta")
+    values, risk = record.model_dump(mode="json"), record_risk(record)
+    if not record.identity.is_public:
+        values["identity"]["seed"] = None
     return {
-        "key": identity.key,
-        **{name: getattr(identity, name) for name in names},
-        "seed": identity.seed if identity.is_public else None,
-        "unit": identity.unit,
-        "status": record.status,
-        "accounting": record.accounting,
-        "error": record.error,
-        "metrics": record.metrics,
-        "further": {name: test.model_dump() for name, test in record.further.items()},
-        "constant_guess": record.constant_guess and record.constant_guess.model_dump(),
+        "key": record.identity.key,
+        **values,
         "chosen": chosen(record.released),
-        "paths": {name: [list(point) for point in points] for name, points in series(record.released).items()},
+        "paths": series(record.released),
         "tried": tried(record.released),
-        "epsilon_quoted": privacy and privacy.epsilon,
-        "tuning_share": privacy and privacy.tuning_share,
-        "risk": asdict(risk) if (risk := record_risk(record)) else None,
-        "releases": releases(privacy) if privacy else [],
+        "risk": asdict(risk) if risk else None,
+        "releases": releases(record.privacy) if record.privacy else [],
     }
 
 
@@ -128,23 +131,6 @@ def tried(released: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST < value < LARGEST
-
-
-def _beside(record: "RunRecord", oracle: "RunRecord | None") -> "Iterator[Table]":
-    """Yield a table of metrics and released choices, with those of the oracle beside them."""
-    runs = [(record.identity.method, record)]
-    runs += [(f"{oracle.identity.method}, seed {oracle.identity.seed}", oracle)] if oracle else []
-    texts = []
-    for _, run in runs:
-        choices = list(chosen(run.released).items())[:MAX_CHOSEN]
-        texts.append(run.metric_texts() | {name: _value(value) for name, value in choices})
-    rows = [
-        (one_line(label, MAX_VALUE), *(values.get(label, NOTHING) for values in texts))
-        for label in dict.fromkeys(label for values in texts for label in values)
-    ]
-    if rows:
-        headers = ("", *(one_line(title, MAX_VALUE) for title, _ in runs))
-        yield table(headers, rows, plain=True, padding=(0, 2, 0, 0))
 
 
 def _value(value: Any) -> str:
@@ -185,16 +171,6 @@ def _more_rows(record: "RunRecord") -> Iterator[tuple[str, str]]:
         yield "cost", f"{count(record.cost.runs, 'run')}, {record.cost.examples:,.0f} example passes"
     versions = {name: one_line(record.environment.get(name, "?"), 40) for name in ("dphpo-bench", "torch", "device")}
     yield "software", "dphpo-bench {dphpo-bench}, torch {torch} on {device}".format(**versions)
-
-
-def _place(task: str, task_file: str | None) -> str | None:
-    from dphpo_bench.contract.registry import TaskFiles, tasks
-
-    if task_file is not None:
-        TaskFiles.of([task_file]).make(task)
-    elif task not in tasks():
-        complain(f"The task {shown(task)} is not installed here: give --task-file for a command that repeats the run.")
-    return task_file
 
 
 def read_oracles(tasks: "Iterable[Path]") -> "Oracles":
@@ -293,7 +269,7 @@ def account_command(
     """
     from dphpo_bench.harness.account import DEFAULT
     from dphpo_bench.harness.account_report import account as report_of
-    from dphpo_bench.harness.account_report import bound_text, open_account
+    from dphpo_bench.harness.account_report import open_account
 
     if len({open_, epsilon is not None, delta is not None}) > 1:
         raise InvalidValueError("Expected --open with --epsilon and --delta, or none of the three.")
@@ -303,20 +279,8 @@ def account_command(
     report = report_of(results, name)
     if as_json:
         show_json(report.to_json())
-        return
-    rows = [
-        [str(number), run.date, run.what, run.method, f"{run.task} ({run.model})",
-         bound_text(run.epsilon, 4), f"{run.delta:.3g}", run.unit, run.status]
-        for number, run in enumerate(report.releases, start=1)
-    ]  # fmt: skip
-    if rows:
-        headers = ">run", "date", "what", "method", "task", ">ε", ">δ", "per", "ended"
-        show(table(headers, rows, plain=True, title=f"Account {report.name}"))
-    for path in report.uncounted:
-        say(f"Not counted when it ran, added here: {path}")
-    if report.cap:
-        say(f"Cap: ε = {report.cap[0]:g} at δ = {report.cap[1]:g} for all runs together, whatever they are chosen by.")
-    say(f"Account {report.name}: {report.summary()}")
+    else:
+        show_facts(*report.display())
 
 
 SUFFIXES = {"csv": "csv", "parquet": "parquet", "json": "json", "txt": "table", "": "table"}
@@ -363,7 +327,7 @@ def results_command(
             complain(nothing)
         data = reading.summary(chosen) if summary else reading.frame(chosen)
         if chosen_form == "parquet" and output is not None:
-            reading.write(output, reading.to_parquet(data))
+            reading.write(output, data.to_parquet(index=False))
             return
         text = reading.to_csv(data) if chosen_form == "csv" else reading.to_json(data)
     if output is None:
@@ -391,6 +355,8 @@ def to_text(results: "Sequence[Result]", *, summarise: bool, width: int | None =
     from rich.console import Console
     from rich.text import Text
 
+    from dphpo_bench.records.reading import guesses_line
+
     rows, failed = (_summary_rows if summarise else _run_rows)(results)
     # A column says something if it is not empty; what all runs share, but for their results, is said once elsewhere.
     headers = [header for header in rows[0] if any(row[header] for row in rows)]
@@ -400,7 +366,16 @@ def to_text(results: "Sequence[Result]", *, summarise: bool, width: int | None =
     buffer = io.StringIO()
     console = Console(file=buffer, force_terminal=styled, width=width or UNLIMITED_WIDTH)
     console.print(table(headers, cells, plain=True, failed=failed))
-    for line in _closing_lines(results):
+    counts = Counter(result.record.status for result in results)
+    statuses = sorted(counts, key=lambda status: (status != "ok", status))
+    lines = [f"{count(len(results), 'record')}: {', '.join(f'{counts[status]:,} {status}' for status in statuses)}."]
+    if line := guesses_line(results):
+        lines.append(one_line(line, MAX_LINE * 2))
+    bad = [result for result in results if result.record.status != "ok"]
+    lines += [one_line(f"{each.path}: {each.record.status}: {each.record.error}") for each in bad[:MAX_SHOWN]]
+    if len(bad) > MAX_SHOWN:
+        lines.append(f"{len(bad) - MAX_SHOWN:,} more; --format csv or json has all errors.")
+    for line in lines:
         console.print(Text(line), soft_wrap=True)
     return buffer.getvalue()
 
@@ -448,45 +423,25 @@ def _summary_rows(results: "Sequence[Result]") -> tuple[list[dict[str, str]], li
 
 
 def _shared(results: "Sequence[Result]") -> Iterator[dict[str, str]]:
-    """Yield columns that runs of a group share; the last two say in what runs of a method, or of a task, differ."""
-    identities = [result.record.identity for result in results]
-    parameters = _varying(identities, lambda who: who.method, lambda who: who.parameters)
-    details = _varying(
-        identities,
-        lambda who: (who.task, who.model, who.method),
-        lambda who: {
-            "delta": who.delta,
-            "method_version": who.method_version,
-            "task_version": who.task_version,
-            **who.facts,
-            "model_fingerprint": who.model_fingerprint[:12],
-            "data_fingerprint": who.data_fingerprint[:12],
-        },
-    )
-    for who, of_method, of_task in zip(identities, parameters, details, strict=True):
+    """Yield columns that runs of a group share; the last one says in what runs of a method on a task differ."""
+    groups: defaultdict[tuple[str, ...], list[dict[str, str]]] = defaultdict(list)
+    members = []
+    for who in (result.record.identity for result in results):
+        names = ("delta", "method_version", "task_version", "model_fingerprint", "data_fingerprint")
+        facts = {f"task_{name}": value for name, value in who.facts.items()}
+        values = {**{name: getattr(who, name) for name in names}, **facts, **who.parameters}
+        texts = {name: value_text(value)[:MAX_VALUE] for name, value in values.items()}
+        group = groups[who.task, who.model, who.method]
+        group.append(texts)
+        members.append((who, group, texts))
+    for who, group, texts in members:
         yield {
             "task": who.task,
             "model": who.model,
             ">ε\ntarget": f"{who.epsilon:g}",
             "method": who.method,
-            "parameters": of_method,
-            "what else\ndiffers": of_task,
+            "parameters": ", ".join(f"{name}={texts[name]}" for name in varying_names(group) if name in texts),
         }
-
-
-def _varying(
-    identities: "Sequence[Identity]",
-    group: "Callable[[Identity], Any]",
-    values: "Callable[[Identity], Mapping[str, Any]]",
-) -> Iterator[str]:
-    """Yield for each run the values that differ within its group, such as "rate=0.5, steps=20"."""
-    texts = [{name: value_text(value) for name, value in values(who).items()} for who in identities]
-    groups: defaultdict[Any, list[dict[str, str]]] = defaultdict(list)
-    for who, named in zip(identities, texts, strict=True):
-        groups[group(who)].append(named)
-    names = {key: varying_names(members) for key, members in groups.items()}
-    for who, named in zip(identities, texts, strict=True):
-        yield ", ".join(f"{name}={named[name]}" for name in names[group(who)] if name in named)
 
 
 def _scores(results: "Sequence[Result]") -> "tuple[str, Callable[[Measure, float | None], str]]":
@@ -501,18 +456,3 @@ def _scores(results: "Sequence[Result]") -> "tuple[str, Callable[[Measure, float
         return "" if value is None else f"{measure.name} {measure.text(value)}" if several else measure.text(value)
 
     return header, text
-
-
-def _closing_lines(results: "Sequence[Result]") -> Iterator[str]:
-    from dphpo_bench.records.reading import guesses_line
-
-    counts = Counter(result.record.status for result in results)
-    statuses = sorted(counts, key=lambda status: (status != "ok", status))
-    yield f"{count(len(results), 'record')}: {', '.join(f'{counts[status]:,} {status}' for status in statuses)}."
-    if line := guesses_line(results):
-        yield one_line(line, MAX_LINE * 2)
-    failed = [result for result in results if result.record.status != "ok"]
-    for result in failed[:MAX_SHOWN]:
-        yield one_line(f"{result.path}: {result.record.status}: {result.record.error}")
-    if len(failed) > MAX_SHOWN:
-        yield f"{len(failed) - MAX_SHOWN:,} more; --format csv or json has all errors."

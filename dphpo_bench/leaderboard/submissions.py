@@ -26,7 +26,6 @@ from dphpo_bench.leaderboard.values import PathPoint, Refused
 from dphpo_bench.privacy.holdout import is_part
 from dphpo_bench.privacy.risk import CERTAIN, Risk, worst
 from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS
-from dphpo_bench.recipes.synthetic import TEACHERS, SyntheticDraw
 from dphpo_bench.records.measure import Measure, compared_value, shown_measure
 from dphpo_bench.records.reading import path_text, record_files
 from dphpo_bench.records.record import Audit, CostRecord, Identity, Privacy
@@ -211,8 +210,8 @@ DEVELOPMENT = frozenset({"adult", "adult_few", "diabetes", "digits", "digits_eig
 DEVELOPMENT_MODELS = frozenset({("cifar10", "pretrained")})
 """Tasks, and models of other tasks, on which this project settled constants of its methods; all others are tests."""
 
-FIRST_TEST = 10_000
-"""Made-up tasks from this number on are tests."""
+TEACHER = "teacher"
+"""Base name of the models of `synthetic`, networks, all of them tests; methods were developed on other draws."""
 
 TEST_RECORDS = {"cifar10": 10_000, "digits": 359, "fashion_mnist": 10_000, "mnist": 10_000, "sst2": 872}
 """Numbers of test records of tasks that are ranked by accuracy."""
@@ -221,10 +220,7 @@ TEST_RECORDS = {"cifar10": 10_000, "digits": 359, "fashion_mnist": 10_000, "mnis
 def kinds_of(task: str, model: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the kinds, of the records first; none if the facts are of another form."""
     if task == "synthetic":
-        try:
-            return "made-up records", NETWORKS if SyntheticDraw.of(model).hidden != () else LINEAR_MODELS
-        except InvalidValueError:  # of a draw that this version does not know
-            return ()
+        return ("made-up records", NETWORKS) if base_name(model) == TEACHER else ()
     match facts.get("inputs"):
         case {"shape": [_]} if task in VECTORS:
             records = VECTORS[task]
@@ -284,7 +280,7 @@ class TaskModel:
     def development(self) -> bool:
         """True if constants of this project's methods were settled on these records, so that it flatters them."""
         if self.task == "synthetic":
-            return self.model not in TEACHERS and not (self.model.isdecimal() and int(self.model) >= FIRST_TEST)
+            return base_name(self.model) != TEACHER
         return self.task in DEVELOPMENT or (self.task, self.model) in DEVELOPMENT_MODELS
 
     @property

@@ -56,6 +56,7 @@ class DpSgd:
         averaging: decay of the exponential average of weights that is returned; 0 returns the last ones.
         weight_decay: of the optimiser; None: its default.
         momentum: of the optimiser, if it has one; None: the default of `UpdateRule`.
+        free_step: take the last step twice, which releases nothing; with momentum that is a step along its buffer.
 
     Raises:
         InvalidValueError: if a value is out of range.
@@ -72,6 +73,7 @@ class DpSgd:
     averaging: Decay = 0.99
     weight_decay: Annotated[float, Interval(ge=0)] | None = None
     momentum: Decay | None = None
+    free_step: bool = False
 
     def __post_init__(self) -> None:
         # Exact types: what only looks like a number or a text could look at gradients without noise.
@@ -169,11 +171,10 @@ class DpSgd:
 
     def rate_at(self, step: int) -> float:
         """Return η of a step, 0 ≤ step < T."""
-        if self.schedule == "constant":
-            return self.learning_rate
-        if self.schedule == "linear":
-            return self.learning_rate * (1 - step / self.steps)
-        return self.learning_rate * (1 + math.cos(math.pi * step / self.steps)) / 2
+        done = step / self.steps
+        falls = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}
+        times = 2 if self.free_step and step == self.steps - 1 else 1
+        return times * self.learning_rate * falls[self.schedule]
 
     def opened(self, session: Session, candidate: Candidate) -> "tuple[DpSgd, Session, Candidate]":
         """Return the run of a candidate, the session that is charged for it, and the candidate."""

@@ -165,7 +165,7 @@ class ProbedTraining(TrainingMethod[Probed]):
         clipping = parse_clipping(self.clipping)
         update = UpdateRule(planned.optimizer, trainable(model))
         expected_size = planned.sample_rate * session.facts.n_records
-        rule = self.rules[self.rule](self.initial_learning_rate, self.initial_loss_bound)
+        rule = self.rules[self.rule](self.first_rate(session.facts), self.initial_loss_bound)
         plain, probing = self.kinds(planned.sample_rate, noise, loss_noise)
         path: list[dict[str, float]] = []
         for step in training_steps(session, planned.steps, [model], [self.averaging], state=[update, rule, path]):
@@ -182,6 +182,11 @@ class ProbedTraining(TrainingMethod[Probed]):
                 path.append(state | seen)
             update.apply(direction, rule.learning_rate)
         return Outcome(model, {"learning_rate": rule.learning_rate, "path": path})
+
+    def first_rate(self, facts: TaskFacts) -> float:
+        """Return η₀, by default `initial_learning_rate`; from public facts."""
+        del facts
+        return self.initial_learning_rate
 
     def kinds(self, rate: float, gradient_noise: float, loss_noise: float) -> "tuple[DpEvent, DpEvent]":
         """Return the event of a step's batches, and of those that are probed."""

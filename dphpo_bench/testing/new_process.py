@@ -17,12 +17,6 @@ from typing import Any
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.testing.runs import ContractError, expect
 
-SLOW = (
-    *("torch", "torchvision", "opacus", "numpy", "scipy", "sklearn", "pandas", "pyarrow", "optuna", "kymatio", "PIL"),
-    *("transformers", "sacrebleu"),
-)
-"""Packages whose import takes long enough to notice; `dphpo-bench list` imports all plug-ins."""
-
 CODE = (".py", ".pyi", ".pyc", ".so", ".pyd", ".dll", ".dylib")  # suffixes of files that imports open
 
 SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/usr")
@@ -34,8 +28,8 @@ SECONDS = 300  # time limit of a new process
 def ask_new_process(cls: type, what: str, **details: Any) -> dict[str, Any]:
     """Ask a new Python process, which hashes texts differently and has one thread, about a plug-in's class.
 
-    `what` is to "import" it only, return the "facts" of a task, or "plan" or "run" a method; `details` are
-    JSON values that the process needs for that.
+    `what` is to return the "fingerprints" of a task, or to "plan" or "run" a method; `details` are JSON values that
+    the process needs for that.
     """
     name = f"{cls.__module__}:{cls.__qualname__}"
     expect(
@@ -67,20 +61,8 @@ def ask_new_process(cls: type, what: str, **details: Any) -> dict[str, Any]:
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))
 
 
-def expect_cheap(what: str, answer: dict[str, Any]) -> None:
-    """Reject a plug-in that made a new process import a slow package."""
-    slow = ", ".join(answer["slow"])
-    expect(
-        not slow,
-        f"{what} {slow}, though dphpo-bench list and plan import every plug-in. Of {', '.join(SLOW)}, import what you "
-        "need inside the functions that need it.",
-    )
-
-
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
     cls: Any = resolve_name(request["class"])
-    if request["what"] == "import":
-        return {"slow": _slow()}
     if request["what"] in ("plan", "run"):
         from dphpo_bench.contract.registry import read_parameters
         from dphpo_bench.privacy.budget import PrivacyBudget
@@ -94,10 +76,8 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
             plan = bench.method.plan(bench.facts, PrivacyBudget(bench.epsilon, DELTA))
         return {"plan": plan.to_json(), "opened": opened}
     task = cls(request["model"])
-    facts, slow = repr(task.facts), _slow()
     source = DataSource.resolve(request["data_dir"], request["cache_dir"])
-    fingerprints = {"fingerprint": task.data_fingerprint(source), "model_fingerprint": task.model_fingerprint()}
-    return {"facts": facts, "slow": slow, **fingerprints}
+    return {"fingerprint": task.data_fingerprint(source), "model_fingerprint": task.model_fingerprint()}
 
 
 @contextmanager
@@ -120,10 +100,6 @@ def _opened(module: str) -> Iterator[list[str]]:
     sys.addaudithook(hear)  # for as long as the process lives
     yield opened
     is_over = True
-
-
-def _slow() -> list[str]:
-    return [name for name in SLOW if name in sys.modules]
 
 
 if __name__ == "__main__":

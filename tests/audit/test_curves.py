@@ -14,13 +14,11 @@ from dphpo_bench.audit.bounds import (
     Curve,
     Guesses,
     Size,
-    ceiling,
     claimed_curve,
     default_size,
     least_total,
     refutes,
     size_for_curve,
-    size_for_epsilon,
 )
 
 
@@ -139,12 +137,3 @@ def test_sizes() -> None:
     assert 1 < large.runs <= MOST_RUNS
     assert large.canaries <= 719
     assert size_for_curve(gaussian_curve(6.0), 3.4e-4, 0.04, 719) is None
-
-
-def test_the_size_that_shows_an_epsilon_is_the_least() -> None:
-    found = size_for_epsilon(3.0, 3.4e-4, 0.05, 1000)
-    assert found is not None
-    assert found.runs == 1
-    assert ceiling(found.total - 1, 3.4e-4, 0.05) <= 3 < ceiling(found.total, 3.4e-4, 0.05)
-    assert size_for_epsilon(3.0, 3.4e-4, 0.05, 40) == Size.of(found.total, 40)
-    assert size_for_epsilon(math.inf, 3.4e-4, 0.05, 719) is None

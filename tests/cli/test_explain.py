@@ -147,7 +147,7 @@ def test_mistakes_are_one_line(records: Any, main_here: Any, tmp_path: Path) -> 
         str(oracle): "grid_oracle is not private",
         str(unseeded): "The run has no seed",
         str(failed): "The run failed, so it chose nothing: a bug",
-        "copy.json": "the place of its run",
+        "copy.json": "There is no record of the oracle in",
         "missing.json": "Cannot read the record missing.json",
         "plugin": "Found no records in plugin.",
     }

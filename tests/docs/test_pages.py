@@ -87,6 +87,18 @@ def test_every_run_of_the_four_papers_has_a_method_with_its_parameters_and_a_tas
     assert len(shown) > 20
 
 
+def test_rows_of_the_four_papers_are_counted_by_status() -> None:
+    text = page("../research/four_papers.md")
+    statuses, total = ("here", "in kind", "GPU", "no"), Counter[str]()
+    for paper, body in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", text, flags=re.MULTILINE | re.DOTALL):
+        rows = Counter(re.findall(rf"^\|[^|]*\|[^|]*\| ({'|'.join(statuses)}) \|", body, flags=re.MULTILINE))
+        if rows:
+            total += rows
+            counts = " | ".join(str(rows[status]) for status in statuses)
+            assert re.search(rf"^\| {paper} \|[^|]*\| {counts} \|$", text, flags=re.MULTILINE), (paper, counts)
+    assert f"| all | | {' | '.join(str(total[status]) for status in statuses)} |" in text
+
+
 def test_every_method_task_and_model_is_listed() -> None:
     rows = " ".join(re.findall(r"^\| (`.*?) \|", page("methods.md"), flags=re.MULTILINE))
     assert [name for name in registry.methods() if f"`{name}`" not in rows] == []

@@ -118,9 +118,7 @@ def test_kinds_of_this_projects_tasks() -> None:
         ("mine", "linear", {"shape": [3]}, ("tables and fixed features", "linear models")),
         ("mine", "own", {"left": {"shape": [3]}, "right": {"shape": [3]}}, ()),
         ("mine", "own", 3, ()),
-        ("synthetic", "gaussian_50", {"shape": [50]}, ("made-up records", "linear models")),
-        ("synthetic", "4", {"shape": [390]}, ("made-up records", "networks")),
-        ("synthetic", "7", {"shape": [1, 8, 8]}, ("made-up records", "networks")),
+        ("synthetic", "teacher_300", {"shape": [30]}, ("made-up records", "networks")),
         ("synthetic", "mine", {"shape": [50]}, ()),
     ],
 )

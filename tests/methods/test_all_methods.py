@@ -16,6 +16,12 @@ METHODS = sorted(registry.methods())
 TOUCHED = touched("methods")
 ONE_OF_EACH = {"dp_sgd", "hyfreedp", "hyfreedp_paper", "linear_scaling", "objective_perturbation"}
 ONE_OF_EACH |= {"papernot_steinke", "prodigy", "propose_test", "random_search"}
+# A search is as well shown by few trials.
+FEW_TRIALS: dict[str, dict[str, Any]] = {
+    "linear_scaling": {"runs": 2, "steps": 20},
+    "papernot_steinke": {"mean": 4.0},
+    "propose_test": {"candidates": 4, "partitions": 3},
+}
 # Settings under which a method accounts differently from its default.
 VARIANTS = {
     "liu_talwar": [{"accounting": "rdp"}, {"threshold": "0.9"}],
@@ -61,7 +67,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="class")
 def method(request: pytest.FixtureRequest) -> bench.Method:
-    return bench.make_method(request.param)
+    few = {} if request.config.getoption("markexpr") == "slow" else FEW_TRIALS.get(request.param, {})
+    return bench.make_method(request.param, few)
 
 
 class TestContract(MethodContract):
@@ -72,12 +79,8 @@ class TestContract(MethodContract):
     least_epsilon_share: ClassVar[float] = LEAST_SHARE
 
     @pytest.mark.slow
-    def test_new_process_gives_the_same_run(self, method: bench.Method) -> None:
-        super().test_new_process_gives_the_same_run(method)
-
-    @pytest.mark.slow  # so does a kept plan, below
-    def test_plan_comes_back_from_json(self, method: bench.Method) -> None:
-        super().test_plan_comes_back_from_json(method)
+    def test_earlier_runs_change_nothing(self, method: bench.Method) -> None:
+        super().test_earlier_runs_change_nothing(method)
 
     @pytest.mark.slow  # the kept plan's run is repeated below, and after other runs
     def test_seed_repeats_a_run(self, method: bench.Method) -> None:
@@ -86,10 +89,6 @@ class TestContract(MethodContract):
     @pytest.mark.slow
     def test_trials_that_lost_change_nothing(self, method: bench.Method) -> None:
         super().test_trials_that_lost_change_nothing(method)
-
-    @pytest.mark.slow
-    def test_global_randomness_and_threads_change_nothing(self, method: bench.Method) -> None:
-        super().test_global_randomness_and_threads_change_nothing(method)
 
     def test_learns_something_also_from_a_kept_plan(self, method: bench.Method, tmp_path: Path) -> None:
         """Three classes; some methods choose nearly at random. A plan that was kept changes nothing."""
@@ -122,15 +121,13 @@ class ContractOfOneEpsilon(MethodContract):
 def test_a_variant_costs_what_it_may(name: str, options: dict[str, str]) -> None:
     """What the contract says about ε, where a method accounts otherwise than by default."""
     contract, method = ContractOfOneEpsilon(), bench.make_method(name, options)
-    contract.test_releases_cost_no_more_than_the_plan_and_the_plan_no_more_than_the_budget(method)
+    contract.test_runs_keep_to_the_plan_and_the_plan_to_the_budget(method)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in METHODS), *ALL], ids=label)
 def test_every_epsilon_is_kept(name: str, options: dict[str, str]) -> None:
-    MethodContract().test_releases_cost_no_more_than_the_plan_and_the_plan_no_more_than_the_budget(
-        bench.make_method(name, options)
-    )
+    MethodContract().test_runs_keep_to_the_plan_and_the_plan_to_the_budget(bench.make_method(name, options))
 
 
 @pytest.mark.slow

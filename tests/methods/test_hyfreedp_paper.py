@@ -1,6 +1,7 @@
 """HyFreeDP as published: what it costs, against published analysis; how its rules behave, against exact parabolas."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -40,6 +41,23 @@ def test_loss_noise_of_the_joint_analysis(epsilon: float, interval: int, loss_ba
     assert FACTS.steps == 500
     assert plan.parameters.probes == 500 // interval
     assert plan.parameters.loss_noise_multiplier == pytest.approx(loss_noise, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("model", "set_rate", "first"),
+    [
+        ("linear", {}, 1e-4),
+        ("lora", {}, 1e-3),
+        ("gpt2_lora", {}, 1e-3),
+        ("explorations", {}, 1e-4),
+        ("lora", {"initial_learning_rate": 3e-4}, 3e-4),
+    ],
+)
+def test_the_default_first_rate_is_ten_times_higher_on_lora(
+    model: str, set_rate: dict[str, float], first: float
+) -> None:
+    """Section 5.2 of the paper."""
+    assert HyFreeDPPaper(**set_rate).first_rate(replace(FACTS, model=model)) == pytest.approx(first)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("rule", "interval"), [("paper", 1), ("paper", 2), ("gen", 2)])

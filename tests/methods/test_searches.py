@@ -62,6 +62,29 @@ def test_lines(first: tuple[float, float], second: tuple[float, float], expected
     assert on_line([first, second], 0.88, (1.0, 300.0)) == pytest.approx(expected)
 
 
+def test_a_parabola_through_three_points() -> None:
+    """The paper's Table 15. One that falls after the last point is flat, as a line is."""
+    points = [(0.1, 1.0), (0.2, 4.0), (0.3, 9.0)]  # r = 100 ε²
+    assert on_line(points, 0.7, (1.0, 300.0), degree=2) == pytest.approx(49.0)
+    assert on_line([(0.1, 1.0), (0.2, 9.0), (0.3, 10.0)], 0.9, (1.0, 300.0), degree=2) == 10.0
+
+
+def test_a_free_step_goes_along_the_momentum_buffer() -> None:
+    """Against one more step of torch's SGD, in which its buffer is all there is."""
+    run = LinearScaling(steps=4, free_step=True, momentum=0.5).descent
+    assert isinstance(run, bench.recipes.DpSgd)
+    rates = [run.having({"learning_rate": 0.5}).rate_at(step) for step in range(4)]
+    weight = torch.nn.Parameter(torch.zeros(3))
+    optimizer, buffer = torch.optim.SGD([weight], lr=0.5, momentum=0.5), torch.zeros(3)
+    moved = torch.zeros(3)
+    for rate in rates:
+        weight.grad = torch.randn(3)
+        optimizer.step()
+        buffer = 0.5 * buffer + weight.grad
+        moved -= rate * buffer
+    assert torch.allclose(moved, weight.detach() - 0.5 * buffer)
+
+
 def test_rates_and_steps_are_searched_together(plain_run, tiny_task, budget) -> None:
     """A run of any number of steps costs the same, so the search costs no more than at a fixed number of steps."""
     method = LinearScaling(steps=5, most_steps=40)

@@ -103,7 +103,6 @@ def shaken(model: nn.Module) -> nn.Module:
 
 def check_model(task: bench.Task, *more: str) -> None:
     """Run what the contract of tasks says of models, and more of its tests by name."""
-    facts = ("facts_are_public", "model_gives_one_output_per_class", "initial_weights_follow_the_seed")
-    alone = ("losses_and_scores_are_of_one_record_each", "model_treats_each_record_alone")
-    for name in (*facts, *alone, *more):
+    of_models = ("facts_are_public", "initial_weights_follow_the_seed", "model_and_losses_are_of_one_record_each")
+    for name in (*of_models, *more):
         getattr(TaskContract(), f"test_{name}")(task)

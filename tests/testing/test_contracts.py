@@ -16,62 +16,51 @@ from dphpo_bench.testing.new_process import ask_new_process
 from tests.security.wrong import methods as wrong_methods
 from tests.security.wrong import tasks as wrong_tasks
 from tests.security.wrong.nosy import CountsTheRecords
-from tests.security.wrong.slow_import import ImportsNumpy
 
 W = wrong_methods
 METHODS: list[tuple[str, Any, str]] = [
     ("declarations", W.NameWithCapitals, "Expected a name of lower-case letters.*'Wrong-Name'"),
-    ("parameters_are_fields_of_a_frozen_dataclass", W.NotFrozen, "not frozen.*Decorate"),
+    ("declarations", W.NotFrozen, "no frozen dataclass.*Decorate"),
     ("parameters_come_back_from_json", W.ChangesItsParameter, r"'width': 0\.5.*'width': 0\.25"),
     (
         "source_keeps_out_of_the_private_parts_of_others",
         CountsTheRecords,
         r"nosy\.py:\d+: session\._access\. Names that begin with an underscore are not for methods",
     ),
-    ("importing_the_module_is_cheap", ImportsNumpy, "imports numpy"),
-    ("plan_is_made_from_public_facts_alone", W.PlansFromData, "The plan reads data"),
+    ("plan_is_made_from_public_facts_alone", W.PlansFromData, "A method sees no data while it plans"),
     ("plan_is_made_from_public_facts_alone", W.PlansFromARun, "After a run the plan is another: cost"),
     ("plan_depends_on_no_file", W.PlansFromEarlierResults, "Beside results of an earlier run.*: cost is"),
     ("plan_depends_on_no_file", W.PlansFromAFile, r"The plan opens \['.*wrong-plan'\]"),
-    ("plan_comes_back_from_json", W.PlanHoldsATuple, "types of its parameters"),
-    (
-        "releases_cost_no_more_than_the_plan_and_the_plan_no_more_than_the_budget",
-        W.OverBudgetAtEight,
-        r"more than the budget epsilon=8",
-    ),
+    ("runs_keep_to_the_plan_and_the_plan_to_the_budget", W.OverBudgetAtEight, r"more than the budget epsilon=8"),
+    ("runs_keep_to_the_plan_and_the_plan_to_the_budget", W.NoModel, "Expected a dictionary of released values"),
+    ("runs_keep_to_the_plan_and_the_plan_to_the_budget", W.AsksForMore, "does not cover the release"),
     ("reference_that_is_not_private_says_so", W.ReferenceWithAnEpsilon, "its record's ε is 2.9"),
-    ("run_ends_with_a_model", W.NoModel, "Expected a dictionary of released values"),
-    ("run_releases_only_what_the_plan_says", W.AsksForMore, "does not cover the release"),
-    ("record_comes_back_from_json", W.InfiniteParameter, "The run cannot be recorded"),
-    ("seed_repeats_a_run", W.DrawsFromTheSystem, "Two runs at one seed differ: released"),
-    ("global_randomness_and_threads_change_nothing", W.DependsOnThreads, "'threads': 1.*'threads': 2"),
-    ("global_randomness_and_threads_change_nothing", W.DrawsFromTheGlobalGenerator, "other global random states"),
+    ("seed_repeats_a_run", W.DrawsFromTheSystem, "Two runs at one seed.*differ: released"),
+    ("seed_repeats_a_run", W.DependsOnThreads, "'threads': 1.*'threads': 2"),
+    ("seed_repeats_a_run", W.DrawsFromTheGlobalGenerator, "other global random states"),
     ("order_of_trials_changes_nothing", W.CountsItsTrials, "trials in reverse order"),
     ("trials_that_lost_change_nothing", W.AveragesItsTrials, "No trial alone leads to what all"),
-    ("earlier_runs_change_nothing", W.RemembersTheLastRun, "After a run on other records"),
-    ("new_process_gives_the_same_run", W.RemembersTheFirstRun, "in a new process a run differs"),
+    ("earlier_runs_change_nothing", W.RemembersTheFirstRun, "in a new process a run differs"),
     ("killed_run_continues_to_the_same_model", W.DoesNotNameItsState, "continued from a checkpoint, a run differs"),
-    ("empty_batches_are_survived", W.DividesByTheBatchSize, "ZeroDivisionError"),
-    ("records_and_models_without_numbers_are_survived", W.WantsFiniteOutputs, "diverged"),
+    ("odd_records_are_survived", W.DividesByTheBatchSize, "ZeroDivisionError"),
+    ("odd_records_are_survived", W.WantsFiniteOutputs, "diverged"),
     ("tiny_budgets_are_refused_or_kept", W.FallsOverASmallBudget, "Let it be a BudgetTooSmallError"),
 ]
 T = wrong_tasks
 TASKS: list[tuple[str, Any, str]] = [
     ("declarations", T.NameWithCapitals, "'Wrong Name'"),
-    ("facts_are_public", T.FactsFromData, "computed from the records"),
-    ("import_and_facts_are_cheap", T.FactsNeedTorch, "facts need torch"),
-    ("number_of_records_is_as_declared", T.LosesARecord, "N=600, and load_train gives 599"),
-    ("records_have_the_declared_shape", T.RecordWithoutNumbers, "Expected finite training inputs"),
-    ("labels_are_classes", T.LabelOutOfRange, "labels from 0 to 2, got 0 to 3"),
+    ("facts_are_public", T.FactsFromData, "load_train of task wrong was called"),
+    ("records_are_as_declared", T.LosesARecord, "N=600 public training records but loads 599"),
+    ("records_are_as_declared", T.RecordWithoutNumbers, "Expected finite training inputs"),
+    ("records_are_as_declared", T.LabelOutOfRange, "labels from 0 to 2, got 0 to 3"),
     ("training_and_test_records_are_disjoint", T.TestsOnTrainingData, "300 of 300 test records"),
     ("records_are_the_same_each_time", T.Shuffles, "training records differ"),
     ("fingerprint_is_stable", T.FingerprintOfTheProcess, "in another process"),
-    ("model_gives_one_output_per_class", T.OneOutputTooMany, r"\(1, 3\) for 1 records, got \(1, 4\)"),
     ("initial_weights_follow_the_seed", T.WeightsAtRandom, "At one seed the initial weights differ"),
-    ("model_can_be_trained_privately", T.BatchNorm, "cannot be trained privately"),
-    ("model_treats_each_record_alone", T.Centres, "change with the others of a batch"),
-    ("augmentation_treats_each_record_alone", T.DrawsElsewhere, "draws all its random numbers from the generator"),
-    ("losses_and_scores_are_of_one_record_each", T.OneLossForAll, "Expected one loss for each record"),
+    ("model_and_losses_are_of_one_record_each", T.BatchNorm, "BatchNorm1d"),
+    ("model_and_losses_are_of_one_record_each", T.Centres, "change with the others of a batch"),
+    ("private_run_works", T.DrawsElsewhere, "draws all its random numbers from the generator"),
+    ("model_and_losses_are_of_one_record_each", T.OneLossForAll, "Expected one loss for each record"),
     ("loading_the_records_changes_nothing_else", T.WeighsClasses, "the loss of a record changes from"),
     ("loading_the_records_changes_nothing_else", T.BufferOfTheMean, "middle of the model changes from 'missing'"),
     ("loading_the_records_changes_nothing_else", T.ForwardOfTheMean, "the model's output for a record changes"),
@@ -83,10 +72,11 @@ TASKS: list[tuple[str, Any, str]] = [
     (
         "other_rows_of_a_table_change_no_record",
         T.ScalesByTheRecords,
-        "every second row of load_wine replaced.* makes 178 of 178 records that it never made",
+        "every second row of its table replaced.* makes 178 of 178 records that it never made",
     ),
     ("other_rows_of_a_table_change_no_record", T.FillsInTheMean, "makes 144 of 178 records"),
     ("other_rows_of_a_table_change_no_record", T.ReadsTheTableForItsModel, "middle of the model changes"),
+    ("private_run_works", T.OneOutputTooMany, "Expected a model with 3 outputs"),
     ("private_run_works", T.NegativeLearningRate, "learning_rate"),
 ]
 IDS = [f"{make.__qualname__}" for _, make, _ in METHODS], [make.__qualname__ for _, make, _ in TASKS]
@@ -118,22 +108,16 @@ def test_there_is_a_wrong_plug_in_for_every_test() -> None:
 
 @pytest.mark.parametrize(("name", "make", "message"), METHODS, ids=IDS[0])
 def test_a_mistake_in_a_method_is_caught(name: str, make: Any, message: str) -> None:
-    with pytest.raises(ContractError) as caught:
+    Path("results").mkdir()
+    Path("results/earlier.json").touch()  # what is in the caller's folder hides no mistake
+    with pytest.raises((ContractError, bench.errors.DphpoBenchError)) as caught:
         getattr(MethodContract(), f"test_{name}")(make())
     assert re.search(message, str(caught.value)), caught.value
 
 
-def test_results_in_the_callers_folder_hide_no_mistake() -> None:
-    """There is one record here, as many as the contract writes beside the plan."""
-    Path("results").mkdir()
-    Path("results/earlier.json").touch()
-    with pytest.raises(ContractError, match="Beside results of an earlier run"):
-        MethodContract().test_plan_depends_on_no_file(W.PlansFromEarlierResults())
-
-
 @pytest.mark.parametrize(("name", "make", "message"), TASKS, ids=IDS[1])
 def test_a_mistake_in_a_task_is_caught(name: str, make: Any, message: str) -> None:
-    with pytest.raises((ContractError, bench.errors.InvalidValueError)) as caught:
+    with pytest.raises((ContractError, bench.errors.DphpoBenchError, UserWarning)) as caught:
         getattr(TaskContract(), f"test_{name}")(make())
     assert re.search(message, str(caught.value)), caught.value
 
@@ -149,20 +133,22 @@ def test_sound_plug_ins_pass() -> None:
 class TestCheck:
     """The command line's side of it."""
 
+    @pytest.mark.slow
     def test_a_sound_task_passes(self, main: Any) -> None:
         code, out, err = main("check", "tests.security.wrong.tasks:FromATable")
         lines = out.splitlines()
         assert (code, err) == (0, "")
         assert lines[0].startswith("task wrong (linear): tests.security.wrong.tasks:FromATable")
         assert all(line.startswith("  ✓ ") for line in lines[1:-1])
-        assert lines[-1].startswith("All 18 tests pass (1 plug-in")
+        assert lines[-1].startswith("All 11 tests pass (1 plug-in")
 
     def test_a_wrong_method_fails_with_reasons(self, main: Any) -> None:
         code, out, _ = main("check", "tests.security.wrong.methods:PlansFromData")
         assert code == 1
-        assert "  ✓ Name, version, summary, reference, tuning and end_to_end_private are declared.\n" in out
-        assert "  ✗ A seed repeats a run exactly.\n    test_seed_repeats_a_run: load_train of task" in out
-        assert re.search(r"^\d+ of 23 tests fail \(1 plug-in", out.splitlines()[-1])
+        assert "  ✓ The parameters are JSON values, and the same method can be made from them.\n" in out
+        assert "  ✗ A seed repeats a run exactly" in out
+        assert "\n    test_seed_repeats_a_run: load_train of task" in out
+        assert re.search(r"^\d+ of 14 tests fail \(1 plug-in", out.splitlines()[-1])
 
     def test_a_distribution_stands_for_all_of_its_plug_ins(self) -> None:
         found = check.subjects("dphpo_bench")

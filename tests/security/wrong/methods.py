@@ -92,24 +92,6 @@ class PlansFromAFile(Sound):
 
 
 @dataclass(frozen=True)
-class TwoBetas:
-    training: bench.recipes.DpSgd
-    betas: Any
-
-
-@dataclass(frozen=True)
-class PlanHoldsATuple(bench.Method[TwoBetas]):
-    name, summary, reference, tuning, end_to_end_private = "wrong", "DP-SGD with one mistake.", "a test", (), True
-
-    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
-        made = Sound().plan(facts, budget)
-        return replace(made, parameters=TwoBetas(made.parameters, (0.9, 0.99)))
-
-    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
-        return Sound().run(replace(plan, parameters=plan.parameters.training), session)
-
-
-@dataclass(frozen=True)
 class OverBudgetAtEight(Sound):
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
         if budget.epsilon < 8:
@@ -188,11 +170,6 @@ class AveragesItsTrials(Searches):
 
 
 @dataclass(frozen=True)
-class InfiniteParameter(Sound):
-    bound: float = float("inf")
-
-
-@dataclass(frozen=True)
 class DrawsFromTheSystem(Sound):
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         return bench.Outcome(super().run(plan, session).model, {"lucky": os.urandom(4).hex()})
@@ -212,14 +189,6 @@ class DrawsFromTheGlobalGenerator(Sound):
         import torch
 
         return bench.Outcome(super().run(plan, session).model, {"lucky": torch.rand(()).item()})
-
-
-@dataclass(frozen=True)
-class RemembersTheLastRun(Sound):
-    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
-        outcome = super().run(plan, session)
-        REMEMBERED.append(next(outcome.model.parameters()).sum().item())
-        return bench.Outcome(outcome.model, {"earlier": REMEMBERED[-2:-1]})
 
 
 @dataclass(frozen=True)

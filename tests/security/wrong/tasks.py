@@ -62,14 +62,6 @@ class FactsFromData(Sound):
         return replace(super().facts, n_records=len(self.load_train(bench.DataSource.resolve())))
 
 
-class FactsNeedTorch(Sound):
-    @property
-    def facts(self) -> bench.TaskFacts:
-        import torch
-
-        return replace(super().facts, inputs=bench.recipes.Input(tuple(torch.zeros(5).shape)))
-
-
 class LosesARecord(Sound):
     def load_train(self, source: bench.DataSource) -> bench.Records:
         split = super().load_train(source)
