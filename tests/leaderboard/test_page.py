@@ -265,7 +265,6 @@ def test_a_phone_does_not_scroll_sideways(visit: Open) -> None:
     assert page.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [360, 360]
 
 
-
 def test_everything_is_there_without_javascript(browser: Browser, files: Path) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
