@@ -22,7 +22,6 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.files import text_of
 from dphpo_bench.base.text import one_line, shown
 from dphpo_bench.leaderboard.values import Finding
 
@@ -69,7 +68,7 @@ def read_toml(path: Path, kind: type[Model]) -> Model | None:
         InvalidValueError: if it cannot be read, is not TOML, or has other fields.
     """
     try:
-        return kind.model_validate(tomllib.loads(text_of(path.read_bytes())))
+        return kind.model_validate(tomllib.loads(path.read_text(encoding="utf-8-sig")))
     except FileNotFoundError:
         return None
     except OSError as error:
