@@ -376,12 +376,9 @@ def grid(space: "Mapping[str, BaseDistribution]", points: int) -> list[Candidate
     if points < 1:
         raise InvalidValueError(f"Expected points >= 1, got {points}.")
     axes = [_values(name, distribution, points) for name, distribution in _planned(space).items()]
-    candidates = [dict(zip(space, values, strict=True)) for values in itertools.product(*axes)]
-    if not any(":" in name for name in space):
-        return candidates
+    candidates = [_resolved(dict(zip(space, values, strict=True))) for values in itertools.product(*axes)]
     # Candidates that differ only in what holds for another optimiser are equal.
-    resolved = list(map(_resolved, candidates))
-    return [candidate for index, candidate in enumerate(resolved) if candidate not in resolved[:index]]
+    return list({repr(candidate): candidate for candidate in candidates}.values())
 
 
 def _planned(space: "Mapping[str, BaseDistribution]") -> "dict[str, BaseDistribution]":
