@@ -272,20 +272,11 @@ class Proposals:
     high: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "prior", tuple(map(_exact, self.prior)))
+        object.__setattr__(self, "prior", tuple(map(dict, self.prior)))
         object.__setattr__(self, "low", number("low", self.low, low=1e-9, high=1))
         object.__setattr__(self, "high", number("high", self.high, low=1, high=1e9))
         if not self.prior:
             raise InvalidValueError("Expected at least one candidate in the prior.")
-
-
-def _exact(candidate: Any) -> Candidate:
-    """Return a candidate of exact types: a subclass could run code when it is read."""
-    exact = {str.__str__(name): value for name, value in dict.items(candidate)}
-    for name, value in exact.items():
-        if type(value) not in (bool, int, float, str, type(None)):
-            raise InvalidValueError(f"Expected a number or a text as {name}, got a {type(value).__name__}.")
-    return exact
 
 
 def promise(proposals: Proposals, tried: list[int], scores: list[float]) -> list[float]:
