@@ -218,23 +218,19 @@ class Method(ABC, Generic[P]):
         """The method's parameters by name, as JSON values: part of a run's identity; see `LATER`.
 
         Raises:
+            TypeError: if the method is no dataclass.
             InvalidValueError: if the method has attributes that are no fields: two methods that differ in them would
                 have the same identity.
         """
-        cls = type(self)
-        if not is_dataclass(cls):
-            raise InvalidValueError(
-                f"Expected {cls.__name__} to be a frozen dataclass, whose fields are its parameters. Decorate it with "
-                "@dataclass(frozen=True)."
-            )
-        attributes = vars(self).keys() - {field.name for field in fields(self)}
+        cls: Any = type(self)
+        attributes = vars(self).keys() - {field.name for field in fields(cls)}
         others = sorted(name for name in attributes if not isinstance(getattr(cls, name, None), cached_property))
         if others:
             raise InvalidValueError(
                 f"Expected the parameters of {cls.__name__} to be fields, got {', '.join(others)} beside them. "
                 f"Decorate it with @dataclass(frozen=True) and declare {others[0]} with its type and default."
             )
-        declared = {field.name: field for field in fields(self) if field.init}
+        declared = {field.name: field for field in fields(cls) if field.init}
         try:
             values = json.loads(json.dumps({name: getattr(self, name) for name in declared}))
         except (TypeError, ValueError) as error:
