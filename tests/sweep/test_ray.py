@@ -219,6 +219,7 @@ def without_circumstances(record: RunRecord | None) -> dict[str, Any]:
     return record.model_dump(exclude={"seconds", "created", "peak_memory_bytes", "environment"})
 
 
+@pytest.mark.slow
 class TestCalls:
     """What happens to single calls; an executor for all, as joining takes seconds."""
 
