@@ -26,19 +26,10 @@ DATASET = Table(
     repo_id="tuetschek/e2e_nlg",
     revision="refs/convert/parquet",
     columns=(("meaning_representation", str), ("human_reference", str)),
-    splits=(
-        Split(
-            "train",
-            "default/train/0000.parquet",
-            42_061,
-            "389bc040198139e02e1968d696e02ba9e2a4c93d900ebcc9c608b89af0b0b874",
-        ),
-        Split(
-            "test",
-            "default/test/0000.parquet",
-            4_693,
-            "1d9e7a18dd7d53b942d95606151ecf6301ae342fb08a3b01d98d2b9ce87a8155",
-        ),
+    splits=Split.pair(
+        "default/{}/0000.parquet",
+        train=(42_061, "389bc040198139e02e1968d696e02ba9e2a4c93d900ebcc9c608b89af0b0b874"),
+        test=(4_693, "1d9e7a18dd7d53b942d95606151ecf6301ae342fb08a3b01d98d2b9ce87a8155"),
     ),
     licence="CC BY-SA 4.0",
     homepage="https://github.com/tuetschek/e2e-dataset",

@@ -104,8 +104,7 @@ CALLS: list[tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = [
             "epsilons": (None, 3, ["x"], np.ones((2, 2)), {3: 1}, [None], b"3", pd.DataFrame({"a": [1]})),
             "seeds": (3, [1.5], ["a"], [-1], [True], {0: 1}),
             "delta": NO_NUMBER,
-            "threads": (None, *NO_COUNT, 0),
-            "account": (*NO_TEXT, bench.AccountOptions(again="1")),
+            "account": NO_TEXT,
         },
     ),
     (
@@ -153,10 +152,8 @@ CALLS: list[tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = [
             "event": (3, lambda noise: noise, lambda _: bench.events.gaussian(1.0)),
             "held_out": (*NO_NUMBER, 1),
             "n_scored": (*NO_COUNT, 0),
-            "score_sensitivity": (*NO_NUMBER, 1.0),
             "name": FILE_NAMES,
             "results_dir": (*NO_PATH, "a\0"),
-            "n_records": (*NO_COUNT, 0),
         },
     ),
     (
@@ -169,7 +166,6 @@ CALLS: list[tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = [
             "sample_rate": (*NO_NUMBER, 0),
             "steps": (*NO_COUNT, 0),
             "name": FILE_NAMES,
-            "clipping": (3, "abadi:-1"),
         },
     ),
     (

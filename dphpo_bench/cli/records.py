@@ -327,7 +327,7 @@ def results_command(
             complain(nothing)
         data = reading.summary(chosen) if summary else reading.frame(chosen)
         if chosen_form == "parquet" and output is not None:
-            reading.write(output, reading.to_parquet(data))
+            reading.write(output, data.to_parquet(index=False))
             return
         text = reading.to_csv(data) if chosen_form == "csv" else reading.to_json(data)
     if output is None:

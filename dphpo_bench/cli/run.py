@@ -37,14 +37,6 @@ def run_command(
     account: options.AccountOption = None,
     not_private: options.NotPrivateOption = False,
     checkpoint_every: options.CheckpointOption = None,
-    again: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NUMBER",
-            help="Draw the noise of an earlier run on private records again: the number in its record, with --seed. "
-            "The account counts nothing more. Anything else than that run is refused.",
-        ),
-    ] = None,
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
     quiet: options.QuietOption = False,
@@ -58,7 +50,7 @@ def run_command(
     from dphpo_bench.harness.cache import Cache
     from dphpo_bench.harness.loading import default_seed
     from dphpo_bench.harness.run import AccountOptions, ExecutionOptions, run
-    from dphpo_bench.harness.trained import check_model_path, loading_code
+    from dphpo_bench.harness.trained import check_model_path
 
     made_method, made_task, budget = options.resolve(method, task, model, epsilon, delta, settings, task_file)
     if save_model:
@@ -71,7 +63,7 @@ def run_command(
         budget,
         seed=options.parse_seed(seed, None if secure_noise else default_seed(made_task)),
         results_dir=results_dir,
-        account=AccountOptions(account, not_private, again),
+        account=AccountOptions(account, not_private),
         execution=ExecutionOptions(device, source, Cache.of(source), secure_noise, checkpoint_every),
         progress=progress,
         check=False,
@@ -85,8 +77,8 @@ def run_command(
         show_facts(title, rows, NOT_WHAT_LEAKS if has_risk else None)
         if result.account:
             say(f"Account {result.account.name}: {result.account}")
-        if saved and result.trained:
-            say(f"In Python: {loading_code(result.trained, saved)}.predict(inputs)")
+        if saved:
+            say(f"In Python: dphpo_bench.load_model({str(saved)!r}).predict(inputs)")
     if result.record.error:
         complain(f"Run {result.record.status}: {result.record.error}")
     raise typer.Exit(EXIT_CODES[result.record.status])

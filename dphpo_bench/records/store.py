@@ -75,12 +75,9 @@ class RecordStore:
             RecordError: if the file in its place is not a record.
         """
         path = self.path_of(identity)
-        try:
-            record = read_record(path)
-        except RecordError as error:
-            if isinstance(error.__cause__, FileNotFoundError):
-                return None
-            raise
+        if not path.exists():
+            return None
+        record = read_record(path)
         if record.identity != identity:
             raise OtherRunError(f"{path} is the record of another run. Move it away; it is not overwritten.")
         return record
@@ -103,10 +100,9 @@ class RecordStore:
         """
         try:
             self.find(identity)
-        except OtherRunError:
-            raise
-        except RecordError:
-            pass
+        except RecordError as error:
+            if isinstance(error, OtherRunError):
+                raise
 
     def check_writable(self, identity: Identity | None = None) -> None:
         """Check, before any work is done, that records can be written, or the record of an identity.

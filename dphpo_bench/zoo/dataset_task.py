@@ -228,35 +228,27 @@ class TextTask(DatasetTask):
             DataError: if pretrained weights are not where the task was prepared from; without that, where the
                 environment says.
         """
-        if not self._tuning:
-            from dphpo_bench.recipes.networks import zero_linear
-
-            return zero_linear(math.prod(self._setup.input.shape), self.n_classes)
-        if self._is_roberta:
-            return self.roberta.classifier(self.n_classes, self._tuning, self._prepared_from)
+        from dphpo_bench.recipes.networks import zero_linear
         from dphpo_bench.zoo.networks import GruClassifier, PoolingBlock
 
-        if self._is_gru:
-            return GruClassifier(self.gru_tokens.embeddings(self._prepared_from), self.gru_size, self.n_classes)
-        block = self.tuned_features.block_above(self._prepared_from)
-        return PoolingBlock(block, self.tuned_features.size, self.n_classes, self._tuning)
-
-    @property
-    def _is_roberta(self) -> bool:
-        return self.model_name in ROBERTAS
-
-    @property
-    def _is_gru(self) -> bool:
-        return self.model_name == "gru"
-
-    @property
-    def _tokens(self) -> Roberta | WordPieces | None:
-        """The tokeniser of a model that takes token ids."""
-        return self.roberta if self._is_roberta else self.gru_tokens if self._is_gru else None
+        encoder = self._encoder
+        if not self._tuning:
+            return zero_linear(math.prod(self._setup.input.shape), self.n_classes)
+        if isinstance(encoder, Roberta):
+            return encoder.classifier(self.n_classes, self._tuning, self._prepared_from)
+        if isinstance(encoder, WordPieces):
+            return GruClassifier(encoder.embeddings(self._prepared_from), self.gru_size, self.n_classes)
+        block = encoder.block_above(self._prepared_from)
+        return PoolingBlock(block, encoder.size, self.n_classes, self._tuning)
 
     @property
     def _encoder(self) -> Roberta | TextFeatures | WordPieces:
-        return self._tokens or (self.tuned_features if self._tuning else self.features)
+        """The network, or the frozen layers, that the model begins with."""
+        if self.model_name in ROBERTAS:
+            return self.roberta
+        if self.model_name == "gru":
+            return self.gru_tokens
+        return self.tuned_features if self._tuning else self.features
 
     @property
     def _texts(self) -> int:
@@ -265,22 +257,22 @@ class TextTask(DatasetTask):
 
     @property
     def _setup(self) -> Setup:
-        if tokens := self._tokens:
-            schedule = self.gru_schedule
-            if self._is_roberta:
-                schedule = replace(self.roberta_schedule, learning_rate=LEARNING_RATES[self.model_name])
-            return Setup(Input((tokens.longest,), "int", tokens.vocabulary), tokens.key, schedule)
-        if self._tuning:
-            block = self.tuned_features
-            return Setup(Input((block.longest, block.size)), {**block.key, "of": "each token"}, self.tuned_schedule)
-        size = self.features.size * (1 if self._texts == 1 else 4)
-        return Setup(Input((size,)), self.features.key, self.linear_schedule)
+        encoder = self._encoder
+        if isinstance(encoder, TextFeatures):
+            if self._tuning:
+                shape = (encoder.longest, encoder.size)
+                return Setup(Input(shape), {**encoder.key, "of": "each token"}, self.tuned_schedule)
+            return Setup(Input((encoder.size * (1 if self._texts == 1 else 4),)), encoder.key, self.linear_schedule)
+        schedule = self.gru_schedule
+        if isinstance(encoder, Roberta):
+            schedule = replace(self.roberta_schedule, learning_rate=LEARNING_RATES[self.model_name])
+        return Setup(Input((encoder.longest,), "int", encoder.vocabulary), encoder.key, schedule)
 
     def _features(self, source: "DataSource") -> CachedFeatures:
-        size = math.prod(self._setup.input.shape)
-        if self._tokens:
-            return CachedFeatures(source, self.dataset, self._setup.key, size, "int32", "Tokenising")
-        return CachedFeatures(source, self.dataset, self._setup.key, size)
+        key, size = self._setup.key, math.prod(self._setup.input.shape)
+        if isinstance(self._encoder, TextFeatures):
+            return CachedFeatures(source, self.dataset, key, size)
+        return CachedFeatures(source, self.dataset, key, size, "int32", "Tokenising")
 
     def _rows(self, source: "DataSource", split: Split) -> "list[Row]":
         from dphpo_bench.data.rows import load_rows, unusable
@@ -297,14 +289,15 @@ class TextTask(DatasetTask):
 
         def extract(some: "Sequence[Row]") -> "Iterator[torch.Tensor]":
             texts = [tuple(map(str, row[:-1])) for row in some]
-            if self._tokens:
-                yield from self._tokens.token_ids(texts, source)
+            encoder = self._encoder
+            if not isinstance(encoder, TextFeatures):
+                yield from encoder.token_ids(texts, source)
                 return
             if self._tuning:
-                yield from self.tuned_features.tokens([text for text, *_ in texts], source)
+                yield from encoder.tokens([text for text, *_ in texts], source)
                 return
-            for block in self.features.extract([text for row in texts for text in row], source):
-                first, *second = block.view(-1, self._texts, self.features.size).unbind(1)
+            for block in encoder.extract([text for row in texts for text in row], source):
+                first, *second = block.view(-1, self._texts, encoder.size).unbind(1)
                 pairs = ((first - other).abs() for other in second), (first * other for other in second)
                 yield torch.cat([first, *second, *pairs[0], *pairs[1]], 1)
 

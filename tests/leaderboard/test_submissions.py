@@ -232,7 +232,7 @@ def test_places(tmp_path: Path) -> None:
     assert len(reasons) == 3
     assert "it lies deeper than" in reasons[copied.relative_to(tmp_path).as_posix()]
     assert "does not lie in toy/auto_clipping/" in reasons["toy/auto_clipping/other.json"]
-    assert reasons[""] == "The record toy/auto_clipping/link.json is a symbolic link; links are not followed."
+    assert reasons[""] == "toy/auto_clipping/link.json is a symbolic link; links are not followed."
     inside = read(tmp_path / "toy" / "auto_clipping")
     assert [run.path for run in inside.runs] == [path.name]
 

@@ -172,17 +172,20 @@ def test_failed_cells_are_kept_until_a_retry_is_asked_for(blobs, source, store, 
 
 
 def test_an_answer_that_is_not_the_cells_record_is_a_failed_row(blobs, source, store) -> None:
-    one, two, three, four = blobs('"auto_clipping", "faulty"')
+    one, two, three, four, five = blobs('"auto_clipping", "faulty"', seeds=3)[:5]
+    older = json.loads(run_cell(job_of(five, source)))
+    older["environment"]["dphpo-bench"] = "0.0.1"
     executor = Answering(
         Answer("no JSON"),
         lambda _: Answer(run_cell(job_of(one, source))),  # the record of another cell
         Answer(""),
         Answer(json.dumps({"schema_version": 1, "status": "ok"})),
+        Answer(json.dumps(older)),
     )
-    summary, _ = run([one, two, three, four], store, source, executor)
+    summary, _ = run([one, two, three, four, five], store, source, executor)
     errors = [record.error for _, record in summary.failures]
-    assert len(errors) == 4
-    assert all(error.startswith("The run returned ") for error in errors)
+    assert [error.startswith("The run returned ") for error in errors] == [True] * 4 + [False]
+    assert "the run was by 0.0.1" in errors[4]
     assert "method, parameters" in errors[1]
     assert executor.closed
 
