@@ -57,7 +57,7 @@ class Replay(bench.Method[Planned]):
         averaging: decay of the exponential average of weights that is returned; 0 returns the last ones.
         weight_decay: of the optimiser; default: its own.
         momentum: of the optimiser, if it has one.
-        free_step: take the last step twice.
+        free_step: take the last step twice, as `linear_scaling` may.
     """
 
     name = "replay"

@@ -16,9 +16,7 @@ from torch.utils.data import BatchSampler
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
-from dphpo_bench.external.callers_records import CallersRecords
 from dphpo_bench.privacy.event_trees import opened
-from dphpo_bench.recipes.dp_sgd import trainable
 from dphpo_bench.recipes.noise_law import Looked
 from dphpo_bench.training.optimizers import OptimizerFactory, UpdateRule
 
@@ -168,15 +166,25 @@ class CallersOptimizer:
         optimizer: see `Tuner.attach`, as the next two.
         loader: of a DPOptimizer.
         accountant: which takes in gradients too, if the DPOptimizer tells none of them.
-        records: with the caller's model.
+        weights: of the caller's model, that are trained.
         planned: the plan.
+        takes_batches: whether that model takes whole batches.
 
     Raises:
         InvalidValueError: if one of them does not do what is planned, or is missing. The optimiser is then as it was.
     """
 
-    def __init__(self, optimizer: Any, loader: Any, accountant: Any, records: CallersRecords, planned: Looked) -> None:
-        self.outer, self.planned, self._weights = optimizer, planned, trainable(records.whole)
+    def __init__(
+        self,
+        optimizer: Any,
+        loader: Any,
+        accountant: Any,
+        weights: list[Tensor],
+        planned: Looked,
+        *,
+        takes_batches: bool,
+    ) -> None:
+        self.outer, self.planned, self._weights = optimizer, planned, weights
         self.is_private = hasattr(optimizer, "pre_step") and hasattr(optimizer, "original_optimizer")
         self.inner: optim.Optimizer = optimizer.original_optimizer if self.is_private else optimizer
         if type(self.inner) not in _KNOWN or any(group["maximize"] for group in self.inner.param_groups):
@@ -197,12 +205,12 @@ class CallersOptimizer:
         self._anew: OptimizerFactory = type(self.inner)
         check_accountant(accountant)
         if self.is_private:
-            self._check_parts(loader, accountant, records)
+            self._check_parts(loader, accountant, takes_batches)
         optimizer.step = self._refuse_step  # a method, which schedulers expect
 
-    def _check_parts(self, loader: Any, accountant: Any, records: CallersRecords) -> None:
+    def _check_parts(self, loader: Any, accountant: Any, takes_batches: bool) -> None:
         """Reject a DPOptimizer, its loader or its accountant, if they do not do what is planned."""
-        if not records.own_model().takes_batches:
+        if not takes_batches:
             raise InvalidValueError(
                 "Expected a model for whole batches, which a loop with an optimizer of Opacus has; this one takes a "
                 "record at once, reads values, or mixes records. Attach the optimizer of torch, for tuner.backward()."

@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -191,15 +189,3 @@ def test_a_lower_noise_ends_the_training_before_its_step(tmp_path: Path, automat
     assert module.privacy_engine.accountant.history == [(NOISE, RATE, 3)]
     assert callback.finished is not None
     assert callback.finished.record.status == "failed"
-
-
-def test_without_the_library_a_line_names_the_extra() -> None:
-    code = (
-        "import sys, importlib.util as util; find = util.find_spec\n"
-        "util.find_spec = lambda name, *rest: None if name == 'lightning' else find(name, *rest)\n"
-        "import dphpo_bench\n"
-        "try: dphpo_bench.lightning.BudgetCallback\n"
-        "except dphpo_bench.errors.DataError as error: print(error)"
-    )
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert process.stdout.strip().endswith("pip install 'dphpo-bench[lightning]'.")

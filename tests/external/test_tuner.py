@@ -319,6 +319,29 @@ def test_groups_have_rates_relative_to_the_first_and_options_of_their_own() -> N
     assert all(bool((direction == 1.9).all()) for direction in rule.direction(ones)[2:])  # momentum
 
 
+@pytest.mark.parametrize(("name", "options"), [("AdamW", {}), ("SGD", {"momentum": 0.9})])
+def test_directions_are_the_next_steps_of_the_optimiser_at_rate_one(name: str, options: dict[str, Any]) -> None:
+    """Its state goes over: it has taken a step before it is attached."""
+    model, twin = network(), network()
+    optimizer, other = (getattr(torch.optim, name)(some.parameters(), lr=1.0, **options) for some in (model, twin))
+    rule: Any = None
+    for seed in range(3):
+        generator = torch.Generator().manual_seed(seed)
+        gradients = [torch.randn(weight.shape, generator=generator) for weight in model.parameters()]
+        for some in (model, twin):
+            for weight, gradient in zip(some.parameters(), gradients, strict=True):
+                weight.grad = gradient.clone()
+        other.step()
+        if rule is None:
+            optimizer.step()
+            (tuner := tuner_of(model)).attach(optimizer)
+            rule = tuner._optimizer.update_rule()  # type: ignore[union-attr]
+        else:
+            rule.apply(rule.direction(gradients), 1.0)
+        for weight, expected in zip(model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(weight, expected, rtol=1e-4, atol=1e-5)
+
+
 OPTIMISERS: list[tuple[str, dict[str, Any]]] = [
     ("SGD", {}),
     ("SGD", {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
