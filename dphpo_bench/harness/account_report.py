@@ -91,7 +91,7 @@ class AccountReport(Displayed):
 
     def __str__(self) -> str:
         """Return the line that the end of a run shows."""
-        return self._text(f"run {len(self.releases) + len(self.uncounted)} on these records")
+        return self._text(f"run {self._runs}")
 
     def display(self) -> Display:
         """Return the total and the last releases."""
@@ -99,18 +99,19 @@ class AccountReport(Displayed):
         rows = [("total", self.summary()), ("file", str(self.path))]
         rows += [("not counted when it ran", path) for path in self.uncounted[:_LISTED]]
         rows += [("earlier", count(earlier, "run"))] if earlier else []
-        for number, run in enumerate(self.releases[earlier:], start=earlier + 1):
-            cost = f"ε = {bound_text(run.epsilon, 4)}, δ = {run.delta:.3g} per {run.unit}"
-            text = f"{run.date} {run.method} on {run.task} ({run.model}), {cost}: {run.status}"
-            rows.append((f"run {number:,}", text))
+        rows += [(f"run {n:,}", _run(run)) for n, run in enumerate(self.releases[earlier:], start=earlier + 1)]
         return f"Account {self.name}", rows
 
     def summary(self) -> str:
         """Return the line for any other time."""
-        return self._text(f"{count(len(self.releases) + len(self.uncounted), 'run')} on these records")
+        return self._text(count(self._runs, "run"))
+
+    @property
+    def _runs(self) -> int:
+        return len(self.releases) + len(self.uncounted)
 
     def _text(self, runs: str) -> str:
-        n = len(self.releases) + len(self.uncounted)
+        n, runs = self._runs, f"{runs} on these records"
         if not self.totals:
             return "no run on private records is counted."
         if n == 1:
@@ -275,7 +276,7 @@ def account_sections(report: AccountReport) -> list[Section]:
         ("Guarantee", _guarantee(report)),
         *[("What an attacker can learn at most", _attack(report, total)) for total in report.totals],
         ("What is counted", _counted(report)),
-        ("Runs", [_run(place, entry) for place, entry in enumerate(report.releases, 1)] + [*report.uncounted]),
+        ("Runs", [f"{place}. {_run(entry)}." for place, entry in enumerate(report.releases, 1)] + [*report.uncounted]),
         ("To verify", ["dphpo-bench account RESULTS computes the totals again from the events of the runs' plans."]),
     ]
 
@@ -347,9 +348,9 @@ def _counted(report: AccountReport) -> list[str]:
     return sentences
 
 
-def _run(place: int, entry: Entry) -> str:
+def _run(entry: Entry) -> str:
     ended = "not ended, or killed" if entry.status == OPEN else entry.status
     return one_line(
-        f"{place}. {entry.date}, {entry.what}: {entry.method} on {entry.task} ({entry.model}), ε = "
-        f"{bound_text(entry.epsilon, 4)}, δ = {entry.delta:.3g}, per {entry.unit}; {ended}."
+        f"{entry.date}, {entry.what}: {entry.method} on {entry.task} ({entry.model}), ε = "
+        f"{bound_text(entry.epsilon, 4)}, δ = {entry.delta:.3g}, per {entry.unit}; {ended}"
     )

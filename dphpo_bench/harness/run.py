@@ -263,9 +263,8 @@ def resolve_device(device: "str | torch.device") -> str:
             raise RuntimeError("runs need cpu, cuda or cuda with a number")
         return str(torch.zeros(1, device=device).device)  # numbered, so that it stays if the current device changes
     except (RuntimeError, AssertionError, TypeError) as error:
-        reason = shown(str(error).partition("\n")[0].rstrip("."), 200)
         raise InvalidValueError(
-            f"Cannot use device {shown(str(device), form=repr)}: {reason}. Try --device cpu."
+            f"Cannot use device {shown(device, form=repr)}: {shown(error, 200)}. Try --device cpu."
         ) from None
 
 

@@ -13,7 +13,7 @@ from dataclasses import astuple, dataclass, field, fields, replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from dphpo_bench.base.errors import InvalidValueError, RecordError, RegistryError
 from dphpo_bench.base.progress import NullProgress, Progress
@@ -520,22 +520,18 @@ def _verified(run: Run, cost: Cost | str) -> Run:
 
 
 def _released_path(value: Any) -> tuple[PathPoint, ...]:
-    if not isinstance(value, list):
-        return ()
-    thin = value[:: max(1, math.ceil(len(value) / MAX_PATH_POINTS))]
+    """Return some points of a path of learning rates; none if a stranger wrote something else."""
     points = []
+    thin = value[:: max(1, math.ceil(len(value) / MAX_PATH_POINTS))] if isinstance(value, list) else ()
     for item in thin:
-        if not isinstance(item, dict):
-            return ()
-        step, rate, bound = item.get("step"), item.get("learning_rate"), item.get("loss_bound")
-        if not (type(step) is int and 0 <= step <= MAX_NUMBER and _positive(rate)):
-            return ()
-        points.append(PathPoint(step, float(rate), float(bound) if _positive(bound) else None))
+        match item:
+            case {"step": int(step), "learning_rate": int() | float() as rate} if (
+                0 <= step <= MAX_NUMBER and 1e-300 < rate < 1e300
+            ):
+                points.append(PathPoint(step, float(rate)))
+            case _:
+                return ()
     return tuple(points)
-
-
-def _positive(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 1e-300 < value < 1e300
 
 
 RISKS = "risks.csv"

@@ -374,6 +374,7 @@ class PrivateCells:
 
     def prepare(self, cells: Sequence[Cell], executor: Executor, source: DataSource) -> str:
         """Plan the cells on private records and check that they may run; return a line that says what they cost."""
+        self._running.clear()
         private = [cell for cell in cells if not cell.task.public]
         for key, answer in plans_of(private, executor, source).items():
             self._releases[key] = answer if isinstance(answer, str) else answer[1]

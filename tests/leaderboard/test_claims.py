@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from dphpo_bench.leaderboard import sentences as verdicts
-from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.build import score
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.submissions import VECTORS
+from dphpo_bench.leaderboard.tables import Board
 from tests.leaderboard.submitted import make_record, read, runs_of, submit
 
 # --------------------------------------------------------------------------------------------------------- boards

@@ -10,7 +10,7 @@ import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.engine import GradientEngine
-from dphpo_bench.training.gradients import VmapEngine
+from dphpo_bench.training.gradients import LoopEngine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.losses import IGNORED, token_cross_entropy
 from dphpo_bench.training.structure import structure_hash
@@ -57,7 +57,7 @@ def test_its_values_are_those_of_transformers(gpt2: Gpt2, source: bench.DataSour
     assert len(ours.network.transformer.wpe.weight) == LENGTH
 
 
-@pytest.mark.parametrize("engine", [VmapEngine, LayerwiseEngine], ids=["vmap", "layerwise"])
+@pytest.mark.parametrize("engine", [LoopEngine, LayerwiseEngine], ids=["loop", "layerwise"])
 @pytest.mark.parametrize("which", ["all", "lora"])
 def test_clipped_sums_are_those_of_a_loop(
     gpt2: Gpt2, source: bench.DataSource, which: Which, engine: type[GradientEngine]

@@ -281,13 +281,6 @@ def test_a_machine_that_starts_no_process_stops_the_sweep_and_fails_no_cell(blob
     assert watcher.notes == ["No process could be started: no space. Waiting."] * 2
 
 
-def test_a_folder_that_cannot_be_written_stops_the_sweep_at_once(blobs, source) -> None:
-    executor = Answering()
-    with pytest.raises(RecordError, match="--results-dir"):
-        run(blobs('"auto_clipping"'), RecordStore(Path("/proc/none")), source, executor)
-    assert executor.closed
-
-
 def test_one_batch_of_answers_is_drained_on_a_full_disk(blobs, source, store, monkeypatch) -> None:
     cells = blobs('"auto_clipping"', seeds=2)
     executor = Answering(*(Answer(run_cell(job_of(cell, source))) for cell in cells))

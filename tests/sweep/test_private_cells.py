@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,10 @@ from dphpo_bench.cli import commands as cli
 from dphpo_bench.harness.account import Account
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.records.reading import read_results
-from dphpo_bench.sweep.cells import failed_record
+from dphpo_bench.records.store import RecordStore
+from dphpo_bench.sweep.cells import Cell, PrivateCells, failed_record
+from dphpo_bench.sweep.executors import Resources
+from dphpo_bench.sweep.running import executor_for
 from tests.conftest import FixedNoise
 from tests.own_task import array_task
 
@@ -117,6 +119,23 @@ def test_a_cap_covers_all_cells_or_none_runs() -> None:
         compared(["auto_clipping"], account="wide")
 
 
+def test_a_cell_whose_process_did_not_start_is_counted_once(tmp_path: Path) -> None:
+    """Every other start has noise and an entry of its own."""
+    task, source = own_task(), bench.DataSource.resolve("unused", tmp_path)
+    budget = bench.PrivacyBudget(3.0, 1e-4)
+    identity = identity_of(FixedNoise(), task_identity(task, task.facts, source), budget, None)
+    cell = Cell(FixedNoise(), task, budget, identity.model_copy(update={"run": "0" * 16}), Resources())
+    private = PrivateCells(RecordStore(tmp_path / "r"))
+    with executor_for([cell], "serial") as ((cell,), executor):
+        private.prepare([cell], executor, source)
+    first = private.start(cell)
+    assert private.start(cell) is first
+    private.end(cell, failed_record(identity, "The process was killed.", 1.0))
+    second = private.start(cell)
+    assert {*first.values.items()} & {*second.values.items()} == {("run", 0)}
+    assert [entry.status for entry in private.account.read()[1]] == ["failed", "open"]
+
+
 def test_private_records_in_classes_that_changed_are_no_old_results(tmp_path: Path) -> None:
     class Rows(bench.Task):
         name = "rows"
@@ -174,7 +193,7 @@ def test_a_suite_numbers_its_runs_on_private_records(monkeypatch, capsys) -> Non
     assert json.loads(out)["totals"][0]["releases"] == 2
     code, out, _ = command(monkeypatch, capsys, "account", "results")
     assert "2 runs on these records; both together: ε = " in out
-    assert re.search(r"dp_sgd +own_rows \(Linear\)", out)
+    assert "dp_sgd on own_rows (Linear), ε = " in " ".join(out.split())
 
 
 @pytest.mark.parametrize(
