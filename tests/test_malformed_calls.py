@@ -104,7 +104,7 @@ CALLS: list[tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = [
             "epsilons": (None, 3, ["x"], np.ones((2, 2)), {3: 1}, [None], b"3", pd.DataFrame({"a": [1]})),
             "seeds": (3, [1.5], ["a"], [-1], [True], {0: 1}),
             "delta": NO_NUMBER,
-            "account": NO_TEXT,
+            "account": (*NO_TEXT, bench.AccountOptions(again="1")),
         },
     ),
     (

@@ -250,6 +250,8 @@ def compare(
     """
     chosen = [method_of(method) for method in _several(methods, "methods", "hyfreedp")]
     options = account if isinstance(account, AccountOptions) else AccountOptions(account)
+    if options.again is not None:
+        raise InvalidValueError("Expected no again= in a comparison: it draws the noise of a single run. Leave it out.")
     task = task_of(task)
     delta = task.facts.default_delta if delta is None else delta
     budgets = [PrivacyBudget(positive("epsilon", epsilon), delta) for epsilon in _several(epsilons, "epsilons", 3)]
