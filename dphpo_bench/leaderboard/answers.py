@@ -199,8 +199,8 @@ class Claims:
 def claims_of(subjects: Sequence[Subject], counted: Sequence[Contest], standard: Standard) -> tuple[Claims, ...]:
     """Return the claims about the subjects of several task–model pairs; without any, about each pair that counts.
 
-    They are about entries that are in all tables of a subject, at every ε, with at least three seeds, but for tasks
-    from which the standard excuses them. Two are compared on the tasks that both are in, if these are three quarters.
+    They are about entries that have at least three seeds in all tables of a subject, at every ε. The standard excuses
+    some methods from tasks. Two are compared on the tasks that both are in, if these are three quarters.
     Half of the error is for the claims about all tasks, half for those about kinds of task, if there are both.
     """
     several = [subject for subject in subjects if subject.several]
