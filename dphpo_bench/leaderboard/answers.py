@@ -12,9 +12,8 @@ from functools import cached_property
 from itertools import combinations
 from statistics import fmean
 
-from dphpo_bench.leaderboard.entries import FEW_SEEDS, Contest, Member, median
+from dphpo_bench.leaderboard.entries import FEW_SEEDS, Contest, Member, Standard, median
 from dphpo_bench.leaderboard.means import POINT, Mean, Rate, Sample, holm, means_of, over_tasks, rate_of
-from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.values import BEHIND, EQUIVALENT, UNCERTAIN, Entry
 from dphpo_bench.records.measure import SEVERAL, Estimate, Measure
 

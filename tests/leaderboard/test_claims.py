@@ -8,7 +8,7 @@ import pytest
 
 from dphpo_bench.leaderboard import sentences as verdicts
 from dphpo_bench.leaderboard.build import score
-from dphpo_bench.leaderboard.standard import Standard
+from dphpo_bench.leaderboard.entries import Standard
 from dphpo_bench.leaderboard.submissions import VECTORS, kinds_of
 from dphpo_bench.leaderboard.tables import Board
 from tests.leaderboard.submitted import read, runs_of, submit

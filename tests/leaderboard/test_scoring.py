@@ -14,8 +14,8 @@ from scipy import stats
 
 from dphpo_bench.leaderboard.build import score
 from dphpo_bench.leaderboard.columns import row_columns
+from dphpo_bench.leaderboard.entries import Standard
 from dphpo_bench.leaderboard.pages import to_markdown
-from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.submissions import Submissions, task_model_of
 from dphpo_bench.leaderboard.tables import Board, Overall, Row, Table
 from dphpo_bench.records.measure import ACCURACY
