@@ -7,8 +7,7 @@ inputs and outputs give gradients. Each of them treats rows alone, whatever they
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from types import MethodType
@@ -17,7 +16,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch._C import _functorch
-from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.func import functional_call
 
 from dphpo_bench.base.tensors import Tensors
@@ -42,8 +40,14 @@ def call_with(model: nn.Module, weights: Mapping[str, Tensor], inputs: Tensors) 
         if id(tensor) in new
     }
     args, kwargs = ((), dict(inputs)) if isinstance(inputs, Mapping) else ((inputs,), {})
-    with _attributes_restored(model):
+    # What is computed from other weights, by hooks such as `weight_norm` or in lists of recurrent layers, is put back.
+    before = [(part, {**_attributes(part)}) for part in model.modules() if part._forward_pre_hooks]
+    before += [(part, {_LISTED: vars(part)[_LISTED]}) for part in model.modules() if _LISTED in vars(part)]
+    try:
         return functional_call(model, places, args, kwargs, tie_weights=False)
+    finally:
+        for part, attributes in before:
+            vars(part).update(attributes)
 
 
 def copied(model: Model) -> Model:
@@ -62,23 +66,7 @@ def fresh(function: Function) -> Function:
     return function if isinstance(function, MethodType) else copy.deepcopy(function)
 
 
-@contextmanager
-def _attributes_restored(module: nn.Module) -> Iterator[None]:
-    """Put back what is computed from other weights, by hooks such as `weight_norm`, or in lists of recurrent layers."""
-    before: list[tuple[nn.Module, dict[str, Any]]] = []
-    for part in module.modules():
-        if part._forward_pre_hooks:
-            before.append((part, {**_attributes(part)}))
-        if _LISTED in vars(part):
-            before.append((part, {_LISTED: vars(part)[_LISTED]}))
-    try:
-        yield
-    finally:
-        for part, attributes in before:
-            vars(part).update(attributes)
-
-
-def _attributes(module: nn.Module) -> dict[str, Tensor]:
+def _attributes(module: nn.Module) -> dict[str, Any]:
     return {name: value for name, value in vars(module).items() if isinstance(value, Tensor)}
 
 
@@ -132,8 +120,3 @@ def ours(function: Function) -> Function:
 def is_shared(tensor: Tensor) -> bool:
     """Return whether all records share a tensor."""
     return not _functorch.is_functorch_wrapped_tensor(tensor)
-
-
-def outside() -> AbstractContextManager[object]:
-    """Return a context in which code runs outside of vmap."""
-    return temporarily_pop_interpreter_stack()

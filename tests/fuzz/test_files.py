@@ -57,7 +57,7 @@ LINES = st.lists(
 ).map(b"".join)
 
 
-@examples(100)
+@examples(60)
 @given(CONTENT)
 def test_records(folder: Path, content: bytes) -> None:
     """Refused with a message that names the file, or written down again as it was read, and found."""
@@ -85,7 +85,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("files")
 
 
-@examples(100)
+@examples(50)
 @given(LINES)
 def test_journals(folder: Path, content: bytes) -> None:
     """Refused, or it holds whole numbers, and keeps what is drawn."""
