@@ -8,6 +8,7 @@ inputs and outputs give gradients. Each of them treats rows alone, whatever they
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import wraps
 from types import MethodType
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch._C import _functorch
+from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.func import functional_call
 
 from dphpo_bench.base.tensors import Tensors
@@ -120,3 +122,8 @@ def ours(function: Function) -> Function:
 def is_shared(tensor: Tensor) -> bool:
     """Return whether all records share a tensor."""
     return not _functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def outside() -> AbstractContextManager[object]:
+    """Return a context in which code runs outside of vmap."""
+    return temporarily_pop_interpreter_stack()

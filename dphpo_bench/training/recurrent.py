@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from dphpo_bench.training.functional import Level, is_shared
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.training.functional import Level, is_shared, outside
 
 State = tuple[Tensor, ...]
 """Hidden state, shape (n, hidden size), and that of the cell, if it has one."""
@@ -68,13 +68,14 @@ _SEQUENCES: Mapping[Any, Step] = MappingProxyType(
 _CELLS: Mapping[Any, Step] = MappingProxyType(
     {torch.rnn_tanh_cell: _tanh, torch.rnn_relu_cell: _relu, torch.gru_cell: _gru, torch.lstm_cell: _lstm}
 )
+_TO_PYTHON = (Tensor.tolist, Tensor.item)
 
 
 def by_steps(model: nn.Module, products: Products | None = None) -> AbstractContextManager[object]:
     """Return a context for vmap in which the model's recurrent layers run step by step; of other models an empty one.
 
     Args:
-        model: may use torch's recurrent layers.
+        model: whatever uses torch's recurrent layers, packed sequences included.
         products: notes products with weights. None: nothing does.
     """
     some = any(isinstance(module, nn.RNNBase | nn.RNNCellBase) for module in model.modules())
@@ -85,24 +86,35 @@ class _BySteps(TorchFunctionMode):
     """Replaces torch's kernels for recurrent layers while the context is active.
 
     Where all records share the weights, or their copies of them are known, the rows of all records go through torch's
-    kernel, or through steps that are noted. Elsewhere the steps are those of a record. Packed sequences are refused by
-    vmap, which cannot know how much memory they take.
+    kernel, or through steps that are noted. Elsewhere the steps are those of a record.
+
+    Lengths of packed sequences say how much memory these take, which vmap cannot know. Here a packed sequence is as
+    long as the padded one was, and the state does not change after its end.
     """
 
     def __init__(self, products: Products | None) -> None:
         super().__init__()
         self._products = products
         self._affine: Affine | None = None  # notes the products of a layer, while its steps run
+        self._packed: dict[int, tuple[Tensor, Tensor]] = {}  # lengths, by the identity of the batch sizes
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run a function of torch, or the steps in place of a kernel."""
         del types
-        if func in _SEQUENCES and isinstance(args[3], bool):  # not of a packed sequence
+        if func in _SEQUENCES:
+            if not isinstance(args[3], bool):
+                return self._packed_sequence(_SEQUENCES[func], *args)
             return self._of_all(func, *args) or self._sequence(_SEQUENCES[func], *args[:-1], batch_first=args[-1])
         if func in _CELLS:
             return self._cell(_CELLS[func], *args)
+        if func is torch._pack_padded_sequence:
+            return self._pack(*args)
+        if func is torch._pad_packed_sequence:
+            return self._pad(*args)
+        if func in _TO_PYTHON:
+            return self._number(func, *args)
         return func(*args, **(kwargs or {}))
 
     def _of_all(
@@ -123,7 +135,7 @@ class _BySteps(TorchFunctionMode):
         x = rows.flatten(0, 1).transpose(0, 1) if batch_first else rows.transpose(0, 1).flatten(1, 2)
         before = [level.rows(part).transpose(0, 1).flatten(1, 2) for part in states]
         settings = (weights, biases, layers, dropout, train, bidirectional)
-        with temporarily_pop_interpreter_stack():  # outside of vmap
+        with outside():
             if self._products is None:
                 output, *ends = kernel(x, before[0] if isinstance(state, Tensor) else before, *settings, False)
             else:
@@ -136,17 +148,73 @@ class _BySteps(TorchFunctionMode):
             parts[0] = parts[0].transpose(1, 2) if batch_first else parts[0]
         return tuple(map(level.record, parts))
 
+    def _number(self, function: Any, *args: Any) -> Any:
+        """Return Python numbers of a tensor; reject those of records, which vmap cannot tell apart."""
+        try:
+            return function(*args)
+        except RuntimeError:
+            raise InvalidValueError(
+                f"Expected a recurrent model that makes no Python numbers of its inputs; it calls {function.__name__}. "
+                "Give lengths to pack_padded_sequence as a tensor, lengths.cpu()."
+            ) from None
+
     def _cell(
         self, step: Step, inputs: Tensor, state: Any, w_in: Tensor, w_past: Tensor,
         b_in: Tensor | None = None, b_past: Tensor | None = None,
     ) -> Any:  # fmt: skip
         before = (state,) if isinstance(state, Tensor) else tuple(state)
-        after = step(functional.linear(inputs, w_in, b_in), functional.linear(before[0], w_past, b_past), before)
+        after = self._noted_cell(step, inputs, before, (w_in, w_past, b_in, b_past))
+        if after is None:
+            past = functional.linear(before[0], w_past, b_past)
+            after = step(functional.linear(inputs, w_in, b_in), past, before)
         return after[0] if isinstance(state, Tensor) else after
+
+    def _noted_cell(self, step: Step, inputs: Tensor, before: State, weights: Sequence[Any]) -> State | None:
+        """Return the states after a step of all records at once, whose products are noted; None if they cannot be."""
+        level = Level.of([inputs, *before])
+        if self._products is None or level is None or inputs.dim() != 2 or len(inputs) != 1:
+            return None
+        known: list[Any] = [part if part is None else self._products.weight(part) for part in weights]
+        w_in, w_past, b_in, b_past = known
+        if not all(part is None or is_shared(part) for part in (w_in, w_past, b_in, b_past)):
+            return None
+        with outside():
+            x, *states = (level.rows(part)[:, 0] for part in (inputs, *before))
+            product = self._products.product
+            after = step(product(x, w_in, b_in), product(states[0], w_past, b_past), tuple(states))
+        return tuple(level.record(part[:, None]) for part in after)
+
+    def _pack(self, inputs: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
+        x = inputs.transpose(0, 1) if batch_first else inputs
+        sizes = torch.full((len(x),), x.shape[1])
+        self._packed[id(sizes)] = sizes, lengths
+        return x.flatten(0, 1), sizes
+
+    def _pad(
+        self, data: Tensor, sizes: Tensor, batch_first: bool, value: float, total: int
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        x = data.view(len(sizes), -1, data.shape[-1])
+        x = torch.where(self._is_inside(sizes, x), x, value)
+        x = functional.pad(x, (0, 0, 0, 0, 0, total - len(x)), value=value)
+        return x.transpose(0, 1) if batch_first else x, self._packed[id(sizes)][1]
+
+    def _is_inside(self, sizes: Tensor, x: Tensor) -> Tensor:
+        """Return where a packed sequence has not ended, shape (length, n, 1)."""
+        lengths = self._packed[id(sizes)][1].to(x.device)
+        return (torch.arange(len(sizes), device=x.device)[:, None] < lengths)[..., None]
+
+    def _packed_sequence(self, step: Step, data: Tensor, sizes: Tensor, *settings: Any) -> tuple[Tensor, ...]:
+        if id(sizes) not in self._packed:
+            raise InvalidValueError("Expected sequences that pack_padded_sequence packs in the model, got others.")
+        x = data.view(len(sizes), -1, data.shape[-1])
+        inside: Sequence[Tensor] = self._is_inside(sizes, x).unbind(0)
+        output, *ends = self._sequence(step, x, *settings, inside=inside)
+        return output.flatten(0, 1), *ends
 
     def _sequence(
         self, step: Step, inputs: Tensor, state: Any, weights: Sequence[Tensor], biases: bool, layers: int,
         dropout: float, train: bool, bidirectional: bool, *, batch_first: bool = False,
+        inside: Sequence[Tensor] | None = None,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         x = inputs.transpose(0, 1) if batch_first else inputs
         states = (state,) if isinstance(state, Tensor) else tuple(state)
@@ -160,21 +228,22 @@ class _BySteps(TorchFunctionMode):
             for direction in range(directions):
                 place = layer * directions + direction
                 some, before = weights[place * count :][:count], tuple(part[place] for part in states)
-                output, after = self._layer(step, x, before, some, biases, -1 if direction else 1)
+                output, after = self._layer(step, x, before, some, biases, inside, -1 if direction else 1)
                 outputs.append(output)
                 ends.append(after)
             x = torch.cat(outputs, -1) if bidirectional else outputs[0]
         return (x.transpose(0, 1) if batch_first else x, *(torch.stack(part) for part in zip(*ends, strict=True)))
 
     def _layer(
-        self, step: Step, x: Tensor, state: State, weights: Sequence[Tensor], biases: bool, order: int
+        self, step: Step, x: Tensor, state: State, weights: Sequence[Tensor], biases: bool,
+        inside: Sequence[Tensor] | None, order: int,
     ) -> tuple[Tensor, State]:  # fmt: skip
         """Return the outputs of one layer in one direction, shape (length, n, size), and its last state."""
         w_in, w_past, *others = weights
         b_in, b_past = others[:2] if biases else (None, None)
         projection = others[2:] if biases else others
         affine: Affine = self._affine or functional.linear
-        gates = affine(x, w_in, b_in).unbind(0)[::order]
+        gates, inside = affine(x, w_in, b_in).unbind(0)[::order], inside and inside[::order]
 
         def run(state: State, product: Callable[[int, Tensor], Tensor]) -> tuple[list[Tensor], State]:
             outputs = []
@@ -182,6 +251,8 @@ class _BySteps(TorchFunctionMode):
                 after = step(inputs, product(time, state[0]), state)
                 if projection:
                     after = (affine(after[0], projection[0], None), *after[1:])
+                if inside:
+                    after = tuple(torch.where(inside[time], new, old) for new, old in zip(after, state, strict=True))
                 outputs.append(after[0])
                 state = after
             return outputs, state
