@@ -109,20 +109,16 @@ class Augmentation:
         try:
             expected = drawn(made_up)
             drawn(each(lambda tensor: tensor.flip(0), made_up))  # other records, of which it must keep nothing
-            again = drawn(made_up)
+            pairs = [*zip(expected, drawn(made_up), strict=True)]
         except InvalidValueError:
             raise
         except Exception as error:
             raise InvalidValueError(
                 f"The transform of augment= fails on made-up records, {shown(_described(made_up), 200)}: "
-                f"{first_line(error)}. "
-                "It gets (inputs, generator) and returns inputs."
+                f"{first_line(error)}. It gets (inputs, generator) and returns inputs."
             ) from None
-        same = partial(torch.allclose, rtol=1e-6, atol=1e-9, equal_nan=True)
-        if (
-            not all(same(a.double(), b.double()) for a, b in zip(expected, again, strict=True))
-            or states_elsewhere() != elsewhere
-        ):
+        same = all(torch.allclose(a.double(), b.double(), rtol=1e-6, atol=1e-9, equal_nan=True) for a, b in pairs)
+        if not same or states_elsewhere() != elsewhere:
             raise InvalidValueError(
                 "Expected a transform that draws all its random numbers from the generator that it gets, or from "
                 "torch's, and keeps nothing of what it sees; at one state of these it gives other variants."

@@ -234,16 +234,15 @@ def _of_pictures(rule: Rule, dimensions: int) -> Rule:
         n, several = len(inputs), inputs.dim() > dimensions + 1 and inputs.shape[1] > 1
         x, g = (joined_batches(part) if part.dim() > dimensions + 1 else part for part in (inputs, gradients))
         by_name = rule(layer, x, g, arena)
-        return {name: partial(_summed, make, n) for name, make in by_name.items()} if several else by_name
+
+        def summed(make: Callable[[], Gradients]) -> Gradients:
+            part = make()
+            assert isinstance(part, Dense)
+            return type(part)(part.rows.view(n, -1, part.rows.shape[1]).sum(1))
+
+        return {name: partial(summed, make) for name, make in by_name.items()} if several else by_name
 
     return of_records
-
-
-def _summed(make: Callable[[], Gradients], n: int) -> Gradients:
-    """Return gradients of n records from those of equally many parts of each."""
-    part = make()
-    assert isinstance(part, Dense)
-    return type(part)(part.rows.view(n, -1, part.rows.shape[1]).sum(1))
 
 
 def _conv2d(layer: nn.Conv2d, inputs: Tensor, gradients: Tensor, arena: Arena) -> ByName:

@@ -75,8 +75,11 @@ class LayerwiseEngine(GradientEngine):
             # The number of records in a micro-batch follows from the memory that a record takes.
             some = Records(inputs, targets).rows(slice(1)).copied().to(self._device, self._dtype)
             one_pass = self._pass(some.inputs, some.targets)
+            weights = {weight.data_ptr() for weight in self.model.parameters()}
+            size = sum(size for place, size in one_pass.waiting.items() if place not in weights)
+            size += sum(part.size for uses in one_pass.gradients for part in uses)
             rows = _RECURRENT_ROWS if one_pass.uses else EFFICIENT_ROWS
-            self._rows = per_sample_rows(one_pass.bytes_beside(self.model.parameters()), self._device, rows)
+            self._rows = per_sample_rows(max(1, size), self._device, rows)
             self._unmeasured = False
         return super().clipped_sum(inputs, targets, clipping, indices)
 
@@ -279,12 +282,6 @@ class _Pass:
     def measured(self) -> saved_tensors_hooks:
         """Count the tensors that autograd keeps."""
         return saved_tensors_hooks(self._count, lambda tensor: tensor)
-
-    def bytes_beside(self, weights: Iterable[Tensor]) -> float:
-        """Return bytes of the gradients, and of all that waited for the backward pass but the weights; at least 1."""
-        ours = {weight.data_ptr() for weight in weights}
-        waited = sum(size for place, size in self.waiting.items() if place not in ours)
-        return max(1, waited + sum(part.size for uses in self.gradients for part in uses))
 
     def _count(self, tensor: Tensor) -> Tensor:
         self.waiting[tensor.data_ptr()] = min(tensor.nbytes, tensor.untyped_storage().nbytes())

@@ -93,13 +93,9 @@ def test_many_tables_of_a_task_count_as_a_single_task() -> None:
 @pytest.mark.parametrize(
     ("task", "model", "kind"),
     [
-        ("adult", "linear", "linear"),
         ("adult_few", "linear_300", "linear"),
-        ("adult_few", "mlp_300", "network"),
-        ("cifar10", "pretrained", "linear"),
         ("fashion_mnist", "small_vit_head", "linear"),
         ("fashion_mnist", "small_vit_lora", "fine-tuned"),
-        ("sst2", "lora", "fine-tuned"),
         ("e2e", "small_gpt2", "network"),
     ],
 )
@@ -119,8 +115,6 @@ def test_the_lowest_bound_is_advised_and_not_the_lowest_mean() -> None:
     [
         ({}, 1.0),
         ({"records": 5_000}, 0.5),
-        ({"records": 500_000}, 0.5),
-        ({"epsilon": 1.0}, 0.5),
         ({"epsilon": 27.0}, 0.25),
         ({"kind": "network"}, 0.25),
         ({"kind": "network", "epsilon": 1.0, "records": 500}, 0.03125),
@@ -212,7 +206,6 @@ def test_collapses_are_of_near_epsilons_and_have_the_exact_interval() -> None:
     [
         {"records": 0},
         {"epsilon": 0.0},
-        {"epsilon": math.nan},
         {"epsilon": math.inf},
         {"compute": -1.0},
         {"model": "tree"},
