@@ -50,7 +50,7 @@ if __name__ == "__main__":
     finished = tuner.finish()  # +
 
     right = (model(inputs[1437:]).argmax(1) == targets[1437:]).double().mean()
-    print(f"Accuracy {right:.1%} at a learning rate that the looks found: {tuner.learning_rate:.3g}.")
+    print(f"Accuracy {right:.1%} at a learning rate that the queries found: {tuner.learning_rate:.3g}.")
     theirs = engine.get_epsilon(BUDGET.delta)
     print(f"ε = {finished.record.privacy.epsilon:.3f} here, {theirs:.3f} in Opacus' accountant.")
     print(finished.account)

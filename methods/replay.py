@@ -1,7 +1,7 @@
 """One run again with values that were chosen elsewhere: what a choice, or the ε that it cost, was worth."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Interval
@@ -57,6 +57,7 @@ class Replay(bench.Method[Planned]):
         averaging: decay of the exponential average of weights that is returned; 0 returns the last ones.
         weight_decay: of the optimiser; default: its own.
         momentum: of the optimiser, if it has one.
+        free_step: take the last step twice, as `linear_scaling` may.
     """
 
     name = "replay"
@@ -80,6 +81,7 @@ class Replay(bench.Method[Planned]):
     averaging: bench.parameters.Decay = 0.99
     weight_decay: Annotated[float, Interval(ge=0)] | None = None
     momentum: bench.parameters.Decay | None = None
+    free_step: bool = field(default=False, metadata=bench.parameters.LATER)
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Planned]:
         """Calibrate the noise to this share of the budget; ε of the whole is infinite all the same."""
@@ -127,6 +129,7 @@ class Replay(bench.Method[Planned]):
             steps=self.steps or run.steps,
             weight_decay=self.weight_decay,
             momentum=self.momentum,
+            free_step=self.free_step,
         )
 
     def _method(self) -> bench.Method[Any]:

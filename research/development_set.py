@@ -4,7 +4,7 @@
     python -m research.development_set                    # computes what is missing; may be killed at any time
     python -m research.development_set --only digits      # tasks whose name has this text
 
-Tasks: the draws `synthetic.DEVELOPMENT`, the two named ones, digits, Adult, Fashion-MNIST, CIFAR-10's pretrained
+Tasks: the draws `made_up.DEVELOPMENT`, the two named ones, digits, Adult, Fashion-MNIST, CIFAR-10's pretrained
 features and scikit-learn's tables. A run is one of `auto_clipping`: DP-SGD on the task's schedule with AUTO-S, at a
 fixed rate, the average of the weights, δ = N^-1.1. All runs of a task at one seed are a stack
 (`research.stacked`): they have noise of their own, and share initial weights and batches.
@@ -39,9 +39,11 @@ import dphpo_bench as bench
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Task
 from dphpo_bench.recipes.networks import zero_linear
-from dphpo_bench.recipes.synthetic import CASES, DEVELOPMENT, VERSION, SyntheticDraw, set_hash
+from dphpo_bench.recipes.synthetic import VERSION
 from dphpo_bench.training.noise import poisson_sample
 from dphpo_bench.training.randomness import Streams
+from research import made_up
+from research.made_up import CASES, DEVELOPMENT, Draw, set_hash
 from research.stacked import Stack, gaussian_noise, initial_model, stack_of, train
 from tests.own_task import array_task
 
@@ -57,7 +59,7 @@ SEEDS = {300: 16, 1_000: 8, 10_000: 4, math.inf: 2}
 FLOOR = -10.0
 """Metrics below are stored as this: an R² has no bound. NaN: the outputs were not finite."""
 TABLES = ("tumours", "wine")
-DRAWS = tuple(SyntheticDraw.of(name) for name in (*CASES, *map(str, DEVELOPMENT)))
+DRAWS = tuple(Draw.of(name) for name in (*CASES, *map(str, DEVELOPMENT)))
 REAL = ("diabetes-linear", "digits-linear", "digits-mlp", "adult-linear", "adult-mlp")
 LARGE = ("cifar10-pretrained", "fashion_mnist-linear")
 NAMES = (*TABLES, *(f"synthetic-{draw.name}" for draw in DRAWS), *REAL, *LARGE)
@@ -98,6 +100,8 @@ class Curves:
 
 def make(name: str, seed: int = 0) -> Task:
     """The task of this name; scikit-learn's small tables are split anew for each seed."""
+    if name.startswith("synthetic-"):
+        return made_up.task(name.removeprefix("synthetic-"))
     if name not in TABLES:
         return bench.make_task(*name.split("-"))
     from sklearn.datasets import load_breast_cancer, load_wine

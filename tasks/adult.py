@@ -108,18 +108,17 @@ class Adult(DatasetTask):
     def sibling(self) -> Synthetic:
         """A made-up rule. Each column adds about 1 to the squared length of a record; one in four earns more."""
         columns = sum(column is not None for column in ENCODING.values())
-        hidden = (64,) if self.model_name == "mlp" else ()
-        return Synthetic(bench.recipes.SyntheticDraw.like(self.facts, (columns / N_INPUTS) ** 0.5, hidden))
+        return Synthetic(bench.recipes.SyntheticDraw.like(self.facts, (columns / N_INPUTS) ** 0.5, self._hidden))
+
+    @property
+    def _hidden(self) -> tuple[int, ...]:
+        return (64,) if self.model_name == "mlp" else ()
 
     def build_model(self) -> "torch.nn.Module":
         """Build the linear layer, of zeros, or the small network with torch's initial weights."""
-        from torch import nn
+        from dphpo_bench.recipes.networks import perceptron
 
-        from dphpo_bench.recipes.networks import zero_linear
-
-        if self.model_name == "mlp":
-            return nn.Sequential(nn.Linear(N_INPUTS, 64), nn.Tanh(), nn.Linear(64, 1))
-        return zero_linear(N_INPUTS, 1)
+        return perceptron(N_INPUTS, *self._hidden, 1)
 
     @property
     def _setup(self) -> Setup:

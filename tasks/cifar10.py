@@ -12,19 +12,10 @@ DATASET = Images(
     image_shape=(3, 32, 32),
     n_classes=10,
     # The order of rows differs between copies of CIFAR-10; these hashes do not depend on it.
-    splits=(
-        Split(
-            "train",
-            "plain_text/train-00000-of-00001.parquet",
-            50_000,
-            "fc36ff26702a9efdf08d3de274034c378032d3423bf7dd6c1022bebe6a7b810a",
-        ),
-        Split(
-            "test",
-            "plain_text/test-00000-of-00001.parquet",
-            10_000,
-            "11be7cf3ed0bf1df2a473c0d4d3db6eafcac4518b49a5b4224077d754106b38d",
-        ),
+    splits=Split.pair(
+        "plain_text/{}-00000-of-00001.parquet",
+        train=(50_000, "fc36ff26702a9efdf08d3de274034c378032d3423bf7dd6c1022bebe6a7b810a"),
+        test=(10_000, "11be7cf3ed0bf1df2a473c0d4d3db6eafcac4518b49a5b4224077d754106b38d"),
     ),
     licence="none stated by the publisher",
     homepage="https://www.cs.toronto.edu/~kriz/cifar.html",

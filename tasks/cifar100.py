@@ -13,19 +13,11 @@ DATASET = Images(
     label_column="fine_label",
     image_shape=(3, 32, 32),
     n_classes=100,
-    splits=(
-        Split(
-            "train",
-            "cifar100/train-00000-of-00001.parquet",
-            50_000,
-            sha256=("694865d6b990e234804f01268586c41e88bcbbb75e20858432c05ad4081aca23",),
-        ),
-        Split(
-            "test",
-            "cifar100/test-00000-of-00001.parquet",
-            10_000,
-            sha256=("98776c529bb146a9c791229df74a5cf076be9b43d82dbbd334b6a7788d73dc68",),
-        ),
+    splits=Split.pair(
+        "cifar100/{}-00000-of-00001.parquet",
+        by_file=True,
+        train=(50_000, "694865d6b990e234804f01268586c41e88bcbbb75e20858432c05ad4081aca23"),
+        test=(10_000, "98776c529bb146a9c791229df74a5cf076be9b43d82dbbd334b6a7788d73dc68"),
     ),
     licence="none stated by the publisher",
     homepage="https://www.cs.toronto.edu/~kriz/cifar.html",

@@ -50,8 +50,11 @@ class Digits(bench.Task):
     @property
     def sibling(self) -> bench.Task:
         """Gaussian classes, whose inputs are as large as pixels that are uniform in [-1, 1]."""
-        hidden = (32,) if self.model_name == "mlp" else ()
-        return Synthetic(bench.recipes.SyntheticDraw.like(self.facts, 3**-0.5, hidden, self.positives))
+        return Synthetic(bench.recipes.SyntheticDraw.like(self.facts, 3**-0.5, self._hidden, self.positives))
+
+    @property
+    def _hidden(self) -> tuple[int, ...]:
+        return (32,) if self.model_name == "mlp" else ()
 
     def load_train(self, source: bench.DataSource) -> bench.Records:
         """Return the private training records in canonical order."""
@@ -65,13 +68,9 @@ class Digits(bench.Task):
 
     def build_model(self) -> "torch.nn.Module":
         """Build the linear layer, of zeros, or the small network with torch's initial weights."""
-        from torch import nn
+        from dphpo_bench.recipes.networks import perceptron
 
-        from dphpo_bench.recipes.networks import zero_linear
-
-        if self.model_name == "mlp":
-            return nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, self.n_outputs))
-        return zero_linear(64, self.n_outputs)
+        return perceptron(64, *self._hidden, self.n_outputs)
 
     def fingerprint(self, source: bench.DataSource) -> str:
         """Hash what identifies the inputs; both models get the same."""

@@ -26,19 +26,10 @@ DATASET = Table(
     repo_id="tuetschek/e2e_nlg",
     revision="refs/convert/parquet",
     columns=(("meaning_representation", str), ("human_reference", str)),
-    splits=(
-        Split(
-            "train",
-            "default/train/0000.parquet",
-            42_061,
-            "389bc040198139e02e1968d696e02ba9e2a4c93d900ebcc9c608b89af0b0b874",
-        ),
-        Split(
-            "test",
-            "default/test/0000.parquet",
-            4_693,
-            "1d9e7a18dd7d53b942d95606151ecf6301ae342fb08a3b01d98d2b9ce87a8155",
-        ),
+    splits=Split.pair(
+        "default/{}/0000.parquet",
+        train=(42_061, "389bc040198139e02e1968d696e02ba9e2a4c93d900ebcc9c608b89af0b0b874"),
+        test=(4_693, "1d9e7a18dd7d53b942d95606151ecf6301ae342fb08a3b01d98d2b9ce87a8155"),
     ),
     licence="CC BY-SA 4.0",
     homepage="https://github.com/tuetschek/e2e-dataset",
@@ -147,15 +138,6 @@ class E2e(DatasetTask):
         """GPT-2, where it is not trained from nothing."""
         return (self.gpt2.weights,) if self._tuning else ()
 
-    def prepare(self, source: bench.DataSource) -> None:
-        """Get the files of both splits, and the weights, which from then on are taken from this source."""
-        from dphpo_bench.data.source import weights_folder
-
-        super().prepare(source)
-        for weights in self.pretrained_models:
-            weights_folder(source, weights)
-        self._prepared_from = source.silent
-
     def load_train(self, source: bench.DataSource) -> bench.Records:
         """Return the private training records, without the texts that they were made from."""
         records = super().load_train(source)
@@ -176,9 +158,6 @@ class E2e(DatasetTask):
         if self._tuning:
             return self.gpt2.network(self._tuning, self._prepared_from)
         return CausalModel(SMALL.config())
-
-    def _structure(self, which: "Which") -> "torch.nn.Module":
-        return self.gpt2.structure(which)
 
     def fingerprint(self, source: bench.DataSource) -> str:
         """Hash what identifies the inputs and targets, and the published weights."""

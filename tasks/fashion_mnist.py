@@ -10,19 +10,10 @@ DATASET = Images(
     image_column="image",
     image_shape=(1, 28, 28),
     n_classes=10,
-    splits=(
-        Split(
-            "train",
-            "fashion_mnist/train-00000-of-00001.parquet",
-            60_000,
-            "fb88a2f5c1b590c907f860b47803d006e4fa7b276cdb551799af9d443accdff7",
-        ),
-        Split(
-            "test",
-            "fashion_mnist/test-00000-of-00001.parquet",
-            10_000,
-            "0b381379398a0943a88bf3864ff3f5177903dcf178030b4b74c495294b38fa7c",
-        ),
+    splits=Split.pair(
+        "fashion_mnist/{}-00000-of-00001.parquet",
+        train=(60_000, "fb88a2f5c1b590c907f860b47803d006e4fa7b276cdb551799af9d443accdff7"),
+        test=(10_000, "0b381379398a0943a88bf3864ff3f5177903dcf178030b4b74c495294b38fa7c"),
     ),
     licence="MIT",
     homepage="https://github.com/zalandoresearch/fashion-mnist",

@@ -12,14 +12,11 @@ DATASET = Images(
     image_shape=(3, 48, 48),
     any_size=True,
     n_classes=43,
-    splits=(
-        Split(
-            "train",
-            "data/train-00000-of-00001.parquet",
-            26_640,
-            sha256=("22f75b0cab6937dab1c82de33f8354ae14d4b42d42b08c94879027b26cb97cb6",),
-        ),
-        Split("test", "data/test-00000-of-00001.parquet", 12_630),
+    splits=Split.pair(
+        "data/{}-00000-of-00001.parquet",
+        by_file=True,
+        train=(26_640, "22f75b0cab6937dab1c82de33f8354ae14d4b42d42b08c94879027b26cb97cb6"),
+        test=(12_630, ""),
     ),
     licence="none stated by the publisher",
     homepage="https://benchmark.ini.rub.de/gtsrb_dataset.html",

@@ -10,19 +10,10 @@ DATASET = Images(
     image_column="image",
     image_shape=(1, 28, 28),
     n_classes=10,
-    splits=(
-        Split(
-            "train",
-            "mnist/train-00000-of-00001.parquet",
-            60_000,
-            "54e1ab866c9484947dd4821c52bb7a43938f555d6b046be6af55247f8e6ffc64",
-        ),
-        Split(
-            "test",
-            "mnist/test-00000-of-00001.parquet",
-            10_000,
-            "97b756d55950f1841ebd48df7379b9b2fc87a10d63e08d6213dad41d564e8508",
-        ),
+    splits=Split.pair(
+        "mnist/{}-00000-of-00001.parquet",
+        train=(60_000, "54e1ab866c9484947dd4821c52bb7a43938f555d6b046be6af55247f8e6ffc64"),
+        test=(10_000, "97b756d55950f1841ebd48df7379b9b2fc87a10d63e08d6213dad41d564e8508"),
     ),
     licence="MIT (as stated on the hub)",
     homepage="http://yann.lecun.com/exdb/mnist/",

@@ -10,19 +10,11 @@ DATASET = Table(
     shares_repo=True,
     columns=(("premise", str), ("hypothesis", str), ("label", int)),
     # The published test splits have no labels; the literature reports the validation split of the same genres.
-    splits=(
-        Split(
-            "train",
-            "mnli/train-00000-of-00001.parquet",
-            392_702,
-            sha256=("49a4a5508b89b8fed2c6e81d2c47d00f4759050a7048c6cc5d95d31122ced3c1",),
-        ),
-        Split(
-            "validation_matched",
-            "mnli/validation_matched-00000-of-00001.parquet",
-            9_815,
-            sha256=("7f918c09d9c35446b8e8f06a5672f8ab704e2897fecbf52e2e154141f3d7c421",),
-        ),
+    splits=Split.pair(
+        "mnli/{}-00000-of-00001.parquet",
+        by_file=True,
+        train=(392_702, "49a4a5508b89b8fed2c6e81d2c47d00f4759050a7048c6cc5d95d31122ced3c1"),
+        validation_matched=(9_815, "7f918c09d9c35446b8e8f06a5672f8ab704e2897fecbf52e2e154141f3d7c421"),
     ),
     # Of five other genres. Nobody here has had the file, so that its hash is not known.
     shifted=Split("validation_mismatched", "mnli/validation_mismatched-00000-of-00001.parquet", 9_832),

@@ -10,19 +10,11 @@ DATASET = Table(
     shares_repo=True,
     columns=(("question", str), ("sentence", str), ("label", int)),
     # The published test split has no labels; the literature reports the validation split.
-    splits=(
-        Split(
-            "train",
-            "qnli/train-00000-of-00001.parquet",
-            104_743,
-            sha256=("ebc7cb70a5bbde0b0336c3d51f31bb4df4673e908e8874b090b52169b1365c6c",),
-        ),
-        Split(
-            "validation",
-            "qnli/validation-00000-of-00001.parquet",
-            5_463,
-            sha256=("e69311b81dc65589286091d9905a27617a90436dd215c7a59832fa8f4f336169",),
-        ),
+    splits=Split.pair(
+        "qnli/{}-00000-of-00001.parquet",
+        by_file=True,
+        train=(104_743, "ebc7cb70a5bbde0b0336c3d51f31bb4df4673e908e8874b090b52169b1365c6c"),
+        validation=(5_463, "e69311b81dc65589286091d9905a27617a90436dd215c7a59832fa8f4f336169"),
     ),
     licence="CC BY-SA 4.0, as SQuAD",
     homepage="https://gluebenchmark.com",

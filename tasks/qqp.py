@@ -11,19 +11,11 @@ DATASET = Table(
     shares_repo=True,
     columns=(("question1", str), ("question2", str), ("label", int)),
     # The published test split has no labels; the literature reports the validation split.
-    splits=(
-        Split(
-            "train",
-            "qqp/train-00000-of-00001.parquet",
-            363_846,
-            sha256=("4d6f02e643f7c36e9a4f7d4971a5ee9bd74063a319452fe6c87850c739774cd7",),
-        ),
-        Split(
-            "validation",
-            "qqp/validation-00000-of-00001.parquet",
-            40_430,
-            sha256=("efd86a539c412d74874ee451573d7bd142f56c47fe36de033b9f367d8bb0fa71",),
-        ),
+    splits=Split.pair(
+        "qqp/{}-00000-of-00001.parquet",
+        by_file=True,
+        train=(363_846, "4d6f02e643f7c36e9a4f7d4971a5ee9bd74063a319452fe6c87850c739774cd7"),
+        validation=(40_430, "efd86a539c412d74874ee451573d7bd142f56c47fe36de033b9f367d8bb0fa71"),
     ),
     licence="Quora's terms of service: non-commercial use",
     homepage="https://gluebenchmark.com",

@@ -83,9 +83,12 @@ class Readmissions(bench.Task):
     @property
     def sibling(self) -> bench.Task:
         """A made-up rule of another kind. Each column adds about 1 to the squared length of a record."""
-        hidden, columns = (32,) if self.model_name == "mlp" else (), 10
-        draw = bench.recipes.SyntheticDraw.like(self.facts, (columns / COLUMNS.size) ** 0.5, hidden, positives=0.07)
-        return Synthetic(draw)
+        size = (10 / COLUMNS.size) ** 0.5
+        return Synthetic(bench.recipes.SyntheticDraw.like(self.facts, size, self._hidden, positives=0.07))
+
+    @property
+    def _hidden(self) -> tuple[int, ...]:
+        return (32,) if self.model_name == "mlp" else ()
 
     def load_train(self, source: bench.DataSource) -> bench.Records:
         """Return the private training records."""
@@ -99,13 +102,9 @@ class Readmissions(bench.Task):
 
     def build_model(self) -> "torch.nn.Module":
         """Build the linear layer, of zeros, or the small network with torch's initial weights."""
-        from torch import nn
+        from dphpo_bench.recipes.networks import perceptron
 
-        from dphpo_bench.recipes.networks import zero_linear
-
-        if self.model_name == "mlp":
-            return nn.Sequential(nn.Linear(COLUMNS.size, 32), nn.Tanh(), nn.Linear(32, 1))
-        return zero_linear(COLUMNS.size, 1)
+        return perceptron(COLUMNS.size, *self._hidden, 1)
 
     def fingerprint(self, source: bench.DataSource) -> str:
         """Hash what identifies the inputs and targets."""

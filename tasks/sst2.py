@@ -12,19 +12,10 @@ DATASET = Table(
     repo_id="stanfordnlp/sst2",
     columns=(("sentence", str), ("label", int)),
     # The published test split has no labels; the literature reports the validation split.
-    splits=(
-        Split(
-            "train",
-            "data/train-00000-of-00001.parquet",
-            67_349,
-            "88195aa7e3c3f32eb9cc83466dab4aa1030ffeca58d361b708dc8f8c3ce414d3",
-        ),
-        Split(
-            "validation",
-            "data/validation-00000-of-00001.parquet",
-            872,
-            "2817c5126b99b99f3127a260b74b4772bb4d1b68451b90e54ed55fccdbae68e2",
-        ),
+    splits=Split.pair(
+        "data/{}-00000-of-00001.parquet",
+        train=(67_349, "88195aa7e3c3f32eb9cc83466dab4aa1030ffeca58d361b708dc8f8c3ce414d3"),
+        validation=(872, "2817c5126b99b99f3127a260b74b4772bb4d1b68451b90e54ed55fccdbae68e2"),
     ),
     licence="none stated by the publisher",
     homepage="https://nlp.stanford.edu/sentiment/",

@@ -11,21 +11,12 @@ DATASET = Images(
     image_shape=(3, 32, 32),
     n_classes=10,
     # The publisher's "extra" pictures are left out, as the literature does.
-    splits=(
-        Split(
-            "train",
-            "train_32x32.mat",
-            73_257,
-            url="http://ufldl.stanford.edu/housenumbers/train_32x32.mat",
-            sha256=("435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",),
-        ),
-        Split(
-            "test",
-            "test_32x32.mat",
-            26_032,
-            url="http://ufldl.stanford.edu/housenumbers/test_32x32.mat",
-            sha256=("cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",),
-        ),
+    splits=Split.pair(
+        "{}_32x32.mat",
+        by_file=True,
+        url="http://ufldl.stanford.edu/housenumbers/{}_32x32.mat",
+        train=(73_257, "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8"),
+        test=(26_032, "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b"),
     ),
     licence="non-commercial use only",
     homepage="http://ufldl.stanford.edu/housenumbers/",

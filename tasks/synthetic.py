@@ -1,4 +1,4 @@
-"""Synthetic: hundreds of made-up tasks of all kinds, each from a number. See `bench.recipes.SyntheticDraw`."""
+"""Synthetic: four classes by a random network, in 300 to 32,000 made-up records; and the siblings of other tasks."""
 
 from typing import TYPE_CHECKING
 
@@ -7,41 +7,43 @@ import dphpo_bench as bench
 if TYPE_CHECKING:
     import torch
 
+# 20 epochs of batches of N / 8; the same rule for all.
+TEACHERS = {
+    f"teacher_{n}": bench.recipes.SyntheticDraw(
+        f"teacher_{n}", 30, "teacher", n, 30, 4, (32,), "tanh", n // 8, 160, signal=4.0, scale=0.18
+    )
+    for n in (300, 1_000, 3_000, 10_000, 32_000)
+}
+
 
 class Synthetic(bench.Task):
-    """A made-up task: the model is the name of a draw, a number or one of `models`.
+    """A made-up task: the model is one of `models`, a network that learns four classes, or there is a draw instead.
 
-    Numbers 0 to 239 are the development set of methods without hyperparameters; from 10,000 on they are for tests.
     Other tasks on vectors have public siblings made up like them: `SyntheticDraw.like`.
     """
 
     name = "synthetic"
-    summary = "Made-up tasks of all kinds, by number: --model 17; regression, rare and many classes, networks."
+    summary = "Made-up records: a network learns four classes from 300 to 32,000 of them; no download."
     public = True
-    models = (
-        *("gaussian_200", "gaussian_50"),
-        *("teacher_300", "teacher_1000", "teacher_3000", "teacher_10000", "teacher_32000"),
-    )
+    models = tuple(TEACHERS)
 
     def __init__(self, model: "str | bench.recipes.SyntheticDraw | None" = None) -> None:
-        super().__init__(model if model in self.models else None)
-        named = self.models[0] if model is None else model
-        self.draw = bench.recipes.SyntheticDraw.of(named) if isinstance(named, str) else named
+        super().__init__(None if isinstance(model, bench.recipes.SyntheticDraw) else model)
+        self.draw = model if isinstance(model, bench.recipes.SyntheticDraw) else TEACHERS[self.model_name]
         self.model_name = self.draw.name
         # As a sibling it is judged by its metric: by accuracy, many models are as good as a constant.
-        positives = None if isinstance(named, str) else self.draw.positives
+        positives = self.draw.positives
         self.class_shares = None if positives is None else (1 - positives, positives)
 
     @property
     def facts(self) -> bench.TaskFacts:
         """Public facts; reads no data."""
         draw = self.draw
-        side = round(draw.n_inputs**0.5)
         return bench.TaskFacts(
             task=self.name,
             model=self.model_name,
             n_records=draw.n_records,
-            inputs=bench.recipes.Input((1, side, side) if draw.hidden is None else (draw.n_inputs,)),
+            inputs=bench.recipes.Input((draw.n_inputs,)),
             kind=draw.kind,
             n_classes=draw.n_outputs if draw.kind == "classification" else None,
             error_bound=1.0 if draw.kind == "regression" else None,

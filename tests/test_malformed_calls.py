@@ -41,13 +41,6 @@ def selected(**changes: Any) -> None:
     bench.select(**{"train": train, "space": {"rate": [0.1, 1.0]}, **SELECTION, **changes})
 
 
-def optimized(**changes: Any) -> None:
-    def objective(trial: Any) -> float:
-        return float(trial.suggest_float("rate", 0.1, 1.0) / (1 + trial.noise_multiplier))
-
-    bench.optuna.PrivateStudy(**{**SELECTION, **changes}).optimize(objective)
-
-
 def tuned(**changes: Any) -> None:
     tuner = bench.hyfreedp.Tuner(**{**TRAINING, "model": nn.Linear(3, 2), **changes})
     tuner.backward()
@@ -82,14 +75,10 @@ TRAINING: dict[str, Any] = {
     "results_dir": "results",
 }
 FIT: dict[str, Any] = {"method": "dp_sgd", "epochs": 1, "name": "t", "results_dir": "results"}
-FILE_NAMES = ("", ".", ".data", ".accounts", "..t", "a/b", "a b", "t\n", "tâche", "数" * 86, "t" * 65, "\ud800", "a\0")
-NO_MODEL, NO_TEXT, NO_PATH = (
-    (1.5, [1, 2], torch.optim.SGD),
-    (1.5, [1, 2], torch.optim.SGD, b"x"),
-    (3, ["a"], Path, b"x"),
-)
-NO_NUMBER, NO_FLAG = ("strange", [1], torch.optim.SGD, np.ones((3, 3)), True), (None, 1, "yes", [True], bool)
-NO_COUNT = (*NO_NUMBER, 1.5, np.float64(2))
+FILE_NAMES = ("", ".data", "..t", "a/b", "t\n", "数" * 86, "\ud800", "a\0")
+NO_MODEL, NO_TEXT, NO_PATH = (1.5, torch.optim.SGD), (1.5, [1, 2], b"x"), (3, ["a"], b"x")
+NO_NUMBER, NO_FLAG = ("strange", [1], np.ones((3, 3)), True), (None, 1, "yes")
+NO_COUNT = (*NO_NUMBER, 1.5)
 NO_TABLE = (3, "x", [1], pd.DataFrame({"a": [1]}))
 
 CALLS: list[tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = [
@@ -108,16 +97,15 @@ CALLS: list[tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = [
             "execution": (3, {"device": "cpu"}, bench.ExecutionOptions(device="gpu")),
         },
     ),
-    (bench.AccountOptions, {}, {"name": NO_TEXT, "not_private": NO_FLAG, "again": NO_TEXT}),
     (
         bench.ExecutionOptions,
         {},
-        {"source": (3, "data", Path()), "secure_noise": NO_FLAG, "checkpoint_every": NO_COUNT, "cache": (3, "costs")},
-    ),
-    (
-        bench.plan,
-        {"method": "dp_sgd", "task": TASK, "budget": BUDGET},
-        {"budget": (None, 3), "method": NO_MODEL, "task": NO_MODEL},
+        {
+            "source": (3, "data"),
+            "secure_noise": NO_FLAG,
+            "checkpoint_every": NO_COUNT,
+            "cache": (3, "costs"),
+        },
     ),
     (
         bench.compare,
@@ -129,13 +117,10 @@ CALLS: list[tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = [
             "seeds": (3, [1.5], ["a"], [-1], [True], {0: 1}),
             "delta": NO_NUMBER,
             "results_dir": NO_PATH,
-            "retry_failed": NO_FLAG,
             "workers": NO_COUNT,
-            "threads": (None, *NO_COUNT, 0),
             "gpus": (*NO_NUMBER, -1),
-            "source": (3, "data"),
             "quiet": NO_FLAG,
-            "account": (*NO_TEXT, *FILE_NAMES, bench.AccountOptions(again="1")),
+            "account": NO_TEXT,
         },
     ),
     (
@@ -195,15 +180,12 @@ CALLS: list[tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = [
             "method": ("dp_sgd", *NO_MODEL),
             "held_out": (*NO_NUMBER, 1),
             "n_scored": (*NO_COUNT, 0),
-            "score_sensitivity": (*NO_NUMBER, 1.0),
             "name": FILE_NAMES,
             "results_dir": (*NO_PATH, "a\0"),
             "account": FILE_NAMES,
             "unit": (*NO_TEXT, "", "\ud800"),
-            "n_records": (*NO_COUNT, 0),
         },
     ),
-    (optimized, {}, {"budget": (3,), "name": FILE_NAMES}),
     (
         tuned,
         {},
@@ -215,8 +197,6 @@ CALLS: list[tuple[Any, dict[str, Any], dict[str, tuple[Any, ...]]]] = [
             "steps": (*NO_COUNT, 0),
             "name": FILE_NAMES,
             "account": FILE_NAMES,
-            "clipping": (3, "abadi:-1"),
-            "averaging": (*NO_NUMBER, 1),
         },
     ),
     (
@@ -297,16 +277,9 @@ def test_names_that_no_record_holds_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("method", ["dp_sgd", "noiseless", "nonprivate", "replay"])
-def test_an_optimiser_that_does_not_take_the_model_is_refused(method: str, tmp_path: Path) -> None:
+def test_an_optimiser_that_does_not_take_the_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match="Muon only supports 2D parameters") as refusal:
-        bench.run(
-            method,
-            task(optimizer="Muon"),
-            BUDGET,
-            results_dir=tmp_path / "results",
-            account=bench.AccountOptions(not_private=True),
-        )
+        bench.run("dp_sgd", task(optimizer="Muon"), BUDGET, results_dir=tmp_path / "results")
     check_refusal(refusal.value, tmp_path)
 
 
@@ -348,16 +321,12 @@ VALUES = st.one_of(
 
 
 @pytest.mark.filterwarnings("ignore")
-@examples(40)
+@examples(10)
 @given(st.sampled_from(SEARCHES), st.dictionaries(st.sampled_from(HYPERPARAMETERS), VALUES, max_size=2))
 @example("subsampled_tuning", {"optimizer": CategoricalDistribution(["SGD", "Sgdd"])})
-@example("subsampled_tuning", {"learning_rate": CategoricalDistribution([0.1, None])})
 @example("subsampled_tuning", {"learning_rate": FloatDistribution(-1, 1)})
 @example("subsampled_tuning", {"epochs": [1, None]})
-@example("subsampled_tuning", {"momentum": [0.5]})
 @example("grid_composed", {"optimizer": ["SGD", "Muon"]})
-@example("propose_test", {"optimizer": ["SGD", "Muon"]})
-@example("random_search", {"learning_rate": FloatDistribution(-1, 1)})
 @example("papernot_steinke", {"batch_size": CategoricalDistribution([np.int64(10)])})
 @example("papernot_steinke", {"learning_rate": [0.1, float("nan")]})
 def test_a_search_space_is_refused_and_uncharged_or_searched(

@@ -51,7 +51,6 @@ def test_its_method_tunes_on_its_task(installed: str, tmp_path: Path) -> None:
     assert bench.read_record(result.path) == record
     assert 7.9 < record.privacy.epsilon <= 8
     assert set(record.released) == {"learning_rate", "optimizer"}
-    assert bench.run("nonprivate", "wines", bench.PrivacyBudget(8, 1e-3), seed=0).record.metrics["accuracy"] > 0.8
 
 
 @pytest.mark.slow

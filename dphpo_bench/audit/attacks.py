@@ -31,8 +31,10 @@ from dphpo_bench.audit.bounds import (
     size_for_curve,
 )
 from dphpo_bench.audit.canaries import GRADIENTS, LABELS, MODEL, SETUPS
+from dphpo_bench.base.displays import Display, Displayed
 from dphpo_bench.base.errors import AccountError, AuditError, UnsupportedEventError
 from dphpo_bench.base.progress import Meter, Progress, TerminalProgress
+from dphpo_bench.base.text import rounded_down
 from dphpo_bench.contract.task import Task
 from dphpo_bench.harness.account import VOID, Account, Entry
 from dphpo_bench.harness.cache import Cache
@@ -61,8 +63,8 @@ WEIGHTS = {"black_box": {LABELS: 0.05}, "white_box": {MODEL: 0.15, GRADIENTS: 0.
 """Shares of the error probability. The strongest attack on noisy methods has the largest share."""
 
 
-@dataclass(frozen=True)
-class Audit:
+@dataclass(frozen=True, repr=False)
+class Audit(Displayed):
     """The result of attacks on one procedure."""
 
     claimed: float  # ε of the plan; ∞ if the method is not private
@@ -87,6 +89,47 @@ class Audit:
     def can_refute(self) -> bool:
         """True if right guesses would have refuted the claim. If not, the audit says nothing about it."""
         return self.ceiling > self.claimed or any(bound.refutable for bound in self.by_attack.values())
+
+    def verdict(self) -> str:
+        """Return sentences on the claim; an attack that fails is never praise."""
+        if self.bound.epsilon > self.claimed:
+            return f"Refuted: the audit shows ε ≥ {self.bound.epsilon:.4g} where {self.claimed:.4g} is claimed."
+        if self.refutes:
+            return (
+                f"Refuted: so many right guesses contradict the claim's privacy curve, that of ε = {self.claimed:.4g}."
+            )
+        if self.claimed == math.inf:
+            return "No finite ε is claimed, so there is nothing to refute."
+        first = "Not refuted, which is no proof of privacy"
+        if not self.can_refute:
+            first = "This audit cannot refute the claim, whatever leaks, and says nothing about it"
+        less = "" if self.ceiling > self.claimed else ", less than is claimed"
+        text = f"{first}: with all guesses right it would show ε ≥ {rounded_down(self.ceiling)}{less}."
+        if self.can_refute or self.needed is None:
+            return text
+        each = f" in each of {self.needed.runs:,} runs" if self.needed.runs > 1 else ""
+        return f"{text} {self.needed.canaries:,} canaries{each} could refute it."
+
+    def display(self) -> Display:
+        """Return the bound of each attack, what an audit of this size does not find, and the verdict."""
+        rows = []
+        for name, bound in self.by_attack.items():
+            right = f"{bound.guesses.correct:,} of {bound.guesses.guessed:,} guesses about {bound.guesses.canaries:,}"
+            shows = f"ε ≥ {rounded_down(bound.epsilon)}, at most {rounded_down(bound.ceiling)} with all right"
+            rows.append((name, f"{right} canaries right: {shows}"))
+        rows.append(("claimed", f"ε = {self.claimed:.6g} at δ = {self.delta:.3g}"))
+        rows.append(("confidence", f"{self.bound.confidence:g} in all bounds at once"))
+        if self.can_refute:
+            hidden = "It attacks no released gradient, so it finds large faults only."
+            if self.reach:
+                rate = self.reach.rate
+                single = f" of fewer than {math.ceil(100 * rate)} % of the records" if rate else ""
+                hidden = (
+                    f"Hidden at this size: {math.ceil(100 * self.reach.noise)} % of the claimed noise or more; one "
+                    f"release without noise{single}; what losing trials release."
+                )
+            rows.append(("not found", hidden))
+        return "Audit", [*rows, ("verdict", self.verdict())]
 
     def to_record(self) -> "AuditRecord":
         from dphpo_bench.records.record import Audit as AuditRecord

@@ -279,15 +279,15 @@ def default_size(curve: Curve, delta: float, error: float, most: int) -> Size:
     `error` is the error probability of the attack that may err most, `most` the canaries of a run.
     """
     each = min(most, MOST)
-    total = _fewest(
-        lambda total: refutable(total, delta, curve, error / MARGIN), min(FEWEST, 2 * each), MOST_RUNS * each
-    )
-    return Size(each, 1) if total is None else Size.of(total, each)
+    least, limit = min(FEWEST, 2 * each), MOST_RUNS * each
+    return size_for_curve(curve, delta, error / MARGIN, each, least, limit) or Size(each, 1)
 
 
-def size_for_curve(curve: Curve, delta: float, error: float, most: int) -> Size | None:
-    """Return the smallest size at which right guesses refute the curve; None if it has more than `LARGEST` canaries."""
-    total = _fewest(lambda total: refutable(total, delta, curve, error), 2, LARGEST) if curve else None
+def size_for_curve(
+    curve: Curve, delta: float, error: float, most: int, least: int = 2, limit: int = LARGEST
+) -> Size | None:
+    """Return the smallest size at which right guesses refute the curve; None if it has more than `limit` canaries."""
+    total = _fewest(lambda total: refutable(total, delta, curve, error), least, limit) if curve else None
     return None if total is None else Size.of(total, most)
 
 

@@ -67,7 +67,7 @@ def ranged(name: str, value: Any, kind: type, interval: Interval) -> Any:
         or (below is not None and exact >= below)
         or (under is not None and exact > under)
     ):
-        raise InvalidValueError(f"Expected {_rule(name, kind, interval)}, got {name}={quoted(value)}.")
+        raise InvalidValueError(f"Expected {rule(name, kind, interval)}, got {name}={quoted(value)}.")
     return exact
 
 
@@ -81,8 +81,8 @@ def _finite(value: Any) -> float | None:
     return converted if math.isfinite(converted) else None
 
 
-def _rule(name: str, kind: type, interval: Interval) -> str:
-    """Return a rule such as "0 < share < 1"."""
+def rule(name: str, kind: type, interval: Interval) -> str:
+    """Return a rule such as "0 < share < 1" or "a finite width > 0"."""
     low = interval.ge if interval.gt is None else interval.gt
     high = interval.le if interval.lt is None else interval.lt
     above, below = "<=" if interval.gt is None else "<", "<=" if interval.lt is None else "<"
@@ -230,9 +230,10 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
 
 
 def _is_simple(kind: Any, alternatives: int) -> bool:
-    if kind in _WORDS or get_origin(kind) in (Annotated, Literal, Mapping):
+    simple, origins = (NoneType, bool, int, float, str, Path), (Annotated, Literal, Mapping, Callable)
+    if kind in simple or get_origin(kind) in origins:
         return True
-    return get_origin(kind) is Callable or (isinstance(kind, type) and kind is not Any and alternatives == 1)
+    return isinstance(kind, type) and kind is not Any and alternatives == 1
 
 
 def _taken(name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
@@ -249,8 +250,15 @@ def _taken(name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
         fits, exact = _as_kind(kind, value)
         if fits:
             return exact
-    way = f"; write {value.__name__!r}" if str in kinds and isinstance(value, type) else ""
-    raise InvalidValueError(f"Expected {name} to be {' or '.join(map(_words, kinds))}, got {quoted(value)}{way}.")
+    words = [
+        ", ".join(map(repr, get_args(kind)))
+        if get_origin(kind) is Literal
+        else "None"
+        if kind is NoneType
+        else str(getattr(get_origin(kind) or kind, "__name__", kind))
+        for kind in kinds
+    ]
+    raise unexpected(f"Expected {name} to be {' or '.join(words)}", value)
 
 
 def _as_kind(kind: Any, value: Any) -> tuple[bool, Any]:
@@ -274,25 +282,3 @@ def _as_kind(kind: Any, value: Any) -> tuple[bool, Any]:
         return is_option, options[options.index(value)] if is_option else None
     base = get_origin(kind) or kind
     return callable(value) if base is Callable else isinstance(value, base), value
-
-
-def _words(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return ", ".join(map(repr, get_args(kind)))
-    base = get_origin(kind) or kind
-    fields = (
-        f"({', '.join(field.name for field in dataclasses.fields(base))})" if dataclasses.is_dataclass(base) else ""
-    )
-    return _WORDS.get(base, f"a {getattr(base, '__name__', base)}{fields}")
-
-
-_WORDS: dict[Any, str] = {
-    NoneType: "None",
-    bool: "True or False",
-    int: "a whole number",
-    float: "a finite number",
-    str: "a text",
-    Path: "a path",
-    Mapping: "a dictionary",
-    Callable: "a function",
-}

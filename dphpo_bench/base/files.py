@@ -9,6 +9,7 @@ import tempfile
 import time
 import tomllib
 import uuid
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
@@ -19,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import Buffer
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.text import shown, unknown_name_message
+from dphpo_bench.base.text import shown
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel, ValidationError
+    from pydantic import ValidationError
 
 Place = tuple[str | int, ...]
 
@@ -148,25 +149,22 @@ def misplaced(path: Path, place: Place, reason: str) -> InvalidValueError:
     return InvalidValueError(f"{path}, {shown(key, 200)}: {reason}")
 
 
-def misfit(error: "ValidationError", model: "type[BaseModel]", **tables: "type[BaseModel]") -> tuple[Place, str]:
-    """Return the place of the first mistake that Pydantic names, and one line about it.
-
-    Args:
-        error: of Pydantic.
-        model: of the whole file, whose keys a misspelt one is compared with.
-        tables: models of the tables inside, by their names.
-    """
+def misfit(path: Path, error: "ValidationError") -> InvalidValueError:
+    """Return the error of a file, with the first mistake that Pydantic names."""
     # Of a misspelt key pydantic says, too, that the right one is missing: name the misspelt one.
     first = min(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
     place = tuple(part for part in first["loc"] if not str(part).startswith("function-"))
-    match first["type"]:
-        case "missing":
-            return place, "This key is missing."
-        case "too_short":
-            return place, "Expected at least one value, got none."
-        case "extra_forbidden":
-            names = [part for part in place[:-1] if isinstance(part, str)]
-            keys = (tables[names[-1]] if names else model).model_fields
-            return place, unknown_name_message("key", str(place[-1]), keys)
-    reason = "Expected a list" if first["type"] == "tuple_type" else shown(first["msg"], 300)
-    return place, f"{reason}, got {shown(shown(first['input']), 90, repr)}."
+    return misplaced(path, place, f"{shown(first['msg'], 300)}, got {shown(shown(first['input']), 90, repr)}.")
+
+
+def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON; of two values under one name, readers would see different ones.
+
+    Raises:
+        ValueError: if a name is there twice.
+    """
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        twice = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+        raise ValueError(f"{shown(twice)} is there twice")
+    return values

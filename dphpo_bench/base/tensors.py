@@ -51,7 +51,7 @@ class Records:
     @property
     def n_units(self) -> int:
         """Number of different units; of records where they have none."""
-        return len(self) if self.units is None else len(_distinct(self.units))
+        return len(self) if self.units is None else len(self.units.unique())  # type: ignore[no-untyped-call]
 
     def check_unit(self, unit: str) -> None:
         """Reject records that do not hold what a task says is its unit; see `TaskFacts.unit`.
@@ -88,13 +88,19 @@ class Records:
         return Records(each(function, self.inputs), each(function, self.targets), units=units)
 
     def rows(self, rows: Any) -> "Records":
-        """Return some of the records: a slice, whole numbers from 0, or a mask with a boolean for each record.
+        """Return some of the records: a slice, whole numbers, or a mask with a boolean for each record.
 
         Raises:
-            InvalidValueError: if the rows are none of these.
+            IndexError: if the rows are none of these.
         """
-        some = rows if isinstance(rows, slice) else _indices(rows, len(self))
-        return self.each(lambda tensor: take(tensor, some))
+        import torch
+
+        if isinstance(rows, slice):
+            return self.each(lambda tensor: tensor[rows])
+        some = torch.as_tensor(rows) if len(rows) else torch.empty(0, dtype=torch.int64)
+        if some.ndim != 1:
+            raise IndexError(f"Expected rows of one dimension, got the shape {tuple(some.shape)}.")
+        return self.each(lambda tensor: tensor[some.to(tensor.device)])
 
     def copied(self) -> "Self":
         """Copy the records, for whoever may write to them."""
@@ -104,7 +110,8 @@ class Records:
         """Return the records of the first n units."""
         if self.units is None:
             return self.rows(slice(n))
-        return self.rows((self.units <= _distinct(self.units)[:n][-1]).nonzero().squeeze(1))
+        ids: Tensor = self.units.unique()  # type: ignore[no-untyped-call]
+        return self.rows(self.units <= ids[:n][-1])
 
     def outputs(self, model: "nn.Module") -> Any:
         """Compute the outputs of the model for the inputs."""
@@ -113,33 +120,6 @@ class Records:
     def to(self, device: "torch.device", dtype: "torch.dtype") -> "Records":
         """Move the records to a device; floating-point numbers become `dtype`, integers keep their type."""
         return self.each(lambda tensor: converted(tensor, device, dtype))
-
-
-def _indices(rows: Any, n: int) -> "Tensor":
-    """Return rows as indices of int64."""
-    import torch
-
-    try:
-        indices = torch.as_tensor(rows)
-    except (TypeError, ValueError, RuntimeError):
-        indices = torch.empty(0, 0)
-    if indices.dtype == torch.bool and indices.shape == (n,):
-        return indices.nonzero()[:, 0]
-    is_whole = not (indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool)
-    if indices.ndim == 1 and (not len(indices) or (is_whole and int(indices.min()) >= 0 and int(indices.max()) < n)):
-        return indices.long()
-    got = f"{indices.dtype} of shape {tuple(indices.shape)}" if indices.numel() else f"a {type(rows).__name__}"
-    raise InvalidValueError(
-        f"Expected rows as a slice, as whole numbers from 0 to {n - 1}, or as a mask of shape ({n},), got {got}."
-    )
-
-
-def _distinct(units: "Tensor") -> "Tensor":
-    """Return the different ids of units, ascending."""
-    import torch
-
-    ids: Tensor = torch.unique(units)
-    return ids
 
 
 def each(function: "Callable[[Tensor], Tensor]", tensors: Tensors) -> Tensors:

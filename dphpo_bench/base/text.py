@@ -3,7 +3,6 @@
 import difflib
 import json
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import ROUND_CEILING, Context
 from typing import Any
@@ -50,18 +49,6 @@ def escaped(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
-
-
-def plainly(reason: str) -> str:
-    """Say Pydantic's reason in our words: "Input should be a valid number" → "expected a valid number"."""
-    for theirs, ours in (
-        (r"(^|: )Value error, ", r"\1"),
-        (r"(^|: )Input should be (?=greater|less)", r"\1expected a value "),
-        (r"(^|: )Input should be ", r"\1expected "),
-        (r", unable to parse string as an? \w+$", ""),
-    ):
-        reason = re.sub(theirs, ours, reason)
-    return reason
 
 
 def count(number: int, noun: str) -> str:

@@ -80,7 +80,7 @@ def _show(advice: "Advice", choice: "Option", source: str) -> None:
     others = len(choice.evidence) - len(tables)
     rests = f"{count(len(tables), 'table')} of {count(choice.tasks, 'task')} with a {question.model} model"
     rows = [
-        ("to the oracle", f"{distance_text(choice)}, {interval_text(choice)}"),
+        ("to the oracle", f"{distance_text(choice)}, {interval_text([choice.distance])}"),
         ("collapsed runs", rate_text(choice.collapses)),
         ("cost", cost_text(choice)),
         ("rests on", f"{rests}, and {count(others, 'table')} with another at a quarter of the weight"),
@@ -100,8 +100,8 @@ def _show(advice: "Advice", choice: "Option", source: str) -> None:
     ]
     options += [(option, "") for option in advice.following]
     cells = [
-        [escaped(option.label), f"{distance_text(option)}, {interval_text(option)}", rate_text(option.collapses),
-         cost_text(option), why]
+        [escaped(option.label), f"{distance_text(option)}, {interval_text([option.distance])}",
+         rate_text(option.collapses), cost_text(option), why]
         for option, why in options
         if option is not choice
     ]  # fmt: skip

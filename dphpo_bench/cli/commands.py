@@ -13,10 +13,8 @@ from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
 from dphpo_bench.base.errors import DphpoBenchError
-from dphpo_bench.base.text import plainly
 from dphpo_bench.cli.advise import advise_command
 from dphpo_bench.cli.explain import explain_command
 from dphpo_bench.cli.leaderboard import app as leaderboard_app
@@ -66,30 +64,11 @@ for command in (
     app.command(command.__name__.removesuffix("_command"))(command)
 
 
-class Quick:
-    """A mixin whose flags have values from the start; for a flag without one, typer imports pydantic."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
-        for parameter in parameters:
-            if getattr(parameter, "is_flag", False) and parameter.default is None:
-                parameter.default = False
-        return parameters
-
-
-class QuickGroup(Quick, TyperGroup): ...
-
-
-class QuickCommand(Quick, TyperCommand): ...
-
-
 def _prepare(group: typer.Typer) -> None:
-    """Break help texts where the terminal ends, not where lines of the code do; and make commands start quickly."""
-    group.info.cls = QuickGroup
+    """Break help texts where the terminal ends, not where lines of the code do."""
     for command in group.registered_commands:
         paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
         command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-        command.cls = QuickCommand
     for below in group.registered_groups:
         if below.typer_instance:
             _prepare(below.typer_instance)
@@ -113,7 +92,7 @@ def main() -> None:
     except typer.TyperException as error:
         if reason := getattr(error, "format_message", error.__str__)():  # else the help has been shown
             hint = f" Try {context.command_path} --help." if (context := getattr(error, "ctx", None)) else ""
-            complain(f"{plainly(reason.rstrip('.'))}.{hint}")
+            complain(f"{reason.rstrip('.')}.{hint}")
         code = getattr(error, "exit_code", 2)
     except OSError as error:
         if error.filename is not None or error.errno not in UNWRITABLE:

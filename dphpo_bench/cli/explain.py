@@ -19,9 +19,7 @@ from dphpo_bench.cli.sweep import interrupted_by_sigterm, label_of
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dphpo_bench.records.measure import Measure
     from dphpo_bench.records.reading import Result
-    from dphpo_bench.records.record import RunRecord
     from dphpo_bench.records.store import RecordStore
     from dphpo_bench.sweep.extra_runs import Question, Split
 
@@ -130,13 +128,15 @@ def _read(paths: list[Path]) -> "tuple[Path, list[Result]]":
 
 
 def _json_row(question: "Question", split: "Split", store: "RecordStore") -> dict[str, Any]:
+    from dphpo_bench.records.measure import shown_measure
+
     identity = question.record.identity
     extra = {"at_full": question.at_full, "at_left": question.at_left}
     return {
         "key": identity.key,
         **{name: getattr(identity, name) for name in ("method", "parameters", "task", "model", "epsilon", "seed")},
         "oracle": question.oracle.identity.key,
-        "metric": _measure(question.record).name,
+        "metric": shown_measure(identity.facts, question.record.metrics).name,
         "results": {"own": split.run, "oracle": split.oracle, "at_full": split.at_full, "at_left": split.at_left},
         "extra_runs": {name: cell and str(store.path_of(cell.identity)) for name, cell in extra.items()},
         "loss": split.loss,
@@ -147,6 +147,8 @@ def _json_row(question: "Question", split: "Split", store: "RecordStore") -> dic
 
 
 def _table(splits: "Sequence[tuple[Question, Split]]") -> "Table":
+    from dphpo_bench.records.measure import shown_measure
+
     groups: defaultdict[tuple[str, float, str], list[tuple[Question, Split]]] = defaultdict(list)
     for question, split in splits:
         who = question.record.identity
@@ -154,7 +156,8 @@ def _table(splits: "Sequence[tuple[Question, Split]]") -> "Table":
         groups[one_line(f"{who.task} ({who.model})"), who.epsilon, label].append((question, split))
     rows = []
     for (task, epsilon, label), group in sorted(groups.items()):
-        measure = _measure(group[0][0].record)
+        first = group[0][0].record
+        measure = shown_measure(first.identity.facts, first.metrics)
         means = {name: fmean(getattr(split, name) for _, split in group) for name in MEANS}
         texts = [measure.text(measure.value(means[name])) for name in ("oracle", "run")]
         for name in ("loss", "noise", "choice"):
@@ -165,9 +168,3 @@ def _table(splits: "Sequence[tuple[Question, Split]]") -> "Table":
     caption = "Differences of shares are in points, of perplexities in nats. A negative loss is a gain."
     title = "Why they lost against the oracle, means over seeds"
     return table(headers, rows, title=title, caption=caption)
-
-
-def _measure(record: "RunRecord") -> "Measure":
-    from dphpo_bench.records.measure import shown_measure
-
-    return shown_measure(record.identity.facts, record.metrics)

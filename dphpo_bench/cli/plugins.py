@@ -198,8 +198,6 @@ def _dataset_status(task: "Task", source: "DataSource") -> list[dict[str, Any]]:
     from dphpo_bench.data.rows import doubt
     from dphpo_bench.data.source import download_command
 
-    whole = {"task": task.name, "split": "all", "rows": task.facts.n_records, "state": "own", "bytes": 0}
-    whole |= {"where": "the task brings its records", "licence": "", "source": ""}
     rows = []
     for dataset in task.datasets:
         for split in dataset.published:
@@ -208,14 +206,15 @@ def _dataset_status(task: "Task", source: "DataSource") -> list[dict[str, Any]]:
                 wrong = doubt(paths, split)
                 state = f"damaged: {wrong}" if wrong else "mirror" if source.data_dir else "downloaded"
                 where = ", ".join(map(str, paths))
-            elif source.data_dir:
-                state, where = "missing", download_command(dataset, str(source.data_dir))
             else:
                 state, where = "missing", f"downloaded on first use from {dataset.published_at}"
-            row = {"split": split.name, "rows": split.rows, "state": state, "where": where}
-            row |= {"bytes": sum(path.stat().st_size for path in paths)}
-            rows.append(whole | row | {"licence": dataset.licence, "source": dataset.homepage})
-    return rows or [whole]
+                if source.data_dir:
+                    where = download_command(dataset, str(source.data_dir))
+            size = sum(path.stat().st_size for path in paths)
+            rows.append((split.name, split.rows, state, size, where, dataset.licence, dataset.homepage))
+    rows = rows or [("all", task.facts.n_records, "own", 0, "the task brings its records", "", "")]
+    names = ("split", "rows", "state", "bytes", "where", "licence", "source")
+    return [{"task": task.name, **dict(zip(names, row, strict=True))} for row in rows]
 
 
 def check_command(

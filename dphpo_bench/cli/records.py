@@ -19,8 +19,6 @@ from dphpo_bench.cli.options import JsonOption, OnlyRunsOption
 from dphpo_bench.cli.output import UNLIMITED_WIDTH, complain, say, show, show_facts, show_json, table
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from dphpo_bench.records.measure import Measure
     from dphpo_bench.records.reading import Result
     from dphpo_bench.records.record import RunRecord
@@ -65,8 +63,17 @@ def show_command(
     if as_json:
         show_json({**_values_of(run), "oracle": _values_of(oracle) if oracle else None, "command": again})
         return
+    runs = [(run.identity.method, run)]
+    runs += [(f"{oracle.identity.method}, seed {oracle.identity.seed}", oracle)] if oracle else []
+    texts = []
+    for _, each in runs:
+        choices = list(chosen(each.released).items())[:MAX_CHOSEN]
+        texts.append(each.metric_texts() | {name: _value(value) for name, value in choices})
+    if labels := dict.fromkeys(label for values in texts for label in values):
+        cells = [(one_line(label, MAX_VALUE), *(values.get(label, NOTHING) for values in texts)) for label in labels]
+        headers = ("", *(one_line(name, MAX_VALUE) for name, _ in runs))
+        show(table(headers, cells, plain=True, padding=(0, 2, 0, 0)))
     title, rows = run.display()
-    show(*_beside(run, oracle))
     show_facts(title, [*rows[len(run.metric_texts()) :], *_more_rows(run)])
     if line := run.guess_line():
         say(one_line(line, len(line)))
@@ -77,28 +84,20 @@ def show_command(
 
 
 def _values_of(record: "RunRecord") -> dict[str, Any]:
+    """Return the record's JSON values and what follows from them, without the seed of a run on private records."""
     from dphpo_bench.records.statement import record_risk, releases
 
-    identity, privacy = record.identity, record.privacy
-    names = ("method", "parameters", "task", "model", "epsilon", "delta")
+    values, risk = record.model_dump(mode="json"), record_risk(record)
+    if not record.identity.is_public:
+        values["identity"]["seed"] = None
     return {
-        "key": identity.key,
-        **{name: getattr(identity, name) for name in names},
-        "seed": identity.seed if identity.is_public else None,
-        "unit": identity.unit,
-        "status": record.status,
-        "accounting": record.accounting,
-        "error": record.error,
-        "metrics": record.metrics,
-        "further": {name: test.model_dump() for name, test in record.further.items()},
-        "constant_guess": record.constant_guess and record.constant_guess.model_dump(),
+        "key": record.identity.key,
+        **values,
         "chosen": chosen(record.released),
-        "paths": {name: [list(point) for point in points] for name, points in series(record.released).items()},
+        "paths": series(record.released),
         "tried": tried(record.released),
-        "epsilon_quoted": privacy and privacy.epsilon,
-        "tuning_share": privacy and privacy.tuning_share,
-        "risk": asdict(risk) if (risk := record_risk(record)) else None,
-        "releases": releases(privacy) if privacy else [],
+        "risk": asdict(risk) if risk else None,
+        "releases": releases(record.privacy) if record.privacy else [],
     }
 
 
@@ -132,23 +131,6 @@ def tried(released: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST < value < LARGEST
-
-
-def _beside(record: "RunRecord", oracle: "RunRecord | None") -> "Iterator[Table]":
-    """Yield a table of metrics and released choices, with those of the oracle beside them."""
-    runs = [(record.identity.method, record)]
-    runs += [(f"{oracle.identity.method}, seed {oracle.identity.seed}", oracle)] if oracle else []
-    texts = []
-    for _, run in runs:
-        choices = list(chosen(run.released).items())[:MAX_CHOSEN]
-        texts.append(run.metric_texts() | {name: _value(value) for name, value in choices})
-    rows = [
-        (one_line(label, MAX_VALUE), *(values.get(label, NOTHING) for values in texts))
-        for label in dict.fromkeys(label for values in texts for label in values)
-    ]
-    if rows:
-        headers = ("", *(one_line(title, MAX_VALUE) for title, _ in runs))
-        yield table(headers, rows, plain=True, padding=(0, 2, 0, 0))
 
 
 def _value(value: Any) -> str:
@@ -345,7 +327,7 @@ def results_command(
             complain(nothing)
         data = reading.summary(chosen) if summary else reading.frame(chosen)
         if chosen_form == "parquet" and output is not None:
-            reading.write(output, reading.to_parquet(data))
+            reading.write(output, data.to_parquet(index=False))
             return
         text = reading.to_csv(data) if chosen_form == "csv" else reading.to_json(data)
     if output is None:
@@ -373,6 +355,8 @@ def to_text(results: "Sequence[Result]", *, summarise: bool, width: int | None =
     from rich.console import Console
     from rich.text import Text
 
+    from dphpo_bench.records.reading import guesses_line
+
     rows, failed = (_summary_rows if summarise else _run_rows)(results)
     # A column says something if it is not empty; what all runs share, but for their results, is said once elsewhere.
     headers = [header for header in rows[0] if any(row[header] for row in rows)]
@@ -382,7 +366,16 @@ def to_text(results: "Sequence[Result]", *, summarise: bool, width: int | None =
     buffer = io.StringIO()
     console = Console(file=buffer, force_terminal=styled, width=width or UNLIMITED_WIDTH)
     console.print(table(headers, cells, plain=True, failed=failed))
-    for line in _closing_lines(results):
+    counts = Counter(result.record.status for result in results)
+    statuses = sorted(counts, key=lambda status: (status != "ok", status))
+    lines = [f"{count(len(results), 'record')}: {', '.join(f'{counts[status]:,} {status}' for status in statuses)}."]
+    if line := guesses_line(results):
+        lines.append(one_line(line, MAX_LINE * 2))
+    bad = [result for result in results if result.record.status != "ok"]
+    lines += [one_line(f"{each.path}: {each.record.status}: {each.record.error}") for each in bad[:MAX_SHOWN]]
+    if len(bad) > MAX_SHOWN:
+        lines.append(f"{len(bad) - MAX_SHOWN:,} more; --format csv or json has all errors.")
+    for line in lines:
         console.print(Text(line), soft_wrap=True)
     return buffer.getvalue()
 
@@ -463,18 +456,3 @@ def _scores(results: "Sequence[Result]") -> "tuple[str, Callable[[Measure, float
         return "" if value is None else f"{measure.name} {measure.text(value)}" if several else measure.text(value)
 
     return header, text
-
-
-def _closing_lines(results: "Sequence[Result]") -> Iterator[str]:
-    from dphpo_bench.records.reading import guesses_line
-
-    counts = Counter(result.record.status for result in results)
-    statuses = sorted(counts, key=lambda status: (status != "ok", status))
-    yield f"{count(len(results), 'record')}: {', '.join(f'{counts[status]:,} {status}' for status in statuses)}."
-    if line := guesses_line(results):
-        yield one_line(line, MAX_LINE * 2)
-    failed = [result for result in results if result.record.status != "ok"]
-    for result in failed[:MAX_SHOWN]:
-        yield one_line(f"{result.path}: {result.record.status}: {result.record.error}")
-    if len(failed) > MAX_SHOWN:
-        yield f"{len(failed) - MAX_SHOWN:,} more; --format csv or json has all errors."

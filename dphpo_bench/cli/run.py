@@ -1,20 +1,14 @@
 """The commands of one procedure: `run`, `plan` and `audit`; and `price`, of a history of runs."""
 
 import json
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.text import rounded_down
 from dphpo_bench.cli import options
 from dphpo_bench.cli.output import complain, say, show_facts, show_json
-
-if TYPE_CHECKING:
-    from dphpo_bench.audit.attacks import Audit
-
 
 EXIT_CODES = {"ok": 0, "failed": 1, "unverified": 1, "over_budget": 3}
 REFUTED = 3
@@ -43,14 +37,6 @@ def run_command(
     account: options.AccountOption = None,
     not_private: options.NotPrivateOption = False,
     checkpoint_every: options.CheckpointOption = None,
-    again: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NUMBER",
-            help="Draw the noise of an earlier run on private records again: the number in its record, with --seed. "
-            "The account counts nothing more. Anything else than that run is refused.",
-        ),
-    ] = None,
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
     quiet: options.QuietOption = False,
@@ -64,7 +50,7 @@ def run_command(
     from dphpo_bench.harness.cache import Cache
     from dphpo_bench.harness.loading import default_seed
     from dphpo_bench.harness.run import AccountOptions, ExecutionOptions, run
-    from dphpo_bench.harness.trained import check_model_path, loading_code
+    from dphpo_bench.harness.trained import check_model_path
 
     made_method, made_task, budget = options.resolve(method, task, model, epsilon, delta, settings, task_file)
     if save_model:
@@ -77,7 +63,7 @@ def run_command(
         budget,
         seed=options.parse_seed(seed, None if secure_noise else default_seed(made_task)),
         results_dir=results_dir,
-        account=AccountOptions(account, not_private, again),
+        account=AccountOptions(account, not_private),
         execution=ExecutionOptions(device, source, Cache.of(source), secure_noise, checkpoint_every),
         progress=progress,
         check=False,
@@ -91,8 +77,8 @@ def run_command(
         show_facts(title, rows, NOT_WHAT_LEAKS if has_risk else None)
         if result.account:
             say(f"Account {result.account.name}: {result.account}")
-        if saved and result.trained:
-            say(f"In Python: {loading_code(result.trained, saved)}.predict(inputs)")
+        if saved:
+            say(f"In Python: dphpo_bench.load_model({str(saved)!r}).predict(inputs)")
     if result.record.error:
         complain(f"Run {result.record.status}: {result.record.error}")
     raise typer.Exit(EXIT_CODES[result.record.status])
@@ -203,52 +189,13 @@ def audit_command(
     if as_json:
         show_json({**outcome.to_json(), "record": str(path)})
     else:
-        rows = []
-        for name, bound in outcome.by_attack.items():
-            right = f"{bound.guesses.correct:,} of {bound.guesses.guessed:,} guesses about {bound.guesses.canaries:,}"
-            shows = f"ε ≥ {rounded_down(bound.epsilon)}, at most {rounded_down(bound.ceiling)} with all right"
-            rows.append((name, f"{right} canaries right: {shows}"))
-        rows.append(("claimed", f"ε = {outcome.claimed:.6g} at δ = {outcome.delta:.3g}"))
-        rows.append(("confidence", f"{outcome.bound.confidence:g} in all bounds at once"))
-        rows += [("not found", hidden_faults(outcome))] if outcome.can_refute else []
-        rows += [("verdict", audit_verdict(outcome)), ("record", str(path))]
-        show_facts(f"Audit: {audited.name} on {on.name} ({on.model_name})", rows)
+        title, rows = outcome.display()
+        show_facts(f"{title} on {on.name} ({on.model_name}), method {audited.name}", [*rows, ("record", str(path))])
     if book and not quiet:
         complain(f"Account {book.name}: {report_of(book).summary()}")
     if outcome.refutes:
-        complain(audit_verdict(outcome))
+        complain(outcome.verdict())
         raise typer.Exit(REFUTED)
-
-
-def hidden_faults(audit: "Audit") -> str:
-    """Return what an audit of this size does not find, a line to read before its result."""
-    if audit.reach is None:
-        return "It attacks no released gradient, so it finds large faults only."
-    single = f" of fewer than {math.ceil(100 * audit.reach.rate)} % of the records" if audit.reach.rate else ""
-    return (
-        f"Hidden at this size: {math.ceil(100 * audit.reach.noise)} % of the claimed noise or more; one release "
-        f"without noise{single}; what losing trials release."
-    )
-
-
-def audit_verdict(audit: "Audit") -> str:
-    """Return sentences on the claim; an attack that fails is never praise."""
-    if audit.bound.epsilon > audit.claimed:
-        return f"Refuted: the audit shows ε ≥ {audit.bound.epsilon:.4g} where {audit.claimed:.4g} is claimed."
-    if audit.refutes:
-        return f"Refuted: so many right guesses contradict the claim's privacy curve, that of ε = {audit.claimed:.4g}."
-    if audit.claimed == math.inf:
-        return "No finite ε is claimed, so there is nothing to refute."
-    if not audit.can_refute:
-        first = "This audit cannot refute the claim, whatever leaks, and says nothing about it"
-    else:
-        first = "Not refuted, which is no proof of privacy"
-    less = "" if audit.ceiling > audit.claimed else ", less than is claimed"
-    text = f"{first}: with all guesses right it would show ε ≥ {rounded_down(audit.ceiling)}{less}."
-    if audit.can_refute or audit.needed is None:
-        return text
-    each = f" in each of {audit.needed.runs:,} runs" if audit.needed.runs > 1 else ""
-    return f"{text} {audit.needed.canaries:,} canaries{each} could refute it."
 
 
 def price_command(

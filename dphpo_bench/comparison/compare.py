@@ -15,9 +15,9 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from dphpo_bench.base.checks import exact_int, number, positive, typed, whole
+from dphpo_bench.base.checks import exact_int, number, positive, typed
 from dphpo_bench.base.displays import html_table
-from dphpo_bench.base.errors import InvalidValueError, require_extra
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import MAX_LINE, duration_text, one_line, shown, value_text, varying_names
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.registry import method_of, task_of
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SEEDS = (0, 1, 2)
-MAX_THREADS = 4096
 WIDTH = 160
 MAX_FAILURES = 5
 
@@ -69,33 +68,6 @@ class Line:
         means = [estimate.mean for estimate in self.by_epsilon.values() if estimate]
         mean = fmean(means) if means else -math.inf if measure.higher_is_better else math.inf
         return not self.private, -mean if measure.higher_is_better else mean, self.label
-
-
-@dataclass(frozen=True)
-class Plot:
-    """A drawing, which a notebook shows.
-
-    Attributes:
-        svg: its file.
-    """
-
-    svg: str
-
-    def _repr_svg_(self) -> str:
-        return self.svg
-
-    def save(self, path: Path | str) -> None:
-        """Write the file.
-
-        Raises:
-            InvalidValueError: if the name does not end in .svg, or the file cannot be written.
-        """
-        if Path(path).suffix != ".svg":
-            raise InvalidValueError(f"Expected a file that ends in .svg, got {shown(path, 300)}.")
-        try:
-            Path(path).write_text(self.svg, encoding="utf-8")
-        except OSError as error:
-            raise InvalidValueError(f"Cannot write {shown(path, 300)}: {error.strerror}.") from None
 
 
 @dataclass(frozen=True, repr=False)
@@ -231,42 +203,6 @@ class Comparison:
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self._notes())
         return html_table(self._title(), rows, header) + notes
 
-    def plot(self) -> "Plot":
-        """Return a drawing: a panel for each ε, in it a line for each method, its mean and its 95 % interval.
-
-        Intervals that would dwarf the differences are cut off, with an arrow. A notebook shows the drawing, and
-        `plot().save("comparison.svg")` writes it.
-
-        Raises:
-            InvalidValueError: if the extra `leaderboard` is not installed, or nothing was measured.
-        """
-        require_extra("leaderboard", "Drawing needs", "vl_convert")
-        from dphpo_bench.records.charts import estimates_axis, forest, on_one_axis
-
-        lines, identity, measure = self.lines, self.records[0].identity, self.measure
-        unit = 100 if measure.share else 1
-        panels = {
-            f"ε = {at:g}": {
-                line.label: estimate.through(lambda value: unit * value)
-                for line in lines
-                if (estimate := line.by_epsilon[at])
-            }
-            for at in self.epsilons
-        }
-        known = [estimate for panel in panels.values() for estimate in panel.values()]
-        if not known:
-            raise InvalidValueError(
-                "Expected a run with a result, got none: all failed, or the task has no test records."
-            )
-        return Plot(
-            forest(
-                on_one_axis(panels, estimates_axis(known, suffix=" %" if measure.share else "")),
-                {line.label: "" if line.private else "reference" for line in lines},
-                title=one_line(f"{identity.task} ({identity.model})", WIDTH // 2),
-                note=f"{measure.header} on test data; line: 95 % interval; grey: not private, to compare with.",
-            )
-        )
-
 
 def _texts(record: RunRecord) -> dict[str, str]:
     return {name: value_text(value) for name, value in record.identity.parameters.items()}
@@ -281,11 +217,8 @@ def compare(
     *,
     delta: float | None = None,
     results_dir: Path | str = "results",
-    retry_failed: bool = False,
     workers: int | None = None,
-    threads: int = 1,
     gpus: float = 0,
-    source: DataSource | None = None,
     quiet: bool = False,
     account: str | AccountOptions | None = None,
 ) -> Comparison:
@@ -305,12 +238,9 @@ def compare(
         seeds: each makes a run, repeatable on this kind of machine, noise included. None: 0, 1, 2; on private records
             three runs without a seed, since whoever knows one can subtract the noise.
         delta: target δ; None: the task's default. A board takes at most 1e-3.
-        results_dir: where records are read and written.
-        retry_failed: whether to run again what has the record of a failure.
+        results_dir: where records are read and written. Remove the record of a failure to run it again.
         workers: runs at a time; None: as many as this machine has room for.
-        threads: computing threads of a run. Their number changes the rounding of sums.
         gpus: GPUs of a run, or a part of one; 0 trains on the CPU.
-        source: where data are found; default: environment, then the hub.
         quiet: show failures only. Otherwise progress goes to standard error.
         account: of private records: the name of the account in `results_dir` that counts, or more options; see
             `AccountOptions`.
@@ -327,8 +257,6 @@ def compare(
     """
     chosen = [method_of(method) for method in _several(methods, "methods", "hyfreedp")]
     options = account if isinstance(account, AccountOptions) else AccountOptions(account)
-    if options.again is not None:
-        raise InvalidValueError("Expected no again= in a comparison: it draws the noise of a single run. Leave it out.")
     task = task_of(task)
     delta = task.facts.default_delta if delta is None else delta
     budgets = [PrivacyBudget(positive("epsilon", epsilon), delta) for epsilon in _several(epsilons, "epsilons", 3)]
@@ -340,9 +268,9 @@ def compare(
         runs.append(exact)
     if seeds is not None:
         warn_of_seeds(task, f"the comparison seeds its runs with {shown(runs)}")
-    source = source or DataSource.resolve()
+    source = DataSource.resolve()
     of_task = task_identity(task, task.facts, source)
-    resources = Resources(threads=whole("threads", threads, low=1, high=MAX_THREADS), gpus=number("gpus", gpus, low=0))
+    resources = Resources(gpus=number("gpus", gpus, low=0))
     first = [
         Cell(method, task, budget, identity_of(method, of_task, budget, runs[0]), resources)
         for budget in budgets
@@ -359,7 +287,7 @@ def compare(
         cells = unseeded(cells, store)
     private = PrivateCells(store, DEFAULT if options.name is None else options.name, options.not_private)
     with executor_for(cells, workers=workers) as (ready, executor):
-        run_cells(ready, executor, store, source, retry_failed=retry_failed, quiet=quiet, private=private)
+        run_cells(ready, executor, store, source, retry_failed=False, quiet=quiet, private=private)
     records = [store.find(cell.identity) for cell in cells]
     paths = [str(store.path_of(cell.identity).relative_to(store.root)) for cell in cells]
     return Comparison(

@@ -2,13 +2,14 @@
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Interval
 
+from dphpo_bench.base.checks import rule
 from dphpo_bench.base.displays import Display, Displayed, as_texts
 from dphpo_bench.contract.method import Method
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 _SECTION = re.compile(r"(Args|Attributes|Returns|Yields|Raises|Examples?):$")
-_ENTRY = re.compile(r"(\w+): (.*)$")
 _ELSEWHERE = re.compile(r"The other parameters are those of every `\w+`\.\s*")
 _NAMES = {int: "whole number", float: "number", str: "text", bool: "True or False"}
 
@@ -54,16 +54,8 @@ def kind_text(annotation: Any) -> str:
     if get_origin(annotation) is Annotated:
         kind, *rules = get_args(annotation)
         bounds = next((rule for rule in rules if isinstance(rule, Interval)), Interval())
-        return _within(kind_text(kind), bounds)
+        return rule(_NAMES[kind], kind, bounds)
     return _NAMES.get(annotation) or str(getattr(annotation, "__name__", annotation))
-
-
-def _within(kind: str, bounds: Interval) -> str:
-    above = f"> {bounds.gt}" if bounds.gt is not None else f"≥ {bounds.ge}" if bounds.ge is not None else ""
-    below = f"< {bounds.lt}" if bounds.lt is not None else f"≤ {bounds.le}" if bounds.le is not None else ""
-    if above and below:
-        return f"{above[2:]} {'<' if above[0] == '>' else '≤'} {kind} {below}"
-    return " ".join(part for part in (kind, above, below) if part)
 
 
 def explanation(cls: type) -> list[str]:
@@ -79,8 +71,13 @@ def explanation(cls: type) -> list[str]:
 
 
 def attributes(cls: type) -> dict[str, str]:
-    """Return the section "Attributes" of a class's own docstring, by name, each in one line."""
-    return dict(_entries(_own_docstring(cls)))
+    """Return the section "Attributes" of a class's own docstring, by name, each in one line.
+
+    Lines that are indented further continue an entry.
+    """
+    section = re.search(r"^Attributes:\n((?: .*\n?|\n)*)", _own_docstring(cls), re.MULTILINE)
+    entries = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", section[1] if section else "", re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in entries}
 
 
 class DisplayedTask(Displayed):
@@ -122,19 +119,3 @@ def search_space(space: "Mapping[str, BaseDistribution]") -> dict[str, str]:
 
 def _own_docstring(cls: type) -> str:
     return inspect.cleandoc(vars(cls).get("__doc__") or "")
-
-
-def _entries(docstring: str) -> Iterator[tuple[str, str]]:
-    """Yield the entries of the section "Attributes"; lines that are indented further continue an entry."""
-    within, name, text = False, "", ""
-    for line in docstring.splitlines():
-        if not line.startswith(" ") and line.strip():
-            within = line.strip() == "Attributes:"
-        elif within and (entry := _ENTRY.match(line.strip())) and not line.startswith(" " * 5):
-            if name:
-                yield name, text
-            name, text = entry[1], entry[2]
-        elif within and name:
-            text = f"{text} {line.strip()}".strip()
-    if name:
-        yield name, text

@@ -17,7 +17,7 @@ from dphpo_bench.base.checks import check_fields
 from dphpo_bench.base.displays import Display, Displayed, flat
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.tensors import Records, leaves
-from dphpo_bench.base.text import count, shown
+from dphpo_bench.base.text import count
 from dphpo_bench.contract.task import Task, TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
 
@@ -140,25 +140,16 @@ class Plan(Displayed, Generic[P]):
         Raises:
             KeyError, TypeError, ValueError: if it is something else.
         """
-        from pydantic import TypeAdapter, ValidationError
+        from pydantic import TypeAdapter
 
         from dphpo_bench.privacy import event_trees
 
-        def read(kind: Any, value: Any) -> Any:
-            try:  # from a text, because only there a strict reader takes a list for a tuple
-                return TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
-            except ValidationError as error:
-                raise InvalidValueError(f"{shown(value)} does not fit a plan: {error.errors()[0]['msg']}.") from None
-
-        return cls(
-            budget=PrivacyBudget(**obj["budget"]),
-            event=event_trees.from_json(obj["event"]),
-            training_event=event_trees.from_json(obj["training_event"]),
-            parameters=read(parameters, obj["parameters"]),
-            releases=read(tuple[Release, ...], obj["releases"]),
-            cost=read(Cost, obj["cost"]),
-            accountant=read(str | None, obj["accountant"]),
-        )
+        kinds = {"parameters": parameters, "releases": tuple[Release, ...], "cost": Cost, "accountant": str | None}
+        values = {  # from a text, because only there a strict reader takes a list for a tuple
+            name: TypeAdapter(kind).validate_json(json.dumps(obj[name]), strict=True) for name, kind in kinds.items()
+        }
+        events = {name: event_trees.from_json(obj[name]) for name in ("event", "training_event")}
+        return cls(budget=PrivacyBudget(**obj["budget"]), **events, **values)
 
 
 @dataclass

@@ -5,7 +5,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.checks import short_text
 from dphpo_bench.base.errors import InvalidValueError
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.training.target_scale import TargetScale
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,8 @@ class Metric:
         Raises:
             InvalidValueError: if the metric is undefined, or a share outside of [0, 1].
         """
-        return _number(self, lambda: self.compute(each(gathered, outputs), each(gathered, targets)))
+        copies = each(gathered, outputs), each(gathered, targets)
+        return _values((self.name,), lambda: [self.compute(*copies)], self.is_share)[self.name]
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,8 @@ class ModelMetric:
         Raises:
             InvalidValueError: if the metric is undefined, or a share outside of [0, 1].
         """
-        return _number(self, lambda: self.compute(copy.deepcopy(model), test.copied()))
+        copies = copy.deepcopy(model), test.copied()
+        return _values((self.name,), lambda: [self.compute(*copies)], self.is_share)[self.name]
 
 
 def quality(metric: Metric | ModelMetric, scale: "TargetScale | None", model: "nn.Module", records: Records) -> float:
@@ -116,34 +116,29 @@ class ModelMetrics:
             InvalidValueError: if a metric is undefined.
         """
         copies = copy.deepcopy(model), test.copied()
-        values = _computed(", ".join(self.names), lambda: [float(value) for value in self.compute(*copies)])
-        return {name: _checked(name, value) for name, value in zip(self.names, values, strict=True)}
+        return _values(self.names, lambda: self.compute(*copies))
 
 
-def _number(metric: Metric | ModelMetric, compute: Callable[[], float]) -> float:
-    return _checked(metric.name, _computed(metric.name, lambda: float(compute())), metric.is_share)
-
-
-def _computed(name: str, compute: Callable[[], T]) -> T:
+def _values(names: Sequence[str], compute: Callable[[], Sequence[float]], is_share: bool = False) -> dict[str, float]:
+    """Compute numbers by name; reject what is none, and shares outside of [0, 1]."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # where scikit-learn warns it returns NaN, which is refused below
         try:
-            return compute()
+            values = dict(zip(names, map(float, compute()), strict=True))
         except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-            raise InvalidValueError(f"The metric {name} cannot be computed: {reason}.") from None
-
-
-def _checked(name: str, value: float, is_share: bool = False) -> float:
-    if math.isnan(value):
-        raise InvalidValueError(
-            f"The metric {name} is no number on these test records. Have they several targets? See metrics=."
-        )
-    if is_share and not 0 <= value <= 1:
-        raise InvalidValueError(
-            f"The metric {name} is a share: expected 0 <= value <= 1, got {value:g}. Divide it, or leave out is_share."
-        )
-    return value
+            raise InvalidValueError(f"The metric {', '.join(names)} cannot be computed: {reason}.") from None
+    for name, value in values.items():
+        if math.isnan(value):
+            raise InvalidValueError(
+                f"The metric {name} is no number on these test records. Have they several targets? See metrics=."
+            )
+        if is_share and not 0 <= value <= 1:
+            raise InvalidValueError(
+                f"The metric {name} is a share: expected 0 <= value <= 1, got {value:g}. Divide it, or leave out "
+                "is_share."
+            )
+    return values
 
 
 def _predictions(outputs: Any, targets: Any) -> "tuple[NDArray[Any], NDArray[Any]]":

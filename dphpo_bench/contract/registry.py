@@ -16,9 +16,9 @@ from pathlib import Path
 from types import ModuleType, NoneType
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
-from dphpo_bench.base.checks import typed, unexpected
+from dphpo_bench.base.checks import typed
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, RegistryError, SealedDataError, UnknownNameError
-from dphpo_bench.base.text import plainly, shown, unknown_name_message
+from dphpo_bench.base.text import shown, unknown_name_message
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.seals import sealed
 from dphpo_bench.contract.task import Task
@@ -75,12 +75,12 @@ class Plugins(Mapping[str, Registered[PlugIn]]):
         for other in others:
             if other.value != point.value:
                 raise RegistryError(
-                    f"Two plug-ins provide the {self._kind} {name!r}: {point.value} ({_origin(point)}) and "
-                    f"{other.value} ({_origin(other)}). Uninstall one of them."
+                    f"Two plug-ins provide the {self._kind} {name!r}: {point.value} ({_origin(point.dist)}) and "
+                    f"{other.value} ({_origin(other.dist)}). Uninstall one of them."
                 )
         with sealed():
             cls: Any = load_class(point)
-        return Registered(cls, _origin(point))
+        return Registered(cls, _origin(point.dist))
 
     def working(self, name: str) -> Registered[PlugIn] | None:
         """Load a plug-in; None if there is no such plug-in. A broken one is a warning, and None."""
@@ -91,7 +91,7 @@ class Plugins(Mapping[str, Registered[PlugIn]]):
         except Exception as error:
             point = self._points[name][0]
             warnings.warn(
-                f"Skipped the broken {self._kind} plug-in {name!r} ({point.value}, {_origin(point)}): {error}",
+                f"Skipped the broken {self._kind} plug-in {name!r} ({point.value}, {_origin(point.dist)}): {error}",
                 stacklevel=3,
             )
             return None
@@ -146,32 +146,17 @@ def make_method(name: str, overrides: Mapping[str, Any] | None = None) -> Method
             ) from None
     if complaints:
         raise SealedDataError(complaints[0])
-    try:
-        json.dumps(method.parameters, allow_nan=False)
-    except ValueError:
-        raise InvalidValueError(
-            f"Expected finite parameters of {name}, got {shown(dict(overrides or {}), 300)}."
-        ) from None
     return method
 
 
 def method_of(method: str | Method) -> Method:
-    """Return a method, or make the method of this name.
-
-    Raises:
-        InvalidValueError: if it is neither a method nor a text.
-        UnknownNameError: if no method has this name.
-    """
-    if not isinstance(method, str | Method):
-        raise unexpected("Expected a method or the name of one", method)
-    return make_method(method) if isinstance(method, str) else method
+    """Return a method, or make the method of this name."""
+    return method if isinstance(method, Method) else make_method(method)
 
 
 def task_of(task: str | Task) -> Task:
-    """Return a task, or make the task of this name. Raise as `method_of` does."""
-    if not isinstance(task, str | Task):
-        raise unexpected("Expected a task, such as ArrayTask(name, (inputs, labels), model), or the name of one", task)
-    return make_task(task) if isinstance(task, str) else task
+    """Return a task, or make the task of this name."""
+    return task if isinstance(task, Task) else make_task(task)
 
 
 @typed
@@ -206,47 +191,37 @@ def code_hash(cls: type[Method] | type[Task]) -> str:
 
 def points(group: str) -> tuple[EntryPoint, ...]:
     """Return the entry points of a group; read all that is installed once, until a folder of it changes."""
-    return _points_of(group, tuple((folder, _changed(folder)) for folder in sys.path))
+    folders = [folder for folder in map(Path, sys.path) if folder.exists()]
+    return _points_of(group, tuple((folder, folder.stat().st_mtime_ns) for folder in folders))
 
 
 @cache
-def _points_of(group: str, where: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
-    del where
+def _points_of(group: str, changed: tuple[tuple[Path, int], ...]) -> tuple[EntryPoint, ...]:
+    del changed
     return tuple(entry_points(group=group))
-
-
-def _changed(folder: str) -> int:
-    """Return when something was last added to a folder or removed; 0 if there is no such folder."""
-    try:
-        return Path(folder).stat().st_mtime_ns
-    except OSError:
-        return 0
 
 
 def load_class(point: EntryPoint) -> type[Method] | type[Task]:
     """Load the class that an entry point names; one without a group stands for a class that is not installed.
 
     Raises:
-        InvalidValueError: if it is not written as module:Class.
         RegistryError: if it cannot be loaded, or is not the method or the task that it should be.
     """
     label = f"{point.name} = {point.value}" if point.group else point.value
-    if not all(point.value.partition(":")[::2]):
-        raise InvalidValueError(f"Expected module:Class, got {label!r}.")
     try:
         cls: Any = point.load()
     except (Exception, SystemExit) as error:
         raise RegistryError(f"Cannot load {label}: {type(error).__name__}: {error}.") from None
-    if not (isinstance(cls, type) and issubclass(cls, Method | Task)):
-        raise RegistryError(f"{label} is neither a subclass of dphpo_bench.Method nor of dphpo_bench.Task.")
+    expected = (GROUPS[point.group],) if point.group else (Method, Task)
+    if not (isinstance(cls, type) and issubclass(cls, expected)):
+        names = " or ".join(f"dphpo_bench.{base.__name__}" for base in expected)
+        raise RegistryError(f"{label} is no subclass of {names}.")
     if inspect.isabstract(cls):
         missing = ", ".join(sorted(cls.__abstractmethods__))
         raise RegistryError(f"{label} lacks {missing}. Define what its base class leaves open.")
     if not point.group:
         return cls
-    expected, name = GROUPS[point.group], getattr(cls, "name", None)
-    if not issubclass(cls, expected):
-        raise RegistryError(f"{point.value} is an entry point in {point.group}, but no {expected.__name__}.")
+    name = getattr(cls, "name", None)
     if name != point.name:
         raise RegistryError(f"The entry point {label} names a class whose `name` is {name!r}. Make the two equal.")
     if not isinstance(getattr(cls, "summary", None), str):
@@ -254,12 +229,10 @@ def load_class(point: EntryPoint) -> type[Method] | type[Task]:
     return cls
 
 
-def _origin(point: EntryPoint) -> str:
-    return _named(point.dist) if point.dist else "unknown distribution"
-
-
 @cache
-def _named(distribution: Distribution) -> str:
+def _origin(distribution: Distribution | None) -> str:
+    if distribution is None:
+        return "unknown distribution"
     metadata = distribution.metadata  # parsed anew each time it is asked for
     return f"{metadata['Name']} {metadata['Version']}"
 
@@ -296,7 +269,7 @@ def read_parameters(cls: type[Method], overrides: Mapping[str, Any]) -> dict[str
             else:
                 values[name] = adapter.validate_json(json.dumps(value), strict=True)
         except (ValidationError, TypeError, ValueError, RecursionError) as error:
-            reason = plainly(error.errors()[0]["msg"]) if isinstance(error, ValidationError) else str(error)
+            reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
             raise InvalidValueError(
                 f"Parameter {name}={shown(value, form=repr)} of {cls.name}: {shown(reason, 300)}."
             ) from None
@@ -358,67 +331,37 @@ class TaskFiles:
         return task
 
 
-def import_file(path: Path) -> ModuleType:
-    """Import a file as Python does where it lies: as a module of its name, with its folder on the path of modules.
+def module_at(place: str) -> ModuleType:
+    """Import a module by its name, also below the working directory, or by its file.
 
-    So other processes can import it, too.
+    A file becomes the module of its name, with its folder on the path of modules, so that other processes can import
+    it, too.
 
     Raises:
-        InvalidValueError: if there is no such file, or no module can have its name.
+        InvalidValueError: if there is no such file, or another module has its name.
         RegistryError: if it cannot be imported.
     """
-    place, name = path.resolve(), path.stem
-    if not place.is_file():
-        raise InvalidValueError(f"Expected a file of Python, got {path}: no such file.")
-    if not name.isidentifier():
-        raise InvalidValueError(f"Expected a file named as a module can be, got {path.name}. Rename it.")
-    if str(place.parent) not in sys.path:
-        sys.path.append(str(place.parent))
+    is_file, path = place.endswith(SUFFIX), Path(place).resolve()
+    if is_file and not path.is_file():
+        raise InvalidValueError(f"Expected a file of Python, got {place}: no such file.")
+    name, folder = (path.stem, path.parent) if is_file else (place, Path.cwd())
     try:
-        spec = find_spec(name)
-    except ValueError:  # a module without a spec, such as a script that runs
-        spec = None
-    if spec is None or spec.origin is None or Path(spec.origin).resolve() != place:
-        raise InvalidValueError(f"A module {shown(name, form=repr)} is installed already. Rename {path}.")
-    return _imported(name)
-
-
-def look_here_for(module: str) -> None:
-    """Let a module be found in the working directory if it is not installed.
-
-    The folder of an installed package would otherwise hide the package.
-    """
-    try:
-        known = find_spec(module) is not None
-    except (ImportError, ValueError):
-        known = False
-    except Exception:  # its package cannot be imported; whoever imports the module says so
-        known = True
-    here = str(Path.cwd())
-    if not known and here not in sys.path:
-        sys.path.append(here)
-
-
-def _imported(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
+        # The folder of an installed package would otherwise hide the package.
+        if find_spec(name.partition(".")[0]) is None and str(folder) not in sys.path:
+            sys.path.append(str(folder))
+        module = importlib.import_module(name)
     except DphpoBenchError:
         raise
     except (Exception, SystemExit) as error:
         raise RegistryError(f"Cannot import {shown(name)}: {type(error).__name__}: {shown(error, 300)}.") from None
+    if is_file and Path(module.__file__ or "").resolve() != path:
+        raise InvalidValueError(f"A module {shown(name, form=repr)} is installed already. Rename {place}.")
+    return module
 
 
 def _tasks_at(place: str) -> "list[Task | type[Task]]":
     where, _, name = (place, "", "") if place.endswith(SUFFIX) or ":" not in place else place.rpartition(":")
-    if where.endswith(SUFFIX):
-        module = import_file(Path(where))
-    elif all(part.isidentifier() for part in where.split(".")):
-        look_here_for(where)  # it is installed, or lies below the working directory
-        module = _imported(where)
-    else:
-        raise InvalidValueError(
-            f"Expected FILE.py, FILE.py:NAME, MODULE or MODULE:NAME, got {shown(where, form=repr)}."
-        )
+    module = module_at(where)
     candidates = {key: value for key, value in vars(module).items() if _is_task(value, module)}
     if name:
         return [_object_named(module, name, candidates)]
@@ -439,10 +382,7 @@ def _is_task(value: Any, module: ModuleType) -> bool:
 def _object_named(module: ModuleType, name: str, candidates: Mapping[str, Any]) -> Task | type[Task]:
     value = getattr(module, name, None)
     if value is None:
-        makers = [
-            key for key, maker in vars(module).items() if isfunction(maker) and maker.__module__ == module.__name__
-        ]
-        names = [*candidates, *(key for key in makers if key[0] != "_")]  # any function may return a task
+        names = [*candidates, *(key for key, maker in vars(module).items() if isfunction(maker) and key[0] != "_")]
         raise UnknownNameError(unknown_name_message(f"task in {module.__name__}", name, names))
     if callable(value) and not isinstance(value, type | Task):
         try:

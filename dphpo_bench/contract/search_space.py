@@ -26,26 +26,26 @@ def checked_space(space: Mapping[str, Any]) -> "dict[str, BaseDistribution]":
     Raises:
         InvalidValueError: if it is empty, or holds anything else, NaN or infinity.
     """
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
     if not isinstance(space, Mapping) or not space:
         raise InvalidValueError(
             f"Expected a search space with at least one hyperparameter, as a dictionary, got {shown(space, form=repr)}."
         )
-    return {short_text("hyperparameter", name): _distribution(name, values) for name, values in space.items()}
-
-
-def _distribution(name: str, values: Any) -> "BaseDistribution":
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    if isinstance(values, CategoricalDistribution) or (isinstance(values, list) and values):
-        choices = values if isinstance(values, list) else values.choices
-        return CategoricalDistribution([_choice(name, value) for value in choices])
-    if isinstance(values, FloatDistribution | IntDistribution):
-        _choice(name, values.low), _choice(name, values.high)
-        return values
-    raise InvalidValueError(
-        f"Expected an Optuna distribution or a list of choices for {name}, got {shown(values, form=repr)}. For a "
-        "range: optuna.distributions.FloatDistribution(1e-3, 1.0, log=True)."
-    )
+    checked: dict[str, BaseDistribution] = {}
+    for name, values in space.items():
+        if isinstance(values, CategoricalDistribution) or (isinstance(values, list) and values):
+            choices = values if isinstance(values, list) else values.choices
+            values = CategoricalDistribution([_choice(name, value) for value in choices])
+        elif isinstance(values, FloatDistribution | IntDistribution):
+            _choice(name, values.low), _choice(name, values.high)
+        else:
+            raise InvalidValueError(
+                f"Expected an Optuna distribution or a list of choices for {name}, got {shown(values, form=repr)}. For "
+                "a range: optuna.distributions.FloatDistribution(1e-3, 1.0, log=True)."
+            )
+        checked[short_text("hyperparameter", name)] = values
+    return checked
 
 
 def _choice(name: str, value: Any) -> bool | int | float | str | None:

@@ -5,20 +5,20 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from dphpo_bench.base.checks import check_file_name, short_text
+from dphpo_bench.base.checks import check_fields, check_file_name, positive
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.base.tensors import RECORD, Records, Tensors
 from dphpo_bench.base.text import shown, unknown_name_message
 from dphpo_bench.contract import metrics
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.metrics import BALANCED_ACCURACY, F1, ROC_AUC, FurtherTest, Metric, ModelMetric
+from dphpo_bench.contract.parameters import Count, Name, Positive
 from dphpo_bench.contract.seals import guarded
 from dphpo_bench.contract.search_space import checked_space
-from dphpo_bench.training.optimizer_names import check_optimizer
+from dphpo_bench.training.optimizer_names import OptimizerName
 from dphpo_bench.training.target_scale import TargetScale
 
 if TYPE_CHECKING:
@@ -71,13 +71,11 @@ def inputs_json(inputs: Input | Mapping[str, Input]) -> Any:
 
 
 def inputs_of_json(value: Any) -> Input | dict[str, Input]:
-    """Return the descriptions that `inputs_json` wrote; raise an error of Python's if they are none."""
-    if set(value) == {"shape", "dtype", "vocabulary"}:
-        dtype, vocabulary = value["dtype"], value["vocabulary"]
-        if dtype not in ("float", "int", "bool"):
-            raise ValueError(f"dtype {dtype}")
-        return Input(tuple(map(int, value["shape"])), dtype, None if vocabulary is None else int(vocabulary))
-    return {str(name): inputs_of_json(item) for name, item in value.items()}  # type: ignore[misc]
+    """Return the descriptions that `inputs_json` wrote; raise a ValueError if they are none."""
+    from pydantic import TypeAdapter
+
+    inputs: Input | dict[str, Input] = TypeAdapter(Input | dict[str, Input]).validate_python(value)
+    return inputs
 
 
 def usual_delta(n_records: int) -> float:
@@ -115,47 +113,38 @@ class TaskFacts:
     """
 
     task: str
-    model: str
-    n_records: int
+    model: Name
+    n_records: Count
     inputs: Input | Mapping[str, Input]
-    batch_size: int
+    batch_size: Count
     epochs: float
-    optimizer: str
-    learning_rate: float
+    optimizer: OptimizerName
+    learning_rate: Positive
     kind: Kind = "classification"
-    n_classes: int | None = None
-    error_bound: float | None = None
-    loss_bound: float | None = None
-    search_space: "Callable[[], dict[str, BaseDistribution]]" = search.default_search_space
-    unit: str = RECORD
+    n_classes: Count | None = None
+    error_bound: Positive | None = None
+    loss_bound: Positive | None = None
+    search_space: Callable[[], dict[str, Any]] = search.default_search_space
+    unit: Name = RECORD
     class_shares: tuple[float, ...] | None = None
     class_weights: Literal["balanced"] | None = None
     target_scale: TargetScale | None = None
 
     def __post_init__(self) -> None:
-        if self.n_records < 1:
-            raise InvalidValueError(f"Expected n_records >= 1, got {self.n_records}.")
-        if not 1 <= self.batch_size <= self.n_records:
-            most = f"n_records={self.n_records}{'' if self.unit == RECORD else f' units of {shown(self.unit)}'}"
+        check_fields(self)
+        positive("epochs", self.epochs)  # which stays whole if it is, in spaces made of it
+        check_file_name("a task's name", self.task)
+        if self.batch_size > self.n_records:
+            most = f"n_records={self.n_records}{'' if self.unit == RECORD else f' units of {self.unit}'}"
             raise InvalidValueError(f"Expected 1 <= batch_size <= {most}, got batch_size={self.batch_size}.")
-        short_text("unit", self.unit)
-        if self.error_bound is not None and not 0 < self.error_bound < math.inf:
-            raise InvalidValueError(f"Expected error_bound > 0, got {self.error_bound}.")
-        if not 0 < self.epochs < math.inf:
-            raise InvalidValueError(f"Expected epochs > 0, got {self.epochs}.")
         if self.epochs > MAX_STEPS or self.epochs / self.sample_rate > MAX_STEPS:
             raise InvalidValueError(
-                f"Expected at most {MAX_STEPS} steps, got epochs={shown(self.epochs)} of batch_size={self.batch_size}."
+                f"Expected at most {MAX_STEPS} steps, got epochs={self.epochs} of batch_size={self.batch_size}."
             )
-        if self.kind not in get_args(Kind):
-            raise UnknownNameError(unknown_name_message("kind of task", self.kind, get_args(Kind)))
         if self.kind in ("classification", "multilabel", "tokens") and self.n_classes is None:
             raise InvalidValueError(f"Expected n_classes of a task of kind {self.kind!r}, got none.")
         object.__setattr__(self, "class_shares", checked_shares(self))
         object.__setattr__(self, "target_scale", TargetScale.of(self.target_scale, self.kind))
-        check_optimizer(self.optimizer)
-        check_file_name("a task's name", self.task)
-        short_text("model", self.model)
 
     def with_schedule(self, batch_size: int | None = None, epochs: float | None = None) -> "TaskFacts":
         """Return the facts with another expected batch size or number of epochs; None keeps the present value.
@@ -174,26 +163,20 @@ class TaskFacts:
         from optuna.distributions import distribution_to_json
 
         space = checked_space(self.search_space()).items()
-        return {
-            "task": self.task,
-            "model": self.model,
-            "n_records": int(self.n_records),
+        values = {item.name: getattr(self, item.name) for item in fields(self)} | {
             "inputs": inputs_json(self.inputs),
-            "kind": self.kind,
-            "n_classes": None if self.n_classes is None else int(self.n_classes),
-            "error_bound": None if self.error_bound is None else float(self.error_bound),
-            "batch_size": int(self.batch_size),
             "epochs": float(self.epochs),
-            "optimizer": self.optimizer,
-            "learning_rate": float(self.learning_rate),
-            "loss_bound": None if self.loss_bound is None else float(self.loss_bound),
             "search_space": {name: json.loads(distribution_to_json(item)) for name, item in space},
-            # Of older records' identity there are none of these.
-            **({} if self.unit == RECORD else {"unit": self.unit}),
-            **({} if self.class_shares is None else {"class_shares": list(self.class_shares)}),
-            **({} if self.class_weights is None else {"class_weights": self.class_weights}),
-            **({} if self.target_scale is None else {"target_scale": self.target_scale.to_json()}),
+            "class_shares": self.class_shares and list(self.class_shares),
+            "target_scale": self.target_scale and self.target_scale.to_json(),
         }
+        later = {
+            "unit": RECORD,
+            "class_shares": None,
+            "class_weights": None,
+            "target_scale": None,
+        }  # no older record has
+        return {name: value for name, value in values.items() if name not in later or value != later[name]}
 
     @property
     def sample_rate(self) -> float:
@@ -249,14 +232,9 @@ def checked_shares(facts: TaskFacts) -> tuple[float, ...] | None:
 
     Raises:
         InvalidValueError: if they are not a positive share of each class, the kind of task has no classes, or class
-            weights are of an unknown form or lack shares.
+            weights lack shares.
     """
-    shares: Any = facts.class_shares
-    if facts.class_weights not in (None, "balanced"):
-        raise InvalidValueError(
-            f"Expected class_weights='balanced' or None, got {shown(facts.class_weights, form=repr)}."
-        )
-    if shares is None:
+    if facts.class_shares is None:
         if facts.class_weights:
             raise InvalidValueError(
                 "Expected class_shares with class_weights='balanced', such as class_shares=(0.93, 0.07), from public "
@@ -266,28 +244,17 @@ def checked_shares(facts: TaskFacts) -> tuple[float, ...] | None:
     classes = {"classification": facts.n_classes, "binary": 2}.get(facts.kind)
     if classes is None:
         raise InvalidValueError(f"Expected class_shares of a classification or a binary task, got {facts.kind!r}.")
-    shares = shares.tolist() if hasattr(shares, "tolist") else shares  # NumPy's, pandas'
-    numbers = isinstance(shares, Sequence) and all(isinstance(share, Real) for share in shares)
-    if not numbers or len(shares) != classes or not all(0 < share < 1 for share in shares):
+    try:
+        shares = tuple(map(float, facts.class_shares))
+    except (TypeError, ValueError):
+        shares = ()
+    whole = math.isclose(math.fsum(shares), 1, abs_tol=SUM_TOLERANCE)
+    if len(shares) != classes or not all(0 < share < 1 for share in shares) or not whole:
         raise InvalidValueError(
-            f"Expected class_shares with a share between 0 and 1 for each of {classes} classes, in their order, such "
-            f"as (0.93, 0.07), got {shown(shares, form=repr)}."
+            f"Expected class_shares with a share between 0 and 1 for each of {classes} classes, in their order, that "
+            f"add up to 1, such as (0.93, 0.07), got {shown(facts.class_shares, form=repr)}."
         )
-    if not math.isclose(math.fsum(shares), 1, abs_tol=SUM_TOLERANCE):
-        raise InvalidValueError(f"Expected class_shares that add up to 1, got {math.fsum(shares):.4g}.")
-    return tuple(map(float, shares))
-
-
-def check_balanced(scores: Any, shares: object) -> None:
-    """Reject scores that are neither a function nor "balanced" with declared shares."""
-    if scores is not None and not callable(scores) and scores != "balanced":
-        raise InvalidValueError(
-            f"Expected scores to be a function of outputs and targets, or 'balanced', got {shown(scores, form=repr)}."
-        )
-    if scores == "balanced" and shares is None:
-        raise InvalidValueError(
-            "Expected class_shares with scores='balanced', such as class_shares=(0.93, 0.07), from public knowledge."
-        )
+    return shares
 
 
 def declared_losses(losses: "PerRecord", facts: TaskFacts) -> "PerRecord":

@@ -194,8 +194,7 @@ def encoded_labels(labels: Any, which: str, kind: str, classes: tuple[Class, ...
 
     Args:
         labels: an array, a tensor, a series, a frame or a sequence with one row for each record. With `classes`, each
-            label is a class, or a row of a matrix with 1 in the column of its class. Of "multilabel", rows are 0 and 1
-            for each class, or collections of names. A frame's columns of such a matrix may have any order.
+            label is a class. Of "multilabel", rows are 0 and 1 for each class; a frame's columns may have any order.
         which: names the records in messages, such as "train".
         kind: "classification", "binary", "multilabel" or "regression".
         classes: from `declared_classes`; None: labels are numbers from 0, or booleans.
@@ -208,13 +207,17 @@ def encoded_labels(labels: Any, which: str, kind: str, classes: tuple[Class, ...
         InvalidValueError: if a label is missing, is no class, or has no clear meaning.
     """
     names = list(map(_plain, labels.columns)) if hasattr(labels, "columns") else None
-    values = _array(labels, which, kind)
+    values = _array(labels, which)
     if kind == "regression":
         return _numbers(values, which)
     if kind == "multilabel":
         return _several(values, which, classes, names)
-    if values.ndim == 2:
-        values = _single(values, which, classes, names)
+    if values.ndim == 2 and (classes is None or values.shape[1] > 1):
+        raise InvalidValueError(
+            f"Expected labels of {which} of shape (n,), got a matrix {values.shape}. Of columns with one 1 in each "
+            "row, pass labels.argmax(1), or frame.idxmax(axis=1); kind='multilabel' takes several labels a record."
+        )
+    values = values[:, 0] if values.ndim == 2 else values
     if values.ndim != 1:
         return torch.zeros(values.shape)
     if classes is not None:
@@ -224,7 +227,7 @@ def encoded_labels(labels: Any, which: str, kind: str, classes: tuple[Class, ...
     return encoded if kind == "classification" else encoded.float()
 
 
-def _array(labels: Any, which: str, kind: str) -> "np.ndarray[Any, Any]":
+def _array(labels: Any, which: str) -> "np.ndarray[Any, Any]":
     """Return labels as an array of NumPy, in which texts stay texts and objects stay objects."""
     try:
         if is_masked(labels):
@@ -232,7 +235,7 @@ def _array(labels: Any, which: str, kind: str) -> "np.ndarray[Any, Any]":
         if isinstance(labels, Tensor):
             labels = labels.detach().cpu()
             labels = labels.float() if labels.dtype == torch.bfloat16 else labels
-        values = np.asarray(_rows_of_names(labels) if kind == "multilabel" else labels)
+        values = np.asarray(labels)
         if isinstance(labels, list | tuple) and values.dtype.kind not in "biufcMmO":
             values = np.array(labels, dtype=object)  # NumPy would make texts of numbers beside texts
     except (TypeError, ValueError, RuntimeError, OverflowError):  # its text may quote a record
@@ -243,22 +246,6 @@ def _array(labels: Any, which: str, kind: str) -> "np.ndarray[Any, Any]":
             f"{type(labels).__name__} of another form."
         )
     return values
-
-
-def _rows_of_names(labels: Any) -> Any:
-    """Return rows that are collections of texts as sets in an array of objects; anything else as it is."""
-    is_list = isinstance(labels, list | tuple) or getattr(labels, "dtype", "") == np.dtype(object)
-    listed = list(labels) if is_list and getattr(labels, "ndim", 1) == 1 else []
-    if not any(isinstance(row, AbstractSet) or _names(row) for row in listed):
-        return labels
-    rows = np.empty(len(listed), dtype=object)
-    rows[:] = [{_plain(name) for name in row} if isinstance(row, AbstractSet) or _names(row) else row for row in listed]
-    return rows
-
-
-def _names(label: Any) -> bool:
-    """Return True if a row is a list of texts, or an empty one."""
-    return isinstance(label, list | tuple) and all(isinstance(name, str) for name in label)
 
 
 def _plain(value: Any) -> Any:
@@ -288,62 +275,27 @@ def _places(values: "np.ndarray[Any, Any]", which: str, classes: tuple[Class, ..
     return numbers
 
 
-def _single(
-    values: "np.ndarray[Any, Any]", which: str, classes: tuple[Class, ...] | None, names: list[Any] | None
-) -> "np.ndarray[Any, Any]":
-    """Return the labels in a matrix, of a single column or with 1 in the column of the class, as a vector."""
-    if classes is not None and values.shape[1] == 1:
-        return values[:, 0]
-    one_hot = _matrix(values)
-    if classes is None or one_hot is None or (one_hot.sum(1) != 1).any():
-        raise InvalidValueError(
-            f"Expected labels of {which} of shape (n,), got a matrix {values.shape}. Of several columns with one 1 in "
-            "each row, name the columns: classes=(...); kind='multilabel' takes several labels for each record."
-        )
-    return np.array([classes[place] for place in _ordered(one_hot, which, classes, names).argmax(1)], dtype=object)
-
-
-def _matrix(values: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any] | None":
-    """Return a matrix of 0 and 1 or booleans as integers; None for anything else."""
-    try:
-        if values.ndim == 2 and bool(np.isin(values, (0, 1)).all()):
-            return values.astype(np.int64)
-    except TypeError:  # objects that cannot be compared
-        pass
-    return None
-
-
-def _ordered(
-    matrix: "np.ndarray[Any, Any]", which: str, classes: tuple[Class, ...], names: list[Any] | None
-) -> "np.ndarray[Any, Any]":
-    """Return the columns in the order of the classes, by their names if they have some."""
-    if matrix.shape[1] != len(classes) or (names is not None and set(names) != set(classes)):
-        raise InvalidValueError(
-            f"Expected a column of labels of {which} for each of classes={shown(classes, 120, form=repr)}, got "
-            f"{matrix.shape[1] if names is None else shown(names, 120)}; rename them, or pass labels.to_numpy()."
-        )
-    return matrix if names is None else matrix[:, [names.index(value) for value in classes]]
-
-
 def _several(
     values: "np.ndarray[Any, Any]", which: str, classes: tuple[Class, ...] | None, names: list[Any] | None
 ) -> Tensor:
-    """Return several labels for each record: float32 of shape (n, labels)."""
-    if len(values) and values.ndim == 1 and all(isinstance(row, AbstractSet) for row in values):
-        declared = shown(classes or "none", 120, form=repr)
-        for number, row in enumerate(values):
-            for value in row - set(classes or ()):
-                raise InvalidValueError(
-                    f"Expected each label of {which} to be one of classes={declared}, got {shown(value, form=repr)} in "
-                    f"row {number}; declare it in the order of the outputs, or drop it."
-                )
-        return torch.tensor([[float(value in row) for value in classes or ()] for row in values])
+    """Return several labels for each record, float32 of shape (n, labels), in the order of the classes."""
     if values.ndim != 2:
         return torch.zeros(values.shape)
-    matrix = _matrix(values)
-    if matrix is None:
+    try:
+        fits = bool(np.isin(values, (0, 1)).all())
+    except TypeError:  # objects that cannot be compared
+        fits = False
+    if not fits:
         raise InvalidValueError(f"Expected labels of 0 and 1 in {which}, got others, such as (labels > 0.5) makes.")
-    return torch.tensor(matrix if classes is None else _ordered(matrix, which, classes, names)).float()
+    if classes is not None:
+        if values.shape[1] != len(classes) or (names is not None and set(names) != set(classes)):
+            raise InvalidValueError(
+                f"Expected a column of labels of {which} for each of classes={shown(classes, 120, form=repr)}, got "
+                f"{values.shape[1] if names is None else shown(names, 120)}; rename them, or pass labels.to_numpy()."
+            )
+        if names is not None:
+            values = values[:, [names.index(value) for value in classes]]
+    return torch.tensor(values.astype(np.int64)).float()
 
 
 def _undeclared(values: "np.ndarray[Any, Any]", which: str, kind: str) -> Tensor:

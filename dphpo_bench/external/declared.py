@@ -13,9 +13,11 @@ marks the record (`RunRecord.accounting`); such records are never on the board.
 import hashlib
 import json
 import math
+import os
 import secrets
 import warnings
-from collections.abc import Callable, Mapping
+from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -222,6 +224,7 @@ class DeclaredRun:
             self._begin(Journal())
             return self
         self._store.check_writable(self.identity)
+        self._process = os.getpid()
         self._lock = _locked(self._unfinished.with_suffix(".lock"), f"{self._what} {self.name}")
         try:
             self._begin(Journal(self._unfinished))
@@ -311,7 +314,7 @@ class DeclaredRun:
 
     def release(self) -> None:
         """Let another call of this name go on; journal, state and entry stay."""
-        if self._lock:
+        if self._lock and os.getpid() == self._process:  # a copy that was forked shares the lock
             self._lock.release()
 
     def finish(
@@ -420,26 +423,16 @@ def steps_within(budget: PrivacyBudget, sample_rate: float, noise_multiplier: fl
     def spent(steps: int, accountant: str | None = None) -> float:
         return epsilon(dp_sgd_event(rate, steps, noise), budget.delta, accountant=accountant).epsilon
 
-    def fits(steps: int) -> bool:
-        return spent(steps) <= budget.epsilon
-
     # The Rényi accountant takes milliseconds, and errs upwards: the search begins where it ends.
-    low = _last(lambda steps: spent(steps, "rdp") <= budget.epsilon, 0, _MOST_STEPS + 1)
+    counts = range(1, _MOST_STEPS + 1)
+    low = bisect_right(counts, budget.epsilon, key=lambda steps: spent(steps, "rdp"))
     high = low + low // 8 + 1
-    while high <= _MOST_STEPS and fits(high):
+    while high < _MOST_STEPS and spent(high) <= budget.epsilon:
         low, high = high, 2 * high
-    steps = _last(fits, low, min(high, _MOST_STEPS + 1))
+    steps = bisect_right(counts, budget.epsilon, low, min(high, _MOST_STEPS), key=spent)
     if not steps:
         raise BudgetTooSmallError(
             f"No step fits epsilon={budget.epsilon:g} at delta={budget.delta:g}: with one step it is {spent(1):.4g}. "
             "Raise epsilon or the noise, or take smaller batches."
         )
     return steps
-
-
-def _last(fits: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the last number from `low`, which fits, to below `high` that fits."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low

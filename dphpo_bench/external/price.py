@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from dphpo_bench.base.checks import inside, number, positive, ranged, typed, whole
 from dphpo_bench.base.displays import Display, Displayed
 from dphpo_bench.base.errors import BudgetTooSmallError, DphpoBenchError, InvalidValueError, UnsupportedEventError
-from dphpo_bench.base.files import bytes_in, misfit, misplaced, text_of, toml_values
+from dphpo_bench.base.files import bytes_in, misfit, text_of, toml_values, unique_names
 from dphpo_bench.base.text import count as counted
 from dphpo_bench.base.text import one_line, rounded_up, shown
 from dphpo_bench.harness.account_report import Total, bound_text
@@ -65,28 +65,17 @@ MECHANISMS: Mapping[str, tuple[Callable[..., DpEvent], tuple[str, ...]]] = Mappi
 """Names of mechanisms in a history: the event of a run, and the names of its numbers."""
 
 
-class Publication(BaseModel):
-    """Facts about what was published, as keys of a history's file; `price` checks their ranges.
-
-    Attributes:
-        delta: δ; this and all that follow are None if the history does not say.
-        chosen_by: what chose the winner, such as "validation accuracy".
-        epsilon: ε that was published.
-        scores: "raw" if the scores are of private records, without noise; "public" if of public records.
-        score_noise: noise multiplier of the scores.
-    """
+class _File(BaseModel):
+    """A history's file; `price` checks the ranges of what it says beside the runs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
+    runs: list[Any]
     delta: float | None = None
     chosen_by: str | None = None
     epsilon: float | None = None
     scores: Literal["raw", "public"] | None = None
     score_noise: float | None = None
-
-
-class _File(Publication):
-    runs: list[Any]
 
 
 @dataclass(frozen=True)
@@ -99,7 +88,7 @@ class History:
         by_results: True if results decided how long some run trained, as a pruner does.
         n_scores: number of scores that somebody saw; None: one for each run.
         note: for people, about the reading.
-        publication: what was published.
+        said: arguments of `price` that the history states.
     """
 
     runs: Mapping[DpEvent, int]
@@ -107,7 +96,7 @@ class History:
     by_results: bool = False
     n_scores: int | None = None
     note: str = ""
-    publication: Publication = field(default_factory=Publication)
+    said: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def n_runs(self) -> int:
@@ -141,7 +130,7 @@ def _of_file(path: Path) -> History:
         values = toml_values(path, data)
     else:
         try:
-            values = json.loads(text_of(data), object_pairs_hook=_named_once)
+            values = json.loads(text_of(data), object_pairs_hook=unique_names)
         except ValueError as error:
             raise InvalidValueError(
                 f"{path} is no history: expected TOML (in NAME.toml) or JSON. {shown(error, 200)}. Of a storage of "
@@ -152,17 +141,9 @@ def _of_file(path: Path) -> History:
     try:
         known = _File.model_validate(values)
     except ValidationError as error:
-        raise misplaced(path, *misfit(error, _File)) from None
+        raise misfit(path, error) from None
     read = _of_list(known.runs, f"{path}, runs")
-    return History(read.runs, note=read.note, publication=Publication(**known.model_dump(exclude={"runs"})))
-
-
-def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON; of two values of one name, runs in the first would be left out."""
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        raise ValueError(f"A key of {shown(list(values), 100)} is there twice")
-    return values
+    return replace(read, said=known.model_dump(exclude={"runs"}, exclude_none=True))
 
 
 def _of_list(values: Any, where: str) -> History:
@@ -466,17 +447,17 @@ def price(
     """
     times = whole("count", count, low=1, high=MAX_RUNS)
     known = read_history(history, run)
-    said = known.publication
-    delta = said.delta if delta is None else delta
+    said = known.said
+    delta = said.get("delta") if delta is None else delta
     if delta is None:
         raise InvalidValueError("Expected δ, which this history does not state: pass delta (--delta 1e-5).")
     delta = inside("delta", delta)
     if scores is None and score_noise is None:
-        scores, score_noise = said.scores, said.score_noise
+        scores, score_noise = said.get("scores"), said.get("score_noise")
     if scores is not None and score_noise is not None:
         raise InvalidValueError(f"Expected scores={scores!r} or a score_noise, got both.")
     score = events.non_private() if score_noise is None else events.gaussian(positive("score_noise", score_noise))
-    stated = said.epsilon if epsilon is None else epsilon
+    stated = said.get("epsilon") if epsilon is None else epsilon
     stated = None if stated is None else positive("epsilon", stated)
 
     runs = {event: number * times for event, number in known.runs.items()}
@@ -492,7 +473,7 @@ def price(
         runs=n_runs,
         counts=runs,
         delta=delta,
-        chosen_by=one_line(chosen_by or said.chosen_by or "validation score", 80),
+        chosen_by=one_line(chosen_by or said.get("chosen_by") or "validation score", 80),
         winner=winner,
         least=least,
         published=published,

@@ -9,7 +9,6 @@ import numpy
 import torch
 from dp_accounting.dp_event import DpEvent
 
-from dphpo_bench.base.checks import bound, whole
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract import registry
@@ -29,11 +28,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-MAX_SCORED = 10**12
-
-LARGEST_SCORE = 1e9
-"""Scores of another kind are held to so many sensitivities: far beyond, floating point would round the noise away."""
-
 _FORMS = (
     "the scores of the held-out records, a list or a 1-D array of numbers from 0 to 1; or their mean as a float; or "
     "None if the trial failed"
@@ -51,33 +45,10 @@ class ScoreRule:
     Attributes:
         noise: standard deviation of the noise / sensitivity.
         n_scored: public number that scores of records are divided by; a mean is of at least so many records.
-        sensitivity: of a score of another kind, a single number; None: scores are as above.
-        each: whether the scores of the records must be reported, and not their mean.
-
-    Raises:
-        InvalidValueError: if neither or both of `n_scored` and `sensitivity` are set, or one is out of range.
     """
 
     noise: float
-    n_scored: int | None = None
-    sensitivity: float | None = None
-    each: bool = False
-
-    def __post_init__(self) -> None:
-        if (self.n_scored is None) == (self.sensitivity is None):
-            raise InvalidValueError(
-                "Expected n_scored, a public number that the number of scored records is not below, for scores from 0 "
-                "to 1; or score_sensitivity for a score of another kind; and not both."
-            )
-        if self.n_scored is not None:
-            object.__setattr__(self, "n_scored", whole("n_scored", self.n_scored, low=1, high=MAX_SCORED))
-        if self.sensitivity is not None:
-            object.__setattr__(self, "sensitivity", bound("score_sensitivity", self.sensitivity))
-            if self.each:
-                raise InvalidValueError(
-                    "Expected n_scored and no score_sensitivity where trials see a secret sample: its size is secret, "
-                    "so only a sum over its records has a sensitivity that is known."
-                )
+    n_scored: int
 
     def noisy(self, score: Any, generator: torch.Generator) -> float | None:
         """Return a score with its noise; None if the trial cannot win.
@@ -86,19 +57,12 @@ class ScoreRule:
             InvalidValueError: if it is of another type or shape.
         """
         values = self._values(score)
-        if values.ndim:
-            total = values.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).clamp(0, 1).sum()
-            return self._with_noise(total, 1.0, generator) / float(self.n_scored or 1)
-        if not values.isfinite():
+        if not values.ndim and not values.isfinite():
             return None
-        if self.sensitivity is not None:
-            limit = LARGEST_SCORE * self.sensitivity
-            return self._with_noise(values.clamp(-limit, limit), self.sensitivity, generator)
-        return self._with_noise(values.clamp(0, 1), 1 / float(self.n_scored or 1), generator)
-
-    def _with_noise(self, total: "Tensor", sensitivity: float, generator: torch.Generator) -> float:
-        (noisy,) = add_gaussian_noise([total.reshape(1)], self.noise, sensitivity, generator)
-        return noisy.item()
+        held = values.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).clamp(0, 1)
+        total = held.sum() if values.ndim else held * self.n_scored
+        (noisy,) = add_gaussian_noise([total.reshape(1)], self.noise, 1.0, generator)
+        return noisy.item() / self.n_scored
 
     def check_range(self, score: Any) -> None:
         """Reject a score out of range. For made-up records only: on private ones such a message is a release.
@@ -107,13 +71,11 @@ class ScoreRule:
             InvalidValueError: if a value is NaN, infinite or not from 0 to 1, or the score has another form.
         """
         values = self._values(score)
-        low, high = (0.0, 1.0) if self.sensitivity is None else (-1e300, 1e300)
-        outside = values[~((values >= low) & (values <= high))]
+        outside = values[~((values >= 0) & (values <= 1))]
         if len(outside):
             raise InvalidValueError(
-                f"Expected {'finite scores' if self.sensitivity else 'scores from 0 to 1'}, got "
-                f"{outside.flatten()[0].item():g}. Divide percentages by 100; for a score of another kind, name its "
-                "score_sensitivity."
+                f"Expected scores from 0 to 1, got {outside.flatten()[0].item():g}. Divide percentages by 100; map "
+                "losses to this range by public bounds."
             )
 
     def _values(self, score: Any) -> "Tensor":
@@ -127,15 +89,6 @@ class ScoreRule:
             raise InvalidValueError(f"Expected {_FORMS}; got a {type(score).__name__}.") from None
         if values.ndim > 1:
             raise InvalidValueError(f"Expected {_FORMS}; got an array of {values.ndim} dimensions.")
-        if values.ndim and self.sensitivity is not None:
-            raise InvalidValueError(
-                "Expected a single number as score, whose score_sensitivity was named; got an array."
-            )
-        if self.each and not values.ndim:
-            raise InvalidValueError(
-                f"Expected the scores of the sampled held-out records, a list or a 1-D array, got a "
-                f"{shown(type(score).__name__)}: a mean has no known sensitivity where the number of records is secret."
-            )
         return values
 
 
@@ -155,7 +108,6 @@ class Procedure:
     Attributes:
         method: whose selection it is.
         selection: its rule.
-        budget: the (ε, δ) of the whole procedure.
         noise_multiplier: of a trial's training.
         score_noise: standard deviation of the noise on a score / sensitivity of the score.
         final_noise: noise multiplier of the final run; None: there is none.
@@ -165,7 +117,6 @@ class Procedure:
 
     method: RandomStopping[Any]
     selection: Selection
-    budget: PrivacyBudget
     noise_multiplier: float
     score_noise: float
     final_noise: float | None
@@ -192,6 +143,11 @@ class Procedure:
         searcher = _selecting(method)
         training = _checked(event, budget, held_out)
         selection = searcher.selection(budget)
+        if selection.sample_rate < 1:
+            raise InvalidValueError(
+                f"Expected trials on all records, got {searcher.name}, whose trials see a secret sample. Run it in the "
+                "harness, on an ArrayTask; or take dp_hyper."
+            )
         final_noise: float | None = None
         whole: Whole = selection.search
         if selection.final_share:
@@ -209,7 +165,7 @@ class Procedure:
             trial = of_two_parts(training(noise), gaussian(score_noise), held_out)
         released = training(noise if final_noise is None else final_noise)
         event_ = event_trees.frozen(whole(trial))
-        return cls(searcher, selection, budget, noise, score_noise, final_noise, event_, released)
+        return cls(searcher, selection, noise, score_noise, final_noise, event_, released)
 
 
 def _selecting(method: str | Method) -> RandomStopping[Any]:

@@ -2,48 +2,60 @@
 
 import inspect
 import json
+import math
 import os
 import secrets
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from numbers import Number, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import ref
 
 import numpy
 from optuna.distributions import distribution_to_json
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
-from dphpo_bench.base.checks import inside, typed
-from dphpo_bench.base.displays import Display, Displayed
-from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.checks import inside, typed, whole
+from dphpo_bench.base.displays import Display
+from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract import registry
+from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.search_space import Candidate
-from dphpo_bench.external.declared import DeclaredRun
-from dphpo_bench.external.loop import Loop, read_back, written
+from dphpo_bench.external.declared import DeclaredRun, Finished
+from dphpo_bench.external.memory import Memory, Offer, read_back, refuse_trained, written
 from dphpo_bench.external.procedure import EventOf, Procedure, ScoreRule
-from dphpo_bench.external.trials import OneOfAKind, StudyTrial, checked_space, networks_in
-from dphpo_bench.harness.account_report import AccountReport
+from dphpo_bench.external.trials import (
+    MisuseError,
+    OneOfAKind,
+    StudyTrial,
+    checked_space,
+    hidden,
+    networks_in,
+)
+from dphpo_bench.harness.account import accounts_closed
 from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.records.record import RunRecord
+from dphpo_bench.session.access import draw_uniform
 from dphpo_bench.training.randomness import Streams
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
 
 
-_under_way = threading.Lock()  # outputs and global generators belong to the process, so one study may change them
+_under_way = threading.Lock()
 
 
 @dataclass(frozen=True, repr=False)
-class StudyResult(Displayed):
-    """The end of a study: all that may be published of it.
+class StudyResult(Finished):
+    """The end of a study: all that may be published of it; record, path and account as those of declared work.
 
     Attributes:
         model: of the trial that won, or of the final run; None if there is none.
@@ -51,9 +63,6 @@ class StudyResult(Displayed):
         score: noisy score of the trial that won; ε covers it. None without a winner.
         epsilon: of the whole search, at the δ of the budget.
         event: of the whole search.
-        record: marked as declared by the caller.
-        path: of the record; None without a folder of results.
-        account: what has been released from these records so far; None without an account.
     """
 
     model: Any
@@ -61,9 +70,6 @@ class StudyResult(Displayed):
     score: float | None
     epsilon: float
     event: "DpEvent"
-    record: RunRecord
-    path: Path | None
-    account: AccountReport | None
 
     def display(self) -> Display:
         """Return the record in short, with the winner."""
@@ -80,41 +86,33 @@ class Study(OneOfAKind):
         ...     study.tell(trial, correct_predictions(model), model)
         >>> study.result().model  # doctest: +SKIP
 
-    The study draws the number of trials in secret before the first, and calibrates the noise of training and scores so
-    that all of it costs the budget. It adds noise to each score, keeps the best trial and drops the others. It is in
-    the account before the first trial begins. After a kill, the next process goes on with the same draws; the trial
-    that was under way has lost.
+    The study draws the number of trials in secret, and calibrates the noise of training and scores so that all of it
+    costs the budget. It is in the account before the first trial. After a kill, the next process goes on with the same
+    draws; the trial that was under way has lost.
 
-    The caller answers for five things. Space, event and settings were chosen without a look at these records. Training
-    with `trial.noise_multiplier` costs `event` of it, and starts anew in each trial. The model holds nothing else that
-    was computed of records: no raw score, and no checkpoint or number of steps that raw scores chose. Each record is in
-    one part, training or held-out, by a rule that reads that record alone, such as a coin for each record tossed
-    before the first trial; a shuffled split of fixed sizes (`train_test_split`) is not quite that. Nothing but what the
-    study returns is published.
+    The caller answers for five things. Space, event and options were chosen without these records. Training with
+    `trial.noise_multiplier` costs `event` of it, and starts anew in each trial. The model holds nothing else that was
+    computed of records, such as a raw score or a number of steps that raw scores chose. Each record is in one part,
+    training or held-out, by a rule that reads that record alone, such as a coin tossed before the first trial. Nothing
+    but what the study returns is published.
 
-    Hidden while a trial runs: what it prints and logs, warnings on standard error among it. Not hidden: how long the
-    whole takes, files that training writes, objects that it changes, and what it sends elsewhere; a progress bar around
-    the loop, displays of a notebook, and a list of warnings (docs/pitfalls.md).
+    Hidden while a trial runs: what it prints and logs. Not hidden: how long the whole takes, files, objects that
+    training changes, what it sends elsewhere, a progress bar around the loop, displays of a notebook.
 
     Args:
         space: hyperparameter → Optuna distribution, or a list of choices; None: trials draw their own by `draw`.
         budget: the (ε, δ) of the whole search.
         event: of one training, as a function of its noise multiplier, such as
             `lambda noise: bench.recipes.dp_sgd_event(sample_rate, steps, noise)`.
-        method: a private selection: papernot_steinke, liu_talwar, dp_hyper or subsampled_tuning, or one of them from
-            `bench.make_method`, with another mean number of trials, say.
+        method: papernot_steinke, liu_talwar or dp_hyper, by name or from `bench.make_method`.
         held_out: expected share of the records that only score, and never train; None: scores may be of trained
             records, which costs both.
-        n_scored: public number by which the sum of the records' scores is divided. If means are reported, the number of
-            scored records is never below it, and each record's score is from 0 to 1.
-        score_sensitivity: sensitivity of a score of another kind, a single number, under adding or removing one record.
+        n_scored: public number by which the sum of the records' scores is divided. If single numbers are reported,
+            such as means, 1 / `n_scored` bounds how far one record moves them.
         name: of the study, for records and accounts. A study that was interrupted goes on under its name.
         results_dir: folder of the record, the account and the journal; None: nothing is written or counted.
         account: which account of the folder counts it; None: "main".
         unit: whose presence ε is about, as `event` counts it. Units of several records have one score each.
-        n_records: N, if it is public, for the record.
-        repeatable: whether all randomness of training comes from the trial's draws. A trial that was under way when
-            the process died then starts again.
 
     Raises:
         InvalidValueError: if an argument is out of range, or the method is no private selection.
@@ -130,26 +128,17 @@ class Study(OneOfAKind):
         event: EventOf,
         method: str | Method = "papernot_steinke",
         held_out: float | None = None,
-        n_scored: int | None = None,
-        score_sensitivity: float | None = None,
+        n_scored: int,
         name: str = "study",
         results_dir: Path | str | None = "results",
         account: str | None = None,
         unit: str = RECORD,
-        n_records: int | None = None,
-        repeatable: bool = False,
     ) -> None:
-        checked = {} if space is None else checked_space(space)
+        self._space = {} if space is None else checked_space(space)
+        n_scored = whole("n_scored", n_scored, low=1, high=10**12)
         share = None if held_out is None else inside("held_out", held_out)
-        plan = Procedure.calibrated(registry.method_of(method), event, budget, share)
-        rule = ScoreRule(plan.score_noise, n_scored, score_sensitivity, each=plan.selection.sample_rate < 1)
-        parameters = {
-            **plan.method.parameters,
-            "space": {name: json.loads(distribution_to_json(values)) for name, values in checked.items()},
-            "held_out": share,
-            "n_scored": n_scored,
-            "score_sensitivity": score_sensitivity,
-        }
+        self._plan = plan = Procedure.calibrated(registry.method_of(method), event, budget, share)
+        self._rule = ScoreRule(plan.score_noise, n_scored)
         self._run = DeclaredRun(
             plan.event,
             budget,
@@ -157,18 +146,26 @@ class Study(OneOfAKind):
             results_dir=results_dir,
             account=account,
             unit=unit,
-            n_records=n_records,
             method=plan.method.name,
             what="selection",
-            parameters=parameters,
+            parameters={
+                **plan.method.parameters,
+                "space": {name: json.loads(distribution_to_json(values)) for name, values in self._space.items()},
+                "held_out": share,
+                "n_scored": n_scored,
+            },
             training_event=plan.training_event,
             accountant=plan.method.accountant,
             goes_on=True,
         )
-        self._rule, self._loop = rule, Loop(plan, checked, rule, repeatable)
-        self._is_begun = False
-        self._result: StudyResult | None = None
         self._rehearsals: list[StudyTrial] = []
+        self._place: tuple[int, int] | None = None  # process and thread of the loop
+        self._open: StudyTrial | None = None  # the trial under way
+        self._streams = Streams(0)  # of that trial
+        self._refusals: Sequence[DphpoBenchError] = ()  # in that trial
+        self._offer: Offer | None = None  # of the latest trial that was told
+        self._trained: dict[int, ref[Tensor]] = {}  # weights of trials that are over
+        self._result: StudyResult | None = None
 
     @property
     def event(self) -> "DpEvent":
@@ -187,10 +184,14 @@ class Study(OneOfAKind):
         rehearsal's score and model, and drops both.
         """
         streams = Streams(secrets.randbits(128)).within("rehearsal")
-        trial = self._loop.trial(streams, streams)
+        trial = self._trial(streams)
         trial.begin()
         self._rehearsals.append(trial)
         return trial
+
+    def _trial(self, streams: Streams) -> StudyTrial:
+        params = search.draw(self._space, streams.derive("candidate"))
+        return StudyTrial(params, self._plan.noise_multiplier, streams)
 
     def __iter__(self) -> Iterator[StudyTrial]:
         """Yield the trials, one after the other.
@@ -200,19 +201,18 @@ class Study(OneOfAKind):
             AccountError: if the cap of the account does not cover the search; nothing was trained.
             RecordError: if the folder of results cannot be written, or this name is under way elsewhere.
         """
-        if self._is_begun:
+        if self._place is not None:
             raise InvalidValueError(
-                "Expected one loop over a study: its number of trials is drawn once. A study that was left before its "
-                "end goes on in a new Study of the same name and results_dir."
+                "Expected one loop over a study. One that was left goes on in a new Study of its name and results_dir."
             )
-        self._is_begun, self._process = True, os.getpid()
+        self._place = _place()
         return self._trials()
 
     def __len__(self) -> NoReturn:
         """Refuse to count the trials, as a progress bar around the loop would."""
         raise InvalidValueError(
-            "Expected nobody to count the trials, as a progress bar or a list does: their number is secret, and is not "
-            "known before the end. Write for trial in study."
+            "Expected nobody to count the trials, as a progress bar or a list does: their number is secret. Write for "
+            "trial in study."
         )
 
     def tell(self, trial: StudyTrial, score: Any, model: Any = None) -> None:
@@ -221,24 +221,35 @@ class Study(OneOfAKind):
         Args:
             trial: the trial under way.
             score: larger is better. Scores of the held-out records, a list or 1-D array, each held to [0, 1], NaN and
-                infinity counting 0; or their mean, if each of them is from 0 to 1; or, with `score_sensitivity`, a
-                single number. None, or a single number that is not finite: the trial failed and cannot win.
+                infinity counting 0; or a single number from 0 to 1, such as their mean. None, or a single number that
+                is not finite: the trial failed and cannot win.
             model: whatever `pickle` can write. The study keeps a copy as it is now.
 
         Raises:
-            InvalidValueError: if another trial is under way or none, the score has another form, or the model cannot be
-                copied.
+            InvalidValueError: if this trial is not under way, or score or model have another form.
         """
-        if not any(trial is each for each in self._rehearsals):
-            self._loop.tell(trial, score, model)
-            return
-        self._rehearsals = [each for each in self._rehearsals if each is not trial]
+        is_rehearsal = trial in self._rehearsals
+        if not is_rehearsal and (trial is not self._open or self._place != _place()):
+            raise InvalidValueError(
+                "Expected the trial under way, in the process and the thread of the loop: each trial is told once, to "
+                "its own study, before the next begins."
+            )
+        if not is_rehearsal and self._refusals:
+            raise self._refusals[0]
         trial.check_use()
-        self._loop.refuse_trained(model)
-        if score is not None:
-            trial.check_sampled()
-            self._rule.check_range(score)
-        _warn_of_training(read_back(written(model)), has_drawn=trial.has_drawn(model))
+        refuse_trained(model, self._trained)
+        if is_rehearsal:
+            self._rehearsals.remove(trial)
+            if score is not None:
+                self._rule.check_range(score)
+            _warn_of_training(read_back(written(model)), has_drawn=trial.has_drawn(model))
+            return
+        self._offer = None
+        if score is not None or (trial.is_final and model is not None):
+            copy = written(model)  # of losers too: that one could not be copied must not tell which won
+            noisy = 0.0 if trial.is_final else self._rule.noisy(score, self._streams.generator("score"))
+            self._offer = None if noisy is None else Offer(noisy, trial.params, copy, trial.has_drawn(model))
+        self._open = None
 
     def result(self) -> StudyResult:
         """Return the winner, once all trials are over.
@@ -248,49 +259,103 @@ class Study(OneOfAKind):
         """
         if self._result is None:
             raise InvalidValueError(
-                "The search is not over, and which of its trials wins is not yet known: go through all of them, for "
-                "trial in study, and tell the score of each."
+                "The search is not over. Go through all of its trials, for trial in study, and tell the score of each."
             )
         return self._result
 
     def _trials(self) -> Iterator[StudyTrial]:
-        if not _under_way.acquire(blocking=False):
-            raise InvalidValueError(
-                "Another study is under way in this process, and a trial asks no other account. End its loop first; or "
-                "use another process."
-            )
-        run = self._run
-        try:
-            run.open()
-            try:
-                yield from self._loop.trials(run)
-                best, params, content = self._loop.best, self._loop.params, self._loop.model
-                model = None if content is None else read_back(content)  # before anything is removed
-                score = None if best is None else best.score
-                released: dict[str, Any] = {"winner": None} if score is None else {"score": score}
-                end = run.finish(released={**released, **(params or {})})
-                self._result = StudyResult(
-                    model, params, score, self.epsilon, self.event, end.record, end.path, end.account
-                )
-            finally:
-                if os.getpid() == self._process:  # a copy that was forked shares the lock
-                    run.release()
-        finally:
-            _under_way.release()
-        if content is None:
-            warnings.warn(
-                "No model: no trial had a score, or the final run failed. The budget is spent all the same. Before "
-                "another study, see with study.rehearsal() and made-up records what training raises.",
-                stacklevel=2,
-            )
-        elif score is not None and self._rule.sensitivity is None and not 0 < score < 1:
-            warnings.warn(
-                f"The winner's noisy score is {score:.4g}. Scores are held to [0, 1], and sums divided by n_scored: if "
-                "yours are percentages or losses, all trials count the same. study.rehearsal() and made-up records "
-                "show it.",
-                stacklevel=2,
-            )
+        with _one_at_a_time(), self._run as run:
+            memory = Memory(run)
+            yield from self._search(memory, run.streams.within("selection"))
+            best = memory.best
+            params, content = (best.params, best.model) if best else (None, None)
+            if self._plan.final_noise is not None:
+                params = yield from self._final(memory, self._plan.final_noise)
+                content = memory.final
+            model = None if content is None else read_back(content)  # before anything is removed
+            score = None if best is None else best.score
+            released: dict[str, Any] = {"winner": None} if score is None else {"score": score}
+            end = run.finish(released={**released, **(params or {})})
+        self._result = StudyResult(
+            **vars(end), model=model, params=params, score=score, epsilon=self.epsilon, event=self.event
+        )
+        _warn_of_end(self._result, has_model=content is not None)
         _warn_of_training(model, has_drawn=best is None or best.has_drawn)
+
+    def _search(self, memory: Memory, streams: Streams) -> Iterator[StudyTrial]:
+        selection = self._plan.selection
+        least = -math.inf if selection.threshold is None else selection.threshold
+        for index in range(selection.runs.sample(draw_uniform(streams.source("number of runs")))):
+            if selection.threshold is not None and memory.best:
+                break
+            of_trial = streams.within("trial", str(index))
+            yield from self._shown(str(index), self._trial(of_trial), of_trial, memory)
+            if self._offer and self._offer.score >= least:
+                memory.offer(self._offer)
+            memory.end(str(index))
+
+    def _final(self, memory: Memory, noise: float) -> Generator[StudyTrial, None, Candidate]:
+        """Yield the final run, with the winner's hyperparameters; without a winner, with a blind draw."""
+        streams, best = self._run.streams.within("final run"), memory.best
+        params = search.draw(self._space, streams.derive("candidate")) if best is None else best.params
+        yield from self._shown("final", StudyTrial(params, noise, streams, is_final=True), streams, memory)
+        if self._offer:
+            memory.final = self._offer.model
+            memory.save()
+        memory.end("final")
+        return params
+
+    def _shown(self, key: str, trial: StudyTrial, streams: Streams, memory: Memory) -> Iterator[StudyTrial]:
+        """Yield a trial, hidden from everybody but the caller's code, unless an earlier process began it."""
+        self._offer = None
+        if not memory.begins(key):
+            return
+        self._open, self._streams = trial, streams
+        try:
+            with hidden(streams), accounts_closed() as self._refusals:
+                trial.begin()
+                yield trial
+            if self._open is not None or self._place != _place():
+                raise InvalidValueError(
+                    "Expected study.tell before the next trial, in the process and the thread of the loop; "
+                    "study.tell(trial, None) for a trial that failed. Trials run one after the other."
+                )
+        finally:
+            self._open = None
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Hold the process: outputs and global generators are its own, so one study at a time may change them."""
+    if not _under_way.acquire(blocking=False):
+        raise InvalidValueError(
+            "Another study is under way in this process, and a trial asks no other account. End its loop first; or use "
+            "another process."
+        )
+    try:
+        yield
+    finally:
+        _under_way.release()
+
+
+def _place() -> tuple[int, int]:
+    return os.getpid(), threading.get_ident()
+
+
+def _warn_of_end(result: StudyResult, *, has_model: bool) -> None:
+    if not has_model:
+        warnings.warn(
+            "No model: no trial had a score, or the final run failed. The budget is spent all the same. Before "
+            "another study, see with study.rehearsal() and made-up records what training raises.",
+            stacklevel=3,
+        )
+    elif result.score is not None and not 0 < result.score < 1:
+        warnings.warn(
+            f"The winner's noisy score is {result.score:.4g}. Scores are held to [0, 1], and sums divided by n_scored: "
+            "if yours are percentages or losses, all trials count the same. study.rehearsal() and made-up records "
+            "show it.",
+            stacklevel=3,
+        )
 
 
 def _warn_of_training(model: Any, *, has_drawn: bool) -> None:
@@ -320,16 +385,13 @@ def _numbers_beside(model: Any) -> Iterator[str]:
     for network in networks_in(model):
         for part in (*network.modules(), *network.parameters()):
             kind: Any = type(part)
-            mentioned = _mentioned(kind)
-            for name, value in vars(part).items():
-                if not name.startswith("_") and name not in mentioned and _is_measured(value):
+            for name in vars(part).keys() - _mentioned(kind):
+                is_measured = any(
+                    isinstance(value, Number | numpy.ndarray | Tensor) and not isinstance(value, bool)
+                    for value in tree_leaves(vars(part)[name])
+                )
+                if is_measured and not name.startswith("_"):
                     yield name
-
-
-def _is_measured(value: Any) -> bool:
-    if isinstance(value, Mapping | list | tuple | set):
-        return any(map(_is_measured, value.values() if isinstance(value, Mapping) else value))
-    return isinstance(value, Number | numpy.ndarray | Tensor) and not isinstance(value, bool)
 
 
 @cache
@@ -348,7 +410,7 @@ def select(
     event: EventOf,
     method: str | Method = "papernot_steinke",
     held_out: float | None = None,
-    n_scored: int | None = None,
+    n_scored: int,
     **settings: Any,
 ) -> StudyResult:
     """Train with hyperparameters of a space, a secret number of times, and return the best by a noisy score.
@@ -387,6 +449,8 @@ def select(
     for trial in study:
         try:
             outcome: Any = train(trial)
+        except MisuseError:
+            raise
         except (Exception, SystemExit):  # not shown: it may tell what must stay hidden
             study.tell(trial, None)
             continue
@@ -398,7 +462,7 @@ def select(
     return study.result()
 
 
-class PrivateStudy(OneOfAKind):
+class PrivateStudy(Study):
     """A private selection around an Optuna objective, of which the winner alone is released.
 
         >>> study = bench.optuna.PrivateStudy(
@@ -408,7 +472,7 @@ class PrivateStudy(OneOfAKind):
         ...     n_scored=500,
         ... )  # doctest: +SKIP
         >>> study.optimize(objective)  # doctest: +SKIP
-        >>> study.best_params, study.best_value, study.best_model  # doctest: +SKIP
+        >>> study.best_params, study.best_value, study.best_model, study.epsilon  # doctest: +SKIP
 
     The objective draws hyperparameters by `trial.suggest_float`, `suggest_int` and `suggest_categorical`, trains with
     `trial.noise_multiplier` and `trial.generator`, and returns its score, larger being better, or (score, model).
@@ -425,7 +489,7 @@ class PrivateStudy(OneOfAKind):
     """
 
     def __init__(self, **settings: Any) -> None:
-        self._study = Study(None, **settings)
+        super().__init__(None, **settings)
 
     def optimize(self, objective: Callable[[StudyTrial], Any]) -> None:
         """Run the objective a secret number of times, and keep the best trial by a noisy score.
@@ -440,12 +504,14 @@ class PrivateStudy(OneOfAKind):
             AccountError: if the cap of the account does not cover the search; nothing was trained.
             RecordError: if the folder of results cannot be written, or this name is under way elsewhere.
         """
-        for trial in self._study:
+        for trial in self:
             try:
                 returned = objective(trial)
+            except MisuseError:
+                raise
             except (Exception, SystemExit):  # not shown: it may tell what must stay hidden
                 returned = None
-            self._study.tell(trial, *_outcome(returned, trial))
+            self.tell(trial, *_outcome(returned, trial))
 
     def rehearse(self, objective: Callable[[StudyTrial, Any], Any], made_up: Any) -> None:
         """Run an objective once outside of the selection, on made-up records: its errors and outputs show.
@@ -458,42 +524,23 @@ class PrivateStudy(OneOfAKind):
         Raises:
             InvalidValueError: if a score is out of range, or the model cannot be copied.
         """
-        trial = self._study.rehearsal()
-        self._study.tell(trial, *_outcome(objective(trial, made_up), trial))
-
-    @property
-    def event(self) -> "DpEvent":
-        """The event of the whole search."""
-        return self._study.event
-
-    @property
-    def epsilon(self) -> float:
-        """The ε of the whole search, at the δ of the budget."""
-        return self._study.epsilon
-
-    @property
-    def result(self) -> StudyResult:
-        """The end of the search.
-
-        Raises:
-            InvalidValueError: if it is not over.
-        """
-        return self._study.result()
+        trial = self.rehearsal()
+        self.tell(trial, *_outcome(objective(trial, made_up), trial))
 
     @property
     def best_params(self) -> Candidate | None:
         """Hyperparameters of the winner; None if no trial had a score."""
-        return self.result.params
+        return self.result().params
 
     @property
     def best_value(self) -> float | None:
         """The winner's score, with the noise that ε covers; None if no trial had one."""
-        return self.result.score
+        return self.result().score
 
     @property
     def best_model(self) -> Any:
         """The model that the winner returned."""
-        return self.result.model
+        return self.result().model
 
 
 def _outcome(returned: Any, trial: StudyTrial) -> tuple[Any, Any]:

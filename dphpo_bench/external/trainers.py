@@ -5,7 +5,6 @@ from typing import Any, NoReturn
 
 from dphpo_bench.base.checks import typed
 from dphpo_bench.base.errors import InvalidValueError, OverBudgetError
-from dphpo_bench.external.callers_records import in_first_process, place_in_group
 from dphpo_bench.external.declared import DeclaredRun, Finished, steps_within
 from dphpo_bench.external.opacus import (
     accountant_of,
@@ -13,6 +12,7 @@ from dphpo_bench.external.opacus import (
     forget_records,
     poisson_sampler,
     refuse_other_releases,
+    refuse_several_processes,
 )
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import dp_sgd_event
@@ -42,19 +42,17 @@ class StepBudget:
 
     Args:
         budget: the (ε, δ) of the training.
-        name: of this training: at most 64 letters, digits, _ . and -. A training that was killed stays counted; to
-            train again is a second release, under a new name.
+        name: of this training. A training that was killed stays counted; to train again is a second release, under a
+            new name.
         results_dir: folder of the record and the account. None: nothing is written or counted, with a warning.
-        account: which account of the folder; None: "main".
-        unit: whose presence ε is about; each adds one clipped gradient to a step.
-        n_records: N, if it is public.
         public_evaluation: whether the records of evaluations are public. Without it the training may not choose by
             them: raw scores of private records are releases that nobody pays for.
+        declared: account, unit and n_records, as of `bench.declared`; each unit adds one clipped gradient to a step.
 
     Attributes:
         steps: how many steps are planned: as many as the budget covers, or fewer if the Trainer wants fewer.
         taken: how many steps were taken.
-        finished: record, path and account of the training once it has ended, in the first process.
+        finished: record, path and account of the training once it has ended.
 
     Noise and batches of Opacus get generators with seeds of the operating system, unless they have some: trainers seed
     torch's generator with public numbers.
@@ -70,19 +68,11 @@ class StepBudget:
         *,
         name: str,
         results_dir: Path | str | None = None,
-        account: str | None = None,
-        unit: str = "record",
-        n_records: int | None = None,
         public_evaluation: bool = False,
+        **declared: Any,
     ) -> None:
         self._budget, self.public_evaluation = budget, public_evaluation
-        self._declared: dict[str, Any] = {
-            "name": name,
-            "results_dir": results_dir,
-            "account": account,
-            "unit": unit,
-            "n_records": n_records,
-        }
+        self._declared: dict[str, Any] = {"name": name, "results_dir": results_dir, **declared}
         self._model: Any = None
         self._optimizer: Any = None
         self._run: DeclaredRun | None = None
@@ -105,6 +95,7 @@ class StepBudget:
             AccountError: if the account does not cover the training.
             RecordError: if a training of this name is under way, or was interrupted.
         """
+        refuse_several_processes()
         self._optimizer = private = _private(optimizer)
         if self._model is not None or done or getattr(accountant_of(private), "history", None):
             raise InvalidValueError(
@@ -119,7 +110,7 @@ class StepBudget:
         parameters = {"sample_rate": rate, "steps": self.steps, "noise_multiplier": self._noise}
         event = dp_sgd_event(rate, self.steps, self._noise)
         run = self._run = DeclaredRun(event, self._budget, parameters=parameters, **self._declared)
-        in_first_process(lambda: run.open().streams)
+        run.open()
         draw_secretly(private, sampler)
         self._model = model
 
@@ -150,7 +141,7 @@ class StepBudget:
     def end(self, **how: Any) -> None:
         """Write the record, and remove gradients and inputs of records from the model."""
         forget_records(self._model)
-        if self._run is not None and self.finished is None and place_in_group()[0] == 0:
+        if self._run is not None and self.finished is None:
             self.finished = self._run.finish(released={"steps": self.taken}, **how)
 
     def _fail(self, why: str) -> NoReturn:
@@ -169,10 +160,5 @@ def _private(optimizer: Any) -> Any:
             f"This trainer is not private: its optimizer ({kind}) clips no gradients and adds no noise. Make it with "
             "Opacus' PrivacyEngine.make_private."
         )
-    if any("FastGradientClipping" in kind.__name__ for kind in type(inner).__mro__):
-        raise InvalidValueError(
-            "Opacus' ghost clipping clips only in the backward of its own loss, which Trainers do not call: then "
-            "gradients are not clipped at all. Use grad_sample_mode='hooks'."
-        )
-    refuse_other_releases(inner, "world_size")
+    refuse_other_releases(inner)
     return inner

@@ -16,13 +16,11 @@ import torch
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from torch import nn
 
-from dphpo_bench.base.checks import whole
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.search_space import SCHEDULE, Candidate, hyperparameter
 from dphpo_bench.session.copies import process_state
-from dphpo_bench.training.noise import poisson_sample
 from dphpo_bench.training.randomness import Streams
 
 _WINDOW, _MOST_WORDS = 4, 10**7
@@ -43,17 +41,6 @@ def hidden(streams: Streams) -> Iterator[None]:
         stack.enter_context(_fresh_randomness(streams.within("global randomness")))
         stack.enter_context(_silence())
         yield
-
-
-def global_seeds() -> set[int]:
-    """Return what torch's global generators were last seeded with."""
-    return {torch.initial_seed(), *(generator.initial_seed() for generator in torch.cuda.default_generators)}
-
-
-def global_states() -> tuple[object, ...]:
-    """Return the states of the global generators, torch's on the CPU aside; they differ after a draw."""
-    states = (generator.get_state().numpy().tobytes() for generator in torch.cuda.default_generators)
-    return random.getstate(), pickle.dumps(numpy.random.get_state()), *states
 
 
 def has_drawn_more(words: int, since: torch.Tensor) -> bool:
@@ -135,8 +122,6 @@ _OF_EVENT = SCHEDULE | {
     "steps",
 }
 
-MAX_RECORDS = 10**12
-
 
 class OneOfAKind:
     """An object of which there must be no copy."""
@@ -148,8 +133,8 @@ class OneOfAKind:
         )
 
 
-class RefusedNameError(InvalidValueError, AttributeError):
-    """A name that a trial or a study does not have."""
+class MisuseError(InvalidValueError, AttributeError):
+    """A mistake in code that uses a trial, which says nothing of records and must not pass for a failed training."""
 
 
 def checked_space(space: Mapping[str, Any]) -> dict[str, BaseDistribution]:
@@ -187,8 +172,8 @@ class StudyTrial(OneOfAKind):
     Attributes:
         params: hyperparameters, drawn independently of everything.
         noise_multiplier: σ of this training: standard deviation of the noise / sensitivity.
-        is_final: whether this is the final run of dp_hyper or subsampled_tuning: on all records, with the
-            hyperparameters of the trial that won. Its score is ignored.
+        is_final: whether this is the final run of dp_hyper, with the hyperparameters of the trial that won. Its score
+            is ignored.
         generator: a torch generator on the CPU.
         seed: an integer below 2^63, for generators elsewhere: `torch.Generator("cuda").manual_seed(trial.seed)`. On a
             CPU, torch takes 32 bits of a seed, too few for noise: use `generator`.
@@ -201,7 +186,6 @@ class StudyTrial(OneOfAKind):
         streams: Streams,
         *,
         is_final: bool = False,
-        sampling: tuple[float, Streams] | None = None,  # rate of the sample, and streams that all trials share
     ) -> None:
         self._params = dict(params)
         self._distributions: dict[str, BaseDistribution] = {}
@@ -211,19 +195,12 @@ class StudyTrial(OneOfAKind):
         self._seed = streams.derive("seed")
         self._gave_seed = False
         self.generator: torch.Generator = streams.generator("trial")
-        self._sampling = sampling or (1.0, streams)
-        self._lacks_sample = sampling is not None
-        self._n_sampled: int | None = None
-        self._mistake: InvalidValueError | None = None
 
     def __getattr__(self, name: str) -> NoReturn:
-        error = RefusedNameError(
+        raise MisuseError(
             f"A trial of a study has no {shown(name)}. It has params, noise_multiplier, generator, seed, is_final, "
-            "draw, suggest_float and its kin, and sample; a hyperparameter is trial.params[name]."
+            "draw, suggest_float and its kin; a hyperparameter is trial.params[name]."
         )
-        if not name.startswith("_"):
-            self._mistake = error  # must not pass for a failed training
-        raise error
 
     @property
     def seed(self) -> int:
@@ -242,11 +219,6 @@ class StudyTrial(OneOfAKind):
         """See above; a copy."""
         return dict(self._params)
 
-    @property
-    def distributions(self) -> dict[str, BaseDistribution]:
-        """Distributions of what `draw` has drawn; a copy."""
-        return dict(self._distributions)
-
     def draw(self, name: str, values: Any) -> Any:
         """Draw a hyperparameter while training goes on, so that the space may depend on what was drawn before.
 
@@ -258,20 +230,18 @@ class StudyTrial(OneOfAKind):
             values: an Optuna distribution, or a list of choices.
 
         Raises:
-            InvalidValueError: if it is neither, was another one at an earlier draw of this name, or is of what changes
-                the event of a training.
+            MisuseError: if it is neither, was another one at an earlier draw of this name, or is of what changes the
+                event of a training.
         """
         try:
             distribution = checked_space({name: values})[name]
         except InvalidValueError as error:
-            self._mistake = error  # must not pass for a failed training
-            raise
+            raise MisuseError(str(error)) from None
         if self._distributions.setdefault(name, distribution) != distribution:
-            self._mistake = InvalidValueError(
+            raise MisuseError(
                 f"Expected {shown(name, form=repr)} to be drawn from one distribution in a trial, "
                 f"{shown(self._distributions[name])}, got {shown(distribution)}. Use another name."
             )
-            raise self._mistake
         if name not in self._params:
             seed = self._streams.derive("candidate", name)
             self._params[name] = search.draw({"value": distribution}, seed)["value"]
@@ -291,47 +261,17 @@ class StudyTrial(OneOfAKind):
         """Draw one of the choices, all equally likely; see `suggest_float`."""
         return self.draw(name, CategoricalDistribution(choices))
 
-    def sample(self, n_records: int) -> "torch.Tensor":
-        """Return the records that this trial may see.
-
-        In the search of subsampled_tuning they are a secret Poisson sample, equal for all of its trials: train on the
-        sampled records of the training part, and score on those of the held-out part. Other trials may see all.
-
-        Args:
-            n_records: number of all records, training and held-out, or of units where these hold several records.
-
-        Returns:
-            Indices, ascending, int64.
-
-        Raises:
-            InvalidValueError: if an earlier call named another number.
-        """
-        rate, streams = self._sampling
-        n_records = whole("n_records", n_records, low=0, high=MAX_RECORDS)
-        if rate < 1 and self._n_sampled not in (None, n_records):
-            self._mistake = InvalidValueError(
-                f"Expected one n_records in trial.sample, got {self._n_sampled} and {n_records}: records of two "
-                "samples would share their coins. Number all records, training and held-out, in one row; sample once."
-            )
-            raise self._mistake
-        self._lacks_sample, self._n_sampled = False, n_records
-        return poisson_sample(n_records, rate, streams.generator("sample"))
-
     def begin(self) -> None:
         """Note the seeds and states of its generator and of the global ones, before training."""
         self._seeds = self._present_seeds()
         self._states, self._global_state = self._present_states(), torch.get_rng_state()
 
     def check_use(self) -> None:
-        """Reject training that has misused its sample or seeded torch.
-
-        Noise and batches that are drawn from a known seed, anybody can draw again.
+        """Reject training that has seeded torch: anybody can draw noise and batches of a known seed again.
 
         Raises:
             InvalidValueError: if it has.
         """
-        if self._mistake is not None:
-            raise self._mistake
         shorter = {self._seed % 2**bits for bits in (63, 32, 31)}  # as other libraries take them
         if not self._present_seeds() <= self._seeds | shorter:
             raise InvalidValueError(
@@ -342,10 +282,14 @@ class StudyTrial(OneOfAKind):
             )
 
     def _present_seeds(self) -> set[int]:
-        return {self.generator.initial_seed(), *global_seeds()}
+        generators = (self.generator, torch.default_generator, *torch.cuda.default_generators)
+        return {generator.initial_seed() for generator in generators}
 
     def _present_states(self) -> tuple[object, ...]:
-        return self.generator.get_state().numpy().tobytes(), *global_states()
+        """Return states that differ after a draw, of all generators but torch's global one on the CPU."""
+        generators = (self.generator, *torch.cuda.default_generators)
+        states = (generator.get_state().numpy().tobytes() for generator in generators)
+        return random.getstate(), pickle.dumps(numpy.random.get_state()), *states
 
     def has_drawn(self, model: Any) -> bool:
         """Return whether training drew more from the trial's and the global generators than initial weights need.
@@ -356,18 +300,6 @@ class StudyTrial(OneOfAKind):
         words = sum(3 * weight.numel() // 2 for network in networks_in(model) for weight in network.parameters())
         moved = self._gave_seed or self._states != self._present_states()
         return moved or has_drawn_more(words, self._global_state)
-
-    def check_sampled(self) -> None:
-        """Reject a trial of a search on a sample that has not asked for it.
-
-        Raises:
-            InvalidValueError: if it has not.
-        """
-        if self._lacks_sample:
-            raise InvalidValueError(
-                "Expected training on trial.sample(n_records), the secret sample that ε is computed for; this trial "
-                "has not asked for it."
-            )
 
     def check_noised(self) -> None:
         """Reject training that has not asked how much noise to add.
@@ -380,8 +312,3 @@ class StudyTrial(OneOfAKind):
                 "Expected training with trial.noise_multiplier, which ε is computed for; this trial has not asked for "
                 "it. With Opacus: make_private(..., noise_multiplier=trial.noise_multiplier)."
             )
-
-    def __repr__(self) -> str:
-        return (
-            f"StudyTrial(params={self.params}, noise_multiplier={self._noise_multiplier:.4g}, is_final={self.is_final})"
-        )

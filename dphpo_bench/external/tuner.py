@@ -1,40 +1,260 @@
-"""HyFreeDP in a training loop of the caller: no learning rate to choose, and what that costs is in the budget."""
+"""HyFreeDP in a loop of the caller: no learning rate to choose. A session asks the records of the caller for it."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
+import numpy as np
+import torch
 from annotated_types import Interval
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils.data import TensorDataset, default_collate
 
 from dphpo_bench.base.checks import number, ranged, short_text, typed, whole
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
-from dphpo_bench.external.callers_records import (
-    CallersRecords,
-    Collate,
-    Losses,
-    Rows,
-    check_equal,
-    in_first_process,
-    place_in_group,
-)
+from dphpo_bench.base.tensors import Records
+from dphpo_bench.contract.task import Task, TaskFacts
+from dphpo_bench.data.arrays import items_stay
+from dphpo_bench.data.source import DataSource
 from dphpo_bench.external.declared import DeclaredRun, Finished
-from dphpo_bench.external.opacus import CallersAccountant, CallersOptimizer, attached, forget_records
+from dphpo_bench.external.opacus import (
+    CallersOptimizer,
+    forget_records,
+    note,
+    refuse_several_processes,
+)
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.recipes.array_task import inputs_of
 from dphpo_bench.recipes.dp_sgd import trainable
 from dphpo_bench.recipes.noise_law import Looked, dummy_weights
 from dphpo_bench.recipes.tuned_training import TunedTraining
+from dphpo_bench.session.raw import RawRecords
 from dphpo_bench.session.session import open_session
-from dphpo_bench.training.clipping import parse_clipping
+from dphpo_bench.training.clipping import Clipping, parse_clipping
+from dphpo_bench.training.engine import GradientEngine
+from dphpo_bench.training.functional import copied
+from dphpo_bench.training.losses import Objective
+from dphpo_bench.training.model_checks import refuse_unfit
 from dphpo_bench.training.optimizers import UpdateRule, WeightAverage
-from dphpo_bench.training.randomness import Streams
+from dphpo_bench.training.randomness import Streams, global_randomness
+from dphpo_bench.training.values import Query
+
+_TOGETHER = 16
+"""Records that are read once, to see that they make a batch."""
+
+FORMS = "a map-style Dataset, a tensor, a pair or a dictionary of tensors"
+
+
+class Rows:
+    """The records of a data set, read when they are asked for.
+
+    Args:
+        data: see `FORMS`; each tensor has one row for each record.
+
+    Raises:
+        InvalidValueError: if the data have another form, or a read of an item is unlike the last.
+    """
+
+    def __init__(self, data: Any) -> None:
+        if isinstance(data, TensorDataset):
+            data = data.tensors
+        parts = [*data.values()] if isinstance(data, Mapping) else data if isinstance(data, tuple | list) else [data]
+        self._is_table = len(parts) > 0 and all(isinstance(part, Tensor | np.ndarray) for part in parts)
+        sizes = {len(part) for part in parts} if self._is_table else {len(data)}
+        if len(sizes) != 1 or 0 in sizes:
+            raise InvalidValueError(f"Expected {FORMS}, with one row for each record, got {sorted(sizes)} rows.")
+        (self._length,) = sizes
+        self._data = tree_map(torch.as_tensor, data) if self._is_table else data
+        if not self._is_table and not items_stay(data, self._length):
+            raise InvalidValueError(
+                "Expected a Dataset whose items stay, but two reads of one differ: a query would compare losses of "
+                "different inputs. Pass the data without the random transform, and transform in the loop."
+            )
+        self.batch(range(0, self._length, 1 + self._length // _TOGETHER))  # an error comes before anything is counted
+
+    def __len__(self) -> int:
+        return self._length
+
+    def batch(self, indices: Sequence[int] | Tensor) -> Any:
+        """Return some records as one batch."""
+        rows = torch.as_tensor(indices)
+        if self._is_table:
+            return tree_map(lambda part: part[rows.to(part.device)], self._data)
+        return default_collate([self._data[index] for index in rows.tolist()])
+
+
+def parts_of(batch: Any) -> dict[str, Tensor]:
+    """Return the tensors of a batch by number.
+
+    Raises:
+        InvalidValueError: if it holds something else.
+    """
+    parts = tree_leaves(batch)
+    for part in parts:
+        if not isinstance(part, Tensor) or part.ndim == 0:
+            raise InvalidValueError(
+                "Expected batches of tensors with one row for each record, a tensor, several, or a dictionary; one "
+                f"part is of type {type(part).__name__}. Leave it out."
+            )
+    return {str(place): part for place, part in enumerate(parts)}
+
+
+Losses = Callable[[nn.Module, Any], Tensor]
+"""(model, batch) → each record's loss, shape (n,)."""
+
+_AT_ONCE = 512
+"""Records that are read at once."""
+
+
+class WithLosses(nn.Module):
+    """A model that returns its losses: parts of a batch by name in, one loss for each record out.
+
+    Args:
+        model: the caller's.
+        losses: of the caller.
+        example: a batch, in whose form the losses expect others.
+    """
+
+    def __init__(self, model: nn.Module, losses: Losses, example: Any) -> None:
+        super().__init__()
+        self.model = model
+        if hasattr(model, "rows_at_once"):
+            self.rows_at_once = model.rows_at_once
+        _, form = tree_flatten(example)
+
+        def losses_of(model: nn.Module, parts: Mapping[str, Tensor]) -> Tensor:
+            return losses(model, tree_unflatten([parts[str(place)] for place in range(len(parts))], form))
+
+        self._losses_of = losses_of  # a function: copies of this module share it, with all that the caller's holds
+
+    def forward(self, /, **parts: Tensor) -> Tensor:
+        """Return the losses."""
+        losses = self._losses_of(self.model, parts)
+        n = len(next(iter(parts.values())))
+        if not isinstance(losses, Tensor) or losses.shape != (n,):
+            got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            raise InvalidValueError(
+                f"Expected losses(model, batch) to return one loss for each record, shape ({n},), got {got}: write "
+                "reduction='none', and average over whatever else a record has."
+            )
+        return losses
+
+
+class CallersTask(Task):
+    """The caller's model and losses, as a session asks for them."""
+
+    name, summary, models = "declared", "Training code of the caller.", ("declared",)
+
+    def __init__(self, whole: WithLosses, example: Records, n_records: int) -> None:
+        super().__init__()
+        self.model, self._example, self._n_records = whole, example, n_records
+
+    @property
+    def facts(self) -> TaskFacts:
+        """Public facts; the schedule is the caller's and not stated here."""
+        n = self._n_records
+        return TaskFacts("declared", "declared", n, inputs_of(self._example), n, 1.0, "AdamW", 1.0, "own")
+
+    def load_train(self, source: DataSource) -> Records:
+        """Return records of the form of the caller's; a session reads the caller's own."""
+        del source
+        return self._example
+
+    def load_test(self, source: DataSource) -> Records:
+        """Return no records."""
+        del source
+        return self._example.rows(slice(0))
+
+    def build_model(self) -> nn.Module:
+        """Return a copy of the caller's model, without the hooks of Opacus, which would keep what they see."""
+        model = copied(self.model)
+        for module in model.modules():
+            for kind in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
+                hooks = getattr(module, kind)
+                for key, hook in [*hooks.items()]:
+                    home = getattr(getattr(hook, "func", hook), "__module__", None) or ""
+                    if home.partition(".")[0] == "opacus":
+                        del hooks[key]
+        return model
+
+    def objective(self) -> Objective:
+        """Return the outputs, which are the losses."""
+        return Objective(lambda outputs, _: outputs, lambda outputs, _: outputs)
+
+
+class CallersRecords(RawRecords):
+    """The caller's records.
+
+    Args:
+        rows: the records.
+        model: the caller's, in its present form.
+        losses: of the caller.
+
+    Raises:
+        InvalidValueError: if losses or model do not treat each record alone, or fail on made-up records.
+    """
+
+    def __init__(self, rows: Rows, model: nn.Module, losses: Losses) -> None:
+        refuse_unfit(model)
+        batch = rows.batch([0])
+        self.whole = WithLosses(model, losses, batch)
+        self._rows = rows
+        device = next((weight.device for weight in model.parameters()), torch.device("cpu"))
+        example = _records(batch).each(torch.zeros_like)  # of its form only
+        super().__init__(CallersTask(self.whole, example, len(rows)), example, device)
+        with global_randomness(0, device):
+            self.own_model().check(scores=False)
+
+    @property
+    def n_units(self) -> int:
+        """The number of records."""
+        return len(self._rows)
+
+    def clipped_sum(
+        self,
+        engine: GradientEngine,
+        clipping: Clipping,
+        numbers: Tensor | None,
+        generator: torch.Generator | None,
+    ) -> list[Tensor]:
+        """Return the sum of clipped gradients of these records."""
+        del generator  # of augmentations, which are the caller's
+        total = [torch.zeros(p.shape, dtype=torch.float64, device=p.device) for p in engine.parameters]
+        for some in self._pieces(numbers):
+            torch._foreach_add_(total, engine.clipped_sum(some.inputs, some.targets, clipping))
+        return total
+
+    def total(self, model: nn.Module, query: Query, numbers: Tensor | None) -> Tensor:
+        """Return the sum of these records' values."""
+        total = torch.zeros(query.count, dtype=torch.float64, device=self.device)
+        for some in self._pieces(numbers):
+            total += query.total(model, self.objective, some)
+        return total
+
+    def _pieces(self, numbers: Tensor | None) -> Iterator[Records]:
+        """Yield these records, a few at a time."""
+        numbers = torch.arange(self.n_units) if numbers is None else numbers.cpu()
+        for some in torch.split(numbers, _AT_ONCE):
+            if len(some):
+                yield _records(self._rows.batch(some))
+
+
+def _records(batch: Any) -> Records:
+    """Return a batch as records whose targets are not used: the losses find theirs among the inputs."""
+    parts = parts_of(batch)
+    return Records(parts, torch.zeros(len(next(iter(parts.values())))))
+
 
 _MAX_STEPS = 10**6
+
+_CLIPPING, _AVERAGING, _SHARE = "auto_s", 0.99, 0.03
+"""Defaults of the method: how `backward` clips, the decay of averaged weights, about twice the queries' share of ε."""
 
 _INNER = ("_module", "_orig_mod", "module")
 """Names by which wrappers hold a model."""
@@ -51,8 +271,6 @@ class Tuner:
     Nothing is counted before the first step. From there on the training counts as a whole, whether it is finished or
     not. The loop is yours, so a training that was interrupted cannot go on: a second one is a second release.
 
-    In a group of processes (torch.distributed) each makes a tuner with all of the data, for the same batches and noise.
-
     Args:
         model: on its device, before or after `make_private`. Its weights are moved in place.
         data: the private records that the loop trains on: a map-style Dataset, a tensor, a pair or a dictionary of
@@ -66,10 +284,6 @@ class Tuner:
         results_dir: folder of the record and the account; None: nothing is written or counted, with a warning.
         account: which account of the folder counts the training; None: "main".
         regression: whether losses grow with the square of the outputs.
-        clipping: of `backward`: "auto_s", "auto_s:γ", "auto_v" or "abadi:C".
-        averaging: decay of the exponential average of weights that `finish` puts into the model; 0: the last ones.
-        share: about twice the largest share of ε that queries may take.
-        collate_fn: items of a Dataset → a batch; None: torch's default.
 
     Attributes:
         planned: what the training releases, and when.
@@ -78,11 +292,11 @@ class Tuner:
         noise_multiplier: of the gradients, for `make_private`.
         learning_rate: of the latest step; NaN before the first.
         path: what the gradients said, and the learning rate after it.
-        steps_taken: number of steps so far; a virtual step of a `BatchMemoryManager` is none.
+        steps_taken: number of steps so far.
         finished: as `finish` returned it; None before.
 
     Raises:
-        InvalidValueError: if an argument is out of range, or losses or model are unfit.
+        InvalidValueError: if an argument is out of range, losses or model are unfit, or there are several processes.
         BudgetTooSmallError: if no noise within reach meets the budget.
     """
 
@@ -100,28 +314,35 @@ class Tuner:
         results_dir: Path | str | None = None,
         account: str | None = None,
         regression: bool = False,
-        clipping: str = "auto_s",
-        averaging: float = 0.99,
-        share: float = 0.03,
-        collate_fn: Collate | None = None,
     ) -> None:
+        refuse_several_processes()
         sample_rate = float(ranged("sample_rate", sample_rate, float, Interval(gt=0, le=1)))
         steps = whole("steps", steps, low=1, high=_MAX_STEPS)
-        share = float(ranged("share", share, float, Interval(gt=0, lt=1)))
-        self._clipping = parse_clipping(clipping)
-        self._records = CallersRecords(Rows(data, collate_fn), _unwrapped(model), losses)
+        self._clipping = parse_clipping(_CLIPPING)
+        self._records = CallersRecords(Rows(data), _unwrapped(model), losses)
         self._weights = trainable(self._records.whole)
-        self._average = WeightAverage(self._weights, averaging)
+        self._average = WeightAverage(self._weights, _AVERAGING)
         n = self._records.n_units
         self.planned = Looked.calibrated(
-            budget, sample_rate, steps, n, share=share, regression=regression, optimizer="SGD", scaled=True
+            budget, sample_rate, steps, n, share=_SHARE, regression=regression, optimizer="SGD", scaled=True
         )
         self.event, self.steps, self.noise_multiplier = self.planned.event, steps, self.planned.noise_multiplier
-        settings = {"share": share, "averaging": averaging, "clipping": clipping, "regression": regression}
-        where = {"name": name, "results_dir": results_dir, "account": account}
-        self._run = _declared(self.planned, budget, settings, where)
+        self._run = DeclaredRun(
+            self.event,
+            budget,
+            name=name,
+            results_dir=results_dir,
+            account=account,
+            n_records=n,
+            method="hyfreedp",
+            parameters={
+                **{name: getattr(self.planned, name) for name in ("sample_rate", "steps", "noise_multiplier")},
+                **{"share": _SHARE, "averaging": _AVERAGING, "clipping": _CLIPPING, "regression": regression},
+            },
+            training_event=self.planned.training,
+        )
         self._optimizer: CallersOptimizer | None = None
-        self._accountant = CallersAccountant(None)
+        self._accountant: Any = None
         self._streams: Streams | None = None  # of somebody else's, to compare with the method
         self._gradient: list[Tensor] | None = None  # of `backward`
         self._is_over = self._is_under_way = False
@@ -141,21 +362,24 @@ class Tuner:
     def attach(self, optimizer: Any, loader: Any = None, accountant: Any = None) -> None:
         """Take the optimiser of the loop, whose `step` the tuner replaces.
 
-        Directions are those of the optimiser; its learning rate does not count, but for the ratios of groups.
+        Directions are those of the optimiser. Its learning rate does not count, but for the ratios of groups at the
+        first step; schedulers have no effect.
 
         Args:
-            optimizer: of torch, or the DPOptimizer of `make_private`.
+            optimizer: SGD, Adam, AdamW, NAdam, RAdam or RMSprop of torch, or the DPOptimizer of `make_private`.
             loader: that the loop runs over, to check its rate; None: of `backward`, which draws its own batches.
-            accountant: of Opacus or dp_accounting. At the first step it takes in all queries of the plan. None:
-                there is none.
+            accountant: of Opacus. At the first step it takes in all queries of the plan. None: there is none.
 
         Raises:
             InvalidValueError: if one of them does not do what was declared.
         """
         if self._optimizer or "_tuned" in vars(self):  # which an accountant attached later would not take in
             raise InvalidValueError("Expected one attach() before the first backward() or step(). Make another tuner.")
-        self._optimizer = attached(optimizer, loader, accountant, self._records, self.planned)
-        self._accountant = CallersAccountant(accountant)
+        takes_batches = self._records.own_model().takes_batches
+        self._optimizer = CallersOptimizer(
+            optimizer, loader, accountant, self._weights, self.planned, takes_batches=takes_batches
+        )
+        self._accountant = accountant
 
     def backward(self) -> None:
         """Draw a Poisson batch of the data, and put its noisy mean gradient, clipped record by record, into `grad`.
@@ -172,7 +396,7 @@ class Tuner:
             raise InvalidValueError("Expected tuner.step() between two calls of tuner.backward().")
         self._check_open()
         session, kind = self._tuned.session, self.planned.step
-        self._accountant.note(kind)
+        note(self._accountant, kind)
         self._gradient = session.sample(kind).gradient(self._records.whole, self._clipping, self.noise_multiplier)
         for weight, part in zip(self._weights, self._gradient, strict=True):
             weight.grad = part
@@ -187,34 +411,31 @@ class Tuner:
         self._check_open()
         private = self._optimizer if self._optimizer and self._optimizer.is_private else None
         if private:
-            private.check(self.planned)
+            private.check()
             private.check_gradients()
         elif self._gradient is None:
             raise InvalidValueError(
                 "Expected gradients with noise: call tuner.backward() before each tuner.step(), or attach the "
                 "DPOptimizer of Opacus."
             )
-        if self._optimizer:
-            self._optimizer.check_schedulers()
         tuned = self._tuned  # counted from here on
         self._is_under_way = True
-        if (gradient := private.noisy_gradient() if private else self._gradient) is not None:
-            tuned.step(self.steps_taken, gradient)
-            self._average.update()
-            self.steps_taken += 1
+        tuned.step(self.steps_taken, private.noisy_gradient() if private else self._gradient or [])
+        self._average.update()
+        self.steps_taken += 1
         self._gradient, self._is_under_way = None, False
         self.zero_grad()
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002
         """Clear the gradients, as `step` does by itself. A noisy gradient of `backward` still counts for its step."""
         if self._optimizer and self._optimizer.is_private:
-            self._optimizer.clear()
+            self._optimizer.outer.zero_grad()
             return
         for weight in self._weights:
             weight.grad = None
 
     def finish(self, *, metrics: Mapping[str, float] = MappingProxyType({})) -> Finished | None:
-        """Average the weights, scale the last layer, and return the record; None in other processes than the first.
+        """Average the weights, scale the last layer, and return the record.
 
         Args:
             metrics: of public test records, for the record.
@@ -246,15 +467,14 @@ class Tuner:
                 self._end(status="failed", error=f"{kind.__name__} ended the loop.")
 
     def _end(self, **how: Any) -> None:
-        """Let go of optimizer and records; write the record, if the training was counted, in the first process."""
+        """Let go of optimizer and records; write the record, if the training was counted."""
         self._is_over = True
         if self._optimizer:
             self._optimizer.release()
         forget_records(self._records.whole)
         if "_tuned" in vars(self):
             self._tuned.session.close()
-            if place_in_group()[0] == 0:
-                self.finished = self._run.finish(**how)
+            self.finished = self._run.finish(**how)
 
     def _check_open(self) -> None:
         if self._is_over or self.steps_taken >= self.steps:
@@ -277,12 +497,11 @@ class Tuner:
     def _tuned(self) -> TunedTraining:
         """The training, which is counted when it begins."""
         optimizer = self._optimizer
-        check_equal(self._records.hashes)
-        streams = in_first_process(lambda: self._run.open().streams)
+        streams = self._run.open().streams
         session = open_session(self._records, Ledger(self.event), self._streams or streams)
         # All at once: with releases of other kinds in between, Opacus' PRV accountant takes ten times as long.
         for kind in self.planned.around:
-            self._accountant.note(kind)
+            note(self._accountant, kind)
         other = dummy_weights(self._records.whole)
         update = optimizer.update_rule() if optimizer else UpdateRule("SGD", self._weights)
         simulated = optimizer.rule_of(other) if optimizer else UpdateRule("SGD", other)
@@ -292,22 +511,8 @@ class Tuner:
         return TunedTraining(self.planned, session, self._records.whole, update, simulated, noise)
 
 
-def _declared(planned: Looked, budget: PrivacyBudget, settings: dict[str, Any], where: dict[str, Any]) -> DeclaredRun:
-    """Return what the caller declares of a training."""
-    schedule = {name: getattr(planned, name) for name in ("sample_rate", "steps", "noise_multiplier")}
-    return DeclaredRun(
-        planned.event,
-        budget,
-        n_records=planned.records,
-        method="hyfreedp",
-        parameters={**schedule, **settings},
-        training_event=planned.training,
-        **where,
-    )
-
-
 def _unwrapped(model: nn.Module) -> nn.Module:
-    """Return the model inside the wrappers of Opacus, of the compiler, and of processes in parallel."""
+    """Return the model inside the wrappers of Opacus, of the compiler, and of `DataParallel`."""
     while type(model).__module__.partition(".")[0] in ("opacus", "torch"):
         inside = [part for name in _INNER if isinstance(part := getattr(model, name, None), nn.Module)]
         if not inside:

@@ -35,6 +35,7 @@ VERSION = 1
 MAX_ACCOUNT_BYTES = 2**30
 VOID = "void"  # the status of a release that is taken back: its run ended before it asked anything of the records
 OPEN = "open"  # the status of a release whose run has not ended, or was killed
+RESERVED = "reserved"  # the status of a run that was counted with others of a list, and has not begun
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,7 @@ class Entry:
     event: str  # of the whole plan, as text in JSON
     date: str  # on which it was counted; a day, since more would tell how long a search took
     record: str = ""  # the key of the run's record; empty without one
-    digest: str = ""  # of the records, under the key of the folder; empty if they were never loaded
     status: str = OPEN  # how it ended; "open" if it has not ended, or was killed
-    hash: str = ""  # of task, method, code and device, which do not change if a run is repeated; empty: it cannot be
     joined: bool = False  # whether a second process went on with the run: then nobody can take the entry back
 
     @classmethod
@@ -126,7 +125,7 @@ class Cap:
 class Account:
     """The account of one set of private records.
 
-    Several processes may use it at once. Nothing in it is secret, but for what its dates and digests tell.
+    Several processes may use it at once. Nothing in it is secret, but for what its dates tell.
 
     Args:
         root: the folder of results.
@@ -194,24 +193,35 @@ class Account:
                     "questions would show the records. Go on with the same method and version; or remove its file in "
                     f"{self.root / '.unfinished'} to start anew, which is a second release."
                 )
-            lines: list[dict[str, Any]] = [{"release": asdict(entry)} for entry in new]
-            lines += [{"number": entry.number, "joined": True} for entry in again]
-            if cap and new:
-                if cap.filter is None:
-                    chosen = cap.filter_like(new[0].dp_event)
-                    lines.insert(0, {"filter": asdict(chosen)})
-                    cap = replace(cap, filter=chosen)
-                self._check_cap(cap, known, new)
-            self._append(lines)
+            lines = self._lines_of(new, cap, known)
+            self._append([*lines, *({"number": entry.number, "joined": True} for entry in again)])
         return not again
 
-    def find(self, number: str) -> Entry | None:
-        """Return the release with this number, if it counts."""
-        return next((entry for entry in self.read()[1] if entry.number == number), None)
+    def begin(self, release: Entry) -> Entry:
+        """Count a run of a list, unless a run of this record and plan is reserved; return the entry that counts it.
 
-    def notes_of(self, number: str) -> Path:
-        """Return the file of the hashes of what a seeded run released; see `session.releases`."""
-        return self.path.with_name(f"{self.name}.{number}.releases")
+        Raises:
+            AccountError: as `count`.
+        """
+        refuse_if_closed()
+        with self._locked():
+            cap, known = self.read()
+            for entry in known:
+                if (entry.status, entry.record, entry.event) == (RESERVED, release.record, release.event):
+                    self._append([{"number": entry.number, "status": OPEN}])
+                    return entry
+            self._append(self._lines_of([release], cap, known))
+        return release
+
+    def _lines_of(self, new: Sequence[Entry], cap: Cap | None, known: Sequence[Entry]) -> list[dict[str, Any]]:
+        """Return the lines of new releases; reject what the cap does not cover, or fix its filter before the first."""
+        lines: list[dict[str, Any]] = [{"release": asdict(entry)} for entry in new]
+        if cap and new:
+            if cap.filter is None:
+                cap = replace(cap, filter=cap.filter_like(new[0].dp_event))
+                lines.insert(0, {"filter": asdict(cap.filter)})  # type: ignore[arg-type]
+            self._check_cap(cap, known, new)
+        return lines
 
     def write_void(self, entry: Entry) -> None:
         """Write down a run that never began, so that its record is known to have cost nothing."""
@@ -233,14 +243,14 @@ class Account:
             cap = cap if cap.filter else replace(cap, filter=cap.filter_like(releases[0].dp_event))
             self._check_cap(cap, known, releases)
 
-    def note(self, number: str, **changes: Any) -> None:
-        """Write down what became of a release: its status, or the digest of the records.
+    def note(self, number: str, status: str) -> None:
+        """Write down what became of a release.
 
         Raises:
             AccountError: if the file cannot be written.
         """
         with self._locked():
-            self._append([{"number": number, **changes}])
+            self._append([{"number": number, "status": status}])
 
     def _check_cap(self, cap: Cap, known: Sequence[Entry], new: Sequence[Entry]) -> None:
         """Reject what the cap does not cover.

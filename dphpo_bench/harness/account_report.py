@@ -77,7 +77,6 @@ class AccountReport(Displayed):
         totals: ε of all of them, one for each unit.
         cap: (ε, δ) of the cap; None without.
         used: the share of the cap that is used, in Rényi divergence; 1 means that nothing more fits. None without cap.
-        changed: whether the records were not the same in all runs.
         others: names of other accounts in the folder.
     """
 
@@ -88,12 +87,11 @@ class AccountReport(Displayed):
     totals: tuple[Total, ...]
     cap: tuple[float, float] | None
     used: float | None
-    changed: bool
     others: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return the line that the end of a run shows."""
-        return self._text(f"run {len(self.releases) + len(self.uncounted)} on these records")
+        return self._text(f"run {self._runs}")
 
     def display(self) -> Display:
         """Return the total and the last releases."""
@@ -101,18 +99,19 @@ class AccountReport(Displayed):
         rows = [("total", self.summary()), ("file", str(self.path))]
         rows += [("not counted when it ran", path) for path in self.uncounted[:_LISTED]]
         rows += [("earlier", count(earlier, "run"))] if earlier else []
-        for number, run in enumerate(self.releases[earlier:], start=earlier + 1):
-            cost = f"ε = {bound_text(run.epsilon, 4)}, δ = {run.delta:.3g} per {run.unit}"
-            text = f"{run.date} {run.method} on {run.task} ({run.model}), {cost}: {run.status}"
-            rows.append((f"run {number:,}", text))
+        rows += [(f"run {n:,}", _run(run)) for n, run in enumerate(self.releases[earlier:], start=earlier + 1)]
         return f"Account {self.name}", rows
 
     def summary(self) -> str:
         """Return the line for any other time."""
-        return self._text(f"{count(len(self.releases) + len(self.uncounted), 'run')} on these records")
+        return self._text(count(self._runs, "run"))
+
+    @property
+    def _runs(self) -> int:
+        return len(self.releases) + len(self.uncounted)
 
     def _text(self, runs: str) -> str:
-        n = len(self.releases) + len(self.uncounted)
+        n, runs = self._runs, f"{runs} on these records"
         if not self.totals:
             return "no run on private records is counted."
         if n == 1:
@@ -127,8 +126,6 @@ class AccountReport(Displayed):
         elif self.cap and self.used is not None:
             used = math.ceil(100 * self.used)
             parts.append(f"Of the cap of ε = {self.cap[0]:g}, {used} % is used, whatever runs are chosen by")
-        if self.changed:
-            parts.append("The records changed between runs; all are counted together")
         if self.others:
             parts.append(f"This is account {self.name}; others here: {', '.join(self.others)}")
         return f"{'. '.join(parts)}."
@@ -141,7 +138,6 @@ class AccountReport(Displayed):
             "path": str(self.path),
             "cap": None if self.cap is None else {"epsilon": self.cap[0], "delta": self.cap[1]},
             "cap_used": self.used,
-            "records_changed": self.changed,
             "releases": [{name: getattr(entry, name) for name in fields} for entry in self.releases],
             "uncounted": list(self.uncounted),
             "totals": [asdict(total) for total in self.totals],
@@ -197,10 +193,6 @@ def report_of(book: Account) -> AccountReport:
         units.setdefault(entry.unit, []).append((entry.dp_event, entry.delta))
     for _, record in uncounted:
         units.setdefault(record.identity.unit, []).append((_event_of(record), record.identity.delta))
-    digests: dict[tuple[str, str, str], set[str]] = {}
-    for entry in releases:
-        if entry.digest:
-            digests.setdefault((entry.task, entry.model, entry.unit), set()).add(entry.digest)
     return AccountReport(
         book.name,
         book.path,
@@ -212,7 +204,6 @@ def report_of(book: Account) -> AccountReport:
         ),
         None if cap is None else (cap.epsilon, cap.delta),
         None if cap is None else min(cap.used([entry.dp_event for entry in releases]), 1.0),
-        any(len(different) > 1 for different in digests.values()),
         tuple(other.name for other in accounts_in(book.root) if other.name != book.name),
     )
 
@@ -285,7 +276,7 @@ def account_sections(report: AccountReport) -> list[Section]:
         ("Guarantee", _guarantee(report)),
         *[("What an attacker can learn at most", _attack(report, total)) for total in report.totals],
         ("What is counted", _counted(report)),
-        ("Runs", [_run(place, entry) for place, entry in enumerate(report.releases, 1)] + [*report.uncounted]),
+        ("Runs", [f"{place}. {_run(entry)}." for place, entry in enumerate(report.releases, 1)] + [*report.uncounted]),
         ("To verify", ["dphpo-bench account RESULTS computes the totals again from the events of the runs' plans."]),
     ]
 
@@ -354,14 +345,12 @@ def _counted(report: AccountReport) -> list[str]:
         )
     if report.others:
         sentences.append(f"Other accounts here, which are not in these numbers: {', '.join(report.others)}.")
-    if report.changed:
-        sentences.append("The records changed between runs; all runs are counted as if they had been the same.")
     return sentences
 
 
-def _run(place: int, entry: Entry) -> str:
+def _run(entry: Entry) -> str:
     ended = "not ended, or killed" if entry.status == OPEN else entry.status
     return one_line(
-        f"{place}. {entry.date}, {entry.what}: {entry.method} on {entry.task} ({entry.model}), ε = "
-        f"{bound_text(entry.epsilon, 4)}, δ = {entry.delta:.3g}, per {entry.unit}; {ended}."
+        f"{entry.date}, {entry.what}: {entry.method} on {entry.task} ({entry.model}), ε = "
+        f"{bound_text(entry.epsilon, 4)}, δ = {entry.delta:.3g}, per {entry.unit}; {ended}"
     )

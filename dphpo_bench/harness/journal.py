@@ -36,7 +36,6 @@ class Journal:
     Attributes:
         path: of the file; None: there is none.
         values: what has been drawn, by name.
-        releases: the file of hashes of what the run has released; see `session.releases`. None: there is none.
 
     Raises:
         RecordError: if the file exists and is not a journal.
@@ -45,7 +44,6 @@ class Journal:
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
         self._lock: int | None = None
-        self.releases = None if path is None else releases_beside(path)
         self.values: dict[str, int] = {} if path is None else _read(path)
         if path is not None and self.values and self.values.pop(FILE, None) != path.stat().st_ino:
             raise RecordError(
@@ -55,11 +53,10 @@ class Journal:
             )
 
     @classmethod
-    def holding(cls, values: Mapping[str, int], releases: Path | None = None) -> "Journal":
-        """Return a journal in memory with these values and this file of releases, from whoever keeps the files."""
+    def holding(cls, values: Mapping[str, int]) -> "Journal":
+        """Return a journal in memory with these values."""
         journal = cls()
         journal.values.update(values)
-        journal.releases = releases
         return journal
 
     @classmethod

@@ -83,10 +83,6 @@ class CheckedPlan(Displayed):
         """Return what an attack on one unit can achieve against the whole procedure."""
         return self.cache.risk(self.plan.event, self.plan.budget.delta) if self.end_to_end_private else CERTAIN
 
-    def quoted(self, event: "DpEvent") -> EpsilonReport:
-        """Return the ε of an event at the plan's δ by every accountant; the plan's own is quoted if it supports it."""
-        return _quoted(event, self.plan, self.cache)
-
 
 @typed
 def plan(
@@ -139,7 +135,7 @@ def plan(
     planned = replace(planned)  # a copy that the method cannot reach
     if planned.budget != budget:  # noise streams and the recomputed ε depend on it
         raise InvalidValueError(f"Expected method {method.name} to plan for {budget}, got {planned.budget}.")
-    total = _quoted(planned.event, planned, cache)
+    total = quoted(planned.event, planned, cache)
     private = bool(method.end_to_end_private)  # asked once
     # A reference that says it is not private may plan for ε = ∞; its row is apart from the others.
     if not (total.epsilon <= budget.epsilon or (not private and total.epsilon == math.inf)):
@@ -177,8 +173,8 @@ def warn_of_budget(budget: PrivacyBudget, n_records: int, unit: str, stacklevel:
         warnings.warn(text, stacklevel=stacklevel)
 
 
-def _quoted(event: "DpEvent", planned: Plan, cache: Cache) -> EpsilonReport:
-    """Compute ε by every accountant, and quote the plan's own if it supports the event."""
+def quoted(event: "DpEvent", planned: Plan, cache: Cache) -> EpsilonReport:
+    """Return the ε of an event at the plan's δ by every accountant; the plan's own is quoted if it supports it."""
     report, accountant = cache.epsilon(event, planned.budget.delta), planned.accountant
     if accountant is not None and accountant in report.by_accountant:
         return replace(report, epsilon=report.by_accountant[accountant], quoted=accountant)

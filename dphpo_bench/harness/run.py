@@ -25,6 +25,7 @@ from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import Entry
 from dphpo_bench.harness.account_report import AccountReport, report_of
 from dphpo_bench.harness.cache import Cache, code_of
+from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.loading import (
     Counted,
     account_of,
@@ -63,14 +64,10 @@ class AccountOptions:
     Attributes:
         name: which account in `results_dir`; None: "main".
         not_private: let a method without privacy (ε = ∞) run on private records, because its output stays inside.
-        again: the number of a seeded run on private records (`identity.run` of its record), whose noise is drawn again
-            for the same questions, such as to save its model. Nothing more is counted or written. A run that asks
-            anything else is refused. None: the run has noise of its own.
     """
 
     name: str | None = None
     not_private: bool = False
-    again: str | None = None
 
 
 @dataclass(frozen=True)
@@ -198,11 +195,6 @@ def run(
         if seed is not None:
             warn_of_seeds(task, f"seed={seed}")
         book = None if counted else account_of(task, store, options.name)
-        if options.again is not None and (book is None or seed is None or execution.checkpoint_every is not None):
-            raise InvalidValueError(
-                "Expected again= (--again) with private records, the run's seed and results_dir, and without "
-                "checkpoint_every: it draws the noise of a run that an account counts. Leave it out."
-            )
         if store:
             store.check_writable()
         device, seconds = resolve_device(execution.device), dict[str, float]()
@@ -219,7 +211,6 @@ def run(
             source=execution.source or DataSource.resolve(progress=progress),
             store=store,
             account=book,
-            again=options.again,
             counted=counted is not None,
             checkpoint_every=execution.checkpoint_every,
             seconds=seconds,
@@ -228,7 +219,7 @@ def run(
             raise InvalidValueError(NO_GRID)
         if counted:
             counted.check(checked)
-            this_run.journal = counted.journal
+            this_run.journal = Journal.holding(counted.values)
         elif not task.public:
             refuse_no_privacy(Entry.of(checked, 0), options.not_private)
         if this_run.checkpoint_every is not None:
@@ -272,9 +263,8 @@ def resolve_device(device: "str | torch.device") -> str:
             raise RuntimeError("runs need cpu, cuda or cuda with a number")
         return str(torch.zeros(1, device=device).device)  # numbered, so that it stays if the current device changes
     except (RuntimeError, AssertionError, TypeError) as error:
-        reason = shown(str(error).partition("\n")[0].rstrip("."), 200)
         raise InvalidValueError(
-            f"Cannot use device {shown(str(device), form=repr)}: {reason}. Try --device cpu."
+            f"Cannot use device {shown(device, form=repr)}: {shown(error, 200)}. Try --device cpu."
         ) from None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dphpo_bench.base.errors import AccountError, InvalidValueError
 from dphpo_bench.base.progress import Meter, NullProgress, Progress
@@ -42,18 +42,6 @@ CONDITIONS = "conditions"
 """Key of a journal: a hash of the conditions under which a restart repeats what has been asked."""
 
 
-def conditions_of(device: str, threads: int, code: str) -> int:
-    """Return a hash of what decides what is asked and how sums are rounded.
-
-    These are a hash of the code, the device, the number of threads, torch's version, and the kind of processor, as far
-    as torch tells.
-    """
-    import torch
-
-    text = json.dumps([code, device, threads, torch.__version__, torch.backends.cpu.get_cpu_capability()])
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
-
-
 @dataclass(kw_only=True)
 class Run:
     """One run. Each stage reads what earlier ones have added; stages set `identity`, `train` and `record`."""
@@ -70,7 +58,6 @@ class Run:
     store: "RecordStore | None" = None  # the folder of results; None: nothing is written
     account: Account | None = None  # counts the run; None: nobody does, or its caller has
     counted: bool = False  # by the caller, as a sweep does
-    again: str | None = None  # the number of the earlier run that this one repeats; see `check_again`
     checkpoint_every: int | None = None  # steps
     observer: "Observer | None" = None  # called with each release
     order: Callable[[int], Sequence[int]] = range  # number of trials → the order in which they run
@@ -133,10 +120,16 @@ class Run:
         return None if self.outcome is None else self.outcome.model
 
     def conditions(self) -> int:
-        """Return a hash of the conditions under which a restart repeats what has been asked."""
+        """Return a hash of the conditions under which a restart repeats what has been asked.
+
+        These are the code, the device, the number of threads, torch's version, and the kind of processor, as far as
+        torch tells.
+        """
         import torch
 
-        return conditions_of(self.device, torch.get_num_threads(), self.code)
+        threads, processor = torch.get_num_threads(), torch.backends.cpu.get_cpu_capability()
+        text = json.dumps([self.code, self.device, threads, torch.__version__, processor])
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
     def streams(self) -> Streams:
         """Return the run's random streams; the journal keeps the seed of an unseeded run, which is drawn once.
@@ -160,16 +153,16 @@ class Run:
             return self.journal.path.with_suffix(".checkpoint")
         return self.store.checkpoint_of(self.identity) if self.store else None
 
-    def note(self, **changes: Any) -> None:
-        """Note more of the run in its account. The entry counts also where that fails, as on a full disk."""
+    def note(self, status: str) -> None:
+        """Note in the account how the run ended. The entry counts also where that fails, as on a full disk."""
         if self.account and self.entry:
             with suppress(AccountError):
-                self.account.note(self.entry.number, **changes)
+                self.account.note(self.entry.number, status)
 
     def take_back(self) -> None:
         """Take the entry back and forget the journal, unless another process may have asked the records something."""
         if self.is_first:
-            self.note(status=VOID)
+            self.note(VOID)
             self.journal.discard()
 
     def fail(self, why: str | BaseException, *, status: "Status" = "failed", keep_model: bool = False) -> None:

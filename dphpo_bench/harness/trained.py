@@ -35,8 +35,14 @@ if TYPE_CHECKING:
 
 SUFFIX = ".safetensors"
 
+_TEXTS = ("kind", "method", "task", "model", "unit", "record")
+"""Fields that a file's metadata hold as they are."""
 
-@dataclass(frozen=True, eq=False, repr=False)
+_VALUES = ("epsilon", "delta", "input_names", "classes", "consumed", "threshold")
+"""Fields that they hold as JSON."""
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class TrainedModel(Displayed):
     """A released model: `load_model` reads it from a file, and a run's result has it as `trained`.
 
@@ -63,29 +69,26 @@ class TrainedModel(Displayed):
     network: "nn.Module"
     kind: Kind
     inputs: Input | Mapping[str, Input]
-    columns: Columns | None
-    input_names: tuple[str, ...] | None
-    classes: "tuple[Class, ...] | None"
-    target_scale: TargetScale | None
+    columns: Columns | None = None
+    input_names: tuple[str, ...] | None = None
+    classes: "tuple[Class, ...] | None" = None
+    target_scale: TargetScale | None = None
     method: str
     task: str
     model: str
-    epsilon: float | None
+    epsilon: float | None = None
     delta: float
     unit: str
     record: str
     consumed: tuple[str, ...] = ()
     threshold: float | None = None
 
-    def __post_init__(self) -> None:
-        self.network.eval()
-
     @classmethod
     def of(cls, network: "nn.Module", task: Task, record: RunRecord) -> "TrainedModel":
         """Return the model of a run."""
         who, facts = record.identity, task.facts
         return cls(
-            network=network,
+            network=network.eval(),
             kind=facts.kind,
             inputs=facts.inputs,
             columns=task.columns,
@@ -299,15 +302,6 @@ def write_model(trained: TrainedModel, path: Path) -> Path:
     raise DataError(f"{reason} It was kept at {aside}.")
 
 
-def loading_code(trained: TrainedModel, path: Path | str) -> str:
-    """Return the call that loads a model which `write_model` wrote to a path."""
-    from dphpo_bench.training.structure import network_json
-
-    if network_json(trained.network) is not None or trained.task in tasks():
-        return f"dphpo_bench.load_model({str(path)!r})"
-    return f"dphpo_bench.load_model({str(path)!r}, model=...)"  # a module of the network's class
-
-
 @typed
 def load_model(
     path: Path | str,
@@ -359,59 +353,37 @@ def _metadata(trained: TrainedModel) -> dict[str, str]:
     from dphpo_bench.training.structure import network_json
 
     values = {
-        "inputs": inputs_json(trained.inputs),
-        "columns": None if trained.columns is None else trained.columns.to_json(),
-        "input_names": trained.input_names,
-        "classes": trained.classes,
-        "target_scale": None if trained.target_scale is None else trained.target_scale.to_json(),
-        "consumed": trained.consumed or None,
-        "threshold": trained.threshold,
-    }
-    structure = network_json(trained.network)
-    return {
         "format": "pt",
         "dphpo-bench": version("dphpo-bench"),
-        "record": trained.record,
-        "method": trained.method,
-        "task": trained.task,
-        "model": trained.model,
-        "epsilon": "unknown" if trained.epsilon is None else repr(trained.epsilon),
-        "delta": repr(trained.delta),
-        "unit": trained.unit,
-        "kind": trained.kind,
-        **{name: compact_json(value) for name, value in values.items() if value is not None},
-        **({} if structure is None else {"network": structure}),
+        **{name: getattr(trained, name) for name in (*_TEXTS, *_VALUES)},
+        "inputs": inputs_json(trained.inputs),
+        "columns": None if trained.columns is None else trained.columns.to_json(),
+        "target_scale": None if trained.target_scale is None else trained.target_scale.to_json(),
+        "network": network_json(trained.network),
     }
+    known = {name: value for name, value in values.items() if value is not None and value != ()}
+    return {name: value if isinstance(value, str) else compact_json(value) for name, value in known.items()}
 
 
 def _described(metadata: Mapping[str, str], path: Path | str, network: "nn.Module") -> TrainedModel:
     """Return the model that `_metadata` described."""
     try:
-        kind: Any = metadata["kind"]
-        if kind not in get_args(Kind):
+        texts: dict[str, Any] = {name: metadata[name] for name in _TEXTS}
+        if (kind := texts["kind"]) not in get_args(Kind):
             raise ValueError(f"kind {kind}")
-        names, classes, columns, scale, consumed, threshold = (
-            json.loads(metadata[name]) if name in metadata else None
-            for name in ("input_names", "classes", "columns", "target_scale", "consumed", "threshold")
-        )
-        return TrainedModel(
-            network=network,
-            kind=kind,
-            inputs=inputs_of_json(json.loads(metadata["inputs"])),
-            columns=None if columns is None else Columns.from_json(columns),
-            input_names=None if names is None else tuple(map(str, names)),
-            classes=None if classes is None else declared_classes(classes, kind),
-            target_scale=None if scale is None else TargetScale.of([Number(**part) for part in scale], kind),
-            method=metadata["method"],
-            task=metadata["task"],
-            model=metadata["model"],
-            epsilon=None if metadata["epsilon"] == "unknown" else float(metadata["epsilon"]),
-            delta=float(metadata["delta"]),
-            unit=metadata["unit"],
-            record=metadata["record"],
-            consumed=tuple(map(str, consumed or ())),
-            threshold=None if threshold is None else float(threshold),
-        )
+        names = (*_VALUES, "inputs", "columns", "target_scale")
+        values: dict[str, Any] = {name: json.loads(metadata[name]) for name in names if name in metadata}
+        values["inputs"] = inputs_of_json(values["inputs"])
+        values["delta"] = float(values["delta"])
+        if "columns" in values:
+            values["columns"] = Columns.from_json(values["columns"])
+        if "classes" in values:
+            values["classes"] = declared_classes(values["classes"], kind)
+        if "target_scale" in values:
+            values["target_scale"] = TargetScale.of([Number(**part) for part in values["target_scale"]], kind)
+        for name in {"input_names", "consumed"} & values.keys():
+            values[name] = tuple(map(str, values[name]))
+        return TrainedModel(network=network.eval(), **texts, **values)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, DataError) as error:
         raise DataError(
             f"Expected in {path} a model that RunResult.save wrote, got metadata without a usable "

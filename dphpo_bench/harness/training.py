@@ -6,7 +6,8 @@ records, which no ε protects, and with hindsight: frequencies of classes, means
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from dphpo_bench.base.errors import (
     SealedDataError,
     UnsupportedEventError,
 )
-from dphpo_bench.base.progress import Meter, NullProgress, Progress
+from dphpo_bench.base.progress import Meter, NullProgress
 from dphpo_bench.base.tensors import Records, leaves
 from dphpo_bench.contract.method import Outcome, refuse_shared, sibling_of
 from dphpo_bench.contract.metrics import (
@@ -33,7 +34,7 @@ from dphpo_bench.contract.metrics import (
 from dphpo_bench.contract.seals import sealed
 from dphpo_bench.contract.task import Task
 from dphpo_bench.harness.loading import check_declared
-from dphpo_bench.harness.plan import parameters_of
+from dphpo_bench.harness.plan import parameters_of, quoted
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.state import Run, timed
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from dphpo_bench.session.session import Session
-    from dphpo_bench.training.randomness import Streams
 
 
 EPSILON_ROUNDING = 1e-9  # rounding of two evaluations of one event, far below the resolution of any accountant
@@ -58,7 +58,10 @@ def execute(run: Run) -> Run:
 
 
 def train(run: Run) -> None:
-    """Let the method run on the records, within what its plan allows."""
+    """Let the method run on the records, within what its plan allows.
+
+    Whatever the method raises is a result, except a mistake in the call and an interrupt.
+    """
     run.ledger = Ledger(allowance=run.checked.plan.event)
     if run.hides_trials:
         run.progress.note("Searching. How many trials there are is a secret, so there is nothing to show.")
@@ -68,41 +71,44 @@ def train(run: Run) -> None:
         except BaseException:
             run.take_back()
             raise
-        _let_run(run, session)
-
-
-def _let_run(run: Run, session: "Session") -> None:
-    """Call the method; whatever it raises is a result, except a mistake in the call and an interrupt."""
-    try:
-        with sealed() as complaints:
-            if check := getattr(run.checked.plan.parameters, "check", None):
-                check(session)
-            outcome = _isolated(run.checked.method.run(replace(run.checked.plan), session), run.unseeded)
-            if isinstance(outcome, Outcome):
-                run.outcome = outcome
-            else:
-                run.fail(outcome)
-    except OverBudgetError as error:
-        run.fail(error, status="over_budget")
-    except DphpoBenchError as error:
-        if run.ledger.untouched and not complaints:  # a mistake in the call, found before anything was released
-            error.asked_nothing = True
-            run.take_back()
+        try:
+            with sealed() as complaints:
+                if check := getattr(run.checked.plan.parameters, "check", None):
+                    check(session)
+                outcome = _isolated(run.checked.method.run(replace(run.checked.plan), session), run.unseeded)
+                if isinstance(outcome, Outcome):
+                    run.outcome = outcome
+                else:
+                    run.fail(outcome)
+        except OverBudgetError as error:
+            run.fail(error, status="over_budget")
+        except DphpoBenchError as error:
+            if run.ledger.untouched and not complaints:  # a mistake in the call, found before anything was released
+                error.asked_nothing = True
+                run.take_back()
+                raise
+            run.fail(error)
+        except (Exception, SystemExit) as error:
+            run.fail(error)
+        except BaseException:
+            if not run.ledger.untouched:
+                run.journal.remember()
             raise
-        run.fail(error)
-    except (Exception, SystemExit) as error:
-        run.fail(error)
-    except BaseException:
-        if not run.ledger.untouched:
-            run.journal.remember()
-        raise
-    finally:
-        session.close()
-        if complaints:
-            run.ledger.refuse(complaints[0])
+        finally:
+            session.close()
+            if complaints:
+                run.ledger.refuse(complaints[0])
 
 
 def _open_session(run: Run, meter: Meter) -> "Session":
+    """Open the session of the run, with one on the task's public sibling if the method needs it.
+
+    The sibling's ledger has no bound: whatever it answers is a function of public records and of noise that nothing
+    else uses.
+
+    Raises:
+        DataError: if the sibling's files are missing, or it shares records with the task.
+    """
     from dphpo_bench.session.raw import RawRecords
     from dphpo_bench.session.session import open_session
 
@@ -111,6 +117,15 @@ def _open_session(run: Run, meter: Meter) -> "Session":
     parameters = repr(sorted(parameters_of(method).items()))
     inner = streams.within(method.name, parameters, repr(budget), facts.task, facts.model)
     progress, meter = (NullProgress(), Meter()) if run.hides_trials else (run.progress, meter)
+    public = None
+    if sibling := sibling_of(method, run.task):
+        sibling.prepare(run.source)
+        records = sibling.load_train(run.source)
+        check_declared(sibling.facts, records)
+        refuse_shared(run.task, run.train, sibling, records)
+        names = inner.within("sibling", sibling.name, sibling.model_name)
+        raw = RawRecords(sibling, records, run.device)
+        public = open_session(raw, Ledger(), names, progress=progress, meter=meter)
     return open_session(
         RawRecords(run.task, run.train, run.device),
         run.ledger,
@@ -122,31 +137,8 @@ def _open_session(run: Run, meter: Meter) -> "Session":
         order=run.order,
         checkpoints=run.checkpoints,
         releases=run.releases,
-        sibling=_public_session(run, inner, progress, meter),
+        sibling=public,
     )
-
-
-def _public_session(run: Run, streams: "Streams", progress: Progress, meter: Meter) -> "Session | None":
-    """Return a session on the task's public sibling; None if the method needs none.
-
-    Its ledger is its own and has no bound: whatever it answers is a function of public records and of noise that
-    nothing else uses.
-
-    Raises:
-        DataError: if the sibling's files are missing, or it shares records with the task.
-    """
-    from dphpo_bench.session.raw import RawRecords
-    from dphpo_bench.session.session import open_session
-
-    sibling = sibling_of(run.checked.method, run.task)
-    if sibling is None:
-        return None
-    sibling.prepare(run.source)
-    records = sibling.load_train(run.source)
-    check_declared(sibling.facts, records)
-    refuse_shared(run.task, run.train, sibling, records)
-    inner = streams.within("sibling", sibling.name, sibling.model_name)
-    return open_session(RawRecords(sibling, records, run.device), Ledger(), inner, progress=progress, meter=meter)
 
 
 def _isolated(outcome: Any, hide: bool) -> Outcome | str:
@@ -174,7 +166,7 @@ def _isolated(outcome: Any, hide: bool) -> Outcome | str:
 def verify(run: Run) -> None:
     """Compute ε again from the ledger; a run that released more than planned, or whose ε has no bound, has failed."""
     try:
-        run.recomputed = run.checked.quoted(run.ledger.event)
+        run.recomputed = quoted(run.ledger.event, run.checked.plan, run.checked.cache)
     except UnsupportedEventError as refusal:
         run.fail(str(refusal), status="unverified")
         return
@@ -195,13 +187,14 @@ USUAL = "Usual reasons: unscaled inputs or targets, too few steps, an untuned le
 def measure(run: Run) -> None:
     """Measure the model on the test records, which are opened here for the first time.
 
-    The run fails if a metric cannot be computed. Its model stays, unless the model's code reached for sealed data.
+    The run fails if a metric cannot be computed. Its model stays, unless the model's code reached for sealed data. A
+    further test that cannot be run is left out: the run itself is sound, and may have been paid for.
     """
     if run.outcome is None:
         return
     complaints: list[str] = []
     outputs: Any = None
-    model, task = run.outcome.model, run.task
+    model, task, further = run.outcome.model, run.task, dict[str, FurtherMetrics]()
     with timed(run.seconds, "test"), run.progress.track("Testing", 0):
         try:
             test = task.load_test(run.source)
@@ -210,35 +203,24 @@ def measure(run: Run) -> None:
                     outputs = _outputs(model, test, task, task.metrics)
                     run.metrics = _values(model, test, outputs, task.metrics)
                     run.guess = constant_guess(task, test, outputs, run.metrics)
-            if not complaints and run.metrics:
-                run.further, complaints = _further(run, model)
+            for more in task.further_tests if run.metrics and not complaints else ():
+                metrics = task.metrics if more.metrics is None else more.metrics
+                heard: list[str] = []
+                try:
+                    records = more.records(task.name, run.source)
+                    with sealed() as heard:
+                        values = _values(model, records, _outputs(model, records, task, metrics), metrics)
+                    further[more.name] = FurtherMetrics(about=more.about, metrics=values)
+                except (Exception, SystemExit) as failure:
+                    run.progress.note(f"No further test {more.name}: {reason_of(failure, hide=run.unseeded)}")
+                complaints += heard
             if complaints:
                 raise SealedDataError(complaints[0])
+            run.further = further
         except (Exception, SystemExit) as failure:
             run.fail(failure, keep_model=not complaints)
             if not complaints and _diverged(outputs):
                 run.error = f"{run.error} {DIVERGED}"
-
-
-def _further(run: Run, model: "nn.Module") -> tuple[dict[str, FurtherMetrics], list[str]]:
-    """Return the metrics of the further tests, and complaints about the model's code.
-
-    A further test that cannot be run is left out: the run itself is sound, and may have been paid for.
-    """
-    task, further = run.task, {}
-    complaints: list[str] = []
-    for test in task.further_tests:
-        metrics = task.metrics if test.metrics is None else test.metrics
-        heard: list[str] = []
-        try:
-            records = test.records(task.name, run.source)
-            with sealed() as heard:
-                values = _values(model, records, _outputs(model, records, task, metrics), metrics)
-            further[test.name] = FurtherMetrics(about=test.about, metrics=values)
-        except (Exception, SystemExit) as failure:
-            run.progress.note(f"No further test {test.name}: {reason_of(failure, hide=run.unseeded)}")
-        complaints += heard
-    return further, complaints
 
 
 def _outputs(model: "nn.Module", records: Records, task: Task, metrics: Sequence[AnyMetric]) -> Any:
@@ -311,37 +293,31 @@ def best_guess(metric: Metric, kind: str, targets: "Tensor", n_classes: int | No
         targets: of the test records.
         n_classes: of the task.
     """
+    import torch
+
+    n = len(targets)
+    guesses: list[Tensor] = []
     if kind == "tokens":
         return _of_tokens(metric, targets)
+    if kind == "classification" and n_classes:
+        shares = targets.bincount(minlength=n_classes).double() / n
+        guesses = [shares.clamp(min=1e-12).log().expand(n, n_classes)]
+        if metric == F1 and n_classes == 2:
+            guesses.append(torch.tensor([-1.0, 1.0]).expand(n, 2))
+    elif kind in ("binary", "multilabel"):
+        guesses = [targets.double().mean(0).clamp(1e-12, 1 - 1e-12).logit().expand_as(targets)]
+        if metric == F1:
+            guesses.append(torch.ones_like(targets))
+    elif kind == "regression":
+        guesses = [targets.mean(0).expand_as(targets), targets.median(0).values.expand_as(targets)]
     values = []
-    for outputs in _constants(metric, kind, targets, n_classes):
-        try:
+    for outputs in guesses:
+        with suppress(Exception):  # a metric of a user's may raise anything, and no run fails because of a guess
             values.append(metric.of(outputs, targets))
-        except Exception:  # a metric of a user's may raise anything, and no run fails because of a guess
-            continue
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return None
     return round(max(finite), 12) + 0.0 if metric.higher_is_better else min(finite)  # the R² of a mean is 0
-
-
-def _constants(metric: Metric, kind: str, targets: "Tensor", n_classes: int | None) -> "Iterator[Tensor]":
-    """Yield the outputs of constant guesses."""
-    import torch
-
-    n = len(targets)
-    if kind == "classification" and n_classes:
-        shares = targets.bincount(minlength=n_classes).double() / n
-        yield shares.clamp(min=1e-12).log().expand(n, n_classes)
-        if metric == F1 and n_classes == 2:
-            yield torch.tensor([-1.0, 1.0]).expand(n, 2)
-    elif kind in ("binary", "multilabel"):
-        yield targets.double().mean(0).clamp(1e-12, 1 - 1e-12).logit().expand_as(targets)
-        if metric == F1:
-            yield torch.ones_like(targets)
-    elif kind == "regression":
-        yield targets.mean(0).expand_as(targets)
-        yield targets.median(0).values.expand_as(targets)
 
 
 def _of_tokens(metric: Metric, targets: "Tensor") -> float | None:

@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from itertools import groupby
 from os.path import relpath
 from pathlib import Path
 from statistics import median
@@ -19,7 +18,7 @@ from statistics import median
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.leaderboard.means import Rate
-from dphpo_bench.records.measure import ACCURACY, Estimate, Measure, quantile
+from dphpo_bench.records.measure import ACCURACY, Estimate, Measure, change_text, quantile
 
 TABLE = "leaderboard.csv"
 SHIPPED = "advice.csv"
@@ -80,14 +79,8 @@ def measured_rows(table: str, name: str = TABLE) -> list[Measured]:
     Raises:
         DataError: a column is missing, or a value is not what it should be.
     """
-    lines = csv.DictReader(io.StringIO(table))
-    missing = [column for column in COLUMNS if column not in (lines.fieldnames or ())]
-    if missing:
-        raise DataError(
-            f"{name} has no column {', '.join(missing)}. Build the board again: dphpo-bench leaderboard build."
-        )
     try:
-        rows = [
+        return [
             Measured(
                 line["task"],
                 line["model"],
@@ -101,15 +94,12 @@ def measured_rows(table: str, name: str = TABLE) -> list[Measured]:
                 100 * float(line["gap_to_oracle"]),
                 float(line["untuned_runs"] or math.inf),
             )
-            for line in _needed(lines)
+            for line in _needed(csv.DictReader(io.StringIO(table)))
         ]
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{name} is not the table of a board: {shown(error, 200)}.") from None
-    for row in rows:
-        if row.records < 1 or not 0 < row.epsilon < math.inf or not 0 <= row.collapsed <= row.runs:
-            reason = f"{row.records} records, ε = {row.epsilon}, {row.collapsed} of {row.runs} runs"
-            raise DataError(f"{name} is not the table of a board: {reason}.")
-    return rows
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{name} is not the table of a board: {shown(error, 200)}. Build it again: dphpo-bench leaderboard build."
+        ) from None
 
 
 def shipped_table(table: str) -> str:
@@ -141,8 +131,6 @@ def read_board(board: Path | None) -> tuple[list[Measured], str]:
         return measured_rows(shipped.read_text(encoding="utf-8"), SHIPPED), "the board that this package came with"
     try:
         return measured_rows(path.read_text(encoding="utf-8"), str(path)), str(path)
-    except UnicodeDecodeError:
-        raise DataError(f"{path} is not the table of a board: it is not UTF-8.") from None
     except OSError as error:
         raise InvalidValueError(
             f"Cannot read {path}: {error.strerror}. Name the folder of a board that was built with --board."
@@ -422,24 +410,19 @@ NO_INTERVAL = "no interval: a single task"
 RECORDS = (2_000, 50_000)
 """Numbers of records in the guide's questions, if the board has measured near each; else it asks about its own."""
 
-MAX_LINES = 15
-"""Rows of the guide in the README; it says how many more there are."""
-
 COMPUTE = (1, 3, 10)
 
 MODELS = {"linear": "a linear model", "network": "a network from scratch", "fine-tuned": "a network to fine-tune"}
 
 
-def number(value: float) -> str:
-    """Return points with one decimal, without a sign on zero."""
-    text = f"{value:.1f}"
-    return "0.0" if text == "-0.0" else text.replace("-", "−")
-
-
 def lead(behind: float) -> str:
     """Return points behind as a distance to the oracle, as everywhere on the board: above zero is ahead."""
-    text = f"{-behind:+.1f}"
-    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
+    return change_text(-behind / 100, ACCURACY)
+
+
+def number(value: float) -> str:
+    """Return points with one decimal, with a sign only below zero."""
+    return lead(-value).removeprefix("+")
 
 
 def distance_text(option: Option) -> str:
@@ -447,12 +430,10 @@ def distance_text(option: Option) -> str:
     return f"{number(abs(mean))} points {'ahead' if round(mean, 1) < 0 else 'behind'}"
 
 
-def interval_text(option: Option) -> str:
-    """Return the interval of the distance to the oracle, or why there is none."""
-    distance = option.distance
-    if distance.low is None or distance.high is None:
-        return NO_INTERVAL
-    return f"[{lead(distance.high)}, {lead(distance.low)}]"
+def interval_text(distances: Iterable[Estimate]) -> str:
+    """Return the intervals of distances to the oracle, all in one, or why there is none."""
+    known = [(each.low, each.high) for each in distances if each.low is not None and each.high is not None]
+    return f"[{lead(max(high for _, high in known))}, {lead(min(low for low, _ in known))}]" if known else NO_INTERVAL
 
 
 def rate_text(rate: Rate) -> str:
@@ -464,7 +445,7 @@ def rate_text(rate: Rate) -> str:
 def sentence(option: Option) -> str:
     """Return the advice in a sentence."""
     distance = distance_text(option).replace("ahead", "ahead of")
-    interval = NO_INTERVAL if option.distance.low is None else f"{interval_text(option)} on another task"
+    interval = NO_INTERVAL if option.distance.low is None else f"{interval_text([option.distance])} on another task"
     return (
         f"Take {option.label}: {distance} the oracle, {interval}; "
         f"collapsed runs {rate_text(option.collapses)}; {cost_text(option)}."
@@ -498,63 +479,6 @@ def grid(rows: Iterable[Measured]) -> tuple[Advice, ...]:
     usual, sizes = answers(RECORDS), [row.records for row in measured]
     near = {advice.question.records for advice in usual if advice.choice}
     return usual if near.issuperset(RECORDS) else answers(sorted({min(sizes), max(sizes)}) if sizes else ())
-
-
-@dataclass(frozen=True)
-class GuideLine:
-    """The same method for several ε, with one kind of model and one number of records."""
-
-    model: str
-    records: int
-    advice: tuple[Advice, ...]
-
-    @property
-    def epsilons(self) -> str:
-        first, last = (self.advice[at].question.epsilon for at in (0, -1))
-        return f"{first:g}" if first == last else f"{first:g} to {last:g}"
-
-    @property
-    def choices(self) -> list[Option]:
-        return [advice.choice for advice in self.advice if advice.choice]
-
-    @property
-    def method(self) -> str:
-        return self.choices[0].label if self.choices else ""
-
-    @property
-    def why(self) -> str:
-        return self.advice[0].reason
-
-    @property
-    def distances(self) -> str:
-        """The distances to the oracle at the ε, in points."""
-        return " / ".join(lead(option.distance.mean) for option in self.choices)
-
-    @property
-    def interval(self) -> str:
-        """The intervals together, from the lowest end to the highest."""
-        lows = [option.distance.low for option in self.choices if option.distance.low is not None]
-        highs = [option.distance.high for option in self.choices if option.distance.high is not None]
-        return f"[{lead(max(highs))}, {lead(min(lows))}]" if lows and highs else NO_INTERVAL
-
-    @property
-    def collapses(self) -> str:
-        """The collapses where they are most frequent."""
-        return rate_text(max((option.collapses for option in self.choices), key=lambda rate: (rate.high, rate.count)))
-
-    @property
-    def cost(self) -> str:
-        return cost_text(max(self.choices, key=lambda option: option.cost))
-
-
-def guide_lines(advice: Iterable[Advice]) -> list[GuideLine]:
-    """Return a line for each method of neighbouring ε; what is not known has a line, too."""
-    return [
-        GuideLine(model, records, tuple(group))
-        for (model, records, _), group in groupby(
-            advice, lambda each: (each.question.model, each.question.records, each.choice and each.choice.label)
-        )
-    ]
 
 
 def selects(advice: Iterable[Advice]) -> list[tuple[str, str, list[tuple[str, str]]]]:

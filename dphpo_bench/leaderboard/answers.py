@@ -98,6 +98,10 @@ class Subject:
         """Return a difference with an interval that differences of this measure can have."""
         return difference.inside(-1.0, 1.0) if self.measure.share else difference
 
+    def cross_entropy(self, who: Entry, target: float | None) -> Estimate | None:
+        mean = self.mean(who, None, target, "cross_entropy")
+        return mean.estimate.inside(0.0, math.inf) if mean else None
+
     def collapses(self, who: Entry) -> Rate:
         """Return how many of the entry's runs in the tables collapsed, at all ε."""
         members = (contest.by_entry.get(who) for contest in self.contests)
@@ -437,7 +441,6 @@ def _place(
     subject, target = test.subject, test.target
     members = [contest.by_entry[who] for contest in contests]
     untuned = [contest.untuned for contest in contests if contest.untuned]
-    cross_entropy = subject.mean(who, None, target, "cross_entropy")
     calibration = subject.mean(who, anchors[0].entry, target, "cross_entropy")
     by_task_model: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for contest, member, anchor in zip(contests, members, anchors, strict=True):
@@ -452,7 +455,7 @@ def _place(
         over_tasks=subject.bounded(over_tasks(by_task)) if len(by_task) > 1 else None,
         untuned=test.sign(who, untuned[0].entry) if len(untuned) == len(contests) else 0,
         verdict=test.verdict(who, first),
-        cross_entropy=cross_entropy.estimate.inside(0.0, math.inf) if cross_entropy else None,
+        cross_entropy=subject.cross_entropy(who, target),
         calibration=(-calibration).estimate if calibration else None,
         cost=median(contest.cost(member) for contest, member in zip(contests, members, strict=True)),
         tuning_share=median(share for member in members for share in member.finished["tuning_share"]) or 0.0,

@@ -9,17 +9,15 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.files import write_whole
 from dphpo_bench.leaderboard.advice import TABLE, shipped_file, shipped_table
 from dphpo_bench.leaderboard.answers import answers_of, claims_of, groups_of, task_models_of
-from dphpo_bench.leaderboard.board import Board
-from dphpo_bench.leaderboard.brief import Paths
 from dphpo_bench.leaderboard.charts import charts
 from dphpo_bench.leaderboard.columns import overall_csv, to_csv
 from dphpo_bench.leaderboard.entries import asked_for, contests_of, frame_of, newest, seed_draws
 from dphpo_bench.leaderboard.pages import TABLES, to_html, to_markdown
 from dphpo_bench.leaderboard.reruns import Replays
-from dphpo_bench.leaderboard.sentences import findings
+from dphpo_bench.leaderboard.sentences import Paths, findings
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.submissions import Submissions
-from dphpo_bench.leaderboard.tables import counted_contests, missing_tables, overalls_of, table_of
+from dphpo_bench.leaderboard.tables import Board, counted_contests, missing_tables, overalls_of, table_of
 from dphpo_bench.leaderboard.written import FILE, held, read_written
 from dphpo_bench.sweep.extra_runs import REPLAY
 
@@ -32,30 +30,23 @@ def score(submissions: Submissions, standard: Standard | None = None) -> Board:
     current = newest(asked_for(frame_of(runs), standard))  # in this order: what nobody asked for supersedes nothing
     contests = contests_of(current, standard)
     draws = seed_draws(contests)
-    task_models = task_models_of(contests)
-    by_title = {subject.name: subject for subject in task_models}
-    tables = [table_of(contest, by_title[contest.title], draws[contest.task_model], replays) for contest in contests]
     counted = counted_contests(contests, standard)
-    pairs = [(contest, table) for contest, table in zip(contests, tables, strict=True) if contest in counted]
-    overalls = overalls_of(pairs, draws)
+    task_models = task_models_of(contests)
     subjects = (*groups_of(counted), *task_models)
     claims = claims_of(subjects, counted, standard)
     answers = answers_of(subjects, claims)
     verdicts = {(each.subject, each.epsilon, place.entry): place.verdict for each in answers for place in each.places}
+    by_title = {subject.name: subject for subject in task_models}
+    tables = [
+        table_of(contest, by_title[contest.title], draws[contest.task_model], replays, verdicts, contest in counted)
+        for contest in contests
+    ]
+    pairs = [(contest, table) for contest, table in zip(contests, tables, strict=True) if table.counted]
+    overalls = overalls_of(pairs, draws)
     return Board(
         findings=findings(pairs, overalls),
         overalls=overalls,
-        tables=tuple(
-            replace(
-                table,
-                counted=contest in counted,
-                rows=tuple(
-                    replace(row, verdict=verdicts.get((table.task_model, table.epsilon, row.entry), ""))
-                    for row in table.rows
-                ),
-            )
-            for contest, table in zip(contests, tables, strict=True)
-        ),
+        tables=tuple(tables),
         answers=answers,
         claims=claims,
         missing=missing_tables(counted, standard),

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from dphpo_bench.leaderboard.answers import Answer
-from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.sentences import about_intervals, first_answers, point_text, sentences
-from dphpo_bench.leaderboard.tables import Table
+from dphpo_bench.leaderboard.tables import Board, Table
 from dphpo_bench.leaderboard.values import Entry, PathPoint
 from dphpo_bench.records.charts import (
     DASHED,

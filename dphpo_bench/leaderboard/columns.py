@@ -8,9 +8,8 @@ from operator import neg
 from typing import Any
 
 from dphpo_bench.base.text import rounded_up
-from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.means import Rate
-from dphpo_bench.leaderboard.tables import PROFILE, OverallRow, Row
+from dphpo_bench.leaderboard.tables import PROFILE, Board, OverallRow, Row
 from dphpo_bench.leaderboard.values import Ranks
 from dphpo_bench.records import reading
 from dphpo_bench.records.measure import ACCURACY, NOTHING, Estimate, Measure, measure_text, metric_text
@@ -21,7 +20,10 @@ NAMES = "Its name, and the parameters in which its runs differ."
 
 @dataclass(frozen=True)
 class Column:
-    """A column: `explanation` is for a table of one task at one ε, `overall` for an overall one; empty: not there."""
+    """A column: `explanation` is for a table of one task at one ε, `overall` for an overall one; empty: not there.
+
+    `kind` is of its cells: "number", "text" or "label".
+    """
 
     key: str
     header: str
@@ -30,6 +32,7 @@ class Column:
     text: Callable[[Any], str]
     value: Callable[[Any], float | str | None]
     ascending: bool = True
+    kind: str = "number"
 
 
 def ranks_text(ranks: Ranks | None) -> str:
@@ -85,10 +88,6 @@ def _mean(estimate: Estimate | None) -> float | None:
     return None if estimate is None else estimate.mean
 
 
-def _accountants(row: Row | OverallRow) -> str:
-    return row.accountant if isinstance(row, Row) else ", ".join(row.accountants)
-
-
 def _all_columns(measure: Measure | None) -> list[Column]:
     """Return the columns of all tables. The measure is None for those of several tables, whose metrics differ."""
     metric = measure.header if measure else "metric"
@@ -106,7 +105,7 @@ def _all_columns(measure: Measure | None) -> list[Column]:
         )  # fmt: skip
 
     return [
-        Column("method", "method", NAMES, NAMES, label_text, label_text),
+        Column("method", "method", NAMES, NAMES, label_text, label_text, kind="label"),
         Column(
             "metric", metric,
             f"{mean} over seeds {interval}: Student's t and what collapses may add, with these test records.",
@@ -119,7 +118,7 @@ def _all_columns(measure: Measure | None) -> list[Column]:
             measure is not None and not measure.higher_is_better),
         Column(
             "cross_entropy", "cross entropy", "Of the test data, in nats: smaller where probabilities can be trusted.",
-            "Mean over the tables, in nats: smaller is better.",
+            "",
             lambda row: measure_text(row.cross_entropy, CROSS_ENTROPY, decimals=3),
             lambda row: _mean(row.cross_entropy)),
         estimated(
@@ -149,12 +148,8 @@ def _all_columns(measure: Measure | None) -> list[Column]:
             "ε of tuning and training, from the ledger of releases; never rounded down.", "",
             lambda row: epsilon_text(row.epsilon), lambda row: row.epsilon),
         Column(
-            "epsilon_ratio", "ε / target", "",
-            "The largest recomputed ε as a share of the target's; never rounded down.",
-            lambda row: epsilon_text(row.epsilon_ratio), lambda row: row.epsilon_ratio),
-        Column(
-            "accountant", "by", "Accountant of this ε.", "Accountants of these ε.",
-            lambda row: _accountants(row) or NOTHING, _accountants),
+            "accountant", "by", "Accountant of this ε.", "",
+            lambda row: row.accountant or NOTHING, lambda row: row.accountant, kind="text"),
         Column(
             "audited", "audited ε ≥", "Lower bound that an attack has shown, if anyone has attacked it.", "",
             lambda row: NOTHING if row.audited is None else f"{math.floor(row.audited * 100 * (1 + 1e-9)) / 100:.2f}",
@@ -170,11 +165,10 @@ def _all_columns(measure: Measure | None) -> list[Column]:
             "Share of ε that finding hyperparameters takes; median.",
             lambda row: f"{100 * row.tuning_share:.1f}", lambda row: row.tuning_share),
         Column(
-            "runs", "runs", "Training runs, in expectation.", "Training runs; median.",
+            "runs", "runs", "Training runs, in expectation.", "",
             lambda row: _figure(row.runs), lambda row: row.runs),
         Column(
-            "examples", "examples, k", "Thousands of examples processed, in expectation.",
-            "Thousands of examples processed; median.",
+            "examples", "examples, k", "Thousands of examples processed, in expectation.", "",
             lambda row: _figure(row.examples, ".0f", 1000), lambda row: row.examples),
         Column(
             "relative_cost", "cost, untuned runs", "", "Examples processed, relative to one untuned run; median.",

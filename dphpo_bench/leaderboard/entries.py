@@ -15,7 +15,7 @@ import pandas as pd
 
 from dphpo_bench.base.text import compact_json, one_line, value_text, varying_names
 from dphpo_bench.leaderboard.means import NO_FALLS, Falls, Integers, Sample, Scores, draw, fall_limit
-from dphpo_bench.leaderboard.standard import REFERENCES, Standard
+from dphpo_bench.leaderboard.standard import REFERENCES, Standard, Who
 from dphpo_bench.leaderboard.submissions import NOT_PRIVATE, Run, TaskModel, defaults_of
 from dphpo_bench.leaderboard.values import Entry
 from dphpo_bench.records.measure import Measure
@@ -118,8 +118,20 @@ class Contest:
     title: str
     target: float
     members: Sequence[Member]
-    untuned: Member | None
-    oracle: Member | None
+    standard: Standard
+
+    @cached_property
+    def untuned(self) -> Member | None:
+        return self._anchor(self.standard.untuned, private=True)
+
+    @cached_property
+    def oracle(self) -> Member | None:
+        return self._anchor(self.standard.oracle, private=False)
+
+    def _anchor(self, who: Who, private: bool) -> Member | None:
+        """Return the member with this name, these parameters and this privacy, unless it lacks seeds."""
+        known = (member for member in self.members if not member.lacks)
+        return next((each for each in known if each.entry.identity == (*who, private)), None)
 
     @property
     def ranked(self) -> list[Member]:
@@ -149,8 +161,9 @@ def newest(runs: pd.DataFrame) -> pd.DataFrame:
 def asked_for(runs: pd.DataFrame, standard: Standard) -> pd.DataFrame:
     """Return the runs without those of seeds that the standard's suite does not ask for, where a table may count."""
     chosen = [
-        (asked := standard.seeds_of(task_model, target)) is None
-        or seed in asked | standard.more_seeds_of(task_model, target, method)
+        (asked := standard.asked(task_model, target)) is None
+        or seed in asked.seeds
+        or seed in asked.more_seeds.get(method, ())
         for task_model, target, method, seed in zip(
             *(runs[name] for name in ("task_model", "target", "method", "seed")), strict=True
         )
@@ -165,29 +178,20 @@ def contests_of(runs: pd.DataFrame, standard: Standard) -> list[Contest]:
     contests = []
     for (task_model, target), of_contest in runs.groupby(["task_model", "target"], sort=False):
         of_contest = _with_scores(of_contest, task_model)
-        asked = standard.seeds_of(task_model, target) or frozenset()
+        asked = standard.asked(task_model, target)
+        seeds, all_more = (asked.seeds, asked.more_seeds) if asked else (frozenset(), {})
         members = []
         for who, of_who in of_contest.groupby("entry", sort=False):
             of_who = of_who.drop_duplicates("seed", keep="last")
-            more = standard.more_seeds_of(task_model, target, who.method)
+            more = all_more.get(who.method, frozenset())
             further = of_who["seed"].isin(more)
             if not further.all():
-                lacks = bool((asked | more) - {*of_who["seed"]})
+                lacks = bool((seeds | more) - {*of_who["seed"]})
                 falls, scores = Falls(fall_limit(task_model.measure)), tuple(of_who["score"][further].tolist())
                 members.append(Member(who, of_who[~further], lacks, titles[task_model], falls, scores))
-        contests.append(Contest(task_model, titles[task_model], float(target), members, None, None))
+        contests.append(Contest(task_model, titles[task_model], float(target), members, standard))
     contests.sort(key=lambda contest: (contest.title, contest.target))
-    fallen = with_falls(contests, lambda contest: standard.may_count(contest.task_model, contest.target))
-    contests = []
-    for contest in fallen:
-        anchors = {
-            (who.method, who.parameters, who.end_to_end_private): member
-            for member in contest.members
-            if (who := member.entry) and not member.lacks
-        }
-        untuned, oracle = anchors.get((*standard.untuned, True)), anchors.get((*standard.oracle, False))
-        contests.append(replace(contest, untuned=untuned, oracle=oracle))
-    return contests
+    return with_falls(contests, lambda contest: standard.may_count(contest.task_model, contest.target))
 
 
 def _with_expected(contests: Sequence[Contest]) -> list[Contest]:
@@ -317,20 +321,10 @@ def _changed_parameters(parameters: Mapping[str, Any], defaults: Mapping[str, An
 
 
 def _varying_parameters(by_text: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
-    """Return the parameters in which methods differ, such as "rate=0.5", by their JSON.
-
-    What is null is left to the task or the method, and shown only where parameters would read the same without it.
-    """
+    """Return the parameters in which methods differ, such as "rate=0.5", by their JSON."""
     shown = {key: {name: value_text(value) for name, value in each.items()} for key, each in by_text.items()}
     varying = varying_names(list(shown.values()))
-
-    def texts_of(values: Mapping[str, str], *, nulls: bool) -> tuple[str, ...]:
-        present = [name for name in varying if name in values and (nulls or values[name] != "null")]
-        return tuple(f"{name}={values[name]}" for name in present)
-
-    brief = {key: texts_of(values, nulls=False) for key, values in shown.items()}
-    counts = Counter(brief.values())
-    return {key: texts if counts[texts] == 1 else texts_of(shown[key], nulls=True) for key, texts in brief.items()}
+    return {key: tuple(f"{name}={values[name]}" for name in varying if name in values) for key, values in shown.items()}
 
 
 def _distinct(texts: Sequence[str]) -> list[str]:

@@ -7,8 +7,7 @@ import html
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from itertools import count
 from typing import Any
@@ -18,100 +17,106 @@ from markupsafe import Markup
 
 from dphpo_bench.base.text import one_line
 from dphpo_bench.contract.registry import methods
-from dphpo_bench.leaderboard import advice, brief
+from dphpo_bench.leaderboard import advice
 from dphpo_bench.leaderboard import sentences as texts
-from dphpo_bench.leaderboard.advice import grid, measured_rows
-from dphpo_bench.leaderboard.board import Board
-from dphpo_bench.leaderboard.brief import Paths, about, middle_answer, record_links
 from dphpo_bench.leaderboard.charts import Chart, file_stems, task_models_of
 from dphpo_bench.leaderboard.columns import MARKS, Column, overall_columns, rounded_number, row_columns, to_csv, varying
-from dphpo_bench.leaderboard.tables import OverallRow, Row, Table
+from dphpo_bench.leaderboard.sentences import Paths, about, record_links
+from dphpo_bench.leaderboard.tables import Board, OverallRow, Row, Table
 from dphpo_bench.leaderboard.values import Entry
 from dphpo_bench.records.charts import STYLE
 from dphpo_bench.records.measure import NOTHING, change_text, interval_text
 
-TEMPLATES: dict[str, Any] = {
-    "loader": PackageLoader("dphpo_bench.leaderboard", "templates"),
-    "undefined": StrictUndefined,
-    "trim_blocks": True,
-    "lstrip_blocks": True,
-}
-"""Loader and parser of templates."""
+MAX_LISTED = 50
+"""Of records, or runs that failed: the most that a page lists."""
 
-MOST_REFUSED = 100
+MAX_TEXT = 2000
+MOST_FINDINGS = 8
+MOST_NAMED = 30
+TABLES = "tables"
+OVERALL = "overall"
+NO_BREAK = "\u00a0"
 
 
-def context(board: Board, paths: Paths | None) -> dict[str, Any]:
+def page_writer(form: str, board: Board, paths: Paths | None, filters: Mapping[str, Any]) -> Callable[..., str]:
+    """Return what fills a template, with all that sections of either form, "md" or "html", show."""
+    environment = Environment(
+        loader=PackageLoader("dphpo_bench.leaderboard", "templates"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=form == "html",  # in Markdown, `code` and `prose` know its own rules
+        keep_trailing_newline=form == "html",
+    )
+    environment.filters |= filters
+    environment.globals |= {"form": form, **_context(board, paths or Paths())}
+    return lambda name, **values: environment.get_template(name).render(values)
+
+
+def _context(board: Board, paths: Paths) -> dict[str, Any]:
+    listed_methods = texts.methods_of(board)
+    listed, more = texts.task_models_by_count(board)
+    guide = advice.grid(advice.measured_rows(to_csv(board)))
+    written = [finding for finding in board.findings if finding.figures]
     return {
         "board": board,
-        "guide": grid(measured_rows(to_csv(board))),
-        "advice_texts": advice,
+        "paths": paths,
         "texts": texts,
+        "advice_texts": advice,
+        "advices": guide,
+        "guide_grid": texts.guide_grid(guide),
         "task_models": task_models_of(board),
-        "paths": paths or Paths(),
+        "middle": texts.middle_answer(board),
+        "methods_grid": texts.methods_grid(board, listed_methods),
+        "about_methods": texts.described(listed_methods, board),
+        "others": texts.others(listed_methods, board),
+        "limit_pairs": [("", *limit) for limit in texts.limits(board, listed_methods)] if board.tables else [],
+        "tasks_grid": texts.tasks_grid(board, listed),
+        "more_task_models": more,
+        "written": written,
+        "shown_findings": (written or board.findings)[:MOST_FINDINGS],
         "varying": varying,
         "row_columns": partial(row_columns, explains=board.explains, shifts=board.shifts),
         "overall_columns": overall_columns,
-        "marks": MARKS,
+        "marks": [("", *mark) for mark in MARKS],
+        "terms": lambda columns: [(column.key, column.header, column.explanation) for column in columns],
+        "most_lines": texts.MOST_LINES,
+        "most_named": MOST_NAMED,
+        "most_refused": MAX_LISTED,
     }
 
 
-@dataclass(frozen=True)
-class Card:
-    entry: Entry
-    rows: tuple[tuple[Table, Row], ...]
-
-    @property
-    def extremes(self) -> dict[Row, str]:
-        measure = self.rows[0][0].measure
-        known = [row for table, row in self.rows if row.gap_to_oracle and table.measure == measure]
-        known.sort(key=lambda row: row.gap_to_oracle.mean if row.gap_to_oracle else 0.0)
-        return {known[0]: "best", known[-1]: "worst"} if len(known) > 1 else {}
-
-    @property
-    def commands(self) -> dict[str, str]:
-        commands: dict[str, str] = {}
-        for table, row in self.rows:
-            if row.command:
-                commands.setdefault(table.task_model, row.command)
-        return commands
-
-
 def to_html(board: Board, charts: Sequence[Chart], paths: Paths | None = None) -> str:
-    environment = Environment(**TEMPLATES, autoescape=True, keep_trailing_newline=True)
-    environment.filters["sort_value"] = sort_value
-    environment.filters["run_value"] = run_value
-    cards = list(cards_of(board))
-    shared = context(board, paths)
+    page = page_writer("html", board, paths, {"sort_value": sort_value, "run_value": run_value, "t": str})
+    cards = cards_of(board)
     several = dict.fromkeys(answer.subject for answer in board.answers if len(answer.task_models) > 1)
     single = dict.fromkeys(answer.subject for answer in board.answers if len(answer.task_models) == 1)
-    return environment.get_template("page.html").render(
-        **shared,
+    numbers = {table.task_model: f"setting-{at}" for at, (name, (table, *_)) in enumerate(task_models_of(board))}
+    return page(
+        "page.html",
         subjects={name: [*group] for name, group in (("Several tasks", several), ("One task", single)) if group},
-        default=middle_answer(board),
         epsilons=sorted({answer.epsilon for answer in board.answers if answer.epsilon is not None}),
-        task_model_numbers={task_model: number for number, (task_model, _) in enumerate(shared["task_models"])},
+        files=numbers,
         answered={task_model for answer in board.answers for task_model in answer.task_models},
         pictures=_pictures(charts),
         interval_text=interval_text,
         change_text=change_text,
         cards=cards,
-        card_ids={card.entry: f"m{number}" for number, card in enumerate(cards, 1)},
+        card_ids={who: f"m{number}" for number, (who, _) in enumerate(cards, 1)},
         style=Markup(STYLE),
         about=about,
         record_links=record_links,
         measure=board.measure,
-        most_refused=MOST_REFUSED,
     )
 
 
-def cards_of(board: Board) -> Iterator[Card]:
+def cards_of(board: Board) -> list[tuple[Entry, list[tuple[Table, Row]]]]:
+    """Return each entry's rows in all tables, references last."""
     rows: defaultdict[Entry, list[tuple[Table, Row]]] = defaultdict(list)
     for table in board.tables:
         for row in table.everyone:
             rows[row.entry].append((table, row))
-    for who in sorted(rows, key=lambda who: (who.reference, who.label)):
-        yield Card(who, tuple(rows[who]))
+    return sorted(rows.items(), key=lambda card: (card[0].reference, card[0].label))
 
 
 def sort_value(value: float | str | None) -> str | None:
@@ -137,17 +142,6 @@ def _pictures(charts: Sequence[Chart]) -> Mapping[str, list[Markup]]:
     return pictures
 
 
-MAX_LISTED = 50
-MAX_TEXT = 2000
-MOST_FINDINGS = 8
-MOST_NAMED = 30
-TABLES = "tables"
-OVERALL = "overall"
-NO_BREAK = "\u00a0"
-
-TEXT_COLUMNS = ("method", "accountant")
-"""Keys of the columns that are aligned to the left."""
-
 _WORD = re.compile(r"(?P<before>[(\[]*)(?P<core>.*?)(?P<after>[)\].,;:!?]*)")
 # Letters and digits, joined by apostrophes and hyphens (but GH-1 is a reference); or a number; or a sign by itself.
 _PLAIN = re.compile(
@@ -160,71 +154,35 @@ _COMMIT = re.compile(r"[0-9a-f]{7,}", re.IGNORECASE)
 
 def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = None) -> dict[str, str]:
     """Return the pages by their names in the leaderboard's folder: README.md, and those that it links to."""
-    environment = Environment(**TEMPLATES)  # nothing is escaped as HTML: `code` and `prose` know Markdown's own rules
-    environment.filters |= {
+    filters = {
         "code": code,
-        "prose": prose,
+        "t": prose,
         "line": _line,
-        "cell": _cell,
+        "cells": _cells,
+        "value_cell": _value_cell,
+        "alignment": lambda column: "--:" if column.kind == "number" else ":--",
         "image": _image,
-        "alignment": lambda column: ":--" if column.key in TEXT_COLUMNS else "--:",
-        "short_cell": _short_cell,
-        "short_alignment": lambda column: "--:" if column.kind == "number" else ":--",
     }
-    shared = {
-        **context(board, paths),
-        "charts": charts,
-        "terms": lambda columns: [(column.header, column.explanation) for column in columns],
-        "max_listed": MAX_LISTED,
-    }
-    task_models = shared["task_models"]
+    fill = page_writer("md", board, paths, filters)
+    task_models = task_models_of(board)
     stems = list(file_stems([OVERALL, *(task_model for task_model, _ in task_models)]))[1:]
     files = {task_model: f"{TABLES}/{stem}.md" for (task_model, _), stem in zip(task_models, stems, strict=True)}
-    written = [finding for finding in board.findings if finding.figures]
-    shared |= {"files": files, "findings": written}
 
-    def page(template: str, **values: Any) -> str:
-        text = environment.get_template(template).render(shared | values)
+    def page(template: str, up: str = "", **values: Any) -> str:
+        text = fill(template, up=up, files=files, charts=charts, **values)
         return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
 
-    pages = {"README.md": page("README.md", **_short(board, charts))}
+    answers = texts.single_answers(board)[: texts.MOST_LINES]
+    pages = {"README.md": page("README.md", answers=answers, uneven=texts.uneven(board))}
     if board.tables or board.records:
-        pages[f"{TABLES}/{OVERALL}.md"] = page("overall.md")
+        pages[f"{TABLES}/{OVERALL}.md"] = page("overall.md", "../")
     if board.claims:
         pages["claims.md"] = page("claims.md")
-    if written:
+    if any(finding.figures for finding in board.findings):
         pages["queries.md"] = page("queries.md")
     return pages | {
-        files[task_model]: page("table.md", task_model=task_model, tables=tables) for task_model, tables in task_models
-    }
-
-
-def _short(board: Board, charts: Sequence[Chart]) -> dict[str, Any]:
-    """Return what the short page shows beyond what all pages know."""
-    methods = brief.method_lines(board)
-    middle = brief.middle_answer(board)
-    written = [finding for finding in board.findings if finding.figures]
-    return {
-        "brief": brief,
-        "answers": brief.single_answers(board)[: brief.MOST_LINES],
-        "middle": middle,
-        "uneven": brief.uneven(board),
-        "methods": methods,
-        "variants": any(" (" in line.entry.label for line in methods),
-        "method_columns": brief.method_columns(board),
-        "pictures": [chart for chart in charts if middle and chart.kind == "answer" and chart.title == middle.title],
-        "task_model_lines": brief.task_model_lines(board),
-        "listed_task_models": brief.listed_task_models(board),
-        "task_model_columns": brief.task_model_columns(board),
-        "about_methods": brief.described(methods, board),
-        "others": brief.others(methods, board),
-        "scope": brief.scope_of(board) if board.tables else None,
-        "several_metrics": len({table.measure for table in board.tables}) > 1,
-        "findings": (written or board.findings)[:MOST_FINDINGS],
-        "queries": bool(written),
-        "further": len(written) < len(board.findings),
-        "most_lines": brief.MOST_LINES,
-        "most_named": MOST_NAMED,
+        files[task_model]: page("table.md", "../", task_model=task_model, tables=tables)
+        for task_model, tables in task_models
     }
 
 
@@ -273,7 +231,7 @@ def _names() -> frozenset[str]:
     return frozenset(methods())  # to ask for each word would take longer than all else
 
 
-def _cell(column: Column, row: Row | OverallRow, kind: str) -> str:
+def _value_cell(column: Column, row: Row | OverallRow, kind: str) -> str:
     text = column.text(row)
     if column.key == "accountant":
         return prose(text)
@@ -284,13 +242,17 @@ def _cell(column: Column, row: Row | OverallRow, kind: str) -> str:
     return f"{f'*{kind}:* ' if kind else ''}{code(label)}{NO_BREAK + marks if marks else ''}"
 
 
+def _cells(row: Sequence[str], heads: Sequence[texts.Head], files: Mapping[str, str]) -> list[str]:
+    """Return the cells of a short table; a task–model pair links to its page."""
+    cells = []
+    for head, text in zip(heads, row, strict=True):
+        cell = code(text) if head.kind in ("label", "pair") and text != NOTHING else prose(text)
+        cells.append(f"[{cell}]({files[text]})" if head.kind == "pair" else cell)
+    return cells
+
+
 def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-
-
-def _short_cell(column: brief.Column, line: object) -> str:
-    text = column.text(line)
-    return code(text) if column.kind == "label" and text != NOTHING else prose(text)
 
 
 def _image(chart: Chart, folder: str) -> str:

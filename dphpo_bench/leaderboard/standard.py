@@ -24,7 +24,10 @@ REFERENCES = frozenset({"grid_composed"})
 
 @dataclass(frozen=True)
 class Asked:
-    """The seeds that a suite asks for on a task and model, and more of some methods."""
+    """The seeds that a suite asks for on a task and model, and more of some methods.
+
+    The further seeds say how often the runs of these methods collapse.
+    """
 
     task: Task
     budget: PrivacyBudget
@@ -95,17 +98,11 @@ class Standard:
         asked = self.tasks.get((task_model.task, task_model.model))
         return asked is not None and asked.task_model == task_model
 
-    def seeds_of(self, task_model: TaskModel, target: float) -> frozenset[int] | None:
+    def asked(self, task_model: TaskModel, target: float) -> Asked | None:
         """Return the seeds that every entry in a table must have, so that none can choose; None: any."""
         if self.tasks is None or not self.may_count(task_model, target):
             return None
-        return self.tasks[task_model.task, task_model.model].seeds
-
-    def more_seeds_of(self, task_model: TaskModel, target: float, method: str) -> frozenset[int]:
-        """Return the seeds that this method must have, too: they say how often its runs collapse."""
-        if self.tasks is None or not self.may_count(task_model, target):
-            return frozenset()
-        return self.tasks[task_model.task, task_model.model].more_seeds.get(method, frozenset())
+        return self.tasks[task_model.task, task_model.model]
 
 
 def _default(name: str) -> Who:

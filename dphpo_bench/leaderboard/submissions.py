@@ -13,7 +13,7 @@ from dataclasses import astuple, dataclass, field, fields, replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from dphpo_bench.base.errors import InvalidValueError, RecordError, RegistryError
 from dphpo_bench.base.progress import NullProgress, Progress
@@ -26,7 +26,6 @@ from dphpo_bench.leaderboard.values import PathPoint, Refused
 from dphpo_bench.privacy.holdout import is_part
 from dphpo_bench.privacy.risk import CERTAIN, Risk, worst
 from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS
-from dphpo_bench.recipes.synthetic import TEACHERS, SyntheticDraw
 from dphpo_bench.records.measure import Measure, compared_value, shown_measure
 from dphpo_bench.records.reading import path_text, record_files
 from dphpo_bench.records.record import Audit, CostRecord, Identity, Privacy
@@ -211,8 +210,8 @@ DEVELOPMENT = frozenset({"adult", "adult_few", "diabetes", "digits", "digits_eig
 DEVELOPMENT_MODELS = frozenset({("cifar10", "pretrained")})
 """Tasks, and models of other tasks, on which this project settled constants of its methods; all others are tests."""
 
-FIRST_TEST = 10_000
-"""Made-up tasks from this number on are tests."""
+TEACHER = "teacher"
+"""Base name of the models of `synthetic`, networks, all of them tests; methods were developed on other draws."""
 
 TEST_RECORDS = {"cifar10": 10_000, "digits": 359, "fashion_mnist": 10_000, "mnist": 10_000, "sst2": 872}
 """Numbers of test records of tasks that are ranked by accuracy."""
@@ -221,10 +220,7 @@ TEST_RECORDS = {"cifar10": 10_000, "digits": 359, "fashion_mnist": 10_000, "mnis
 def kinds_of(task: str, model: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the kinds, of the records first; none if the facts are of another form."""
     if task == "synthetic":
-        try:
-            return "made-up records", NETWORKS if SyntheticDraw.of(model).hidden != () else LINEAR_MODELS
-        except InvalidValueError:  # of a draw that this version does not know
-            return ()
+        return ("made-up records", NETWORKS) if base_name(model) == TEACHER else ()
     match facts.get("inputs"):
         case {"shape": [_]} if task in VECTORS:
             records = VECTORS[task]
@@ -284,7 +280,7 @@ class TaskModel:
     def development(self) -> bool:
         """True if constants of this project's methods were settled on these records, so that it flatters them."""
         if self.task == "synthetic":
-            return self.model not in TEACHERS and not (self.model.isdecimal() and int(self.model) >= FIRST_TEST)
+            return base_name(self.model) != TEACHER
         return self.task in DEVELOPMENT or (self.task, self.model) in DEVELOPMENT_MODELS
 
     @property
@@ -524,22 +520,18 @@ def _verified(run: Run, cost: Cost | str) -> Run:
 
 
 def _released_path(value: Any) -> tuple[PathPoint, ...]:
-    if not isinstance(value, list):
-        return ()
-    thin = value[:: max(1, math.ceil(len(value) / MAX_PATH_POINTS))]
+    """Return some points of a path of learning rates; none if a stranger wrote something else."""
     points = []
+    thin = value[:: max(1, math.ceil(len(value) / MAX_PATH_POINTS))] if isinstance(value, list) else ()
     for item in thin:
-        if not isinstance(item, dict):
-            return ()
-        step, rate, bound = item.get("step"), item.get("learning_rate"), item.get("loss_bound")
-        if not (type(step) is int and 0 <= step <= MAX_NUMBER and _positive(rate)):
-            return ()
-        points.append(PathPoint(step, float(rate), float(bound) if _positive(bound) else None))
+        match item:
+            case {"step": int(step), "learning_rate": int() | float() as rate} if (
+                0 <= step <= MAX_NUMBER and 1e-300 < rate < 1e300
+            ):
+                points.append(PathPoint(step, float(rate)))
+            case _:
+                return ()
     return tuple(points)
-
-
-def _positive(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 1e-300 < value < 1e300
 
 
 RISKS = "risks.csv"

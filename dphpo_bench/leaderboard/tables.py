@@ -1,23 +1,28 @@
-"""Tables of entries on one task and model at one ε, and lists over all tasks and budgets."""
+"""The board as values: tables of entries on one task and model at one ε, lists over all tasks and budgets, and all.
+
+Everything here is made from verified records. Names and labels are one line of printable characters, but they are still
+strangers' texts: whoever writes Markdown or HTML escapes them.
+"""
 
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from statistics import fmean
 
 import numpy as np
 
+from dphpo_bench.base.text import duration_text
 from dphpo_bench.harness.recording import Call, different
-from dphpo_bench.leaderboard.answers import ALL_KINDS, TESTS, Subject
+from dphpo_bench.leaderboard.answers import ALL_KINDS, TESTS, Answer, Claims, Subject
 from dphpo_bench.leaderboard.entries import FEW_SEEDS, Contest, Draws, Member, median, scores_of
 from dphpo_bench.leaderboard.means import POINT, Rate, draw, middle, middle_ranks, ranks, ratio_interval
 from dphpo_bench.leaderboard.reruns import Replays
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.submissions import TaskModel, defaults_of
-from dphpo_bench.leaderboard.values import Entry, PathPoint, Ranks, common_measure
+from dphpo_bench.leaderboard.values import Entry, Finding, PathPoint, Ranks, Refused
 from dphpo_bench.privacy.risk import CERTAIN, Risk, worst
 from dphpo_bench.records.measure import (
     SEVERAL,
@@ -40,8 +45,7 @@ class Figures:
             differ.
         collapses: how many of its runs in the tables collapsed; of a table, at all ε of its task–model pair.
         lacks_seeds: whether it has no run of a seed that the suite asks for, and so is not compared.
-        tuning_share: share of ε spent on tuning, in [0, 1]. This and the next three are medians over runs, overall over
-            tables.
+        tuning_share: share of ε spent on tuning, in [0, 1]; the median over runs, overall over tables.
     """
 
     entry: Entry
@@ -50,13 +54,10 @@ class Figures:
     utility: Estimate | None
     ranks: Ranks | None
     gap_to_oracle: Estimate | None
-    cross_entropy: Estimate | None
     collapses: Rate
     contradicted: bool
     lacks_seeds: bool
     tuning_share: float
-    runs: float
-    examples: float
 
     @property
     def few_seeds(self) -> bool:
@@ -76,6 +77,7 @@ class Row(Figures):
         lost_to_noise: of `gap_to_oracle`, what paying for the tuning cost; None without extra runs, as the next.
         collapsed: how many runs ended ten points, or half a nat, below the median of these runs, or of those at a
             smaller ε; those that failed count with the value that they have in ranks.
+        runs: median over the runs, as the next.
         untuned_runs: examples relative to untuned `auto_clipping`; None without it.
         values: the metric of each of `records`; None if the run failed.
         test_half: half of the 95 % interval that other test records of this number would add to the mean, by the
@@ -88,6 +90,9 @@ class Row(Figures):
     method_version: int
     task_version: int
     worst: float | None
+    cross_entropy: Estimate | None
+    runs: float
+    examples: float
     gap_to_untuned: Estimate | None
     gap_closed: Estimate | None
     epsilon: float | None
@@ -139,8 +144,18 @@ class Table:
         return self.rows + self.references
 
 
-def table_of(contest: Contest, subject: Subject, draws: Draws, replays: Replays) -> Table:
-    """Return the table of a contest, which is one of its task–model pair's, the subject."""
+def table_of(
+    contest: Contest,
+    subject: Subject,
+    draws: Draws,
+    replays: Replays,
+    verdicts: Mapping[tuple[str, float | None, Entry], str],
+    counted: bool,
+) -> Table:
+    """Return the table of a contest, which is one of its task–model pair's, the subject.
+
+    Verdicts are those of the answers, by subject, ε and entry.
+    """
     ranked = contest.ranked
     resampled = scores_of(ranked, draws, contest.task_model.measure).resampled_ranks(draws.weights) if ranked else None
     intervals = [] if resampled is None else middle_ranks(resampled)
@@ -156,6 +171,7 @@ def table_of(contest: Contest, subject: Subject, draws: Draws, replays: Replays)
             subject,
             replays.splits(member, contest.oracle) if explained else [],
             usual_shift,
+            verdicts.get((contest.title, contest.target, member.entry), ""),
         )
         for member in sorted(
             contest.members, key=lambda each: (each.finished.empty, -round(each.mean, 9), each.entry.label)
@@ -172,13 +188,20 @@ def table_of(contest: Contest, subject: Subject, draws: Draws, replays: Replays)
         measure=contest.task_model.measure,
         oracle=contest.oracle.entry if contest.oracle else None,
         stage=contest.task_model.stage,
+        counted=counted,
         rows=tuple(row for row in rows if not row.entry.reference),
         references=tuple(row for row in rows if row.entry.reference),
     )
 
 
 def _row(
-    member: Member, interval: Ranks | None, contest: Contest, subject: Subject, splits: Sequence[Split], shift: str
+    member: Member,
+    interval: Ranks | None,
+    contest: Contest,
+    subject: Subject,
+    splits: Sequence[Split],
+    shift: str,
+    verdict: str,
 ) -> Row:
     runs, finished = member.runs, member.finished
     of_command = ["method", "parameters", "method_version", "task_version", "task_model", "target", "seed"]
@@ -191,7 +214,6 @@ def _row(
     oracle, untuned = (None, None) if member.lacks else (contest.oracle, contest.untuned)
     who, measure, target = member.entry, contest.task_model.measure, contest.target
     utility = subject.mean(who, None, target, "utility") if values else None
-    cross_entropy = subject.mean(who, None, target, "cross_entropy")
     private = who.end_to_end_private
     known = runs[runs["epsilon"].notna()]
     epsilon, accountant = max(zip(known["epsilon"].tolist(), known["accountant"], strict=True), default=(None, ""))
@@ -212,7 +234,7 @@ def _row(
         failed=len(runs) - len(finished),
         utility=metric_estimate(utility.estimate, measure) if utility else None,
         worst=(min if measure.higher_is_better else max)(values, default=None),
-        cross_entropy=cross_entropy.estimate.inside(0.0, math.inf) if cross_entropy else None,
+        cross_entropy=subject.cross_entropy(who, target),
         collapses=subject.collapses(who),
         ranks=interval,
         gap_to_oracle=subject.lead(oracle.entry, who, target) if oracle else None,
@@ -232,12 +254,18 @@ def _row(
         lost_to_choice=mean_interval([split.choice for split in splits]) if splits else None,
         shifted=metric_mean(finished["shifted"].tolist(), measure) if is_shifted else None,
         test_half=test_half,
+        verdict=verdict,
         records=tuple(zip(runs["seed"].tolist(), runs["path"], strict=True)),
         values=tuple(None if math.isnan(value) else value for value in runs["value"].tolist()),
         command=command if command.isprintable() else "",
         collapsed=len(sample.collapsed) if (sample := member.sample()) else 0,
         untuned_runs=contest.cost(member),
     )
+
+
+def common_measure(measures: Iterable[Measure]) -> Measure | None:
+    different = set(measures)
+    return different.pop() if len(different) == 1 else None
 
 
 PROFILE = (0.0, 0.01, 0.02, 0.05, 0.1)
@@ -252,8 +280,6 @@ class OverallRow(Figures):
     """An entry over several tables.
 
     Attributes:
-        epsilon_ratio: the largest ε of its runs as a share of the target; ∞ if it is not private; None if no run could
-            say.
         relative_cost: examples relative to untuned `auto_clipping` in the same table; median.
         profile: for each distance of `PROFILE`, the share of its tables with an oracle in which its mean is at most so
             far behind; empty without such a table.
@@ -263,8 +289,6 @@ class OverallRow(Figures):
 
     tables: int
     mean_rank: Estimate | None
-    epsilon_ratio: float | None
-    accountants: tuple[str, ...]
     relative_cost: float | None
     profile: tuple[float, ...] = ()
     normalised: float | None = None
@@ -412,15 +436,9 @@ def _overall_row(
     places: Ranks | None,
 ) -> OverallRow:
     rows = [row for row, _ in in_tables]
-    relative = [
-        row.examples / contest.untuned.examples
-        for row, contest in in_tables
-        if contest.untuned and contest.untuned.examples
-    ]
     lacks = any(row.lacks_seeds for row in rows)
     utility = subject.mean(who, None, target, "utility") if measure else None
     oracle = next((contest.oracle.entry for _, contest in in_tables if contest.oracle), None)
-    cross_entropy = subject.mean(who, None, target, "cross_entropy")
     gaps = [row.gap_to_oracle.mean for row in rows if row.gap_to_oracle]
     shares = [share for row, contest in in_tables if (share := _share_of_way(row, contest)) is not None]
     return OverallRow(
@@ -432,18 +450,11 @@ def _overall_row(
         ranks=places,
         utility=metric_estimate(utility.estimate, measure) if measure and utility else None,
         gap_to_oracle=subject.lead(oracle, who, target) if measure and not lacks else None,
-        cross_entropy=cross_entropy.estimate.inside(0.0, math.inf) if cross_entropy else None,
         collapses=subject.collapses(who),
-        epsilon_ratio=max(
-            (row.epsilon / contest.target for row, contest in in_tables if row.epsilon is not None), default=None
-        ),
-        accountants=tuple(sorted({row.accountant for row in rows if row.accountant})),
         lacks_seeds=lacks,
         contradicted=any(row.contradicted for row in rows),
         tuning_share=median(row.tuning_share for row in rows) or 0.0,
-        runs=median(row.runs for row in rows) or 0.0,
-        examples=median(row.examples for row in rows) or 0.0,
-        relative_cost=median(relative),
+        relative_cost=median(row.untuned_runs for row in rows),
         profile=tuple(fmean(gap <= behind + 1e-9 for gap in gaps) for behind in PROFILE) if gaps else (),
         normalised=fmean(shares) if shares else None,
     )
@@ -458,3 +469,42 @@ def _share_of_way(row: Row, contest: Contest) -> float | None:
     if way < POINT:
         return None
     return min(MOST, max(LEAST, (contest.by_entry[row.entry].mean - start) / way))
+
+
+@dataclass(frozen=True)
+class Board:
+    """The leaderboard.
+
+    Attributes:
+        missing: tasks, models and their ε of the core suite that do not count, because too few of its methods were run.
+        superseded: number of records of older versions of a method or a task, or of seeds that no suite asks for.
+        records: number of records that were read, good or bad.
+    """
+
+    findings: tuple[Finding, ...]
+    overalls: tuple[Overall, ...]
+    tables: tuple[Table, ...]
+    missing: tuple[str, ...]
+    rejected: tuple[Refused, ...]
+    failed: tuple[Refused, ...]
+    superseded: int
+    records: int
+    seconds: float = 0.0
+    answers: tuple[Answer, ...] = ()
+    claims: tuple[Claims, ...] = ()
+
+    @property
+    def measure(self) -> Measure | None:
+        return common_measure(table.measure for table in self.tables)
+
+    @property
+    def duration(self) -> str:
+        return duration_text(self.seconds)
+
+    @property
+    def explains(self) -> bool:
+        return any(row.lost_to_noise for table in self.tables for row in table.everyone)
+
+    @property
+    def shifts(self) -> bool:
+        return any(row.shifted for table in self.tables for row in table.everyone)

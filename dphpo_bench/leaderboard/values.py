@@ -1,9 +1,6 @@
 """The values that boards are made of: estimates, ranks, entries, findings."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-
-from dphpo_bench.records.measure import Measure
 
 EQUIVALENT, BEHIND, UNCERTAIN = "equivalent", "behind", "uncertain"
 """Verdicts on an entry beside the first: within a point of it, significantly worse, or neither can be said."""
@@ -23,7 +20,6 @@ class PathPoint:
 
     step: int
     learning_rate: float
-    loss_bound: float | None
 
 
 @dataclass(frozen=True)
@@ -35,6 +31,10 @@ class Entry:
     parameters: str
     end_to_end_private: bool
     reference: bool
+
+    @property
+    def identity(self) -> tuple[str, str, bool]:
+        return self.method, self.parameters, self.end_to_end_private
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,3 @@ class Finding:
     text: str
     figures: tuple[tuple[str, str], ...] = ()
     objection: str = ""
-
-    @property
-    def commands(self) -> tuple[str, ...]:
-        return tuple(command for _, command in self.figures)
-
-
-def common_measure(measures: Iterable[Measure]) -> Measure | None:
-    different = set(measures)
-    return different.pop() if len(different) == 1 else None

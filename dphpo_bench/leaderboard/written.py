@@ -15,9 +15,9 @@ import shlex
 import sqlite3
 import tomllib
 from collections.abc import Sequence
-from contextlib import closing
+from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -27,7 +27,6 @@ from dphpo_bench.base.text import one_line, shown
 from dphpo_bench.leaderboard.values import Finding
 
 FILE = "findings.toml"
-Model = TypeVar("Model", bound=BaseModel)
 MAX_ROWS = 1000
 
 _NUMBER = re.compile(r"[-+−]?\d[\d,]*(?:\.(?P<decimals>\d+))?")
@@ -62,16 +61,16 @@ class _File(BaseModel):
     finding: list[Written] = []
 
 
-def read_toml(path: Path, kind: type[Model]) -> Model | None:
-    """Return what a file of a board says, None without that file.
+def read_written(path: Path) -> list[Written]:
+    """Return the findings of a file; none without that file.
 
     Raises:
         InvalidValueError: if it cannot be read, is not TOML, or has other fields.
     """
     try:
-        return kind.model_validate(tomllib.loads(text_of(path.read_bytes())))
+        return _File.model_validate(tomllib.loads(text_of(path.read_bytes()))).finding
     except FileNotFoundError:
-        return None
+        return []
     except OSError as error:
         raise InvalidValueError(f"Cannot read {path}: {error.strerror}.") from None
     except ValidationError as error:
@@ -80,11 +79,6 @@ def read_toml(path: Path, kind: type[Model]) -> Model | None:
         raise InvalidValueError(f"{path}, {shown(place, 200)}: {shown(first['msg'], 300)}.") from None
     except ValueError as error:
         raise InvalidValueError(f"{path} is not TOML: {shown(error, 300)}.") from None
-
-
-def read_written(path: Path) -> list[Written]:
-    file = read_toml(path, _File)
-    return file.finding if file else []
 
 
 def wrong_figure(written: Written, table: str) -> str:
@@ -109,23 +103,28 @@ def ask(table: str, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
 
     Other queries than those that only read are refused. What is empty in the CSV is NULL, True is 1 and False is 0.
     """
+    board, header = _database(table)
+    try:
+        answer = board.execute(query)
+        names = [column[0] for column in answer.description or ()]
+        return names, answer.fetchmany(MAX_ROWS)
+    except sqlite3.Error as error:
+        columns = f" Its columns: {', '.join(header)}." if "no such column" in str(error) else ""
+        raise InvalidValueError(
+            f"Expected a query that reads the table board, got {query}: {error}.{columns}"
+        ) from None
+
+
+@lru_cache(maxsize=1)
+def _database(table: str) -> tuple[sqlite3.Connection, list[str]]:
+    """Return a database that can only be read, for all queries to one table."""
     header, *rows = csv.reader(io.StringIO(table))
-    marks = ", ".join("?" * len(header))
-    with closing(sqlite3.connect(":memory:")) as board:
-        board.execute(f"CREATE TABLE board ({', '.join(f'{name} NUMERIC' for name in header)})")
-        board.executemany(
-            f"INSERT INTO board VALUES ({marks})", ([_VALUES.get(cell, cell) for cell in row] for row in rows)
-        )
-        board.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in _READING else sqlite3.SQLITE_DENY)
-        try:
-            answer = board.execute(query)
-            names = [column[0] for column in answer.description or ()]
-            return names, answer.fetchmany(MAX_ROWS)
-        except sqlite3.Error as error:
-            columns = f" Its columns: {', '.join(header)}." if "no such column" in str(error) else ""
-            raise InvalidValueError(
-                f"Expected a query that reads the table board, got {query}: {error}.{columns}"
-            ) from None
+    board = sqlite3.connect(":memory:")
+    board.execute(f"CREATE TABLE board ({', '.join(f'{name} NUMERIC' for name in header)})")
+    values = ([_VALUES.get(cell, cell) for cell in row] for row in rows)
+    board.executemany(f"INSERT INTO board VALUES ({', '.join('?' * len(header))})", values)
+    board.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in _READING else sqlite3.SQLITE_DENY)
+    return board, header
 
 
 def _said(words: str, value: Any) -> tuple[str, str]:

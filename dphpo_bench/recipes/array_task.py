@@ -24,7 +24,7 @@ from dphpo_bench.contract.descriptions import DisplayedTask
 from dphpo_bench.contract.metrics import OF_CLASSES, OF_NUMBERS, Metric, ModelMetric
 from dphpo_bench.contract.registry import task_of
 from dphpo_bench.contract.search_space import checked_space, default_search_space
-from dphpo_bench.contract.task import Input, Kind, Task, TaskFacts, advice_on_scores, check_balanced, declared_losses
+from dphpo_bench.contract.task import Input, Kind, Task, TaskFacts, advice_on_scores, declared_losses
 from dphpo_bench.data.arrays import (
     Class,
     as_inputs,
@@ -73,7 +73,7 @@ class Labels:
     Attributes:
         target: the labels' name, where the records are a dictionary or a frame.
         classes: the labels' meaning, in the order of the model's outputs, such as ("no", "yes"): then labels may be
-            texts, booleans, any numbers, or rows with one 1 each. Default: labels count from 0, or are False and True.
+            texts, booleans or any numbers. Default: labels count from 0, or are False and True.
         n_classes: number of classes; default: what the model puts out for an input of zeros.
         class_shares: the share of each class, from public knowledge, such as (0.93, 0.07): scores then follow a first
             metric that counts rare classes, `BALANCED_ACCURACY`, `F1` or `ROC_AUC`.
@@ -230,10 +230,8 @@ class ArrayTask(DisplayedTask, Task):
         self.classes = implied_classes(train[1], kind) if classes is None else declared_classes(classes, kind)
         train = as_records(train, "train", kind, target, self.classes)
         test = train.rows(slice(0)) if test is None else as_records(test, "test", kind, target, self.classes)
-        if inputs_of(test) != inputs_of(train):
-            raise InvalidValueError(
-                f"Expected test inputs of shape {shapes_of(train)} as in train, got {shapes_of(test)}."
-            )
+        if (theirs := inputs_of(test)) != (ours := inputs_of(train)):
+            raise InvalidValueError(f"Expected test inputs as in train, {ours}, got {theirs}.")
         some = None if training.example is None else as_inputs(training.example, "example")
         self._train, outputs = accepted(built, train, some)
         self.example = None if some is None else of_form(some, self._train)
@@ -271,7 +269,8 @@ class ArrayTask(DisplayedTask, Task):
             target_scale=scale,
         )
         check_values(self._facts, space or {})
-        check_balanced(measures.scores, labels.class_shares)
+        if measures.scores == "balanced" and labels.class_shares is None:
+            raise InvalidValueError("Expected class_shares with scores='balanced', such as class_shares=(0.93, 0.07).")
         if self.augment:
             self.augment.check(self._train.inputs)
         with torch.random.fork_rng(devices=[]):
@@ -589,9 +588,3 @@ def inputs_of(records: Records) -> Input | dict[str, Input]:
 def _input(tensor: Tensor) -> Input:
     shape = tuple(tensor.shape[1:])
     return Input(shape, "float" if tensor.is_floating_point() else "bool" if tensor.dtype == torch.bool else "int")
-
-
-def shapes_of(records: Records) -> str:
-    """Return the shapes of the inputs of records as text."""
-    inputs = [tensor for name, tensor in records.named().items() if name.startswith("inputs")]
-    return ", ".join(f"(n, {', '.join(map(str, tensor.shape[1:]))})" for tensor in inputs)

@@ -1,6 +1,7 @@
 """Models of the built-in tasks: a linear layer, and convolutional networks that the literature uses as yardsticks."""
 
 from itertools import pairwise
+from typing import Literal
 
 import torch
 from torch import nn
@@ -17,6 +18,15 @@ def zero_linear(n_inputs: int, n_outputs: int) -> nn.Linear:
     nn.init.zeros_(model.weight)
     nn.init.zeros_(model.bias)
     return model
+
+
+def perceptron(n_inputs: int, *widths: int, activation: Literal["tanh", "relu"] = "tanh") -> nn.Module:
+    """Build a linear layer of zeros, or with hidden widths before the outputs a network with torch's weights."""
+    if len(widths) == 1:
+        return zero_linear(n_inputs, widths[0])
+    between = nn.Tanh if activation == "tanh" else nn.ReLU
+    layers = [layer for pair in pairwise((n_inputs, *widths)) for layer in (nn.Linear(*pair), between())]
+    return nn.Sequential(*layers[:-1])
 
 
 def tanh_cnn(image_shape: tuple[int, int, int], n_classes: int) -> nn.Module:

@@ -7,7 +7,7 @@ docs/hyfreedp.md has the law behind this, on 251 tasks.
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -185,13 +185,17 @@ def first_rate(planned: Looked, session: "Session", model: "nn.Module", distance
         model: at its initial weights.
         distance: how far noise moves a weight in the whole run at rate 1; see `noise_walk`.
     """
+    import torch
+
     batch, size = session.sample(planned.queries(QUERIES), "walk"), math.log(GUESS)
-    draws = normal_like(trainable(model), session.uniform("walk"))
+    weights = trainable(model)
+    generator = torch.Generator().manual_seed(random.Random(session.uniform("walk")).getrandbits(63))
     # What the sign of an answer is worth: its chance of being right minus that of being wrong, if all records agree.
     trust = math.erf(1 / (math.sqrt(2) * planned.deviation))
     for query in range(QUERIES):
         sides = (math.exp(size), -math.exp(size))  # both, so that a lucky direction does not pass for a harmless one
-        share = rising_share(batch, model, next(draws), sides, RISE, planned.look_noise)
+        direction = [torch.randn(w.shape, generator=generator, dtype=w.dtype).to(w.device) for w in weights]
+        share = rising_share(batch, model, direction, sides, RISE, planned.look_noise)
         size += math.copysign(trust * STRIDE * SHRINK**query, 0.5 - share)
     return math.exp(size) * (HEAD if is_head(model) and not planned.regression else 1.0) / distance
 
@@ -231,17 +235,6 @@ def dummy_weights(model: "nn.Module") -> "list[Tensor]":
 
     weight = trainable(model)[0]
     return [weight.new_zeros(1_000, dtype=torch.promote_types(weight.dtype, torch.float32)) for _ in range(2)]
-
-
-def normal_like(tensors: "Sequence[Tensor]", uniform: float) -> "Iterator[list[Tensor]]":
-    """Yield standard normal tensors of these shapes without end, drawn from no record."""
-    import torch
-
-    generator = torch.Generator().manual_seed(random.Random(uniform).getrandbits(63))
-    while True:
-        yield [
-            torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype).to(tensor.device) for tensor in tensors
-        ]
 
 
 def root_mean_square(tensors: "Sequence[Tensor]") -> float:

@@ -130,7 +130,11 @@ class TunedTraining:
         planned, logarithm = self.planned, 0.0
         if not planned.scalings:
             return 1.0
-        batch, last = self.session.sample(planned.queries(planned.scalings), "scale"), list(last_layer(self.model))
+        batch = self.session.sample(planned.queries(planned.scalings), "scale")
+        layers: list[list[Tensor]] = [
+            [weight for weight in layer.parameters(False) if weight.requires_grad] for layer in self.model.modules()
+        ]
+        last = [weights for weights in layers if weights][-1]  # which usually computes the outputs
         for query in range(planned.scalings):
             torch._foreach_mul_(last, math.exp(ASIDE))
             direction = [weight * any(weight is member for member in last) for weight in self._weights]
@@ -147,11 +151,3 @@ def descent(gradient: Sequence[Tensor], way: Sequence[Tensor]) -> float:
     pairs = [(slope.double(), step.double()) for slope, step in zip(gradient, way, strict=True)]
     length = math.sqrt(sum(step.square().sum().item() for _, step in pairs))
     return -sum((slope * step).sum().item() for slope, step in pairs) / length if length else 0.0
-
-
-def last_layer(model: nn.Module) -> Sequence[Tensor]:
-    """Return the trained weights of the last module that has any itself, which usually computes the outputs."""
-    owned = (
-        [weight for weight in layer.parameters(recurse=False) if weight.requires_grad] for layer in model.modules()
-    )
-    return [weights for weights in owned if weights][-1]

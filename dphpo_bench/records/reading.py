@@ -1,11 +1,10 @@
 """Records read back from folders: their values by column, a choice of some, and tables as CSV, JSON or Parquet."""
 
 import contextlib
-import io
+import errno
 import json
 import math
 import os
-import stat
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -164,12 +163,8 @@ def read_results(root: Path) -> tuple[list[Result], list[RecordError]]:
     Raises:
         InvalidValueError: if there is no such folder.
     """
-    try:
-        problem = "" if stat.S_ISDIR(root.stat().st_mode) else "Not a directory"
-    except (OSError, ValueError) as error:  # the latter for a path with a null character
-        problem = getattr(error, "strerror", None) or str(error)
-    if problem:
-        raise InvalidValueError(f"Expected a folder of run records, got {root}: {problem}. Name one as RESULTS_DIR.")
+    if not root.is_dir():
+        raise InvalidValueError(f"Expected a folder of run records, got {root}: no such folder. Name RESULTS_DIR.")
     results: list[Result] = []
     skipped: list[RecordError] = []
     for path in record_files(root, skipped.append):
@@ -213,31 +208,19 @@ def skipped_lines(skipped: Sequence[RecordError]) -> list[str]:
 
 
 def record_files(root: Path, skip: Callable[[RecordError], None]) -> Iterator[Path]:
-    """Yield the regular files that may be records, and call `skip` for everything else that looks like one."""
+    """Yield the files that may be records, and call `skip` for links and for folders that cannot be read."""
 
     def unreadable(error: OSError) -> None:
         skip(RecordError(f"Cannot read the folder {error.filename}: {error.strerror}."))
 
     for folder, folders, files in os.walk(root, onerror=unreadable):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in folders:
-            if Path(folder, name).is_symlink():
-                skip(RecordError(f"The folder {Path(folder, name)} is a symbolic link; links are not followed."))
-        for name in sorted(files):
-            if name.startswith(".") or not name.endswith(".json"):
-                continue
-            path = Path(folder, name)
-            try:
-                mode = path.lstat().st_mode
-            except OSError as error:
-                skip(RecordError(f"Cannot read the record {path}: {error.strerror}."))
-                continue
-            if stat.S_ISREG(mode):
+        records = sorted(name for name in files if name.endswith(".json") and not name.startswith("."))
+        for path in (Path(folder, name) for name in [*folders, *records]):
+            if path.is_symlink():
+                skip(RecordError(f"{path} is a symbolic link; links are not followed."))
+            elif path.name in files:
                 yield path
-            elif stat.S_ISLNK(mode):
-                skip(RecordError(f"The record {path} is a symbolic link; links are not followed."))
-            else:  # a pipe would be waited for, forever
-                skip(RecordError(f"The record {path} is not a regular file."))
 
 
 def path_text(path: Path) -> str:
@@ -407,12 +390,6 @@ def to_json(data: "pd.DataFrame") -> str:
     return json.dumps(finite_json(rows), indent=1, allow_nan=False) + "\n"
 
 
-def to_parquet(data: "pd.DataFrame") -> bytes:
-    buffer = io.BytesIO()
-    data.to_parquet(buffer, index=False)
-    return buffer.getvalue()
-
-
 def write(path: Path, content: str | bytes) -> None:
     """Write a file whole or not at all.
 
@@ -421,13 +398,12 @@ def write(path: Path, content: str | bytes) -> None:
     """
     try:
         place = path.resolve()  # a link stays a link
-        if not place.exists() or place.is_file():
-            write_whole(place, content)
-            return
-        reason = "Not a regular file"  # nobody wants /dev/null replaced by one
+        if place.exists() and not place.is_file():  # nobody wants /dev/null replaced by a file
+            raise OSError(errno.EINVAL, "Not a regular file")
+        write_whole(place, content)
     except (OSError, RuntimeError) as error:  # the latter for links in a circle
         reason = getattr(error, "strerror", None) or one_line(str(error))
-    raise InvalidValueError(f"Cannot write {path}: {reason}. Name a writable file with --output.")
+        raise InvalidValueError(f"Cannot write {path}: {reason}. Name a writable file with --output.") from None
 
 
 def no_formula(text: str) -> str:

@@ -29,7 +29,7 @@ from pydantic import (
 from dphpo_bench.base.displays import Display, Displayed
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import RECORD
-from dphpo_bench.base.text import finite_json, plainly, rounded_up, shown
+from dphpo_bench.base.text import finite_json, rounded_up, shown
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.records.measure import measure_named, shown_measure
 
@@ -47,7 +47,6 @@ DECLARED: Final = "declared by the caller"
 
 MAX_RECORD_BYTES = 4 * 2**20
 MAX_WHY = 2000  # characters of reasons
-ROUNDING = 0.0005  # what is shown as .500 is no better than 1/2
 
 Status = Literal["ok", "failed", "over_budget", "unverified"]
 Name = Annotated[str, Field(min_length=1, max_length=100)]
@@ -177,7 +176,7 @@ class Identity(_Part):
                 raise ValueError(f"they take {size} bytes, more than {MAX_RECORD_BYTES}")
         except ValueError as error:
             first = error.errors()[0] if isinstance(error, ValidationError) else None
-            reason = f"{'.'.join(map(str, first['loc']))}: {plainly(first['msg'])}" if first else str(error)
+            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first else str(error)
             raise InvalidValueError(
                 f"Expected names and values that a record can hold: {shown(reason, 300)}."
             ) from None
@@ -358,22 +357,13 @@ class RunRecord(Displayed, _Part):
         return texts
 
     def guess_line(self) -> str | None:
-        """Return a line if the run is no better than a constant guess, by its first metric or balanced accuracy."""
+        """Return a line if the run is no better than a constant guess."""
         guess, measure = self.constant_guess, shown_measure(self.identity.facts, self.metrics)
         value = self.metrics.get(measure.name)
         if guess and value is not None and not measure.is_better(value, guess.value):
             compared = f"test {measure.title} {measure.text(value)}, the best constant guess has"
             return f"No better than a constant guess: {compared} {measure.text(guess.value)}. {guess.why}"
-        balanced, classes = self.metrics.get("balanced_accuracy"), self.identity.facts.get("n_classes") or 2
-        if balanced is None or not isinstance(classes, int) or not 1 < classes < 2**31:  # a stranger's facts
-            return None
-        if not balanced < 1 / classes + ROUNDING:
-            return None
-        return (
-            f"No better than a constant guess: test balanced accuracy {balanced:.2%}, any constant guess has "
-            f"{1 / classes:.2%}. Of rare classes, class_shares with class_weights='balanced', or another threshold, "
-            "help."
-        )
+        return None
 
     def display(self, **more: object) -> Display:
         """Return a title and rows of what the record holds; `more` are further rows, of which None is left out."""

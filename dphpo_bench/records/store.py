@@ -4,13 +4,12 @@ import json
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
 from dphpo_bench.base.checks import typed
 from dphpo_bench.base.errors import OtherRunError, RecordError
-from dphpo_bench.base.files import read_whole, text_of, write_aside, write_whole
+from dphpo_bench.base.files import read_whole, text_of, unique_names, write_aside, write_whole
 from dphpo_bench.base.text import shown
 from dphpo_bench.records.record import MAX_RECORD_BYTES, SCHEMA_VERSION, Identity, RunRecord
 
@@ -36,15 +35,7 @@ def read_record(path: Path | str) -> RunRecord:
         raise RecordError(f"The record {path} is larger than {MAX_RECORD_BYTES} bytes.")
     try:
         text = text_of(data)
-        json.loads(text, object_pairs_hook=_named_once)  # else readers would see different values
-    except _TwiceError as error:
-        raise RecordError(f"{path} is not a valid record: it has {shown(error)} twice.") from None
-    except RecursionError:
-        pass  # told below, with the place
-    except ValueError as error:
-        if not isinstance(error, json.JSONDecodeError):
-            raise RecordError(f"{path} is not a valid record: {shown(error, 200)}.") from None
-    try:
+        json.loads(text, object_pairs_hook=unique_names)  # else readers would see different values
         return RunRecord.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
@@ -55,18 +46,8 @@ def read_record(path: Path | str) -> RunRecord:
             ) from None
         where = shown(".".join(str(part) for part in first["loc"]) or "the record", 200)
         raise RecordError(f"{path} is not a valid record: {where}: {shown(first['msg'], 400)}.") from None
-
-
-class _TwiceError(Exception): ...
-
-
-def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in values:
-            raise _TwiceError(name)
-        values[name] = value
-    return values
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{path} is not a valid record: {shown(error, 200)}.") from None
 
 
 class RecordStore:
@@ -94,12 +75,9 @@ class RecordStore:
             RecordError: if the file in its place is not a record.
         """
         path = self.path_of(identity)
-        try:
-            record = read_record(path)
-        except RecordError as error:
-            if isinstance(error.__cause__, FileNotFoundError):
-                return None
-            raise
+        if not path.exists():
+            return None
+        record = read_record(path)
         if record.identity != identity:
             raise OtherRunError(f"{path} is the record of another run. Move it away; it is not overwritten.")
         return record
@@ -122,10 +100,9 @@ class RecordStore:
         """
         try:
             self.find(identity)
-        except OtherRunError:
-            raise
-        except RecordError:
-            pass
+        except RecordError as error:
+            if isinstance(error, OtherRunError):
+                raise
 
     def check_writable(self, identity: Identity | None = None) -> None:
         """Check, before any work is done, that records can be written, or the record of an identity.

@@ -7,7 +7,8 @@ import logging
 import pickle
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -16,34 +17,33 @@ from importlib.metadata import version
 from itertools import chain, zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import cloudpickle
 
 from dphpo_bench.base.errors import AccountError, DphpoBenchError, InvalidValueError
-from dphpo_bench.base.progress import NullProgress
+from dphpo_bench.base.progress import NullProgress, Progress
 from dphpo_bench.base.text import compact_json, count, shown
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.registry import is_registered, make_method, make_task
 from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.harness.account import DEFAULT, VOID, Account, Entry
+from dphpo_bench.harness.account import DEFAULT, RESERVED, VOID, Account, Entry
 from dphpo_bench.harness.account_report import report_of, total_of
-from dphpo_bench.harness.cache import Cache, code_of
-from dphpo_bench.harness.journal import NONCE, Journal
+from dphpo_bench.harness.cache import Cache
+from dphpo_bench.harness.journal import NONCE
 from dphpo_bench.harness.loading import (
     Counted,
     check_declared,
     check_same_data,
     data_digest,
     folder_key,
-    records_digest,
     refuse_no_privacy,
 )
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.harness.run import ExecutionOptions, run
-from dphpo_bench.harness.state import CONDITIONS, conditions_of
 from dphpo_bench.privacy import event_trees
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.events import no_op
@@ -51,26 +51,11 @@ from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.records.reading import Only
 from dphpo_bench.records.record import Epsilon, Identity, Privacy, RunRecord, moment
 from dphpo_bench.records.store import RecordStore
-from dphpo_bench.sweep.executors import Answer, Executor, Resources, answer_of
+from dphpo_bench.sweep.executors import Executor, Resources, answer_of
 from dphpo_bench.sweep.suite import Suite, TaskMaker
 
-
-@dataclass(frozen=True)
-class Unregistered:
-    """Methods by name and parameters, and tasks by name and model, for a process that finds them by no name."""
-
-    methods: Mapping[tuple[str, str], Method] = field(default_factory=dict)
-    tasks: Mapping[tuple[str, str], Task] = field(default_factory=dict)
-    # Layers that functions define, and their full names: copies of classes lack them, and fingerprints hold them.
-    nested: tuple[tuple[type, str], ...] = ()
-
-    def method_of(self, identity: Identity) -> Method:
-        method = self.methods.get((identity.method, compact_json(identity.parameters)))
-        return make_method(identity.method, identity.parameters) if method is None else method
-
-    def task_of(self, identity: Identity) -> Task:
-        task = self.tasks.get((identity.task, identity.model))
-        return make_task(identity.task, identity.model) if task is None else task
+PlugIns = dict[tuple[str, str], Method | Task]
+"""Methods by name and parameters, and tasks by name and model, for a process that finds them by no name."""
 
 
 @contextmanager
@@ -89,37 +74,26 @@ def pickled(methods: Iterable[Method], tasks: Iterable[Task]) -> Iterator[str]:
 
     with torch.random.fork_rng(devices=[]):
         classes = {type(layer): None for task in own_tasks for layer in task.build_model().modules()}
-    plug_ins = Unregistered(
-        {(method.name, compact_json(method.parameters)): method for method in own_methods},
-        {(task.facts.task, task.facts.model): task for task in own_tasks},
-        tuple((cls, cls.__qualname__) for cls in classes if "<locals>" in cls.__qualname__),
-    )
+    # Layers that functions define, and their full names: copies of classes lack them, and fingerprints hold them.
+    nested = [(cls, cls.__qualname__) for cls in classes if "<locals>" in cls.__qualname__]
+    plug_ins: PlugIns = {(method.name, compact_json(method.parameters)): method for method in own_methods}
+    plug_ins |= {(task.facts.task, task.facts.model): task for task in own_tasks}
     with TemporaryDirectory(prefix="dphpo-bench-") as folder:
         path = Path(folder) / "plug_ins.pickle"
         try:
             with path.open("wb") as file:
-                cloudpickle.dump(plug_ins, file)
+                cloudpickle.dump((plug_ins, nested), file)
         except OSError as error:
             raise InvalidValueError(
                 f"Cannot write {path}: {error.strerror}. Set TMPDIR to a folder with room."
             ) from None
         except Exception as error:  # whatever an object of somebody's raises when it is pickled
-            names = ", ".join(name for name, _ in (*plug_ins.methods, *plug_ins.tasks))
+            names = ", ".join(name for name, _ in plug_ins)
             raise InvalidValueError(
                 f"Cannot hand {shown(names)} to another process: {shown(error, 300)}. Keep open files, locks and "
                 "generators out of it, or pass functions that make them."
             ) from None
         yield str(path)
-
-
-def unpickled(path: str) -> Unregistered:
-    """Return what `pickled` wrote; nothing for an empty path."""
-    if not path:
-        return Unregistered()
-    plug_ins: Unregistered = pickle.loads(Path(path).read_bytes())
-    for cls, name in plug_ins.nested:
-        cls.__qualname__ = name
-    return plug_ins
 
 
 @dataclass(frozen=True)
@@ -187,7 +161,8 @@ def cells_of(
                     groups.append(with_seeds([Cell(method, task, budget, identity, resources)], seeds))
     if not groups:
         raise InvalidValueError(f"No cell of the suite is all of --only {shown(','.join(only), 300)}.")
-    return [cell for cell in chain(*zip_longest(*groups)) if cell]  # seeds vary slowest; see `with_seeds`
+    cells = [cell for cell in chain(*zip_longest(*groups)) if cell]  # seeds vary slowest; see `with_seeds`
+    return list({cell.key: cell for cell in cells}.values())
 
 
 def _seeds(suite: Suite, task: Task) -> dict[str, tuple[int, ...]]:
@@ -201,17 +176,7 @@ def with_seeds(first: Sequence[Cell], seeds: Iterable[int]) -> list[Cell]:
     return [replace(cell, identity=cell.identity.model_copy(update={"seed": seed})) for seed in seeds for cell in first]
 
 
-@dataclass(frozen=True)
-class Secret:
-    """Secrets of a worker on private records."""
-
-    values: Mapping[str, int] = field(default_factory=dict)  # of the run's journal: its noise is drawn from them
-    event: str = ""  # of the plan that was counted, as text; empty for other work than a run
-    key: str = ""  # of the digest of the records, in hexadecimal digits; empty if none is asked for
-    releases: str = ""  # path of the hashes of what the run released before; empty where it cannot start again
-
-
-def job_of(cell: Cell, source: DataSource, secret: Secret | None = None) -> str:
+def job_of(cell: Cell, source: DataSource, counted: Counted | None = None) -> str:
     """Return the argument of `run_cell`, `plan_cell` and `prepare_data`, as JSON."""
     return json.dumps(
         {
@@ -221,7 +186,7 @@ def job_of(cell: Cell, source: DataSource, secret: Secret | None = None) -> str:
             "data_dir": None if source.data_dir is None else str(source.data_dir.absolute()),
             "cache_dir": str(source.cache_dir.absolute()),
             "plug_ins": cell.plug_ins,
-            "secret": asdict(secret or Secret()),
+            "counted": None if counted is None else asdict(counted),
         }
     )
 
@@ -245,22 +210,29 @@ class Job:
         self.cache = Cache.of(self.source)
         torch.set_num_threads(job["threads"])
         self._plug_ins = str(job["plug_ins"])
-        secret = Secret(**job["secret"])
-        releases = Path(secret.releases) if secret.releases else None
-        self.counted = Counted(Journal.holding(secret.values, releases), secret.event) if secret.event else None
-        self.key = bytes.fromhex(secret.key)
+        self.counted = Counted(**job["counted"]) if job["counted"] else None
         logging.basicConfig()  # writes to the cell's log, tracebacks included
         logging.getLogger("dphpo_bench").setLevel(logging.DEBUG)
 
     @cached_property
-    def _unregistered(self) -> Unregistered:
-        return unpickled(self._plug_ins)
+    def _unregistered(self) -> PlugIns:
+        if not self._plug_ins:
+            return {}
+        plug_ins: PlugIns
+        plug_ins, nested = pickle.loads(Path(self._plug_ins).read_bytes())
+        for cls, name in nested:
+            cls.__qualname__ = name
+        return plug_ins
 
     def method(self) -> Method:
-        return self._unregistered.method_of(self.identity)
+        who = self.identity
+        plug_in = self._unregistered.get((who.method, compact_json(who.parameters)))
+        return plug_in if isinstance(plug_in, Method) else make_method(who.method, who.parameters)
 
     def task(self) -> Task:
-        return self._unregistered.task_of(self.identity)
+        who = self.identity
+        plug_in = self._unregistered.get((who.task, who.model))
+        return plug_in if isinstance(plug_in, Task) else make_task(who.task, who.model)
 
 
 def run_cell(job: str) -> str:
@@ -297,17 +269,35 @@ def plan_cell(job: str) -> str:
         return json.dumps({"error": reason_of(error)})
 
 
-def planned(answer: Answer) -> tuple[CellPlan, Entry] | str:
-    """Return the plan of a cell and its entry in an account from the answer of `plan_cell`; or why there is none."""
-    if answer.text is None:
-        return answer.failure
-    said = json.loads(answer.text)
-    return said["error"] if "error" in said else (CellPlan(**said["plan"]), Entry(**said["entry"]))
+def plans_of(
+    cells: Iterable[Cell], executor: Executor, source: DataSource, progress: Progress | None = None
+) -> dict[str, tuple[CellPlan, Entry] | str]:
+    """Plan each kind of cell once, and keep the plan for the sweep.
+
+    Returns:
+        By `plan_key`: the plan, and the entry of its runs in an account; or why there is no plan.
+    """
+    kinds = {plan_key(cell): cell for cell in cells}
+    futures = [executor.submit(plan_cell, job_of(cell, source), cell.resources) for cell in kinds.values()]
+    with (progress or NullProgress()).track("Planning", len(futures)) as advance:
+        for _ in as_completed(futures):
+            advance()
+    plans: dict[str, tuple[CellPlan, Entry] | str] = {}
+    for key, future in zip(kinds, futures, strict=True):
+        answer = answer_of(future)
+        said: dict[str, Any] = {"error": answer.failure} if answer.text is None else json.loads(answer.text)
+        plans[key] = said["error"] if "error" in said else (CellPlan(**said["plan"]), Entry(**said["entry"]))
+    return plans
+
+
+def plan_key(cell: Cell) -> str:
+    """Return what cells that differ in nothing but their seed have in common."""
+    return cell.identity.model_copy(update={"seed": None, "run": None}).key
 
 
 def prepare_data(job: str) -> str:
-    """Load the data of a task, and return the user's error and a digest under the job's key, if any, as JSON."""
-    work, digest = Job(job), ""
+    """Load the data of a task, and return the user's error, if any."""
+    work = Job(job)
     task = work.task()
     try:
         task.prepare(work.source)
@@ -315,10 +305,8 @@ def prepare_data(job: str) -> str:
         check_declared(task.facts, train)
         task.load_test(work.source)
     except DphpoBenchError as error:
-        return json.dumps({"error": str(error), "digest": ""})
-    if work.key:
-        digest = records_digest(work.key, train)
-    return json.dumps({"error": "", "digest": digest})
+        return str(error)
+    return ""
 
 
 _NOTHING = Epsilon(epsilon=0, accountant="none", by_accountant={})
@@ -352,9 +340,6 @@ def failed_record(identity: Identity, reason: str, seconds: float, *, asked_noth
     )
 
 
-STARTED = "started"  # key of a journal: the run has begun, and may have drawn noise
-
-
 def unseeded(cells: Sequence[Cell], store: RecordStore) -> list[Cell]:
     """Return the cells, of which those on private records have no seed, but a number each.
 
@@ -380,10 +365,8 @@ class PrivateCells:
     name: str = DEFAULT
     not_private: bool = False  # methods with ε = ∞ may run, because their output stays inside
     what: str = "run"  # kind of the runs in the account
-    _releases: dict[str, Entry | str] = field(default_factory=dict)  # by plan; or why there is none
-    _digests: dict[tuple[str, str], str] = field(default_factory=dict)  # of the records, by task and model
-    _shares_disk: bool = True  # workers can note what they release
-    _numbers: dict[str, tuple[str, bool]] = field(default_factory=dict)  # by cell; and whether no try came before
+    _releases: dict[str, Entry | str] = field(default_factory=dict)  # by `plan_key`; or why there is none
+    _running: dict[str, Counted] = field(default_factory=dict)  # by cell
 
     @property
     def account(self) -> Account:
@@ -391,72 +374,51 @@ class PrivateCells:
 
     def prepare(self, cells: Sequence[Cell], executor: Executor, source: DataSource) -> str:
         """Plan the cells on private records and check that they may run; return a line that says what they cost."""
-        self._shares_disk = executor.shares_disk
+        self._running.clear()
         private = [cell for cell in cells if not cell.task.public]
-        groups = {_plan_key(cell): cell for cell in private}
-        futures = {
-            key: executor.submit(plan_cell, job_of(cell, source), cell.resources) for key, cell in groups.items()
-        }
-        for key, future in futures.items():
-            plan = planned(answer_of(future))
-            self._releases[key] = plan if isinstance(plan, str) else plan[1]
-        known = [(cell, release) for cell in private if isinstance(release := self._release(cell), Entry)]
+        for key, answer in plans_of(private, executor, source).items():
+            self._releases[key] = answer if isinstance(answer, str) else answer[1]
+        known = [entry for cell in private if isinstance(entry := self._entry(cell), Entry)]
         if not known:
             return ""
-        for cell, release in known:
-            refuse_no_privacy(release, self.not_private)
-            task, of_task = cell.task, (cell.identity.task, cell.identity.model)
-            if task.fingerprint_is_declared and of_task not in self._digests:
-                self._digests[of_task] = data_digest(self.store.root, task, source)
+        for entry in known:
+            refuse_no_privacy(entry, self.not_private)
         cap, before = self.account.read()
         if cap:  # a list fixed in advance may fit where its runs one after the other would not
-            self.account.count([self._numbered(cell, release, self._journal(cell).nonce()) for cell, release in known])
-        releases = [release for _, release in known]
+            reserved = {(entry.record, entry.event) for entry in before if entry.status == RESERVED}
+            new = [entry for entry in known if (entry.record, entry.event) not in reserved]
+            self.account.count([replace(entry, status=RESERVED) for entry in new])
         earlier = f", after {len(before)} earlier ones" if before else ""
         by_unit: dict[str, list[Entry]] = {}
-        for release in releases:
-            by_unit.setdefault(release.unit, []).append(release)
+        for entry in known:
+            by_unit.setdefault(entry.unit, []).append(entry)
         each = "; ".join(f"{count(len(some), 'run')}, together {total_of(some).text()}" for some in by_unit.values())
         return f"On private records{earlier}: {each}."
 
-    def for_digest(self, cell: Cell) -> Secret | None:
-        """Return what the preparation of a task's private records needs for their digest; None if it keeps none."""
-        if cell.task.public or cell.task.fingerprint_is_declared:
-            return None
-        return Secret(key=folder_key(self.store.root).hex())
-
-    def see(self, cell: Cell, digest: str) -> None:
+    def check_data(self, cells: Sequence[Cell], source: DataSource) -> None:
         """Reject private records that changed since results were put into the folder."""
-        if digest:
-            check_same_data(self.store.root, cell.task, cell.identity, digest)
-            self._digests[cell.identity.task, cell.identity.model] = digest
+        for cell in {(cell.identity.task, cell.identity.model): cell for cell in cells}.values():
+            if not (cell.task.public or cell.task.fingerprint_is_declared):
+                digest = data_digest(self.store.root, cell.task, source)
+                check_same_data(self.store.root, cell.task, cell.identity, digest)
 
-    def start(self, cell: Cell) -> Secret:
-        """Count a cell, and return what its process needs to run it."""
-        release = self._release(cell)
+    def start(self, cell: Cell) -> Counted:
+        """Count a cell, and return what its process draws from; a cell whose process did not start is counted once.
+
+        Each other start of a cell is a release of its own, with noise of its own.
+        """
+        if cell.key in self._running:
+            return self._running[cell.key]
+        release = self._entry(cell)
         if isinstance(release, str):
             raise InvalidValueError(release)
         self.store.check_writable(cell.identity)
-        journal = self._journal(cell)
-        # The same noise on other sums, or on other questions, would show the records.
-        repeatable = not cell.resources.gpus and journal.values.get(CONDITIONS) == _conditions(cell)
-        if STARTED in journal.values and not (repeatable and self._shares_disk):
-            journal.discard()
-        entry = self._numbered(cell, release, journal.nonce())
-        known = self.account.find(entry.number)
-        if known and known.event != release.event:  # so would the same noise on other questions
-            journal.discard()
-            entry = self._numbered(cell, release, journal.nonce())
-        is_first = STARTED not in journal.values
-        self._numbers[cell.key] = entry.number, self.account.count([entry]) and is_first
-        journal.once(CONDITIONS, lambda: _conditions(cell))
-        journal.once(STARTED, lambda: 1)
-        values = {NONCE: journal.nonce()}
+        number = int(self.account.begin(release).number, 16)
+        values = {NONCE: number}
         if cell.identity.run is not None:
-            seed = journal.once("seed", lambda: secrets.randbits(128))
-            values |= {"seed": seed, "run": int(cell.identity.run, 16)}
-        releases = self._journal(cell).releases if self._shares_disk else None
-        return Secret(values, release.event, releases=str(releases.absolute()) if releases else "")
+            values |= {"seed": secrets.randbits(128), "run": int(cell.identity.run, 16)}
+        self._running[cell.key] = Counted(values, release.event)
+        return self._running[cell.key]
 
     def refuse(self, cell: Cell) -> None:
         """Note a cell that cannot be planned: its record has cost nothing."""
@@ -466,33 +428,19 @@ class PrivateCells:
         self.account.write_void(Entry(*names, 0.0, who.delta, nothing, today, cell.key))
 
     def end(self, cell: Cell, record: RunRecord) -> None:
-        """Note how a cell ended, and forget what its noise was drawn from."""
-        if cell.key not in self._numbers:
-            return
-        number, is_new = self._numbers.pop(cell.key)
+        """Note how a cell ended."""
+        counted = self._running.pop(cell.key)
         asked_nothing = record.privacy is not None and record.asked_nothing  # of a worker that was killed nobody knows
-        status = VOID if is_new and asked_nothing and record.status != "ok" else record.status
-        digest = self._digests.get((cell.identity.task, cell.identity.model), "")
+        status = VOID if asked_nothing and record.status != "ok" else record.status
         with suppress(AccountError):  # it counts all the same
-            self.account.note(number, status=status, digest=digest)
-        self._journal(cell).discard()
+            self.account.note(f"{counted.values[NONCE]:016x}", status=status)
 
     def summary(self) -> str:
         return report_of(self.account).summary()
 
-    def _release(self, cell: Cell) -> Entry | str:
-        return self._releases[_plan_key(cell)]
-
-    def _journal(self, cell: Cell) -> Journal:
-        return Journal(self.store.journal_of(cell.identity))
-
-    def _numbered(self, cell: Cell, release: Entry, number: int) -> Entry:
-        return replace(release, number=f"{number:016x}", record=cell.key, what=self.what)
-
-
-def _conditions(cell: Cell) -> int:
-    return conditions_of(device_of(cell), cell.resources.threads, code_of(cell.method, cell.task))
-
-
-def _plan_key(cell: Cell) -> str:
-    return cell.identity.model_copy(update={"seed": None, "run": None}).key
+    def _entry(self, cell: Cell) -> Entry | str:
+        """Return an entry of its own for a cell, or why it has no plan."""
+        release = self._releases[plan_key(cell)]
+        if isinstance(release, str):
+            return release
+        return replace(release, number=f"{secrets.randbits(64):016x}", record=cell.key, what=self.what)

@@ -6,19 +6,20 @@ Only the driver writes records, so a cell needs no access to the folder of resul
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import statistics
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol, Self
 
 from dphpo_bench.base.errors import DataError, InvalidValueError, OtherRunError, RecordError, SweepError
 from dphpo_bench.base.files import remove_torn, write_whole
+from dphpo_bench.base.text import compact_json
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.records.record import Identity, RunRecord
 from dphpo_bench.records.store import RecordStore
@@ -30,7 +31,6 @@ TICK_SECONDS = 0.5
 PREPARE_SECONDS = 3600.0
 START_ATTEMPTS = 6  # attempts to start a process; the waits between grow to a minute in all
 _HELD = {errno.EACCES, errno.EAGAIN}
-Kind = tuple[str, str, str, str]
 
 
 class Watcher(Protocol):
@@ -45,36 +45,28 @@ class Watcher(Protocol):
 
 
 class Estimates:
-    """Running times by kind of run: method with its parameters, task, model."""
+    """Running times of finished runs, by method with its parameters, task and model, and by example passes."""
 
     def __init__(self) -> None:
-        self._seconds: defaultdict[Kind, list[float]] = defaultdict(list)
+        self._seconds: defaultdict[str, list[float]] = defaultdict(list)
         self._per_example: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
 
     def add(self, record: RunRecord) -> None:
-        if record.status != "ok":
-            return
         identity, seconds = record.identity, sum(record.seconds.values())
-        self._seconds[kind_of(identity)].append(seconds)
+        self._seconds[_kind_of(identity)].append(seconds)
         if record.cost and record.cost.examples:
             self._per_example[identity.task, identity.model].append(seconds / record.cost.examples)
 
-    def median(self, kind: Kind) -> float | None:
-        """Return the seconds of a run of this kind; None if none has finished."""
-        return statistics.median(self._seconds[kind]) if kind in self._seconds else None
-
     def seconds(self, identity: Identity, examples: float) -> float | None:
         """Return the seconds of a run: the median of its kind, else by its example passes; None if unknown."""
+        if known := self._seconds.get(_kind_of(identity)):
+            return statistics.median(known)
         rates = self._per_example.get((identity.task, identity.model))
-        return (
-            examples * statistics.median(rates)
-            if (known := self.median(kind_of(identity))) is None and rates
-            else known
-        )
+        return examples * statistics.median(rates) if rates else None
 
 
-def kind_of(identity: Identity) -> Kind:
-    return identity.method, json.dumps(identity.parameters, sort_keys=True), identity.task, identity.model
+def _kind_of(identity: Identity) -> str:
+    return compact_json([identity.method, identity.parameters, identity.task, identity.model])
 
 
 class Claims:
@@ -173,8 +165,8 @@ def sweep(
 ) -> Summary:
     """Run every cell that has no record, write the records, and close the executor.
 
-    A cell whose process is killed is tried again once, and then recorded as failed. Its seed decides all its draws, so
-    another try cannot choose better ones.
+    A cell on public records whose process is killed is tried again once, and then recorded as failed. Its seed decides
+    all its draws, so another try cannot choose better ones. On private records it has failed at once.
 
     `private` counts the cells on private records; None: in the account "main".
 
@@ -192,7 +184,8 @@ def sweep(
             has_private = any(not cell.task.public for cell in stock.todo)
             if has_private:
                 watcher.note(private.prepare(stock.todo, executor, source))
-            _prepare(stock.todo, executor, source, watcher, private)
+            _prepare(stock.todo, executor, source, watcher)
+            private.check_data(stock.todo, source)
             with Claims(store.root) as claims:
                 remove_torn(store.root)
                 for cell, record, elsewhere in _run_all(stock, store, executor, source, watcher, claims, private):
@@ -209,9 +202,7 @@ def sweep(
         executor.close()
 
 
-def _prepare(
-    cells: Sequence[Cell], executor: Executor, source: DataSource, watcher: Watcher, private: PrivateCells
-) -> None:
+def _prepare(cells: Sequence[Cell], executor: Executor, source: DataSource, watcher: Watcher) -> None:
     """Prepare the data of each task once, before the time limit of any cell counts."""
     tasks = {(cell.identity.task, cell.identity.model): cell for cell in cells}
     watcher.preparing([name for name, _ in tasks])
@@ -219,27 +210,20 @@ def _prepare(
         futures: dict[tuple[str, str], Future[Answer]] = {}
         for key, cell in tasks.items():
             needs = Resources(cell.resources.threads, time_limit_s=max(cell.resources.time_limit_s, PREPARE_SECONDS))
-            futures[key] = executor.submit(prepare_data, job_of(cell, source, private.for_digest(cell)), needs)
+            futures[key] = executor.submit(prepare_data, job_of(cell, source), needs)
         while wait(futures.values(), timeout=TICK_SECONDS).not_done:
             watcher.tick()
         for key, future in futures.items():
             answer = answer_of(future)
             if answer.again and attempt < ATTEMPTS:
                 continue
-            said = json.loads(answer.text or "{}")
-            if answer.failure or said["error"]:
-                reason = said.get("error") or " ".join([answer.failure, *answer.log.strip().splitlines()[-1:]])
+            if answer.text != "":
+                reason = answer.text or " ".join([answer.failure, *answer.log.strip().splitlines()[-1:]])
                 raise DataError(
                     f"Cannot prepare the data of task {key[0]}: {reason} "
                     f"No cell was run; other tasks can be chosen with --only task=NAME."
                 )
-            private.see(tasks.pop(key), said["digest"])
-
-
-@dataclass(frozen=True)
-class _Attempt:
-    cell: Cell
-    number: int = 1
+            del tasks[key]
 
 
 def _run_all(
@@ -252,16 +236,16 @@ def _run_all(
     private: PrivateCells,
 ) -> Iterator[tuple[Cell, RunRecord, bool]]:
     """Run cells until each has a record; yields a cell, its record, and whether another sweep made it."""
-    waiting = deque(map(_Attempt, stock.todo))
-    elsewhere: deque[_Attempt] = deque()  # another sweep was running them when we last looked
-    running: dict[Future[Answer], _Attempt] = {}
+    waiting, tries = deque(stock.todo), Counter[str]()
+    elsewhere: deque[Cell] = deque()  # another sweep was running them at the last attempt to claim them
+    running: dict[Future[Answer], Cell] = {}
     refusals, has_said = 0, False
     while waiting or running or elsewhere:
         while waiting and len(running) < executor.capacity:
-            attempt = waiting.popleft()
-            cell, key = attempt.cell, attempt.cell.key
+            cell = waiting.popleft()
+            key = cell.key
             if not claims.take(key):
-                elsewhere.append(attempt)
+                elsewhere.append(cell)
                 continue
             meanwhile = None
             with contextlib.suppress(RecordError):
@@ -272,7 +256,7 @@ def _run_all(
                 continue
             watcher.started(cell)
             try:
-                secret = None if cell.task.public else private.start(cell)
+                counted = None if cell.task.public else private.start(cell)
             except InvalidValueError as error:  # it cannot be planned
                 private.refuse(cell)
                 record = failed_record(cell.identity, str(error), 0.0)
@@ -280,31 +264,32 @@ def _run_all(
                 claims.give_back(key)
                 yield cell, record, False
                 continue
-            running[executor.submit(run_cell, job_of(cell, source, secret), cell.resources)] = attempt
+            running[executor.submit(run_cell, job_of(cell, source, counted), cell.resources)] = cell
         done = wait(running, timeout=TICK_SECONDS, return_when=FIRST_COMPLETED).done if running else set()
         unwritten: RecordError | None = None
         refusal: NotStartedError | None = None
         for future in done:
-            attempt = running.pop(future)
+            cell = running.pop(future)
             try:
                 answer = answer_of(future)
             except NotStartedError as error:
                 refusal = error
-                waiting.appendleft(attempt)
+                waiting.appendleft(cell)
                 continue
             refusals = 0
-            if answer.again and attempt.number < ATTEMPTS:
-                watcher.note(f"{attempt.cell}: {answer.failure} Trying again.")
-                waiting.appendleft(replace(attempt, number=attempt.number + 1))
+            tries[cell.key] += 1
+            if answer.again and tries[cell.key] < ATTEMPTS and cell.task.public:  # else it would be another release
+                watcher.note(f"{cell}: {answer.failure} Trying again.")
+                waiting.appendleft(cell)
                 continue
-            record = _record_of(attempt, answer)
+            record = _record_of(cell, answer, tries[cell.key])
             try:
                 store.write(record)
             except RecordError as error:  # the disk is full; the store keeps the other finished records elsewhere, too
                 unwritten = error
                 continue
-            if not attempt.cell.task.public:
-                private.end(attempt.cell, record)
+            if not cell.task.public:
+                private.end(cell, record)
             path = log_path(store, record)
             with contextlib.suppress(OSError):  # a log is a help, not a result
                 if record.status != "ok" and answer.log:
@@ -312,8 +297,8 @@ def _run_all(
                     write_whole(path, answer.log, mode=0o600)
                 else:
                     path.unlink(missing_ok=True)
-            claims.give_back(record.identity.key)
-            yield attempt.cell, record, False
+            claims.give_back(cell.key)
+            yield cell, record, False
         if unwritten:
             raise unwritten
         if refusal:
@@ -331,8 +316,8 @@ def _run_all(
         watcher.tick()
 
 
-def _record_of(attempt: _Attempt, answer: Answer) -> RunRecord:
-    identity = attempt.cell.identity
+def _record_of(cell: Cell, answer: Answer, tries: int) -> RunRecord:
+    identity, here = cell.identity, version("dphpo-bench")
     reason = answer.failure
     if answer.text is not None:
         try:
@@ -340,12 +325,15 @@ def _record_of(attempt: _Attempt, answer: Answer) -> RunRecord:
         except (ValueError, RecursionError) as error:
             reason = f"The run returned no valid record: {str(error).splitlines()[0]}."
         else:
-            if record.identity == identity:
+            there = record.environment.get("dphpo-bench")
+            if record.identity == identity and there == here:
                 return record
             changed = [name for name, value in identity if getattr(record.identity, name) != value]
             reason = f"The run returned the record of another run ({', '.join(changed)} differ); was code edited?"
-    if attempt.number > 1:
-        reason = f"{reason} (attempt {attempt.number})"
+            if there != here:
+                reason = f"Expected dphpo-bench {here}, and the run was by {there}; is that installed on a node?"
+    if tries > 1:
+        reason = f"{reason} (attempt {tries})"
     return failed_record(identity, reason, answer.seconds)
 
 

@@ -261,9 +261,6 @@ def _die_with_parent() -> None:
 class Executor(Protocol):
     """Caller of functions from text to text."""
 
-    shares_disk: bool
-    """True if calls read and write the files of this machine."""
-
     @property
     def capacity(self) -> int:
         """Number of calls to submit at a time; it may change."""
@@ -282,7 +279,6 @@ class SerialExecutor:
     """Executor that calls in this process, for debugging, without limits or protection."""
 
     capacity = 1
-    shares_disk = True
 
     def submit(self, function: Function, argument: str, resources: Resources) -> "Future[Answer]":
         del resources
@@ -303,8 +299,6 @@ class ProcessExecutor:
     GPUs are named as in CUDA_VISIBLE_DEVICES; each worker has a GPU, and may share it. For `modules`, the imports that
     workers share, see `Processes`.
     """
-
-    shares_disk = True
 
     def __init__(self, workers: int, gpus: Sequence[str] = (), modules: Sequence[str] = ()) -> None:
         if workers < 1:

@@ -1,9 +1,8 @@
 """The extra runs that tell why a run lost: its own values for free, and the oracle's with what was left of ε."""
 
-import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +16,7 @@ from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.cache import Cache
 from dphpo_bench.harness.plan import plan
-from dphpo_bench.harness.recording import identity_of, task_identity
+from dphpo_bench.harness.recording import Call, identity_of, task_identity
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS, DpSgd
 from dphpo_bench.recipes.searched_run import SearchedRun
@@ -221,12 +220,10 @@ def _oracle_of(record: RunRecord, oracles: Oracles, root: Path) -> RunRecord:
         raise InvalidValueError("The run has no seed, so no run can be set beside it.")
     oracle = oracles.beside(identity)
     if oracle is None:
-        words = ["dphpo-bench", "run", "-m", ORACLE, "-t", identity.task, "--model", identity.model,
-                 "--epsilon", repr(identity.epsilon), "--delta", repr(identity.delta), "--seed", str(identity.seed),
-                 "--results-dir", str(root)]  # fmt: skip
+        call = replace(Call.of(identity), method=ORACLE, parameters={}, results_dir=str(root))
         raise InvalidValueError(
             f"There is no record of the oracle in {root}. This makes it (on a task of yours, with its --task-file): "
-            f"{shlex.join(words)}"
+            f"{call}"
         )
     return oracle
 

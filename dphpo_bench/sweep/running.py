@@ -2,9 +2,8 @@
 
 import sys
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import as_completed
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from shutil import get_terminal_size
@@ -16,14 +15,13 @@ from dphpo_bench.data.source import DataSource
 from dphpo_bench.recipes.single_run import OptimizerRun
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
-from dphpo_bench.sweep.cells import Cell, CellPlan, PrivateCells, job_of, pickled, plan_cell, planned
-from dphpo_bench.sweep.driver import Estimates, Kind, Stock, Summary, kind_of, sweep
+from dphpo_bench.sweep.cells import Cell, CellPlan, PrivateCells, pickled, plan_key, plans_of
+from dphpo_bench.sweep.driver import Stock, Summary, sweep
 from dphpo_bench.sweep.executors import (
     COMPILER,
     Executor,
     ProcessExecutor,
     SerialExecutor,
-    answer_of,
     default_workers,
     visible_gpus,
 )
@@ -51,20 +49,16 @@ def plan_all(stock: Stock, executor: Executor, source: DataSource, progress: Pro
     by_plan: defaultdict[str, PlannedCells] = defaultdict(PlannedCells)
     for state in ("finished", "failed", "todo"):
         for cell in getattr(stock, state):
-            getattr(by_plan[cell.identity.model_copy(update={"seed": None, "run": None}).key], state).append(cell)
-    groups = list(by_plan.values())
-    futures = [executor.submit(plan_cell, job_of(group.cell, source), group.cell.resources) for group in groups]
-    with progress.track("Planning", len(futures)) as advance:
-        for _ in as_completed(futures):
-            advance()
-    for group, future in zip(groups, futures, strict=True):
-        plan = planned(answer_of(future))
+            getattr(by_plan[plan_key(cell)], state).append(cell)
+    plans = plans_of([group.cell for group in by_plan.values()], executor, source, progress)
+    for key, group in by_plan.items():
+        plan = plans[key]
         if isinstance(plan, str):
             group.error = plan
         else:
             group.plan, _ = plan
             group.seconds = stock.times.seconds(group.cell.identity, group.plan.examples)
-    return groups
+    return list(by_plan.values())
 
 
 def total_seconds(groups: Sequence[PlannedCells]) -> float | None:
@@ -84,13 +78,10 @@ CLEARED = "\r\x1b[K"  # to the start of the line, and erase it
 class SweepDisplay:
     """A `Watcher` for people: one line that changes on a terminal, else lines. With `quiet`, it shows failures only."""
 
-    def __init__(self, workers: int, *, quiet: bool = False) -> None:
-        self._workers = workers
+    def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
         self._is_terminal, self._has_status = sys.stderr.isatty(), False
-        self._estimates = Estimates()
-        self._todo: Counter[Kind] = Counter()
-        self._running: dict[str, tuple[Cell, float]] = {}
+        self._running: set[str] = set()
         self._total = self._done = self._failed = 0
         self._phase, self._phase_start = "", 0.0
         self._start = self._last = time.monotonic()
@@ -103,8 +94,6 @@ class SweepDisplay:
             self._line(self._status())
 
     def stock(self, stock: Stock) -> None:
-        self._estimates = stock.times
-        self._todo = Counter(kind_of(cell.identity) for cell in stock.todo)
         self._total = len(stock.todo)
         for reason in stock.damaged[:SHOWN_FAILURES]:
             self.note(f"{reason} The cell runs again.")
@@ -123,13 +112,11 @@ class SweepDisplay:
         if not self._running and not self._done:
             self._start = time.monotonic()
         self._phase = ""
-        self._running[cell.key] = (cell, time.monotonic())
+        self._running.add(cell.key)
 
     def finished(self, cell: Cell, record: RunRecord, elsewhere: bool) -> None:
-        self._todo[kind_of(cell.identity)] -= 1
-        self._running.pop(cell.key, None)
+        self._running.discard(cell.key)
         self._done += 1
-        self._estimates.add(record)
         if record.status != "ok":
             self._failed += 1
             where = " (by another sweep)" if elsewhere else ""
@@ -153,38 +140,12 @@ class SweepDisplay:
         sys.stderr.flush()
 
     def _status(self) -> str:
+        now = time.monotonic()
         if self._phase:
-            left = self._time_left()
-            so_far = f"{self._phase} {duration_text(time.monotonic() - self._phase_start)} so far"
-            return f"{so_far}; the runs after it: {left}." if left else f"{so_far}."
-        elapsed = max(time.monotonic() - self._start, 1e-9)
-        parts = [
-            f"{self._done:,} of {self._total:,} done",
-            f"{len(self._running)} running",
-            f"{self._failed} failed",
-            f"{60 * self._done / elapsed:.3g} a minute",
-            f"{left} left" if (left := self._time_left()) else "",
-        ]
-        return ", ".join(part for part in parts if part)
-
-    def _time_left(self) -> str:
-        """Return an estimate for the cells that are left: a lower bound if some are unknown or overdue; "" without one.
-
-        However many workers there are, the rest takes as long as its longest cell.
-        """
-        now, waiting = time.monotonic(), +self._todo
-        each = {kind: self._estimates.median(kind) for kind in waiting}
-        is_known, rests = None not in each.values(), []
-        for cell, start in self._running.values():
-            kind = kind_of(cell.identity)
-            waiting[kind] -= 1
-            rest = (each.get(kind) or 0.0) - (now - start)
-            is_known = is_known and rest > 0
-            rests.append(max(rest, 0.0))
-        waits = {kind: each[kind] or 0.0 for kind, number in waiting.items() if number > 0}
-        total = sum(rests) + sum(waiting[kind] * seconds for kind, seconds in waits.items())
-        left = max(total / self._workers, *rests, *waits.values(), 0.0)
-        return f"{'about' if is_known else 'more than'} {duration_text(left)}" if left else ""
+            return f"{self._phase} {duration_text(now - self._phase_start)} so far."
+        rate = 60 * self._done / max(now - self._start, 1e-9)
+        counts = f"{self._done:,} of {self._total:,} done, {len(self._running)} running, {self._failed} failed"
+        return f"{counts}, {rate:.3g} a minute"
 
 
 def stock_text(stock: Stock) -> str:
@@ -220,7 +181,7 @@ def run_cells(
     quiet: bool,
     private: PrivateCells | None = None,
 ) -> Summary:
-    with SweepDisplay(executor.capacity, quiet=quiet) as display:
+    with SweepDisplay(quiet=quiet) as display:
         return sweep(cells, store, executor, source, display, retry_failed=retry_failed, private=private)
 
 

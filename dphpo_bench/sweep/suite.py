@@ -1,12 +1,11 @@
 """Suites: TOML files that define the cells of a sweep; docs/scaling.md has an example."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.base.files import bytes_in, misfit, misplaced, toml_values
@@ -32,13 +31,6 @@ _NAMED = BeforeValidator(lambda value: {"name": value} if isinstance(value, str)
 _SOME = Field(min_length=1, strict=False)
 
 
-def _each_once(values: tuple[float, ...]) -> tuple[float, ...]:
-    for value, number in Counter(values).items():
-        if number > 1:
-            raise ValueError(f"{value} is there twice")
-    return values
-
-
 class ResourceHints(_Entry):
     threads: Annotated[int, Field(ge=1)] | None = None
     gpus: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
@@ -52,7 +44,7 @@ class MethodEntry(_Entry):
     resources: ResourceHints = ResourceHints()
 
 
-Seeds = Annotated[tuple[Annotated[int, Field(ge=0, lt=2**128)], ...], _SOME, AfterValidator(_each_once)]
+Seeds = Annotated[tuple[Annotated[int, Field(ge=0, lt=2**128)], ...], _SOME]
 
 
 class TaskEntry(_Entry):
@@ -75,7 +67,7 @@ class Suite(_Entry):
     description: str = ""
     methods: Annotated[tuple[Annotated[MethodEntry, _NAMED], ...], _SOME]
     tasks: Annotated[tuple[Annotated[TaskEntry, _NAMED], ...], _SOME]
-    epsilons: Annotated[tuple[float, ...], _SOME, AfterValidator(_each_once)]
+    epsilons: Annotated[tuple[float, ...], _SOME]
     delta: float | None = None  # by default each task's own
     seeds: Seeds
     resources: ResourceHints = ResourceHints()
@@ -84,9 +76,7 @@ class Suite(_Entry):
         pairs: list[tuple[Method, ResourceHints]] = []
         for index, entry in enumerate(self.methods):
             with _at("methods", index):
-                method = make_method(entry.name, entry.parameters)
-                _refuse_twice(f"{method.name} with these parameters", any(method == earlier for earlier, _ in pairs))
-            pairs.append((method, entry.resources))
+                pairs.append((make_method(entry.name, entry.parameters), entry.resources))
         return pairs
 
     def made_tasks(self, make_task: TaskMaker = make_task) -> list[tuple[Task, ResourceHints]]:
@@ -96,7 +86,8 @@ class Suite(_Entry):
             for model in entry.models or (None,):
                 with _at("tasks", index):
                     task = make_task(entry.name, model)
-                    _refuse_twice(f"{task.name} ({task.model_name})", (task.name, task.model_name) in known)
+                    if (task.name, task.model_name) in known:  # its own seeds would be ignored
+                        raise InvalidValueError(f"{task.name} ({task.model_name}) is there twice.")
                 known.add((task.name, task.model_name))
                 pairs.append((task, entry.resources))
         return pairs
@@ -121,12 +112,6 @@ class Suite(_Entry):
                     for name in names:
                         if name not in known:
                             raise UnknownNameError(unknown_name_message("method of the suite", name, known))
-            for name, more in entry.more_seeds.items():
-                with _at("tasks", index, "more_seeds", name):
-                    if name in entry.without:
-                        raise InvalidValueError(f"The task goes without {name}.")
-                    for seed in more:
-                        _refuse_twice(f"Seed {seed}", seed in (entry.seeds or self.seeds))
 
     def seeds_of(self, task: Task) -> tuple[int, ...]:
         return self._entry_of(task).seeds or self.seeds
@@ -156,12 +141,10 @@ def load_suite(path: Path, make_task: TaskMaker = make_task) -> Suite:
         suite = Suite.model_validate(values)
         suite.check(make_task)
     except ValidationError as error:
-        place, reason = misfit(error, Suite, methods=MethodEntry, tasks=TaskEntry, resources=ResourceHints)
+        raise misfit(path, error) from None
     except _MisplacedError as error:
-        place, reason = error.args
-    else:
-        return suite
-    raise misplaced(path, place, reason)
+        raise misplaced(path, *error.args) from None
+    return suite
 
 
 class _MisplacedError(Exception):
@@ -175,8 +158,3 @@ def _at(*place: str | int) -> Iterator[None]:
         yield
     except Exception as error:
         raise _MisplacedError(place, reason_of(error)) from None
-
-
-def _refuse_twice(what: str, again: bool) -> None:
-    if again:
-        raise InvalidValueError(f"{what} is there twice.")

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, distributions
 from inspect import getdoc
-from pathlib import Path
 from typing import Any
 from unittest import SkipTest
 
 from dphpo_bench.base.errors import DphpoBenchError, RegistryError, UnknownNameError
 from dphpo_bench.base.text import one_line, unknown_name_message
 from dphpo_bench.contract.method import Method
-from dphpo_bench.contract.registry import GROUPS, SUFFIX, import_file, load_class, look_here_for, points
+from dphpo_bench.contract.registry import GROUPS, SUFFIX, load_class, module_at, points
 from dphpo_bench.contract.task import Task
 from dphpo_bench.testing import ContractError, MethodContract, TaskContract
 
@@ -57,10 +56,8 @@ def subjects(plug_in: str) -> list[Subject]:
     if plug_in.endswith(SUFFIX):
         raise UnknownNameError(f"Expected FILE.py:CLASS, got {plug_in!r}. Name the class of the method or the task.")
     file, _, name = plug_in.rpartition(":")
-    if file.endswith(SUFFIX):
-        plug_in = f"{import_file(Path(file)).__name__}:{name}"
     if ":" in plug_in:
-        look_here_for(plug_in.partition(":")[0])
+        plug_in = f"{module_at(file).__name__}:{name}"
         return _with_models(load_class(EntryPoint(plug_in, plug_in, "")), "not installed as a plug-in")
     installed = [point for group in GROUPS for point in points(group)]
     named = [point for point in installed if point.name == plug_in]

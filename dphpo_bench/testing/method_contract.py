@@ -10,7 +10,7 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from dphpo_bench.base.errors import BudgetTooSmallError, InvalidValueError, PlanOverBudgetError, SealedDataError
+from dphpo_bench.base.errors import BudgetTooSmallError, InvalidValueError
 from dphpo_bench.contract.method import Method
 from dphpo_bench.testing.new_process import ask_new_process
 from dphpo_bench.testing.runs import (
@@ -58,12 +58,7 @@ class MethodDeclarations:
         """The parameters are JSON values, and the same method can be made from them."""
         from dphpo_bench.contract.registry import read_parameters
 
-        try:
-            text = json.dumps(method.parameters, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise ContractError(
-                f"Expected parameters that JSON holds (numbers, texts, lists, None), got {error}."
-            ) from None
+        text = json.dumps(method.parameters, allow_nan=False)
         again = type(method)(**read_parameters(type(method), json.loads(text)))
         expect(
             again.parameters == method.parameters,
@@ -238,14 +233,11 @@ class MethodContract(MethodRuns, MethodDeclarations):
     def test_plan_is_made_from_public_facts_alone(self, method: Method) -> None:
         """The plan reads no data, draws nothing, and is the same after a run."""
         bench = Bench(method, Blobs())
-        try:
-            checked = bench.newly_planned()
-            with other_global_randomness(1):
-                again = bench.newly_planned()
-            bench.run(1, Blobs(draw=2), checked)
-            after = bench.newly_planned()
-        except SealedDataError as error:
-            raise ContractError(f"The plan reads data: {error}") from None
+        checked = bench.newly_planned()
+        with other_global_randomness(1):
+            again = bench.newly_planned()
+        bench.run(1, Blobs(draw=2), checked)
+        after = bench.newly_planned()
         for when, other in (("A second time", again), ("After a run", after)):
             change = difference(vars(checked.plan), vars(other.plan))
             expect(
@@ -273,10 +265,7 @@ class MethodContract(MethodRuns, MethodDeclarations):
         """A run ends with a finite model at several ε, and ε of the ledger ≤ ε of the plan ≤ the budget."""
         for target in self.epsilons:
             bench = Bench(method, Blobs(), target)
-            try:
-                checked = bench.planned()
-            except PlanOverBudgetError as error:
-                raise ContractError(f"{error} Calibrate the event of the whole procedure.") from None
+            checked = bench.planned()
             attempt = bench.run(checked=checked)
             expect(attempt.status == "ok", f"At ε={target:g} the run is {attempt.status}: {attempt.error}")
             planned = checked.epsilon.epsilon

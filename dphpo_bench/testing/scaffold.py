@@ -37,7 +37,7 @@ def write_package(kind: Kind, name: str, parent: Path) -> Path:
     folder = parent / name
     values = {
         "name": name,
-        "class_name": class_name(name),
+        "class_name": "".join(word.capitalize() for word in name.split("_")),
         "distribution": name.replace("_", "-"),
         "version": version("dphpo-bench"),
     }
@@ -68,8 +68,3 @@ def check_name(kind: Kind, name: str) -> None:
     is_plug_in = name in {point.name for point in points(f"dphpo_bench.{kind}s")}
     if is_plug_in or name in sys.stdlib_module_names or find_spec(name) is not None:
         raise InvalidValueError(f"A {kind} or a module {written} is installed already. Try {'my_' + name!r}.")
-
-
-def class_name(name: str) -> str:
-    """Return "TwoRates" for "two_rates"."""
-    return "".join(word.capitalize() for word in name.split("_"))

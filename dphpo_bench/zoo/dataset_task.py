@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
     from numpy.typing import NDArray
-    from torch import nn
 
     from dphpo_bench.data.cache import Array
     from dphpo_bench.data.rows import Row
@@ -106,6 +105,19 @@ class DatasetTask(Task):
             learning_rate=setup.schedule.learning_rate,
         )
 
+    def prepare(self, source: "DataSource") -> None:
+        """Get the records, and the weights that a fine-tuned model starts from.
+
+        From then on `build_model` takes weights from this source.
+        """
+        super().prepare(source)
+        self._get_weights(source)
+
+    def _get_weights(self, source: "DataSource") -> None:
+        for weights in self.pretrained_models if self._tuning else ():
+            weights_folder(source, weights)
+        self._prepared_from = source.silent
+
     def load_train(self, source: "DataSource") -> Records:
         """Return the private training records in canonical order."""
         return self._load(source, self.dataset.train)
@@ -130,11 +142,10 @@ class DatasetTask(Task):
 
     def model_fingerprint(self) -> str:
         """Hash the model's structure, for which no weights are needed."""
-        if not self._tuning:
-            return super().model_fingerprint()
-        from dphpo_bench.training.structure import structure_hash
+        import torch
 
-        return structure_hash(self._structure(self._tuning))
+        with torch.device("meta"):
+            return super().model_fingerprint()
 
     @property
     def _tuning(self) -> "Which | None":
@@ -145,10 +156,6 @@ class DatasetTask(Task):
     @abstractmethod
     def _setup(self) -> Setup:
         """The setup of the model."""
-
-    def _structure(self, which: "Which") -> "nn.Module":
-        """Return a fine-tuned model without values, on torch's device "meta"."""
-        raise NotImplementedError
 
     @abstractmethod
     def _load(self, source: "DataSource", split: Split) -> Records:
@@ -210,15 +217,9 @@ class TextTask(DatasetTask):
         return (self._encoder.weights,)
 
     def prepare(self, source: "DataSource") -> None:
-        """Get the weights that the model starts from; extract features, or token ids, where the cache lacks them.
-
-        From then on `build_model` takes weights from this source.
-        """
+        """Get records and weights; extract features, or token ids, where the cache lacks them."""
         super().prepare(source)
-        if self._tuning:
-            weights_folder(source, self._encoder.weights)
         self._features(source).prepare(lambda split: self._rows(source, split), lambda: self._extract_from(source))
-        self._prepared_from = source.silent
 
     def build_model(self) -> "torch.nn.Module":
         """Build the linear layer, of zeros; the pretrained block with one on top; a RoBERTa with a head; or the GRU.
@@ -227,52 +228,27 @@ class TextTask(DatasetTask):
             DataError: if pretrained weights are not where the task was prepared from; without that, where the
                 environment says.
         """
+        from dphpo_bench.recipes.networks import zero_linear
+        from dphpo_bench.zoo.networks import GruClassifier, PoolingBlock
+
+        encoder = self._encoder
         if not self._tuning:
-            from dphpo_bench.recipes.networks import zero_linear
-
             return zero_linear(math.prod(self._setup.input.shape), self.n_classes)
-        if self._is_roberta:
-            return self.roberta.classifier(self.n_classes, self._tuning, self._prepared_from)
-        if self._is_gru:
-            return self._gru(self.gru_tokens.embeddings(self._prepared_from))
-        return self._with_head(self.tuned_features.block_above(self._prepared_from), self._tuning)
-
-    def _structure(self, which: "Which") -> "torch.nn.Module":
-        import torch
-
-        if self._is_roberta:
-            return self.roberta.structure(self.n_classes, which)
-        with torch.device("meta"):
-            if self._is_gru:
-                return self._gru(torch.empty(self.gru_tokens.vocabulary, self.gru_tokens.size))
-            return self._with_head(self.tuned_features.block_structure(), which)
-
-    def _gru(self, table: "torch.Tensor") -> "torch.nn.Module":
-        from dphpo_bench.zoo.networks import GruClassifier
-
-        return GruClassifier(table, self.gru_size, self.n_classes)
-
-    def _with_head(self, block: "torch.nn.Module", which: "Which") -> "torch.nn.Module":
-        from dphpo_bench.zoo.networks import PoolingBlock
-
-        return PoolingBlock(block, self.tuned_features.size, self.n_classes, which)
-
-    @property
-    def _is_roberta(self) -> bool:
-        return self.model_name in ROBERTAS
-
-    @property
-    def _is_gru(self) -> bool:
-        return self.model_name == "gru"
-
-    @property
-    def _tokens(self) -> Roberta | WordPieces | None:
-        """The tokeniser of a model that takes token ids."""
-        return self.roberta if self._is_roberta else self.gru_tokens if self._is_gru else None
+        if isinstance(encoder, Roberta):
+            return encoder.classifier(self.n_classes, self._tuning, self._prepared_from)
+        if isinstance(encoder, WordPieces):
+            return GruClassifier(encoder.embeddings(self._prepared_from), self.gru_size, self.n_classes)
+        block = encoder.block_above(self._prepared_from)
+        return PoolingBlock(block, encoder.size, self.n_classes, self._tuning)
 
     @property
     def _encoder(self) -> Roberta | TextFeatures | WordPieces:
-        return self._tokens or (self.tuned_features if self._tuning else self.features)
+        """The network, or the frozen layers, that the model begins with."""
+        if self.model_name in ROBERTAS:
+            return self.roberta
+        if self.model_name == "gru":
+            return self.gru_tokens
+        return self.tuned_features if self._tuning else self.features
 
     @property
     def _texts(self) -> int:
@@ -281,22 +257,22 @@ class TextTask(DatasetTask):
 
     @property
     def _setup(self) -> Setup:
-        if tokens := self._tokens:
-            schedule = self.gru_schedule
-            if self._is_roberta:
-                schedule = replace(self.roberta_schedule, learning_rate=LEARNING_RATES[self.model_name])
-            return Setup(Input((tokens.longest,), "int", tokens.vocabulary), tokens.key, schedule)
-        if self._tuning:
-            block = self.tuned_features
-            return Setup(Input((block.longest, block.size)), {**block.key, "of": "each token"}, self.tuned_schedule)
-        size = self.features.size * (1 if self._texts == 1 else 4)
-        return Setup(Input((size,)), self.features.key, self.linear_schedule)
+        encoder = self._encoder
+        if isinstance(encoder, TextFeatures):
+            if self._tuning:
+                shape = (encoder.longest, encoder.size)
+                return Setup(Input(shape), {**encoder.key, "of": "each token"}, self.tuned_schedule)
+            return Setup(Input((encoder.size * (1 if self._texts == 1 else 4),)), encoder.key, self.linear_schedule)
+        schedule = self.gru_schedule
+        if isinstance(encoder, Roberta):
+            schedule = replace(self.roberta_schedule, learning_rate=LEARNING_RATES[self.model_name])
+        return Setup(Input((encoder.longest,), "int", encoder.vocabulary), encoder.key, schedule)
 
     def _features(self, source: "DataSource") -> CachedFeatures:
-        size = math.prod(self._setup.input.shape)
-        if self._tokens:
-            return CachedFeatures(source, self.dataset, self._setup.key, size, "int32", "Tokenising")
-        return CachedFeatures(source, self.dataset, self._setup.key, size)
+        key, size = self._setup.key, math.prod(self._setup.input.shape)
+        if isinstance(self._encoder, TextFeatures):
+            return CachedFeatures(source, self.dataset, key, size)
+        return CachedFeatures(source, self.dataset, key, size, "int32", "Tokenising")
 
     def _rows(self, source: "DataSource", split: Split) -> "list[Row]":
         from dphpo_bench.data.rows import load_rows, unusable
@@ -313,14 +289,15 @@ class TextTask(DatasetTask):
 
         def extract(some: "Sequence[Row]") -> "Iterator[torch.Tensor]":
             texts = [tuple(map(str, row[:-1])) for row in some]
-            if self._tokens:
-                yield from self._tokens.token_ids(texts, source)
+            encoder = self._encoder
+            if not isinstance(encoder, TextFeatures):
+                yield from encoder.token_ids(texts, source)
                 return
             if self._tuning:
-                yield from self.tuned_features.tokens([text for text, *_ in texts], source)
+                yield from encoder.tokens([text for text, *_ in texts], source)
                 return
-            for block in self.features.extract([text for row in texts for text in row], source):
-                first, *second = block.view(-1, self._texts, self.features.size).unbind(1)
+            for block in encoder.extract([text for row in texts for text in row], source):
+                first, *second = block.view(-1, self._texts, encoder.size).unbind(1)
                 pairs = ((first - other).abs() for other in second), (first * other for other in second)
                 yield torch.cat([first, *second, *pairs[0], *pairs[1]], 1)
 
@@ -523,10 +500,7 @@ class ImageTask(DatasetTask):
         return (network.weights,) if hasattr(network, "weights") else ()
 
     def prepare(self, source: "DataSource") -> None:
-        """Get the weights that the model starts from; decode both splits, and extract features, if not yet cached.
-
-        From then on `build_model` takes weights from this source.
-        """
+        """Get the weights; decode both splits, and extract features, if not yet cached."""
         import torch
 
         from dphpo_bench.data.images import load_records, prepare_records
@@ -534,10 +508,8 @@ class ImageTask(DatasetTask):
         def pixels(split: Split) -> "torch.Tensor":
             return torch.from_numpy(load_records(source, self.dataset, split)["pixels"])
 
-        self._prepared_from = source.silent
         source.check_mirror(self.dataset)
-        if self._tuning:
-            weights_folder(source, self.transformer.weights)
+        self._get_weights(source)
         prepare_records(source, self.dataset)
         if route := self._route:
             shape = self.dataset.image_shape
@@ -562,9 +534,6 @@ class ImageTask(DatasetTask):
         if self._route:
             return networks.zero_linear(self._route.size(self.dataset.image_shape), self.n_classes)
         return networks.tanh_cnn(self.dataset.image_shape, self.n_classes)
-
-    def _structure(self, which: "Which") -> "torch.nn.Module":
-        return self.transformer.structure(self.n_classes, which)
 
     @property
     def _route(self) -> PictureRoute | None:

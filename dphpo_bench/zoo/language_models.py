@@ -8,14 +8,12 @@ pycocoevalcap holds: it is measured where there is a Java to run it.
 """
 
 import math
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import zip_longest
 from shutil import which
-from subprocess import DEVNULL, PIPE, Popen
-from threading import Timer
+from subprocess import SubprocessError, run
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -286,27 +284,19 @@ def _meteor(texts: Sequence[str], references: Sequence[Sequence[str]]) -> float:
         for some, text in zip(references, texts, strict=True)
     ]
     command = ["java", "-Xmx2G", "-jar", "meteor-1.5.jar", "-", "-", "-stdio", "-l", "en", "-norm"]
+
+    def answers(lines: Iterable[Sequence[str]]) -> list[str]:
+        asked = "".join(" ||| ".join(line) + "\n" for line in lines)
+        folder = package.__path__[0]
+        done = run(
+            command, cwd=folder, input=asked, capture_output=True, encoding="utf-8", timeout=PATIENCE, check=True
+        )
+        return done.stdout.splitlines()
+
     try:
-        with ExitStack() as at_the_end:
-            folder = package.__path__[0]
-            program = Popen(command, cwd=folder, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, encoding="utf-8")
-            limit = Timer(PATIENCE, program.kill)
-            at_the_end.callback(limit.cancel)
-            at_the_end.enter_context(program)  # left first, when it has ended
-            limit.start()
-            asked, answers = program.stdin, program.stdout
-            assert asked is not None
-            assert answers is not None
-
-            def answer(*line: str) -> str:
-                asked.write(" ||| ".join(line) + "\n")
-                asked.flush()
-                return answers.readline().strip()
-
-            counts = [answer("SCORE", *some) for some in parts]
-            scores = [answer("EVAL", *counts), *(answers.readline() for _ in counts)]  # that of all is the last
-        return float(scores[-1])
-    except (OSError, ValueError) as error:
+        counts = answers(("SCORE", *some) for some in parts)
+        return float(answers([("EVAL", *counts)])[-1])  # that of all is the last
+    except (OSError, ValueError, SubprocessError, IndexError) as error:
         raise DataError(
             f"METEOR needs a Java that runs, and the one on the PATH failed, or took over {PATIENCE:g} s: {error}. "
             "Install a Java runtime, or take it off the PATH to go without METEOR."

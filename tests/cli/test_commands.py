@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import shlex
 import signal
 import subprocess
@@ -18,18 +17,6 @@ from dphpo_bench.contract import registry
 
 COMMAND = [sys.executable, "-m", "dphpo_bench"]
 FAST = ("--set", "epochs=2")
-
-
-def dphpo_bench(*args: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *args],
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "200", "DPHPO_BENCH_CACHE": str(cwd / "cache"), **environment},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
 
 
 def test_run_prints_a_table_and_writes_a_record(tmp_path: Path, main_here: Any) -> None:
@@ -60,7 +47,7 @@ LEARNING = ("torch", "optuna", "sklearn", "pyarrow", "pandas")
     ("command", "code", "heavy"),
     [
         (("--help",), 0, (*LEARNING, "numpy", "scipy", "dp_accounting")),
-        (("list",), 0, (*LEARNING, "numpy", "scipy", "dp_accounting", "pydantic", "rich")),
+        (("list",), 0, (*LEARNING, "numpy", "scipy", "dp_accounting", "rich")),
         (PLAN, 0, LEARNING),
         (AUDIT, 2, ("torch",)),
     ],
@@ -137,17 +124,6 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert not list((tmp_path / "results").rglob("*.json"))
 
 
-def test_a_missing_test_file_stops_the_run_before_it_trains(tmp_path: Path, main_here: Any) -> None:
-    path = tmp_path / "mirror" / "mnist" / "train.parquet"
-    path.parent.mkdir(parents=True)
-    path.touch()
-    code, out, err = main_here("run", "-m", "dp_sgd", "-t", "mnist", "--data-dir", "mirror")
-    assert (code, out) == (2, "")
-    assert "test.parquet" in err
-    assert "does not exist" in err
-    assert not list((tmp_path / "results").rglob("*.json"))
-
-
 def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
@@ -157,36 +133,22 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     assert done.stderr == "Cannot write the output: No space left on device.\n"
 
 
-@pytest.mark.parametrize(("args", "closed"), [("list", ">&-"), ("--help", ">&- <&-"), ("describe dp_sgd", ">&- 2>&-")])
-def test_a_closed_output_is_no_failure(tmp_path: Path, args: str, closed: str) -> None:
-    done = subprocess.run(
-        f"{shlex.join(COMMAND)} {args} {closed}",
-        shell=True,
-        cwd=tmp_path,
-        capture_output=True,
-        check=False,
-        timeout=240,
-    )
+def test_a_closed_output_is_no_failure(tmp_path: Path) -> None:
+    command = f"{shlex.join(COMMAND)} --help >&- <&- 2>&-"
+    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, check=False, timeout=240)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (("--epsilon", "1e-300"), "Warning: epsilon=1e-300 is not above 1/N = 0.000695"),
-        (("--epsilon", "0.01"), ""),
-    ],
-)
-def test_a_budget_that_means_nothing_is_a_warning(main_here: Any, args: tuple[str, ...], message: str) -> None:
-    code, _, err = main_here("plan", "-m", "auto_clipping", "-t", "digits", *args)
+def test_a_budget_that_means_nothing_is_a_warning(main_here: Any) -> None:
+    code, _, err = main_here("plan", "-m", "auto_clipping", "-t", "digits", "--epsilon", "5e-4")
     assert code == 0
-    assert err.startswith(message)
-    assert len(err.splitlines()) == (1 if message else 0)
+    assert err.startswith("Warning: epsilon=0.0005 is not above 1/N = 0.000695")
+    assert len(err.splitlines()) == 1
 
 
 def test_interrupt_leaves_no_record(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [*COMMAND, "run", "-m", "auto_clipping", "-t", "digits", "--set", "epochs=30000"],
+        [*COMMAND, "run", "-m", "auto_clipping", "-t", "digits", "--set", "epochs=3000"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -66,12 +66,9 @@ def test_version_and_short_help(main_here: Any) -> None:
         assert "Usage: dphpo-bench" in out
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [("run -t cif", "cifar10")],
-)
-def test_a_shell_completes_names(words: str, expected: str) -> None:
-    told = subprocess.run(
+def test_a_shell_completes_names() -> None:
+    words = "run -t cif"
+    done = subprocess.run(
         [sys.executable, "-c", "from dphpo_bench.cli.commands import main; main()"],
         env={
             **os.environ,
@@ -84,4 +81,4 @@ def test_a_shell_completes_names(words: str, expected: str) -> None:
         check=False,
         timeout=240,
     )
-    assert expected in told.stdout.split(), told.stderr
+    assert "cifar10" in done.stdout.split(), done.stderr

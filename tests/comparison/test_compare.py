@@ -3,7 +3,6 @@
 import dataclasses
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -11,12 +10,11 @@ import torch
 from torch import nn
 
 import dphpo_bench as bench
-from dphpo_bench.base.errors import DataError, InvalidValueError
+from dphpo_bench.base.errors import DataError
 from dphpo_bench.base.text import one_line
 from tests.conftest import FixedNoise, TinyTask
 from tests.own_task import array_task
 
-SVG = "{http://www.w3.org/2000/svg}"
 generator = np.random.default_rng(0)
 Y = np.arange(160) % 2
 X = generator.normal(size=(160, 4)) + 2 * Y[:, None]
@@ -108,18 +106,6 @@ def test_records_that_changed_are_no_old_results() -> None:
     assert len(table.records) == 1
     (folder,) = Path("results").glob(".data")
     assert folder.stat().st_mode & 0o077 == 0
-
-
-def test_a_plot() -> None:
-    pytest.importorskip("vl_convert")
-    table = bench.compare([Louder()], own_task(), [50, 100], [0], delta=1e-4, quiet=True)
-    drawn = table.plot()
-    drawn.save("comparison.svg")
-    assert Path("comparison.svg").read_text() == drawn.svg
-    texts = [element.text for element in ElementTree.fromstring(drawn.svg).iter(f"{SVG}text")]
-    assert {"louder", "ε = 50", "ε = 100"} <= {*texts}
-    with pytest.raises(InvalidValueError, match=r"ends in \.svg, got comparison\.png"):
-        drawn.save("comparison.png")
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_parameters_are_described_by_declarations_and_docstrings() -> None:
     assert described["share"] == {"name": "share", "type": "0 < number < 1", "default": 0.5, "meaning": meaning}
     assert described["way"]["type"] == "left, right"
     assert described["silent"] == {"name": "silent", "type": "whole number or none", "default": 3, "meaning": ""}
-    assert described["batch_size"]["type"] == "whole number ≥ 1 or none"
+    assert described["batch_size"]["type"] == "whole number >= 1 or none"
 
 
 def test_the_docstring_above_its_sections() -> None:

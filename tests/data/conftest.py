@@ -98,14 +98,12 @@ class FakeHub:
 
     Attributes:
         files: content by path of the URL.
-        announced: sha256 to announce instead of the true one.
         break_first: close the first download's connection after half of the bytes.
         requests: (method, path) in order.
     """
 
     url: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
-    announced: str | None = None
     break_first: bool = False
     requests: list[tuple[str, str]] = field(default_factory=list)
 
@@ -141,7 +139,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
             self.send_response(200)
             self.send_header("Content-Length", str(len(content)))
             self.send_header("ETag", '"a-tag-of-the-content-network"')
-            self.send_header("X-Linked-Etag", f'"{state.announced or hashlib.sha256(content).hexdigest()}"')
+            self.send_header("X-Linked-Etag", f'"{hashlib.sha256(content).hexdigest()}"')
             self.send_header("X-Linked-Size", str(len(content)))
             self.send_header("X-Repo-Commit", "0" * 40)
             self.end_headers()

@@ -59,16 +59,6 @@ class TestDownload:
         copied = DataSource.resolve(downloads.cache_dir / "datasets", downloads.cache_dir)
         assert copied.find(dataset, dataset.train) == (path,)
 
-    def test_wrong_checksum(self, hub: FakeHub, mirror: DataSource, downloads: DataSource, dataset: Images) -> None:
-        hub.add(dataset, dataset.train, *mirror.files(dataset, dataset.train))
-        hub.announced = "ab" * 32
-        with pytest.raises(DataError) as error:
-            downloads.files(dataset, dataset.train)
-        assert "ab" * 32 in one_line(error)
-        assert downloads.find(dataset, dataset.train) == ()
-        hub.announced = None
-        assert downloads.files(dataset, dataset.train)[0].is_file()
-
     def test_truncated_download_is_tried_again(
         self, hub: FakeHub, mirror: DataSource, downloads: DataSource, dataset: Images
     ) -> None:

@@ -299,7 +299,7 @@ LABELLED = FRAME.assign(labels=[0, 1])
         (LABELLED.assign(age=None), {}, DataError, "In train: Expected age to be a finite number"),
         (LABELLED, {"test": LABELLED.assign(sex="x")}, DataError, "In test: Expected sex to be one of"),
         (LABELLED, {"test": FRAME}, InvalidValueError, "In test: Expected a column 'labels'"),
-        (LABELLED, {"columns": [1]}, InvalidValueError, "columns to be a dictionary or None"),
+        (LABELLED, {"columns": [1]}, InvalidValueError, "columns to be Mapping or None"),
         (Blobs(), {}, DataError, "In train: Expected a table"),
     ],
 )

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import torch
 from opacus import GradSampleModule, PrivacyEngine
-from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
+from opacus.optimizers import DPOptimizer
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
@@ -79,9 +79,9 @@ def seeded(study: Any, seed: int | None) -> Any:
     """The study, whose secrets are drawn from a seed when its loop begins."""
     begin = study._run.open
 
-    def open_seeded() -> None:
+    def open_seeded() -> Any:
         with patch("dphpo_bench.external.declared.secrets.randbits", lambda bits: seed % 2**bits):
-            begin()
+            return begin()
 
     if seed is not None:
         study._run.open = open_seeded
@@ -89,17 +89,17 @@ def seeded(study: Any, seed: int | None) -> Any:
 
 
 class SameBatches:
-    """The batches that a session draws for a training of these streams, or the share of one of several processes."""
+    """The batches that a session draws for a training of these streams."""
 
     sample_rate = RATE
 
-    def __init__(self, streams: Streams, rank: int = 0, size: int = 1) -> None:
-        self._streams, self._rank, self._size = streams, rank, size
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = self._streams.source("sample", "training")
         for _ in range(STEPS):
-            yield poisson_sample(N, RATE, generator).tolist()[self._rank :: self._size]
+            yield poisson_sample(N, RATE, generator).tolist()
 
     def __len__(self) -> int:
         return STEPS
@@ -111,27 +111,11 @@ class SameNoise(DPOptimizer):
     source: Any = None
 
     def add_noise(self) -> None:
-        add_noise_of(self)
-
-
-class SameNoiseOfTheFirst(DistributedDPOptimizer):
-    """That of several processes, of which the first adds the noise."""
-
-    source: Any = None
-
-    def add_noise(self) -> None:
-        if self.rank == 0:
-            add_noise_of(self)
-        else:
-            super().add_noise()
-
-
-def add_noise_of(optimizer: Any) -> None:
-    sums = [weight.summed_grad.double() for weight in optimizer.params]
-    noisy = add_gaussian_noise(sums, optimizer.noise_multiplier, optimizer.max_grad_norm, optimizer.source)
-    for weight, part in zip(optimizer.params, noisy, strict=True):
-        weight.grad = part.to(weight.dtype)
-        weight.summed_grad._processed = True
+        sums = [weight.summed_grad.double() for weight in self.params]
+        noisy = add_gaussian_noise(sums, self.noise_multiplier, self.max_grad_norm, self.source)
+        for weight, part in zip(self.params, noisy, strict=True):
+            weight.grad = part.to(weight.dtype)
+            weight.summed_grad._processed = True
 
 
 def as_the_session(

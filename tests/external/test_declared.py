@@ -192,8 +192,8 @@ def test_no_two_runs_share_draws(has_folder: bool, tmp_path: Path, monkeypatch: 
     ("changes", "message"),
     [
         ({"name": "a/b"}, "Expected a name"),
-        ({"budget": 3}, "Expected budget to be a PrivacyBudget"),
-        ({"event": 3}, "Expected event to be a DpEvent"),
+        ({"budget": 3}, "Expected budget to be PrivacyBudget"),
+        ({"event": 3}, "Expected event to be DpEvent"),
         ({"results_dir": None, "account": "mine"}, "results_dir"),
         ({"unit": ""}, "unit"),
         ({"n_records": 0}, "n_records"),

@@ -151,22 +151,6 @@ def test_a_final_run_gets_what_the_winner_drew() -> None:
     assert final == [over.best_model["rate"]] == [over.best_params["learning_rate"]]
 
 
-def test_a_final_run_may_leave_the_range_and_is_stored_all_the_same() -> None:
-    rates: list[float] = []
-
-    def trained(trial: Any) -> Any:
-        rate = trial.suggest_float("learning_rate", 0.1, 1.0)
-        optimizer = trial.suggest_categorical("optimizer", ["SGD"])
-        if trial.is_final:
-            return 0.5, (optimizer, rate)
-        rates.append(rate)
-        return np.full(len(trial.sample(1000)), 0.5)
-
-    over = study(method="subsampled_tuning", budget=bench.PrivacyBudget(8, 1e-5))
-    optimize(over, trained)
-    assert over.best_params["learning_rate"] > max(rates)
-
-
 def test_the_winner_is_released_and_nothing_else(tmp_path: Path) -> None:
     over = study(results_dir=tmp_path, name="digits")
     scores: list[float] = []
@@ -181,12 +165,12 @@ def test_the_winner_is_released_and_nothing_else(tmp_path: Path) -> None:
     assert over.best_model == {"rate": over.best_params["lr"]}
     assert over.best_value not in scores  # but with noise
     assert abs(over.best_value - over.best_params["lr"]) < 0.5
-    assert over.result.params == over.best_params
+    assert over.result().params == over.best_params
     (path,) = tmp_path.glob("digits/**/*.json")
     record = bench.read_record(path)
     assert record.accounting == "declared by the caller"
     assert record.released == {"score": over.best_value, **over.best_params}
-    assert not [name for name in vars(over.result) if "trial" in name]
+    assert not [name for name in vars(over.result()) if "trial" in name]
 
 
 def test_trials_that_fail_or_are_pruned_lose() -> None:
@@ -227,17 +211,9 @@ ASKS: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 @pytest.mark.parametrize("name", ASKS)
 def test_an_objective_that_asks_for_what_a_trial_has_not_ends_the_search(name: str) -> None:
-    """Also where it catches what it is answered: as failed trials, all would spend the budget unseen."""
+    """As failed trials, all would spend the budget unseen."""
     ask, message = ASKS[name]
-
-    def catching(trial: Any) -> Any:
-        try:
-            return ask(trial)
-        except Exception:
-            return 0.5
-
-    for form in (ask, catching):
-        assert re.search(message, refused(partial(optimize, study(), form)))
+    assert re.search(message, refused(partial(optimize, study(), ask)))
 
 
 @pytest.mark.parametrize("returned", [(0.5, 0.7), (0.5, 0.7, 0.1), "good"])
@@ -268,7 +244,7 @@ def test_an_objective_that_does_not_ask_for_its_noise_ends_the_search() -> None:
 
 def test_before_the_end_there_is_no_winner() -> None:
     over = study()
-    for name in ("best_params", "best_value", "best_model", "result"):
+    for name in ("best_params", "best_value", "best_model"):
         assert "The search is not over" in refused(partial(getattr, over, name))
 
 

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -120,11 +121,6 @@ def test_the_released_model_holds_no_records(parts: dict[str, Any], handed_over:
         functional.cross_entropy(model(parts["inputs"]), parts["targets"]).backward()
 
 
-def test_dp_hyper_trains_at_the_end(parts: dict[str, Any]) -> None:
-    result = bench.select(lambda trial: train(trial, parts), SPACE, **{**SETTINGS, "method": "dp_hyper"})
-    assert accuracy(result) > 0.8
-
-
 def test_noise_of_a_privacy_engine_without_a_generator_differs_between_trials(parts: dict[str, Any]) -> None:
     """Opacus then draws from torch's global generator, which each trial starts anew and nobody else continues."""
     weights: list[torch.Tensor] = []
@@ -155,13 +151,14 @@ def test_noise_of_a_privacy_engine_without_a_generator_differs_between_trials(pa
 
 @pytest.mark.slow
 def test_select_is_as_accurate_as_the_harness() -> None:
-    """Opacus's loop and papernot_steinke's on one setting: within 5 standard errors over 8 seeds."""
+    """Opacus's loop and papernot_steinke's on one task: within 5 standard errors over 8 seeds."""
     method = bench.make_method("papernot_steinke", {"clipping": "abadi:1", "averaging": 0.0})
     ours, theirs = torch.empty(2, 8, dtype=torch.float64)
     for seed in range(8):
         records = split(seed)
-        settings = {**SETTINGS, "seed": seed, "n_scored": 144}
-        ours[seed] = accuracy(bench.select(lambda trial, records=records: train(trial, records), SPACE, **settings))
+        settings = {**SETTINGS, "n_scored": 144}
+        with patch("dphpo_bench.external.declared.secrets.randbits", lambda _, seed=seed: seed):
+            ours[seed] = accuracy(bench.select(lambda trial, records=records: train(trial, records), SPACE, **settings))
         theirs[seed] = bench.run(method, TASK, BUDGET, seed=seed).record.metrics["accuracy"]
     error = ((ours.var() + theirs.var()) / 8).sqrt()
     assert abs(ours.mean() - theirs.mean()) < 5 * error

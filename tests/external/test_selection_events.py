@@ -5,7 +5,6 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
-import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting import dp_event, rdp
@@ -13,10 +12,9 @@ from scipy.stats import chi2
 
 import dphpo_bench as bench
 from dphpo_bench.contract.registry import make_method
-from dphpo_bench.external import loop as loops
-from dphpo_bench.external.loop import Loop
-from dphpo_bench.external.procedure import WEAKER_SCORE, Procedure, ScoreRule
-from dphpo_bench.external.trials import checked_space
+from dphpo_bench.external import study as studies
+from dphpo_bench.external.memory import Memory
+from dphpo_bench.external.procedure import WEAKER_SCORE, Procedure
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.privacy import event_trees
 from dphpo_bench.privacy.run_counts import RunCount, geometric
@@ -32,8 +30,6 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("liu_talwar", {"threshold": 0.8, "mean": 10.0}),
     ("dp_hyper", {}),
     ("dp_hyper", {"accounting": "rdp", "final_share": 0.7}),
-    ("subsampled_tuning", {}),
-    ("subsampled_tuning", {"tuning_rate": 0.5, "accounting": "layer_cake"}),
 ]
 BUDGETS = [(1.0, 1e-5), (6.0, 1e-4), (3.0, 1e-6)]
 FACTS = bench.TaskFacts(
@@ -119,7 +115,7 @@ def test_epsilon_of_a_selection_by_dp_accounting(held_out: float | None, budget:
     """Its Rényi accountant on events built by hand: the worse of the two parts, or both composed."""
     method = make_method("papernot_steinke", {"accounting": "rdp", "shape": 2.0, "mean": 6.0})
     study = study_of(method, budget, held_out)
-    planned = study._loop.plan
+    planned = study._plan
     training = dp_sgd(FACTS.sample_rate, FACTS.steps, planned.noise_multiplier)
     score = dp_event.GaussianDpEvent(float(planned.score_noise))
     if held_out is None:
@@ -136,7 +132,7 @@ def test_epsilon_of_a_selection_and_a_final_run_by_dp_accounting(held_out: float
     budget = bench.PrivacyBudget(3.0, 1e-5)
     method = make_method("dp_hyper", {"accounting": "rdp", "mean": 5.0})
     study = study_of(method, budget, held_out)
-    planned = study._loop.plan
+    planned = study._plan
     assert planned.final_noise is not None
     training = dp_sgd(FACTS.sample_rate, FACTS.steps, planned.noise_multiplier)
     final = dp_sgd(FACTS.sample_rate, FACTS.steps, planned.final_noise)
@@ -144,20 +140,6 @@ def test_epsilon_of_a_selection_and_a_final_run_by_dp_accounting(held_out: float
     trials = [dp_event.ComposedDpEvent([training, score])] if held_out is None else [training, score]
     assert study.epsilon == pytest.approx(max(renyi(selected(each, 1.0, 5.0), final) for each in trials), rel=2e-3)
     assert renyi(final) == pytest.approx(0.85 * 3, rel=2e-3)
-
-
-def test_the_search_on_a_sample_costs_less_than_one_on_all_records_and_more_than_nothing() -> None:
-    """At the same noise: ε of the sampled search lies between the final run's and that of a search on all records."""
-    budget = bench.PrivacyBudget(3.0, 1e-5)
-    planned = study_of(make_method("subsampled_tuning"), budget, 0.3)._loop.plan
-    assert planned.final_noise is not None
-    final = event(planned.final_noise)
-    best = bench.events.best_of(event(planned.noise_multiplier), planned.selection.runs)
-    everybody = bench.events.epsilon(bench.events.compose(best, final), 1e-5).epsilon
-    alone = dp_accounting.pld.PLDAccountant(value_discretization_interval=1e-4)
-    alone.compose(dp_sgd(FACTS.sample_rate, FACTS.steps, planned.final_noise))
-    assert alone.get_epsilon(1e-5) == pytest.approx(0.85 * 3, rel=1e-3)
-    assert 0.85 * 3 < bench.events.epsilon(planned.event, 1e-5).epsilon <= 3.0 < everybody
 
 
 def study_of(method: Any, budget: bench.PrivacyBudget, held_out: float | None) -> Study:
@@ -172,11 +154,11 @@ def study_of(method: Any, budget: bench.PrivacyBudget, held_out: float | None) -
     )
 
 
-@pytest.mark.parametrize("name", ["papernot_steinke", "liu_talwar", "dp_hyper", "subsampled_tuning"])
+@pytest.mark.parametrize("name", ["papernot_steinke", "liu_talwar", "dp_hyper"])
 def test_scores_on_trained_records_cost_more_noise(name: str) -> None:
     """Both are then part of one trial; the score takes about a ninth of μ², so training has about 6 % more noise."""
     budget = bench.PrivacyBudget(3.0, 1e-5)
-    apart, together = (study_of(make_method(name), budget, share)._loop.plan for share in (0.3, None))
+    apart, together = (study_of(make_method(name), budget, share)._plan for share in (0.3, None))
     assert together.score_noise == pytest.approx(WEAKER_SCORE * apart.score_noise, rel=0.02)
     assert 1.02 < together.noise_multiplier / apart.noise_multiplier < 1.15
     assert together.final_noise == apart.final_noise
@@ -187,16 +169,18 @@ def test_scores_on_trained_records_cost_more_noise(name: str) -> None:
 
 def numbers(method: Any, budget: bench.PrivacyBudget, runs: int, monkeypatch: Any) -> list[int]:
     """Numbers of trials of studies of many seeds."""
-    planned = Procedure.calibrated(method, bench.events.gaussian, budget, 0.1)
-    monkeypatch.setattr(loops, "hidden", lambda *_: nullcontext())
+    study = Study(
+        {"rate": [1, 2]}, budget=budget, event=bench.events.gaussian, method=method, n_scored=10, results_dir=None
+    )
+    monkeypatch.setattr(studies, "hidden", lambda *_: nullcontext())
+    study._place = studies._place()
     counts = []
     for seed in range(runs):
-        loop = Loop(planned, checked_space({"rate": [1, 2]}), ScoreRule(planned.score_noise, 10))
-        run: Any = SimpleNamespace(streams=Streams(seed), journal=Journal(), state_path=None)
+        run: Any = SimpleNamespace(journal=Journal(), state_path=None)
         count = 0
-        for trial in loop.trials(run):
-            loop.tell(trial, None, None)
-            count += not trial.is_final
+        for trial in study._search(Memory(run), Streams(seed).within("selection")):
+            study.tell(trial, None, None)
+            count += 1
         counts.append(count)
     return counts
 

@@ -12,7 +12,7 @@ import pytest
 import dphpo_bench as bench
 from dphpo_bench.base.errors import AccountError, InvalidValueError, RecordError
 from dphpo_bench.external import declared
-from dphpo_bench.external.loop import Loop
+from dphpo_bench.external.memory import Memory
 from dphpo_bench.external.trials import StudyTrial
 from dphpo_bench.harness.account import Account
 from dphpo_bench.harness.account_report import open_account
@@ -77,17 +77,6 @@ def test_a_killed_study_goes_on_and_the_trial_under_way_has_lost(tmp_path: Path,
     assert [path.name for path in (tmp_path / "killed" / ".unfinished").iterdir()] == ["declared-mine.lock"]
 
 
-@pytest.mark.parametrize("number", [1, 3])
-def test_repeatable_training_starts_again_on_the_same_draws(tmp_path: Path, number: int) -> None:
-    everything, whole = gone_through(study(tmp_path / "whole", repeatable=True))
-    killed_in(tmp_path / "killed", number, repeatable=True)
-    killed_in(tmp_path / "killed", 1, repeatable=True)  # and once more
-    rest, result = gone_through(study(tmp_path / "killed", repeatable=True))
-    assert rest == everything[number - 1 :]
-    assert (result.params, result.score, result.model) == (whole.params, whole.score, whole.model)
-    assert len(Account(tmp_path / "killed").read()[1]) == 1
-
-
 def test_a_final_run_that_was_killed_has_failed(tmp_path: Path) -> None:
     everything, whole = gone_through(study(tmp_path / "whole"))
     killed_in(tmp_path / "killed", len(everything))
@@ -97,7 +86,7 @@ def test_a_final_run_that_was_killed_has_failed(tmp_path: Path) -> None:
     assert (result.params, result.score, result.model) == (whole.params, whole.score, None)
 
 
-@pytest.mark.parametrize("where", [(Loop, "_end"), (Account, "note")])
+@pytest.mark.parametrize("where", [(Memory, "end"), (Account, "note")])
 def test_a_trial_that_was_told_is_not_run_again(tmp_path: Path, where: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed between the best model and the journal, or between the record and the account."""
     everything, whole = gone_through(study(tmp_path / "whole"))
@@ -108,7 +97,7 @@ def test_a_trial_that_was_told_is_not_run_again(tmp_path: Path, where: Any, monk
 
     assert ended(start(work)) == -signal.SIGKILL
     rest, result = gone_through(study(tmp_path / "killed"))
-    assert rest == (everything[1:] if where[0] is Loop else [])
+    assert rest == (everything[1:] if where[0] is Memory else [])
     assert (result.params, result.score, result.model) == (whole.params, whole.score, whole.model)
     assert len(Account(tmp_path / "killed").read()[1]) == 1
     assert len(list((tmp_path / "killed").glob("mine/*/*.json"))) == 1

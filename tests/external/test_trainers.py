@@ -12,7 +12,6 @@ from opacus.utils.batch_memory_manager import wrap_data_loader
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 from dphpo_bench.base.errors import AccountError, BudgetTooSmallError, InvalidValueError, OverBudgetError, RecordError
-from dphpo_bench.external import opacus
 from dphpo_bench.external.declared import steps_within
 from dphpo_bench.external.trainers import StepBudget
 from dphpo_bench.harness.account import Account
@@ -186,12 +185,6 @@ def test_a_public_seed_says_nothing_of_noise_and_batches() -> None:
     assert public != first != second
     assert not torch.equal(weights, other_weights)
     seeded_steps(counted=True, generator=torch.Generator().manual_seed(3))
-
-
-def test_an_optimizer_of_one_process_is_refused_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opacus, "place_in_group", lambda: (0, 2))
-    with pytest.raises(InvalidValueError, match="distributed optimizer in 2 processes, got a DPOptimizer"):
-        begin(budget_of(), private_parts())
 
 
 def test_adaptive_clipping_that_records_too_little_is_refused() -> None:

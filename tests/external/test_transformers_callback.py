@@ -116,21 +116,6 @@ def test_a_training_that_goes_on_from_a_checkpoint_is_refused(tmp_path: Path) ->
         trainer_of(tmp_path, callback_of(), max_steps=8).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
 
 
-def test_a_trainer_without_noise_is_refused(tmp_path: Path) -> None:
-    trainer = trainer_of(tmp_path, callback_of())
-    trainer.optimizer = None  # the Trainer makes one of its own
-    with pytest.raises(InvalidValueError, match=r"This trainer is not private: its optimizer \(AdamW\)"):
-        trainer.train()
-
-
-@pytest.mark.parametrize("settings", [{}, {"train_sampling_strategy": "group_by_length"}])
-def test_the_trainers_own_batches_are_refused(tmp_path: Path, settings: dict[str, Any]) -> None:
-    trainer = trainer_of(tmp_path, callback_of(), **settings)
-    trainer.get_train_dataloader = lambda: Trainer.get_train_dataloader(trainer)  # type: ignore[method-assign]
-    with pytest.raises(InvalidValueError, match="Expected Poisson batches, on which ε relies"):
-        trainer.train()
-
-
 @pytest.mark.parametrize(
     ("settings", "rule"),
     [
@@ -151,10 +136,13 @@ def test_what_is_silently_wrong_is_refused(tmp_path: Path, settings: dict[str, A
     assert not (tmp_path / "results").exists()
 
 
-def test_half_precision_is_refused(tmp_path: Path) -> None:
+def test_half_precision_and_a_search_of_the_trainer_are_refused(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, callback_of())
     trainer.args.fp16 = True  # which this machine may not have
     with pytest.raises(InvalidValueError, match=r"got fp16=True: .* Use bf16=True"):
+        trainer.callback_handler.on_train_begin(trainer.args, trainer.state, trainer.control)
+    trainer.state.is_hyper_param_search = True
+    with pytest.raises(InvalidValueError, match=r"tune with bench\.select"):
         trainer.callback_handler.on_train_begin(trainer.args, trainer.state, trainer.control)
 
 
@@ -180,15 +168,6 @@ def test_a_mean_over_the_tokens_of_a_batch_is_named(tmp_path: Path) -> None:
         callback.on_train_begin(trainer.args, trainer.state, trainer.control, **handed)
 
 
-def test_the_trainers_seed_is_not_that_of_the_noise(tmp_path: Path) -> None:
-    weights = []
-    for number in range(2):
-        parts = private_parts(model=transformer(), data=tokens(), wrap_model=False)
-        trainer_of(tmp_path, callback_of(name=f"seed-{number}"), parts, max_steps=2, seed=42).train()
-        weights.append(torch.cat([weight.detach().flatten() for weight in parts.model.parameters()]))
-    assert not torch.equal(*weights)
-
-
 def test_a_batch_that_is_split_in_memory_is_one_step(tmp_path: Path) -> None:
     from opacus.utils.batch_memory_manager import wrap_data_loader
 
@@ -200,13 +179,6 @@ def test_a_batch_that_is_split_in_memory_is_one_step(tmp_path: Path) -> None:
     ((noise, rate, steps),) = parts.engine.accountant.history
     assert (noise, rate) == (2.0, RATE)
     assert callback.taken == steps < trainer.state.global_step == 12
-
-
-def test_a_search_of_the_trainer_is_refused(tmp_path: Path) -> None:
-    trainer = trainer_of(tmp_path, callback_of())
-    trainer.state.is_hyper_param_search = True
-    with pytest.raises(InvalidValueError, match=r"tune with bench\.select"):
-        trainer.callback_handler.on_train_begin(trainer.args, trainer.state, trainer.control)
 
 
 def test_a_lower_noise_ends_the_training_before_its_step(tmp_path: Path) -> None:

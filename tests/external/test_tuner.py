@@ -1,7 +1,5 @@
 """HyFreeDP in a loop of the caller: the method's releases and rates, whoever computes the gradients."""
 
-import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,13 +13,11 @@ from torch.utils.data import Dataset
 import dphpo_bench as bench
 from dphpo_bench.base.errors import RecordError
 from dphpo_bench.methods.hyfreedp import HyFreeDP
-from dphpo_bench.recipes import tuned_training
-from dphpo_bench.recipes.noise_law import HEAD, noise_walk
+from dphpo_bench.recipes.noise_law import noise_walk
 from dphpo_bench.training.randomness import Streams
 from tests.conftest import TinyTask, session_on
 from tests.external.loops import (
     BUDGET,
-    RATE,
     STEPS,
     TEST,
     TRAIN,
@@ -72,7 +68,7 @@ def assert_same(tuner: bench.hyfreedp.Tuner, finished: Any, expected: Any, rel: 
 @pytest.mark.parametrize("regression", [False, True])
 @pytest.mark.parametrize("name", ["linear", "mlp"])
 def test_a_plain_loop_releases_what_the_method_releases(name: str, regression: bool) -> None:
-    """Gradients differ by the order of sums only: 1e-4 of their noise; looks, rates and weights accordingly."""
+    """Gradients differ by the order of sums only: 1e-4 of their noise; queries, rates and weights accordingly."""
     expected, trained, gradients, model = by_the_method(name, regression=regression)
     tuner = having(tuner_of(model, regression=regression), Streams(7))
     for gradient in gradients:
@@ -114,7 +110,7 @@ def test_an_opacus_loop_fed_with_batches_and_noise_of_the_method_has_its_rates(n
 
 @pytest.mark.parametrize(("mode", "wrap_model"), [("hooks", True), ("hooks", False), ("functorch", True)])
 def test_opacus_learns_without_a_learning_rate(mode: str, wrap_model: bool) -> None:
-    """Whatever rate its optimiser has; and looks leave no gradients of records behind."""
+    """Whatever rate its optimiser has; and queries leave no gradients of records behind."""
     model = network()
     tuner = tuner_of(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e3)
@@ -128,42 +124,6 @@ def test_opacus_learns_without_a_learning_rate(mode: str, wrap_model: bool) -> N
         assert all(weight.grad_sample is None for weight in model.parameters())
     assert tuner.finish() is not None
     assert (model(TEST.inputs).argmax(1) == TEST.targets).float().mean() > 0.75
-
-
-@pytest.mark.parametrize("wrap_model", [True, False])
-def test_ghost_clipping_gives_gradients_too(wrap_model: bool) -> None:
-    model = network()
-    tuner = tuner_of(model)
-    module, optimizer, criterion, loader, accountant = private(
-        model, tuner, grad_sample_mode="ghost", criterion=nn.CrossEntropyLoss(), wrap_model=wrap_model
-    )
-    tuner.attach(optimizer, loader, accountant)
-    for x, y in batches(loader, STEPS):
-        criterion((module if wrap_model else model)(x), y).backward()
-        tuner.step()
-    assert tuner.finish() is not None
-    assert (model(TEST.inputs).argmax(1) == TEST.targets).float().mean() > 0.75
-
-
-def test_a_virtual_step_of_a_batch_memory_manager_is_no_step() -> None:
-    from opacus.utils.batch_memory_manager import BatchMemoryManager
-
-    model = network()
-    tuner = tuner_of(model)
-    module, optimizer, loader, accountant = private(model, tuner)
-    passes = 0
-    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=32, optimizer=optimizer) as pieces:
-        tuner.attach(optimizer, pieces, accountant)
-        for x, y in batches(pieces, 10**6):
-            optimizer.zero_grad()
-            functional.cross_entropy(module(x), y).backward()
-            tuner.step()
-            passes += 1
-            if tuner.steps_taken == STEPS:
-                break
-    assert passes > 2 * STEPS
-    assert sum(count for _, rate, count in accountant.history if rate == pytest.approx(RATE)) >= STEPS
-    assert tuner.finish() is not None
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -277,16 +237,6 @@ def test_a_training_that_ends_early_costs_all_of_its_plan() -> None:
 # ---------------------------------------------------------------------------------------------------------------- data
 
 
-def test_a_regression_starts_lower(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuned_training, "FASTEST_REGRESSION", math.inf)
-    rates = []
-    for regression in (False, True):
-        tuner = having(tuner_of(network("linear"), regression=regression), Streams(3))
-        loop(tuner, 1)
-        rates.append(tuner.learning_rate)
-    assert rates[0] == pytest.approx(HEAD * rates[1], rel=1e-3)  # without last looks there is a little less noise
-
-
 class Pairs(Dataset[Any]):
     """The blobs as dictionaries, read one by one."""
 
@@ -339,7 +289,7 @@ def test_a_data_set_read_by_index_and_tensors_give_the_same() -> None:
 
 
 def test_the_tuner_leaves_the_generators_of_the_caller_alone() -> None:
-    """Dropout draws its masks in looks, as it does in the method: from a stream of the session."""
+    """Dropout draws its masks in queries, as it does in the method: from a stream of the session."""
     model = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 3))
     before = torch.get_rng_state()
     tuner = tuner_of(model)
@@ -369,22 +319,27 @@ def test_groups_have_rates_relative_to_the_first_and_options_of_their_own() -> N
     assert all(bool((direction == 1.9).all()) for direction in rule.direction(ones)[2:])  # momentum
 
 
-@pytest.mark.parametrize("name", ["AdamW", "SGD"])
-def test_directions_are_steps_of_the_optimiser_at_rate_one(name: str) -> None:
-    model, twin = network().double(), network().double()
-    optimizer, other = (getattr(torch.optim, name)(some.parameters(), lr=1.0) for some in (model, twin))
-    tuner = tuner_of(model)
-    tuner.attach(optimizer)
-    rule = tuner._optimizer.update_rule()  # type: ignore[union-attr]
+@pytest.mark.parametrize(("name", "options"), [("AdamW", {}), ("SGD", {"momentum": 0.9})])
+def test_directions_are_the_next_steps_of_the_optimiser_at_rate_one(name: str, options: dict[str, Any]) -> None:
+    """Its state goes over: it has taken a step before it is attached."""
+    model, twin = network(), network()
+    optimizer, other = (getattr(torch.optim, name)(some.parameters(), lr=1.0, **options) for some in (model, twin))
+    rule: Any = None
     for seed in range(3):
-        torch.manual_seed(seed)
-        gradients = [torch.randn_like(weight) for weight in model.parameters()]
-        for weight, gradient in zip(twin.parameters(), gradients, strict=True):
-            weight.grad = gradient.clone()
+        generator = torch.Generator().manual_seed(seed)
+        gradients = [torch.randn(weight.shape, generator=generator) for weight in model.parameters()]
+        for some in (model, twin):
+            for weight, gradient in zip(some.parameters(), gradients, strict=True):
+                weight.grad = gradient.clone()
         other.step()
-        rule.apply(rule.direction(gradients), 1.0)
+        if rule is None:
+            optimizer.step()
+            (tuner := tuner_of(model)).attach(optimizer)
+            rule = tuner._optimizer.update_rule()  # type: ignore[union-attr]
+        else:
+            rule.apply(rule.direction(gradients), 1.0)
         for weight, expected in zip(model.parameters(), twin.parameters(), strict=True):
-            torch.testing.assert_close(weight, expected)
+            torch.testing.assert_close(weight, expected, rtol=1e-4, atol=1e-5)
 
 
 OPTIMISERS: list[tuple[str, dict[str, Any]]] = [
@@ -396,7 +351,6 @@ OPTIMISERS: list[tuple[str, dict[str, Any]]] = [
     ("AdamW", {"fused": True, "lr": torch.tensor(0.1)}),
     ("RAdam", {}),
     ("NAdam", {}),
-    ("Adagrad", {"initial_accumulator_value": 0.1}),
     ("RMSprop", {"momentum": 0.9, "centered": True}),
 ]
 
@@ -411,8 +365,8 @@ def test_the_noise_walk_is_of_the_optimiser_in_its_first_state(name: str, option
     optimizer.step()
     tuner = tuner_of(model)
     tuner.attach(optimizer)
-    alike = tuner._optimizer.rule_of([torch.zeros(50), torch.zeros(50)])  # type: ignore[union-attr]
-    sizes, travel, _ = noise_walk(alike, 0.3, 9)
+    simulated = tuner._optimizer.rule_of([torch.zeros(50), torch.zeros(50)])  # type: ignore[union-attr]
+    sizes, distance, _ = noise_walk(simulated, 0.3, 9)
     weight, generator = torch.zeros(50), torch.Generator().manual_seed(0)
     anew = getattr(torch.optim, name)([weight], **{**options, "lr": 1.0, "weight_decay": 0.0})
     for size in sizes:
@@ -420,31 +374,6 @@ def test_the_noise_walk_is_of_the_optimiser_in_its_first_state(name: str, option
         weight.grad = torch.randn(50, generator=generator) * 0.3
         anew.step()
         assert float((weight - before).square().mean().sqrt()) == pytest.approx(size, rel=1e-3)
-    assert float(weight.square().mean().sqrt()) == pytest.approx(travel, rel=1e-3)
+    assert float(weight.square().mean().sqrt()) == pytest.approx(distance, rel=1e-3)
     loop(tuner, 2)
     assert all(bool(weight.isfinite().all()) for weight in model.parameters())
-
-
-class Scaled(torch.optim.SGD):
-    """A class of a user's that keeps an option beside those of groups."""
-
-    def __init__(self, params: Any, lr: float = 0.1, scale: float = 2.0, **options: Any) -> None:
-        super().__init__(params, lr=lr, **options)
-        self.scale = scale
-
-    def step(self, closure: Callable[[], float] | None = None) -> Any:
-        for weight in self.param_groups[0]["params"]:
-            weight.grad *= self.scale
-        return super().step(closure)  # type: ignore[arg-type]
-
-
-def test_an_optimiser_of_a_users_class_keeps_its_options() -> None:
-    model = network()
-    tuner = tuner_of(model)
-    tuner.attach(Scaled(model.parameters(), scale=3.0, momentum=0.9))
-    ones = [torch.ones_like(weight) for weight in model.parameters()]
-    optimizer: Any = tuner._optimizer
-    for rule, gradient in ((optimizer.update_rule(), ones), (optimizer.rule_of([torch.zeros(5)]), [torch.ones(5)])):
-        for expected in (3.0, 3 * 1.9):
-            for direction in rule.direction(gradient):
-                torch.testing.assert_close(direction, torch.full_like(direction, expected))

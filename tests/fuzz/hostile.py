@@ -183,7 +183,7 @@ def rights(kind: str) -> Iterator[None]:
         os.seteuid(0)
 
 
-ODD_FILES = ("directory", "pipe", "loop", "dangling link", "device", "missing", "forbidden", "below a file", "null")
+ODD_FILES = ("directory", "pipe", "loop", "device", "missing", "forbidden", "null")
 
 
 def odd_file(kind: str, folder: Path, name: str = "odd") -> Path:
@@ -196,16 +196,11 @@ def odd_file(kind: str, folder: Path, name: str = "odd") -> Path:
             os.mkfifo(path)
         case "loop":
             path.symlink_to(path)
-        case "dangling link":
-            path.symlink_to(folder / "nowhere")
         case "device":
             path.symlink_to("/dev/zero")
         case "forbidden":
             path.write_bytes(b"{}")
             path.chmod(0)
-        case "below a file":
-            path.write_bytes(b"")
-            return path / "inner"
         case "null":
             return folder / f"{name}\x00"
     return path

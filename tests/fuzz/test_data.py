@@ -7,7 +7,6 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -83,13 +82,3 @@ def test_parquet(folder: Path, content: bytes) -> None:
         check_message(error, path, names=path)
     else:
         assert content_hash(found) == content_hash(RECORDS)
-
-
-# ---------------------------------------------------------------------------------------------------- arrays
-
-
-def npy(array: np.ndarray[Any, Any]) -> bytes:
-    """An array as a .npy file."""
-    file = io.BytesIO()
-    np.lib.format.write_array(file, array)
-    return file.getvalue()

@@ -108,7 +108,7 @@ READERS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "journal": (Journal, "Cannot read the journal"),
     "results": (reading.read_results, "Expected a folder of run records"),
 }
-FINE = {("journal", "missing"), ("journal", "dangling link"), ("results", "directory")}
+FINE = {("journal", "missing"), ("results", "directory")}
 
 
 @pytest.mark.timeout(60)
@@ -128,7 +128,7 @@ def test_what_is_no_file_is_a_line(name: str, kind: str, tmp_path: Path) -> None
 
 @pytest.mark.timeout(60)
 def test_odd_files_among_results_are_skipped(tmp_path: Path) -> None:
-    kinds = [kind for kind in ODD_FILES if kind not in ("missing", "below a file", "null", "directory", "forbidden")]
+    kinds = ("pipe", "loop", "device")
     for kind in kinds:
         odd_file(kind, tmp_path, f"{kind}.json")
     found, skipped = reading.read_results(tmp_path)

@@ -120,11 +120,6 @@ def test_what_another_machine_may_compute_is_not_cached(tmp_path: Path, monkeypa
     report._report.cache_clear()
 
 
-def test_a_full_disk_and_an_unwritable_folder_cost_time_only(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    assert Cache(tmp_path / "file" / "costs").epsilon(EVENT, DELTA) == epsilon(EVENT, DELTA)
-
-
 def test_a_run_with_cached_costs_has_the_same_record(tmp_path: Path, fixed_noise, tiny_task, budget) -> None:
     def privacy():
         return bench.run(fixed_noise(), tiny_task, budget, seed=0, execution=cached_in(tmp_path)).record.privacy

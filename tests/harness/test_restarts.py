@@ -13,7 +13,6 @@ from torch import nn
 import dphpo_bench as bench
 from dphpo_bench.session.releases import Releases
 from dphpo_bench.session.session import Session
-from dphpo_bench.sweep.executors import ProcessExecutor
 from tests.harness.children import ended, start
 from tests.own_task import array_task
 
@@ -127,24 +126,25 @@ def test_a_test_of_sealed_utilities_is_noted_with_its_threshold(
     assert any(len(asked) > 2 and -1 <= asked[-1] < len(asked) - 2 for asked in tests)
 
 
-@pytest.mark.parametrize("shares_disk", [True, False])
-def test_a_cell_that_is_tried_again_is_compared_or_counted_anew(
-    shares_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where workers share no disk with the sweep, another try draws other noise, which is a second release."""
-    monkeypatch.setattr(ProcessExecutor, "shares_disk", shares_disk)
-    methods = [OfTheClock(folder=str(tmp_path))]
-    folder = tmp_path / "r"
-    table = bench.compare(methods, private_rows(), [3], delta=1e-3, results_dir=folder, quiet=True, workers=1)
-    record = table.records[0]
-    statuses = [entry["status"] for entry in entries(folder)]
-    if shares_disk:
-        assert (record.status, OTHER in (record.error or "")) == ("failed", True)
-        assert sorted(statuses) == ["failed", "ok", "ok"]
-    else:
-        assert record.status == "ok"
-        assert sorted(statuses) == ["ok", "ok", "ok", "open"]
-    assert list((folder / ".unfinished").iterdir()) == []
+def test_a_cell_that_is_killed_is_not_tried_again_by_itself(tmp_path: Path) -> None:
+    """Another try draws other noise, which is a second release."""
+    methods, folder = [OfTheClock(folder=str(tmp_path))], tmp_path / "r"
+    statuses = []
+    for retry_failed in (False, True):
+        table = bench.compare(
+            methods,
+            private_rows(),
+            [3],
+            delta=1e-3,
+            results_dir=folder,
+            retry_failed=retry_failed,
+            quiet=True,
+            workers=1,
+        )
+        statuses.append(sorted(record.status for record in table.records))
+    assert statuses == [["failed", "ok", "ok"], ["ok", "ok", "ok"]]
+    assert sorted(entry["status"] for entry in entries(folder)) == ["failed", "ok", "ok", "ok"]
+    assert not (folder / ".unfinished").exists()
 
 
 def test_notes_are_of_one_secret_and_readable_by_their_owner_only(tmp_path: Path) -> None:

@@ -287,7 +287,7 @@ def test_scores_that_raise_are_refused() -> None:
 
 
 def test_a_number_is_no_budget() -> None:
-    with pytest.raises(InvalidValueError, match="Expected budget to be a PrivacyBudget"):
+    with pytest.raises(InvalidValueError, match="Expected budget to be PrivacyBudget"):
         bench.run("dp_sgd", task(nn.Linear(4, 2)), 3, seed=0, progress=NullProgress())  # type: ignore[arg-type]
     with pytest.raises(InvalidValueError, match="got epsilon='3'"):
         bench.PrivacyBudget("3", 1e-5)  # type: ignore[arg-type]

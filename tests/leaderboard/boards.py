@@ -11,9 +11,9 @@ from itertools import cycle, pairwise
 from statistics import mean
 
 from dphpo_bench.leaderboard.answers import Absent, Answer, Claims, Pair, Part, Place
-from dphpo_bench.leaderboard.board import Board
+from dphpo_bench.leaderboard.charts import Chart
 from dphpo_bench.leaderboard.means import Mean, Rate
-from dphpo_bench.leaderboard.tables import Overall, OverallRow, Row, Table
+from dphpo_bench.leaderboard.tables import Board, Overall, OverallRow, Row, Table
 from dphpo_bench.leaderboard.values import Entry, Finding, PathPoint, Ranks, Refused
 from dphpo_bench.records.measure import ACCURACY, Estimate
 
@@ -71,12 +71,11 @@ def estimate(value: float, half: float) -> Estimate:
 
 
 def path(epsilon: float, steps: int = 400) -> tuple[PathPoint, ...]:
-    """A learning rate that rises to a plateau, higher for larger ε, while the loss bound falls."""
+    """A learning rate that rises to a plateau, higher for larger ε."""
     return tuple(
         PathPoint(
             step=step,
             learning_rate=1e-4 + 0.4 * epsilon * (1 - math.exp(-step / 60)) ** 2 * (1 + 0.2 * math.sin(step / 9)),
-            loss_bound=2.3 * math.exp(-step / (60 * epsilon**0.5)) + 0.4,
         )
         for step in range(0, steps, 8)
     )
@@ -153,15 +152,10 @@ def overall_row(who: Entry, rows: Sequence[Row], ranks: Ranks | None) -> Overall
         ranks=ranks,
         utility=estimate(mean(means), 0.003) if means else None,
         gap_to_oracle=rows[0].gap_to_oracle,
-        cross_entropy=rows[0].cross_entropy,
         collapses=rows[0].collapses,
-        epsilon_ratio=math.inf if who.reference else 0.9991,
-        accountants=tuple(sorted({row.accountant for row in rows})),
         contradicted=any(row.contradicted for row in rows),
         lacks_seeds=False,
         tuning_share=rows[0].tuning_share,
-        runs=rows[0].runs,
-        examples=mean(row.examples for row in rows),
         relative_cost=rows[0].runs,
         profile=(0.0, 0.5, 0.5, 1.0, 1.0),
         normalised=0.8 - rows[0].tuning_share,
@@ -276,6 +270,13 @@ def sample_board() -> Board:
     refused = [Refused(f"digits/dp_sgd/{number:016x}.json", f"Its ε of {number} is not that of its ledger.")
                for number in range(120)]  # fmt: skip
     return board(tables, findings, refused)
+
+
+def blank_charts(board: Board) -> list[Chart]:
+    """Pictures without content, for pages that are read for their words."""
+    first = [each for each in board.answers if each.subject == board.answers[0].subject]
+    return [Chart(f"answer-{at}", each.title, "A picture.", "<svg></svg>", "answer", each.subject)
+            for at, each in enumerate(first)]  # fmt: skip
 
 
 def with_sizes(board: Board) -> Board:

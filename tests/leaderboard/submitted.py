@@ -10,10 +10,10 @@ import numpy as np
 
 from dphpo_bench.base.errors import UnknownNameError
 from dphpo_bench.contract.registry import make_method
-from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.build import score
 from dphpo_bench.leaderboard.reruns import read_checked
 from dphpo_bench.leaderboard.submissions import NOT_PRIVATE, Submissions, read_submissions
+from dphpo_bench.leaderboard.tables import Board
 from dphpo_bench.privacy.accountants.report import epsilon_by
 from dphpo_bench.privacy.events import compose, gaussian, non_private
 from dphpo_bench.privacy.ledger import Ledger

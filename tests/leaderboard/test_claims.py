@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from dphpo_bench.leaderboard import sentences as verdicts
-from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.build import score
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.submissions import VECTORS
+from dphpo_bench.leaderboard.tables import Board
 from tests.leaderboard.submitted import make_record, read, runs_of, submit
 
 # --------------------------------------------------------------------------------------------------------- boards
@@ -118,9 +118,7 @@ def test_kinds_of_this_projects_tasks() -> None:
         ("mine", "linear", {"shape": [3]}, ("tables and fixed features", "linear models")),
         ("mine", "own", {"left": {"shape": [3]}, "right": {"shape": [3]}}, ()),
         ("mine", "own", 3, ()),
-        ("synthetic", "gaussian_50", {"shape": [50]}, ("made-up records", "linear models")),
-        ("synthetic", "4", {"shape": [390]}, ("made-up records", "networks")),
-        ("synthetic", "7", {"shape": [1, 8, 8]}, ("made-up records", "networks")),
+        ("synthetic", "teacher_300", {"shape": [30]}, ("made-up records", "networks")),
         ("synthetic", "mine", {"shape": [50]}, ()),
     ],
 )

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.submissions import defaults_of
+from dphpo_bench.leaderboard.tables import Board
 from dphpo_bench.records.record import RunRecord
 from tests.leaderboard.submitted import board_of, make_record
 

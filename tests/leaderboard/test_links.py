@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from dphpo_bench.contract.registry import make_method, methods
-from dphpo_bench.leaderboard.brief import record_links
 from dphpo_bench.leaderboard.build import score
+from dphpo_bench.leaderboard.sentences import record_links
 from tests.leaderboard.submitted import make_record, read, submit
 
 ROOT = Path(__file__).parents[2]

@@ -10,11 +10,11 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from dphpo_bench.base.text import one_line
-from dphpo_bench.leaderboard.board import Board
-from dphpo_bench.leaderboard.brief import Paths
 from dphpo_bench.leaderboard.charts import Chart
 from dphpo_bench.leaderboard.columns import row_columns
 from dphpo_bench.leaderboard.pages import MAX_LISTED, MAX_TEXT, code, prose, to_markdown
+from dphpo_bench.leaderboard.sentences import Paths
+from dphpo_bench.leaderboard.tables import Board
 from dphpo_bench.leaderboard.values import Finding, Refused
 from dphpo_bench.records.measure import ACCURACY
 from tests.leaderboard.boards import HOSTILE, hostile_board, sample_board, table
@@ -84,10 +84,10 @@ def overall_page(board: Board) -> str:
     return to_markdown(board, [])["tables/overall.md"]
 
 
-BESIDE = Paths(frozenset({"../docs/scoring.md", "../CONTRIBUTING.md"}))
+BESIDE = Paths(frozenset({"docs/scoring.md", "CONTRIBUTING.md"}))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(TEXTS)
 @example("`" * 81 + "<b>")
 @example("a`b``c```d")
@@ -99,7 +99,7 @@ def test_code_shows_the_text_as_one_code_span(text: str) -> None:
         assert [token.type for token in tokens] == (["code_inline"] if expected else [])
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(TEXTS)
 @example("![a](b) [c]")
 @example("([(*a*)])!")
@@ -167,7 +167,7 @@ def test_hostile_texts_are_shown_and_are_nothing_but_text() -> None:
 def test_long_lists_of_records_are_cut_and_counted() -> None:
     page = overall_page(sample_board())
     assert page.count("is not that of its ledger.") == 2 * MAX_LISTED
-    assert "- and 70 more: `dphpo-bench leaderboard validate` lists all." in page
+    assert "And 70 more: `dphpo-bench leaderboard validate` lists all." in page
     assert "<summary>120 rejected</summary>" in page
     assert "read: 500, of which 3 are of superseded versions, or of seeds that the suite does not ask for. The" in page
     assert "The runs took 2 h 5 min" in page

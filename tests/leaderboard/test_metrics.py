@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.build import render
+from dphpo_bench.leaderboard.tables import Board
 from dphpo_bench.records.measure import Measure
 from dphpo_bench.records.record import RunRecord
 from tests.leaderboard.submitted import board_of, make_record, read, submit

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.build import score
 from dphpo_bench.leaderboard.columns import row_columns
 from dphpo_bench.leaderboard.pages import to_markdown
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.submissions import Submissions, task_model_of
-from dphpo_bench.leaderboard.tables import Overall, Row, Table
+from dphpo_bench.leaderboard.tables import Board, Overall, Row, Table
 from dphpo_bench.records.measure import ACCURACY
 from dphpo_bench.records.record import Audit, RunRecord
 from dphpo_bench.records.store import read_record
@@ -205,8 +204,6 @@ def test_overalls_are_for_all_and_for_each_epsilon(scored) -> None:
     best = board.overalls[0].rows[0]
     assert best.utility.mean == pytest.approx(0.66)
     assert best.gap_to_oracle.mean == pytest.approx(0.1)
-    assert 0.9 < best.epsilon_ratio < 1
-    assert best.accountants == ("pld",)
     assert (best.tables, best.seeds) == (2, 2)
 
 

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from dphpo_bench.contract.metrics import SHIFTED
-from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.columns import to_csv
 from dphpo_bench.leaderboard.pages import to_html, to_markdown
-from dphpo_bench.leaderboard.tables import Row
+from dphpo_bench.leaderboard.tables import Board, Row
 from dphpo_bench.records.measure import mean_interval
 from dphpo_bench.records.record import FurtherMetrics, RunRecord
 from tests.leaderboard.submitted import board_of, make_record, read, submit

@@ -4,18 +4,18 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
-from dphpo_bench.leaderboard import brief
+from dphpo_bench.leaderboard import build, sentences
 from dphpo_bench.leaderboard import pages as page_files
 from dphpo_bench.leaderboard.answers import Claims, Pair
-from dphpo_bench.leaderboard.brief import About
 from dphpo_bench.leaderboard.build import render
 from dphpo_bench.leaderboard.means import Mean
+from dphpo_bench.leaderboard.sentences import About
 from dphpo_bench.leaderboard.values import Finding
 from dphpo_bench.records.measure import ACCURACY
 from tests.leaderboard import boards
@@ -32,8 +32,16 @@ def pages() -> Mapping[str, str]:
     first, second, third = (row.entry for row in tables[0].rows)
     pairs = (Pair(first, second, Mean(0.1, 0.02, 4.0), 0.01, 1, 2), Pair(first, third, Mean(0.1, 0.2, 4.0), 0.5, 1, 2))
     claims = Claims("all tasks", 1.0, ACCURACY, 2, (first, second, third), (), pairs)
-    about = partial(About, "What it does.", "Somebody 2024", None)  # not what this project says of its methods today
-    with patch.object(brief, "about", about), patch.object(page_files, "about", about):
+
+    def about(method: str) -> About:
+        """Return not what this project says of its methods today."""
+        return About("What it does.", "Somebody 2024", None)
+
+    with (
+        patch.object(build, "charts", boards.blank_charts),
+        patch.object(sentences, "about", about),
+        patch.object(page_files, "about", about),
+    ):
         return render(replace(board, claims=(claims,)), Path("nowhere/board"))
 
 

@@ -232,7 +232,7 @@ def test_places(tmp_path: Path) -> None:
     assert len(reasons) == 3
     assert "it lies deeper than" in reasons[copied.relative_to(tmp_path).as_posix()]
     assert "does not lie in toy/auto_clipping/" in reasons["toy/auto_clipping/other.json"]
-    assert reasons[""] == "The record toy/auto_clipping/link.json is a symbolic link; links are not followed."
+    assert reasons[""] == "toy/auto_clipping/link.json is a symbolic link; links are not followed."
     inside = read(tmp_path / "toy" / "auto_clipping")
     assert [run.path for run in inside.runs] == [path.name]
 
@@ -323,7 +323,7 @@ def test_kept_epsilons_are_used_unless_they_cannot_be(tmp_path: Path) -> None:
 def test_forged_numbers_are_refused_or_hold_by_an_independent_formula(tmp_path: Path) -> None:
     rng = random.Random(0)
     written = {}
-    for seed in range(200):
+    for seed in range(80):
         (path,) = submit(tmp_path, make_record("hyfreedp", seed=seed))
         obj = json.loads(path.read_text())
         privacy = obj["privacy"]
@@ -336,7 +336,7 @@ def test_forged_numbers_are_refused_or_hold_by_an_independent_formula(tmp_path: 
         written[path.relative_to(tmp_path).as_posix()] = obj
     found = read(tmp_path)
     assert sorted([run.path for run in found.runs] + [one.path for one in found.rejected]) == sorted(written)
-    assert 20 < len(found.runs) < 180
+    assert 8 < len(found.runs) < 72
     for run in found.runs:
         obj = written[run.path]
         (entry,) = obj["privacy"]["ledger"]["entries"]

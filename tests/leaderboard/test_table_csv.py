@@ -9,9 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.columns import CSV, to_csv
-from dphpo_bench.leaderboard.tables import Row
+from dphpo_bench.leaderboard.tables import Board, Row
 from dphpo_bench.privacy.risk import CERTAIN, Risk
 from dphpo_bench.records.measure import Estimate
 from tests.leaderboard.boards import HOSTILE, TASK_MODELS, board, hostile_board, sample_board, table

@@ -16,6 +16,12 @@ METHODS = sorted(registry.methods())
 TOUCHED = touched("methods")
 ONE_OF_EACH = {"dp_sgd", "hyfreedp", "hyfreedp_paper", "linear_scaling", "objective_perturbation"}
 ONE_OF_EACH |= {"papernot_steinke", "prodigy", "propose_test", "random_search"}
+# A search is as well shown by few trials.
+FEW_TRIALS: dict[str, dict[str, Any]] = {
+    "linear_scaling": {"runs": 2, "steps": 20},
+    "papernot_steinke": {"mean": 4.0},
+    "propose_test": {"candidates": 4, "partitions": 3},
+}
 # Settings under which a method accounts differently from its default.
 VARIANTS = {
     "liu_talwar": [{"accounting": "rdp"}, {"threshold": "0.9"}],
@@ -61,7 +67,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="class")
 def method(request: pytest.FixtureRequest) -> bench.Method:
-    return bench.make_method(request.param)
+    few = {} if request.config.getoption("markexpr") == "slow" else FEW_TRIALS.get(request.param, {})
+    return bench.make_method(request.param, few)
 
 
 class TestContract(MethodContract):

@@ -107,7 +107,7 @@ def test_fingerprint_tells_nothing_about_the_records() -> None:
         ({"train": (X, Y.astype(float))}, "Expected integer class labels in train"),
         ({"train": (X, Y + 1)}, "Expected train labels from 0 to 2, got 1 to 3"),
         ({"train": (np.where(X > 2, np.nan, X), Y)}, "Expected finite inputs in train"),
-        ({"test": (X[:, :4], Y)}, r"Expected test inputs of shape \(n, 5\)"),
+        ({"test": (X[:, :4], Y)}, r"Expected test inputs as in train, Input\(shape=\(5,"),
         ({"model": nn.Linear(4, 3)}, r"The model does not accept inputs of shape \(1, 5\)"),
         (
             {"model": nn.LazyLinear(3)},

@@ -147,7 +147,7 @@ REFUSED: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     # What trains or fits
     "Pipeline": (lambda: {"model": make_pipeline(StandardScaler(), LogisticRegression())}, "got a Pipeline"),
     "estimator's class": (lambda: {"model": LogisticRegression}, "got a LogisticRegression"),
-    "optimizer": (lambda: {"optimizer": sgd()}, "Expected optimizer to be a text, got SGD"),
+    "optimizer": (lambda: {"optimizer": sgd()}, "Expected optimizer to be (a text|str)"),
     "schedule as rate": (lambda: {"learning_rate": torch.optim.lr_scheduler.StepLR(sgd(), 3)}, "got .*StepLR"),
     # Measures
     "mean loss": (lambda: {"losses": nn.CrossEntropyLoss()}, r'got \(\)\. .*reduction="none"'),

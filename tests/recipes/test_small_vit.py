@@ -28,8 +28,8 @@ def test_the_file_needs_no_mirror_and_its_log_is_beside_it(tmp_path: Path) -> No
     assert log["recipe"] == small_vit.RECIPE
     assert [entry["epoch"] for entry in log["log"]] == list(range(1, small_vit.EPOCHS + 1))
     head = 10 * 129
-    assert sum(tensor.numel() for tensor in SMALL_VIT.structure(10, "all").parameters()) == log["weights"]
-    assert sum(t.numel() for t in SMALL_VIT.structure(10, "bitfit").parameters() if t.requires_grad) > head
+    assert sum(tensor.numel() for tensor in SMALL_VIT.classifier(10, "all").parameters()) == log["weights"]
+    assert sum(t.numel() for t in SMALL_VIT.classifier(10, "bitfit").parameters() if t.requires_grad) > head
 
 
 def test_it_says_whose_pictures_it_has_seen() -> None:

@@ -19,7 +19,8 @@ from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.structure import structure_hash
 from dphpo_bench.zoo.dataset_task import TextTask
-from dphpo_bench.zoo.texts import PADDING, TextFeatures, WordPieces
+from dphpo_bench.zoo.networks import PADDING
+from dphpo_bench.zoo.texts import TextFeatures, WordPieces
 from tests.recipes.published import check_model, loop, published, shaken
 from tests.training.models import flat
 

@@ -110,7 +110,7 @@ def test_a_name_that_is_there_twice_is_refused(record: RunRecord, tmp_path: Path
     """Of two ledgers one reader would count the first, and another the last."""
     path, text = tmp_path / "record.json", record.to_json()
     path.write_text(text.replace('"ledger":', '"ledger": {}, "ledger":', 1))
-    with pytest.raises(RecordError, match="not a valid record: it has ledger twice"):
+    with pytest.raises(RecordError, match="not a valid record: ledger is there twice"):
         read_record(path)
 
 

@@ -225,7 +225,7 @@ def test_tables_say_what_else_tells_settings_apart(summarise: bool) -> None:
 def test_formats_hold_the_same_rows(tmp_path: Path) -> None:
     infinite = make_record(privacy=private(math.inf, math.inf))
     data = reading.frame(loose(make_record(0.1 + 0.2), infinite, failed("line\nline", seed=None)))
-    reading.write(tmp_path / "new" / "data.parquet", reading.to_parquet(data))
+    reading.write(tmp_path / "new" / "data.parquet", data.to_parquet(index=False))
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "new" / "data.parquet"), data)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["data.parquet"]
     read = pd.read_csv(io.StringIO(reading.to_csv(data)))
@@ -328,7 +328,7 @@ def test_command_without_records(tmp_path: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("nowhere",), "Expected a folder of run records, got nowhere: No such file or directory"),
+        (("nowhere",), "Expected a folder of run records, got nowhere: no such folder"),
         ((".", "--format", "parquet"), "Add --output FILE.parquet"),
         ((".", "--only", "task=digit"), "Did you mean 'digits'?"),
         ((".", "-o", "/dev/null"), "Cannot write /dev/null: Not a regular file"),

@@ -2,9 +2,7 @@
 
 import json
 import os
-import pty
 import re
-import select
 import shlex
 import signal
 import subprocess
@@ -135,26 +133,6 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert out == ""
 
 
-def test_on_a_terminal_one_line_lives(suite, tmp_path) -> None:
-    name = suite('"auto_clipping", { name = "faulty", parameters = { sleep = 0.7 } }', seeds=1)
-    controller, terminal = pty.openpty()
-    size = {"COLUMNS": "100", "LINES": "40", "TERM": "xterm"}
-    process = start(tmp_path, "sweep", name, more=size, stdout=terminal, stderr=terminal)
-    os.close(terminal)
-    seen = b""
-    deadline = time.monotonic() + 240
-    while time.monotonic() < deadline:
-        try:
-            if select.select([controller], [], [], 1)[0]:
-                seen += os.read(controller, 65536)
-        except OSError:  # the other end is closed
-            break
-    assert process.wait(timeout=200) == 0
-    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen.decode(errors="replace"))
-    assert re.search(r"\d+ of 4 done, \d running, 0 failed, [\d.]+ a minute", text)
-    assert "4 cells run in" in text
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupt_keeps_what_is_finished(suite, tmp_path, number: int) -> None:
     name = suite('"auto_clipping", { name = "faulty", parameters = { sleep = 100.0 } }', seeds=1)
@@ -175,13 +153,3 @@ def test_an_interrupt_keeps_what_is_finished(suite, tmp_path, number: int) -> No
     kept = contents(store)
     assert kept
     assert {record.identity.method for record in kept.values()} == {"auto_clipping"}
-
-
-def test_two_sweeps_on_one_folder_share_the_work(suite, tmp_path) -> None:
-    flag = tmp_path / "flag"
-    name = suite(f'{{ name = "faulty", parameters = {{ flag = "{flag}", sleep = 0.2 }} }}', seeds=1)
-    both = [start(tmp_path, "sweep", name, "--workers", "1") for _ in range(2)]
-    outputs = [process.communicate(timeout=250) for process in both]
-    assert [process.returncode for process in both] == [0, 0], outputs
-    assert len(contents(RecordStore(tmp_path / "results"))) == 2
-    assert len(flag.read_text().splitlines()) == 2  # each cell was run once

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,10 @@ from dphpo_bench.cli import commands as cli
 from dphpo_bench.harness.account import Account
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.records.reading import read_results
-from dphpo_bench.sweep.cells import failed_record
+from dphpo_bench.records.store import RecordStore
+from dphpo_bench.sweep.cells import Cell, PrivateCells, failed_record
+from dphpo_bench.sweep.executors import Resources
+from dphpo_bench.sweep.running import executor_for
 from tests.conftest import FixedNoise
 from tests.own_task import array_task
 
@@ -62,7 +64,7 @@ def test_a_comparison_on_private_records_has_no_seeds_and_says_first_what_it_cos
     report = bench.account("results")
     assert {one.record for one in report.releases} == {one.identity.key for one in table.records}
     assert all(one.status == "ok" for one in report.releases)
-    assert not list(Path("results/.unfinished").iterdir())
+    assert not Path("results/.unfinished").exists()
 
     again = compared(["dp_sgd", "auto_clipping"])  # goes on where it ended: nothing is run, nothing is counted
     assert [one.identity for one in again.records] == [one.identity for one in table.records]
@@ -115,6 +117,23 @@ def test_a_cap_covers_all_cells_or_none_runs() -> None:
     assert len(compared(["dp_sgd"], account="wide").records) == 3
     with pytest.raises(AccountError, match="Nothing more fits"):
         compared(["auto_clipping"], account="wide")
+
+
+def test_a_cell_whose_process_did_not_start_is_counted_once(tmp_path: Path) -> None:
+    """Every other start has noise and an entry of its own."""
+    task, source = own_task(), bench.DataSource.resolve("unused", tmp_path)
+    budget = bench.PrivacyBudget(3.0, 1e-4)
+    identity = identity_of(FixedNoise(), task_identity(task, task.facts, source), budget, None)
+    cell = Cell(FixedNoise(), task, budget, identity.model_copy(update={"run": "0" * 16}), Resources())
+    private = PrivateCells(RecordStore(tmp_path / "r"))
+    with executor_for([cell], "serial") as ((cell,), executor):
+        private.prepare([cell], executor, source)
+    first = private.start(cell)
+    assert private.start(cell) is first
+    private.end(cell, failed_record(identity, "The process was killed.", 1.0))
+    second = private.start(cell)
+    assert {*first.values.items()} & {*second.values.items()} == {("run", 0)}
+    assert [entry.status for entry in private.account.read()[1]] == ["failed", "open"]
 
 
 def test_private_records_in_classes_that_changed_are_no_old_results(tmp_path: Path) -> None:
@@ -174,21 +193,7 @@ def test_a_suite_numbers_its_runs_on_private_records(monkeypatch, capsys) -> Non
     assert json.loads(out)["totals"][0]["releases"] == 2
     code, out, _ = command(monkeypatch, capsys, "account", "results")
     assert "2 runs on these records; both together: ε = " in out
-    assert re.search(r"dp_sgd +own_rows \(Linear\)", out)
-
-
-def test_the_command_repeats_a_run_by_its_number(monkeypatch, capsys) -> None:
-    Path("repeated_rows.py").write_text(TASK_FILE)
-    budget = ["--epsilon", "2", "--delta", "1e-4", "--seed", "7"]
-    call = ["run", "-t", "own_rows", "--task-file", "repeated_rows.py", *budget, "-q", "-m"]
-    assert command(monkeypatch, capsys, *call, "dp_sgd")[0] == 0
-    number = bench.account("results").releases[0].number
-    code, out, _ = command(monkeypatch, capsys, *call, "dp_sgd", "--again", number, "--save-model", "m.safetensors")
-    assert (code, Path("m.safetensors").exists()) == (0, True)
-    assert "run 1 on these records" in out
-    code, _, err = command(monkeypatch, capsys, *call, "auto_clipping", "--again", number)
-    assert code == 2
-    assert f"The run {number} was of another task, method" in err
+    assert "dp_sgd on own_rows (Linear), ε = " in " ".join(out.split())
 
 
 @pytest.mark.parametrize(
@@ -284,7 +289,7 @@ def test_a_cell_that_cannot_be_planned_costs_nothing_and_leaves_the_total_known(
 
 
 def test_an_error_that_quotes_a_private_record_is_in_no_record(tmp_path: Path) -> None:
-    """The data are read twice, for their preparation and for the run; the second time a record breaks it."""
+    """The data are read for their preparation, their digest and the run, where a record breaks it."""
 
     class Rows(bench.Task):
         name = "quoted"
@@ -296,9 +301,9 @@ def test_an_error_that_quotes_a_private_record_is_in_no_record(tmp_path: Path) -
             return bench.TaskFacts("quoted", "linear", 240, bench.recipes.Input((4,)), 60, 1, "SGD", 0.1, n_classes=2)
 
         def load_train(self, source: bench.DataSource) -> bench.Records:
-            if (tmp_path / "read").exists():
-                raise KeyError("Alice")
-            (tmp_path / "read").touch()
+            with (tmp_path / "read").open("a+") as file:
+                if file.write("x") and file.tell() > 2:
+                    raise KeyError("Alice")
             return bench.Records(X, Y)
 
         def load_test(self, source: bench.DataSource) -> bench.Records:

@@ -60,14 +60,13 @@ def test_cells_are_the_product_and_seeds_vary_slowest(load, tmp_path) -> None:
     [
         ("mean = 5", "meen = 5", "methods[1]", "Did you mean 'mean'?"),
         ('"auto_clipping"', '"auto_cliping"', "methods[0]", "Did you mean 'auto_clipping'?"),
-        ('{ name = "liu_talwar", parameters = { mean = 5 } }', '"auto_clipping"', "methods[1]", "twice"),
         ('"digits"', '"digit"', "tasks[0]", "Did you mean 'digits'?"),
         ('"digits"', '"mnist"', "tasks[1]", "mnist (linear) is there twice"),
         ('"cnn"', '"cmm"', "tasks[1]", "Unknown model 'cmm'"),
         ("threads = 2", "threads = 0", "resources.threads", "greater than or equal to 1, got '0'"),
-        ("[0,\n  1, 2]", "[]", "seeds", "at least one value, got none"),
+        ("[0,\n  1, 2]", "[]", "seeds", "at least 1 item"),
         ("[1, 3]", "[1, -3]", "epsilons", "epsilon=-3.0"),
-        ("[1, 3]", "3", "epsilons", "Expected a list, got '3'"),
+        ("[1, 3]", "3", "epsilons", "valid tuple, got '3'"),
         ("epsilons = [1, 3]", "delta = 2.0\nepsilons = [1, 3]", "delta", "0 < delta < 1"),
     ],
 )
@@ -96,13 +95,11 @@ def test_a_task_may_have_seeds_of_its_own(load, tmp_path) -> None:
     }
     assert [cell.identity.seed for cell in cells[:18]] == [0] * 6 + [7] * 12  # each one's first seed comes first
     assert {cell.identity.task for cell in cells_of(suite, source, ["seed=8"])} == {"mnist"}
-    with pytest.raises(InvalidValueError, match=r"tasks\[1\].seeds: .*7 is there twice"):
-        load(SUITE.replace('{ name = "mnist",', '{ name = "mnist", seeds = [7, 7],'))
 
 
 def test_a_method_may_have_more_seeds_on_a_task(load, tmp_path) -> None:
     here = '{ name = "mnist", models = ["linear", "cnn"],'
-    suite = load(SUITE.replace(here, f"{here} more_seeds = {{ liu_talwar = [7, 8] }},"))
+    suite = load(SUITE.replace(here, f"{here} more_seeds = {{ liu_talwar = [2, 7, 8, 7] }},"))
     source = DataSource.resolve(tmp_path, tmp_path)
     found, usual = (
         {(each.task, each.model, each.method, each.epsilon, each.seed)
@@ -117,13 +114,9 @@ def test_a_method_may_have_more_seeds_on_a_task(load, tmp_path) -> None:
     }
     assert found == usual | more
     assert len(cells_of(suite, source, ["seed=7,epsilon=3"])) == 2
-    with pytest.raises(InvalidValueError, match=r"tasks\[1\].more_seeds.liu_talwar: Seed 2 is there twice"):
-        load(SUITE.replace(here, f"{here} more_seeds = {{ liu_talwar = [7, 2] }},"))
-    with pytest.raises(InvalidValueError, match=r"tasks\[1\].more_seeds.liu_talwar: The task goes without liu_talwar"):
-        load(SUITE.replace(here, f'{here} more_seeds = {{ liu_talwar = [7] }}, without = ["liu_talwar"],'))
     with pytest.raises(InvalidValueError, match=r"tasks\[1\].more_seeds: .*'liu_talwa'.* Did you mean"):
         load(SUITE.replace(here, f"{here} more_seeds = {{ liu_talwa = [7] }},"))
-    with pytest.raises(InvalidValueError, match=r"tasks\[1\].more_seeds.liu_talwar: .*at least one value"):
+    with pytest.raises(InvalidValueError, match=r"tasks\[1\].more_seeds.liu_talwar: .*at least 1 item"):
         load(SUITE.replace(here, f"{here} more_seeds = {{ liu_talwar = [] }},"))
 
 
@@ -141,7 +134,7 @@ def test_a_task_may_go_without_some_methods(load, tmp_path) -> None:
 
 
 def test_a_missing_key_is_named(load) -> None:
-    with pytest.raises(InvalidValueError, match=", seeds: This key is missing"):
+    with pytest.raises(InvalidValueError, match=", seeds: Field required"):
         load('methods = ["dp_sgd"]\ntasks = ["digits"]\nepsilons = [1]')
 
 

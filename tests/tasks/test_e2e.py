@@ -210,7 +210,7 @@ def gpt2_source(source: bench.DataSource, monkeypatch: pytest.MonkeyPatch) -> be
     return source
 
 
-@pytest.mark.parametrize("model", e2e.GPT2S)
+@pytest.mark.parametrize("model", [pytest.param("gpt2", marks=pytest.mark.slow), "gpt2_lora"])
 def test_the_published_gpt2_on_a_small_mirror(
     gpt2_source: bench.DataSource, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,12 +12,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from torch import nn
 
 from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.training.structure import published_name
-from dphpo_bench.zoo.dataset_task import TUNED_VITS
 from dphpo_bench.zoo.published import Gpt2, Roberta
 from dphpo_bench.zoo.scattering import ScatteringFeatures
 from dphpo_bench.zoo.texts import TextFeatures, WordPieces
@@ -38,20 +36,8 @@ ROUTES = (
 
 
 def names_of_own_classes(task: Task) -> list[str]:
-    """The classes of this package in a model, by module path; of fine-tuned ones without their weights."""
-    model: nn.Module
-    if task.model_name in TUNED_VITS:
-        model = task.transformer.structure(2, "all")  # type: ignore[attr-defined]
-    elif "roberta" in task.model_name:
-        model = task.roberta.structure(2, "all")  # type: ignore[attr-defined]
-    elif task.model_name in ("block", "bitfit", "lora"):
-        with torch.device("meta"):
-            model = task._with_head(task.tuned_features.block_structure(), "bitfit")  # type: ignore[attr-defined]
-    elif task.model_name == "gru":
-        model = task._structure("all")  # type: ignore[attr-defined]
-    elif task.model_name.startswith("gpt2"):
-        model = task.gpt2.structure("all")  # type: ignore[attr-defined]
-    else:
+    """The classes of this package in a model, by module path; without its weights."""
+    with torch.device("meta"):
         model = task.build_model()
     names = {published_name(type(module)) for module in model.modules()}
     return sorted(name for name in names if name.startswith("dphpo_bench."))

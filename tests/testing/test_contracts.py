@@ -27,7 +27,7 @@ METHODS: list[tuple[str, Any, str]] = [
         CountsTheRecords,
         r"nosy\.py:\d+: session\._access\. Names that begin with an underscore are not for methods",
     ),
-    ("plan_is_made_from_public_facts_alone", W.PlansFromData, "The plan reads data"),
+    ("plan_is_made_from_public_facts_alone", W.PlansFromData, "A method sees no data while it plans"),
     ("plan_is_made_from_public_facts_alone", W.PlansFromARun, "After a run the plan is another: cost"),
     ("plan_depends_on_no_file", W.PlansFromEarlierResults, "Beside results of an earlier run.*: cost is"),
     ("plan_depends_on_no_file", W.PlansFromAFile, r"The plan opens \['.*wrong-plan'\]"),
@@ -49,7 +49,7 @@ METHODS: list[tuple[str, Any, str]] = [
 T = wrong_tasks
 TASKS: list[tuple[str, Any, str]] = [
     ("declarations", T.NameWithCapitals, "'Wrong Name'"),
-    ("facts_are_public", T.FactsFromData, "computed from the records"),
+    ("facts_are_public", T.FactsFromData, "load_train of task wrong was called"),
     ("records_are_as_declared", T.LosesARecord, "N=600 public training records but loads 599"),
     ("records_are_as_declared", T.RecordWithoutNumbers, "Expected finite training inputs"),
     ("records_are_as_declared", T.LabelOutOfRange, "labels from 0 to 2, got 0 to 3"),
@@ -57,7 +57,7 @@ TASKS: list[tuple[str, Any, str]] = [
     ("records_are_the_same_each_time", T.Shuffles, "training records differ"),
     ("fingerprint_is_stable", T.FingerprintOfTheProcess, "in another process"),
     ("initial_weights_follow_the_seed", T.WeightsAtRandom, "At one seed the initial weights differ"),
-    ("model_and_losses_are_of_one_record_each", T.BatchNorm, "cannot be trained privately"),
+    ("model_and_losses_are_of_one_record_each", T.BatchNorm, "BatchNorm1d"),
     ("model_and_losses_are_of_one_record_each", T.Centres, "change with the others of a batch"),
     ("private_run_works", T.DrawsElsewhere, "draws all its random numbers from the generator"),
     ("model_and_losses_are_of_one_record_each", T.OneLossForAll, "Expected one loss for each record"),
@@ -110,14 +110,14 @@ def test_there_is_a_wrong_plug_in_for_every_test() -> None:
 def test_a_mistake_in_a_method_is_caught(name: str, make: Any, message: str) -> None:
     Path("results").mkdir()
     Path("results/earlier.json").touch()  # what is in the caller's folder hides no mistake
-    with pytest.raises(ContractError) as caught:
+    with pytest.raises((ContractError, bench.errors.DphpoBenchError)) as caught:
         getattr(MethodContract(), f"test_{name}")(make())
     assert re.search(message, str(caught.value)), caught.value
 
 
 @pytest.mark.parametrize(("name", "make", "message"), TASKS, ids=IDS[1])
 def test_a_mistake_in_a_task_is_caught(name: str, make: Any, message: str) -> None:
-    with pytest.raises((ContractError, bench.errors.InvalidValueError)) as caught:
+    with pytest.raises((ContractError, bench.errors.DphpoBenchError, UserWarning)) as caught:
         getattr(TaskContract(), f"test_{name}")(make())
     assert re.search(message, str(caught.value)), caught.value
 
@@ -133,6 +133,7 @@ def test_sound_plug_ins_pass() -> None:
 class TestCheck:
     """The command line's side of it."""
 
+    @pytest.mark.slow
     def test_a_sound_task_passes(self, main: Any) -> None:
         code, out, err = main("check", "tests.security.wrong.tasks:FromATable")
         lines = out.splitlines()

@@ -80,8 +80,11 @@ def check(engine: Any, model: nn.Module, records: Records) -> None:
         assert relative_error(actual, expected if len(some) == N else by_loop(model, some, 0.1)) < 1e-5
 
 
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@pytest.mark.parametrize("name", OF_ITS_OWN)
+@pytest.mark.parametrize(
+    ("name", "attention"),
+    [pytest.param(name, "eager", marks=() if name == "Bert" else pytest.mark.slow) for name in OF_ITS_OWN]
+    + [(name, "sdpa") for name in OF_ITS_OWN],
+)
 def test_every_engine_agrees_with_a_loop(name: str, attention: str) -> None:
     model, records = classifier(name, attention).eval(), texts()
     chosen = gradient_engine(model, like=records)

@@ -106,7 +106,7 @@
 
     const overalls = all(".overall");
     const overall = overalls.find((one) => one.dataset.epsilon === epsilon) ?? overalls[0];
-    for (const one of overalls) one.hidden = one !== overall;
+    for (const one of overalls) one.hidden = one.dataset.epsilon !== overall.dataset.epsilon;
     const settings = answer.dataset.settings.trim().split(" ");
     for (const one of all(".setting")) {
       const asked = settings.includes(one.dataset.setting);
@@ -121,18 +121,16 @@
     setStops();
   };
 
-  // The guide: the rows of its table that answer the question, and of these what can be paid for.
+  // The guide: the answers to the question, and of these what can be paid for.
   const select = (list, value) => {
     for (const option of list.options) if (option.value === value) option.selected = true;
   };
   const advise = () => {
     const { model, records, epsilon, compute } = guide.elements;
-    const rows = all("tbody tr", guide.parentElement);
-    const asked = rows.filter((row) => [model, records, epsilon].every(({ name, value }) => row.dataset[name] === value));
+    const asked = all("#guide-answers li").filter(({ dataset }) => [model, records, epsilon].every(({ name, value }) => dataset[name] === value));
     // Costs ascend, and what costs more promises more: the last that can be paid is the answer.
-    const affordable = asked.filter((row) => Number(row.dataset.cost) <= Number(compute.value));
-    for (const row of rows) row.hidden = !asked.includes(row);
-    byId("guide-answer").textContent = affordable.at(-1)?.dataset.answer
+    const affordable = asked.filter((one) => Number(one.dataset.cost) <= Number(compute.value));
+    byId("guide-answer").textContent = affordable.at(-1)?.textContent
       ?? (asked.length ? "Not known: nothing measured costs so little." : "Not known: this ε is not measured with this kind of model.");
   };
 

@@ -255,7 +255,7 @@ THROUGH_THE_SESSION: dict[str, Refused | Neutralised | FailsContract] = {
     ),
     "learns_from_scores": Neutralised(selection.LearnsFromScores(), learns_nothing),
     "walks_a_grid": Neutralised(selection.WalksAGrid(), has_only({"learning_rate": 1.0})),
-    "logs_raw_gradients": Refused(selection.LogsRawGradients(), "session", r"Expected optimizer to be a text"),
+    "logs_raw_gradients": Refused(selection.LogsRawGradients(), "session", r"Expected optimizer to be (a text|str)"),
 }
 """What a mutant does with the public API, by name."""
 

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 import dphpo_bench as bench
-from dphpo_bench.recipes.synthetic import CASES, DEVELOPMENT, MOST_WORK, STRATA, SyntheticDraw, set_hash
-from dphpo_bench.tasks.synthetic import Synthetic
+from research.made_up import CASES, DEVELOPMENT, MOST_WORK, STRATA, Draw, set_hash, task
 
-DRAWS = [SyntheticDraw.of(str(number)) for number in DEVELOPMENT]
+DRAWS = [Draw.of(str(number)) for number in DEVELOPMENT]
 PINNED = "9126ae9a45b9cf3d58cebcd09c69b9393abe0e73151503c82ff0c1dcbe320c50"
 """Of the development set: curves and constants rest on it. Another hash is another `VERSION`, and new curves."""
 
@@ -32,7 +31,7 @@ def test_the_development_set_stays() -> None:
 )
 def test_records_stay(name: str, first: tuple[float, ...]) -> None:
     """Up to rounding: the generator's integers and normal numbers are exact, sums of them are not."""
-    records = SyntheticDraw.of(name).records("train")
+    records = Draw.of(name).records("train")
     assert isinstance(records.inputs, torch.Tensor)
     seen = (*records.inputs[0].flatten()[:2].tolist(), float(records.targets.double().mean()))
     assert seen == pytest.approx(first, rel=1e-4)
@@ -72,11 +71,11 @@ def test_ranges_are_those_of_the_docs() -> None:
 )
 def test_the_published_cases(name: str, facts: tuple[float, ...], spread: float) -> None:
     """Centres `spread` times normal, inputs (centre + normal) / 4."""
-    task = Synthetic(name)
-    n, d, classes = task.facts.n_records, task.draw.n_inputs, task.facts.n_classes
-    assert (n, d, classes, task.facts.batch_size, task.facts.epochs) == facts
+    made_up = task(name)
+    n, d, classes = made_up.facts.n_records, made_up.draw.n_inputs, made_up.facts.n_classes
+    assert (n, d, classes, made_up.facts.batch_size, made_up.facts.epochs) == facts
     assert classes is not None
-    records = task.load_train(bench.DataSource.resolve())
+    records = made_up.load_train(bench.DataSource.resolve())
     assert isinstance(records.inputs, torch.Tensor)
     means = torch.stack([records.inputs[records.targets == label].mean(0) for label in range(classes)])
     within = records.inputs - means[records.targets]
@@ -86,7 +85,7 @@ def test_the_published_cases(name: str, facts: tuple[float, ...], spread: float)
 
 
 def test_parts_and_numbers_differ_and_repeat() -> None:
-    draw = SyntheticDraw.of("8")
+    draw = Draw.of("8")
     train, again, test = (draw.records(part).inputs for part in ("train", "train", "test"))  # type: ignore[arg-type]
     assert isinstance(train, torch.Tensor)
     assert isinstance(test, torch.Tensor)
@@ -103,12 +102,6 @@ def test_parts_and_numbers_differ_and_repeat() -> None:
 )
 def test_labels_are_as_declared(name: str, property_: str, low: float, high: float) -> None:
     """Fixed records, so nothing is left to chance: a rare class is rare, a target is of the order of its bound."""
-    targets = SyntheticDraw.of(name).records("test").targets
+    targets = Draw.of(name).records("test").targets
     assert isinstance(targets, torch.Tensor)
     assert low < float(targets.mean() if property_ == "records" else targets.std()) < high
-
-
-@pytest.mark.parametrize("name", ["", "-1", "007", "1e3", "gaussian", "9999999999", "٣"])
-def test_other_names_are_refused(name: str) -> None:
-    with pytest.raises(bench.errors.InvalidValueError, match=r"^Expected a number from 0 to 999999999 or one of"):
-        bench.make_task("synthetic", name)

@@ -13,11 +13,12 @@ import dphpo_bench as bench
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.raw import RawRecords
 from dphpo_bench.session.session import open_session
-from dphpo_bench.tasks.synthetic import Synthetic
 from dphpo_bench.training.clipping import Abadi, AutoS
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.randomness import Streams
 from research import development_set
+from research.made_up import MadeUp
+from research.made_up import task as made_up
 from research.stacked import Stack, StackedPerceptrons, gaussian_noise, initial_model, stack_of, train
 
 SOURCE = bench.DataSource.resolve()
@@ -28,8 +29,8 @@ OPTIMIZERS = ("AdamW", "SGD")
 NOISE = 0.7
 
 
-def small(name: str, n_records: int = 60, batch_size: int = 20, steps: int = 6) -> Synthetic:
-    task = Synthetic(name)
+def small(name: str, n_records: int = 60, batch_size: int = 20, steps: int = 6) -> MadeUp:
+    task = made_up(name)
     task.draw = replace(task.draw, n_records=n_records, batch_size=batch_size, steps=steps)
     return task
 
@@ -85,12 +86,12 @@ def test_the_general_stack_takes_what_is_no_perceptron() -> None:
         torch.testing.assert_close(ours[1], theirs.float(), rtol=1e-4, atol=1e-5)
 
 
-def session_of(task: Synthetic, seed: int) -> bench.Session:
+def session_of(task: MadeUp, seed: int) -> bench.Session:
     run = bench.recipes.DpSgd.of(task.facts).with_noise(NOISE)
     return open_session(RawRecords(task, task.load_train(SOURCE), "cpu"), Ledger(run.event), Streams(seed))
 
 
-def ordinary(task: Synthetic, seed: int, rate: float, optimizer: str) -> list[Tensor]:
+def ordinary(task: MadeUp, seed: int, rate: float, optimizer: str) -> list[Tensor]:
     """Weights after a run of the package."""
     run = bench.recipes.DpSgd.of(task.facts, learning_rate=rate, optimizer=optimizer).with_noise(NOISE)
     return [weight.detach() for weight in run.train(session_of(task, seed)).parameters()]
