@@ -163,7 +163,7 @@ def rounds() -> str:
             ),
         ],
         title="Propose-test with doubling, simulated as Ding and Wu do",
-        note="Means of 1,000 searches among 100 uniform utilities, g = .01. The paper's setting is k ε₀ = 1, "
+        note="Means of 4,000 searches among 100 uniform utilities, g = .01. The paper's setting is k ε₀ = 1, "
         "where the chosen utility is that of a random candidate.",
     )
 

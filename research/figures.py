@@ -63,6 +63,8 @@ def interval(values: Sequence[float], name: str = "accuracy") -> dict[str, float
 
 K_EPSILONS = (1, 3, 10, 30, 100, 300, 1000)
 """k ε₀; the paper's is 10 times .1."""
+DRAWS = 4000
+"""Simulated searches; the paper's are 1,000."""
 RESOLUTIONS = (0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 
 
@@ -102,11 +104,11 @@ def simulated(k_epsilon: float, g: float, generator: np.random.Generator) -> tup
 
 
 def rounds(seeds: int) -> Rows:
-    """Figure 1: step and utility by round; Figure 2: rounds by g; and what is chosen, over 1,000 draws."""
+    """Figure 1: step and utility by round; Figure 2: rounds by g; and what is chosen."""
     del seeds
     generator, rows = np.random.default_rng(0), Rows()
     for k_epsilon in K_EPSILONS:
-        results = [simulated(k_epsilon, 0.01, generator) for _ in range(1000)]
+        results = [simulated(k_epsilon, 0.01, generator) for _ in range(DRAWS)]
         chosen = [0.0 if math.isnan(value) else value for _, value, _ in results]
         lengths = [len(result.path) for result, _, _ in results]
         rows.append(
@@ -117,7 +119,7 @@ def rounds(seeds: int) -> Rows:
             for at in range(max(lengths)):
                 there = [result.path[at] for result, _, _ in results if len(result.path) > at]
                 step, reached = (statistics.mean(values) for values in zip(*there, strict=True))
-                rows.append({"figure": "1", "k_epsilon": k_epsilon, "round": at + 1, "share": len(there) / 1000,
+                rows.append({"figure": "1", "k_epsilon": k_epsilon, "round": at + 1, "share": len(there) / DRAWS,
                              "step": step, "asked": reached})  # fmt: skip
     for g in RESOLUTIONS:
         lengths = [len(simulated(1, g, generator)[0].path) for _ in range(200)]
@@ -295,7 +297,7 @@ def scores(
     of_runs = torch.tensor([*rates.values()])[:, None, None].expand(shape).flatten()
     train(stack, records, schedule.rate * len(pool), drawn, noise, of_runs, [*rates], averaging)
     test = task.load_test(source)
-    return 100 * np.nan_to_num(measured(task, stack, test)).reshape(shape)
+    return 100 * np.nan_to_num(measured(task, stack, test)).astype(float).round(5).reshape(shape)
 
 
 UNIT = parse_clipping("abadi:1")
@@ -324,6 +326,7 @@ def steps(seeds: int, task: bench.Task | None = None, epsilons: Sequence[float] 
         cell = STEP_COUNTS[best[0]], STEP_RATES[best[1]]
         rows.append({"what": "best", "epsilon": target, "steps": cell[0], "rate": cell[1], "r": math.prod(cell)}
                     | interval(grid[:, at, best[0], best[1]]))  # fmt: skip
+        rows.append({"what": "lost within a factor 2 of r", "epsilon": target} | gaps(grid[:, at].mean(0), best))
         records = [run(task, "linear_scaling", target, seed) for seed in range(seeds)]
         sizes = [record.released["total_step_size"] for record in records]
         reached = [100 * record.metrics["accuracy"] for record in records]
@@ -341,6 +344,14 @@ def steps(seeds: int, task: bench.Task | None = None, epsilons: Sequence[float] 
     at_60 = STEP_COUNTS.index(60)
     growth = [slope(epsilons, centres(cells[:, at_60])) for cells in grid] if len(epsilons) > 1 else []
     return [*rows, *({"what": "exponent of the best r in epsilon, 60 steps"} | interval(growth) for _ in growth[:1])]
+
+
+def gaps(values: np.ndarray, best: tuple[int, ...]) -> dict[str, float]:
+    """Mean, least and largest loss, from 10 steps on, where rate times steps is near that of the best cell."""
+    totals = np.outer(STEP_COUNTS, STEP_RATES)
+    near = (np.abs(np.log2(totals / totals[best])) <= 1) & (np.array(STEP_COUNTS) >= 10)[:, None]
+    lost = values.max() - values[near]
+    return {"accuracy": lost.mean(), "accuracy_low": lost.min(), "accuracy_high": lost.max()}
 
 
 def unpaid(task: bench.Task, seed: int, target: float, cells: np.ndarray) -> tuple[float, float]:
@@ -387,18 +398,20 @@ THRESHOLD_RATES = {
 
 
 def thresholds(seeds: int, task: bench.Task | None = None, target: float = 3.0) -> Rows:
-    """Accuracy by clipping rule and rate, on the task's schedule."""
+    """Accuracy by clipping rule and rate, on the task's schedule; at best rates, how far a rule is ahead of AUTO-S."""
     task = task or bench.make_task("digits")
     names = [*(f"abadi:{bound:g}" for bound in THRESHOLDS), *(f"auto_s:{gamma:g}" for gamma in GAMMAS), "auto_v"]
     plan = Schedule(task.facts.sample_rate, task.facts.steps)
     clippings, sigma = [parse_clipping(name) for name in names], plan.noise(target)
     grid = np.stack([scores(task, seed, plan, THRESHOLD_RATES, [sigma], clippings)[:, :, 0] for seed in range(seeds)])
-    return [
-        {"optimizer": optimizer, "clipping": name, "rate": rate} | interval(grid[:, i, j, k])
-        for i, (optimizer, rates) in enumerate(THRESHOLD_RATES.items())
-        for j, name in enumerate(names)
-        for k, rate in enumerate(rates)
-    ]
+    rows, base = Rows(), names.index("auto_s:0.01")
+    for i, (optimizer, rates) in enumerate(THRESHOLD_RATES.items()):
+        peaks = grid[:, i].mean(0).argmax(-1)
+        for j, name in enumerate(names):
+            rows += [{"optimizer": optimizer, "clipping": name, "rate": rate} | interval(grid[:, i, j, k])
+                     for k, rate in enumerate(rates)]  # fmt: skip
+            rows[peaks[j] - len(rates)] |= interval(grid[:, i, j, peaks[j]] - grid[:, i, base, peaks[base]], "ahead")
+    return rows
 
 
 NEAR = tuple(float(f"{10**power:.3g}") for power in np.arange(-4.5, 0.6, 0.5))

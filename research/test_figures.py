@@ -48,5 +48,5 @@ def test_an_interval_of_a_single_seed_has_no_ends() -> None:
 
 
 def test_every_picture_has_numbers_that_a_command_computes() -> None:
-    assert set(figure_charts.FIGURES) <= set(figures.FIGURES)
-    assert {path.stem.removeprefix("figure_") for path in figures.DATA.glob("figure_*.csv")} == set(figures.FIGURES)
+    numbers = {path.stem.removeprefix("figure_") for path in figures.DATA.glob("figure_*.csv")}
+    assert set(figure_charts.FIGURES) <= numbers <= set(figures.FIGURES)
