@@ -26,10 +26,18 @@ import numpy as np
 
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.leaderboard.answers import ALL_KINDS, Subject
-from dphpo_bench.leaderboard.entries import Contest, Member, asked_for, contests_of, frame_of, newest, with_falls
+from dphpo_bench.leaderboard.entries import (
+    Contest,
+    Member,
+    Standard,
+    asked_for,
+    contests_of,
+    frame_of,
+    newest,
+    with_falls,
+)
 from dphpo_bench.leaderboard.means import Falls, Sample, fall_limit, holm, mean_of, means_of
 from dphpo_bench.leaderboard.reruns import read_checked
-from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.values import Entry
 from dphpo_bench.records.measure import ACCURACY, SEVERAL, Estimate
 from dphpo_bench.sweep.extra_runs import REPLAY

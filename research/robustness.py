@@ -28,10 +28,9 @@ from dphpo_bench.leaderboard.answers import (
     groups_of,
     task_models_of,
 )
-from dphpo_bench.leaderboard.entries import Contest, Member, asked_for, contests_of, frame_of, newest
+from dphpo_bench.leaderboard.entries import Contest, Member, Standard, asked_for, contests_of, frame_of, newest
 from dphpo_bench.leaderboard.means import POINT, Mean, ranks
 from dphpo_bench.leaderboard.reruns import read_checked
-from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.submissions import Submissions
 from dphpo_bench.leaderboard.tables import counted_contests
 from dphpo_bench.leaderboard.values import Entry

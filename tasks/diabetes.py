@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import dphpo_bench as bench
 
-from .synthetic import Synthetic
+from .synthetic import PackagedTask, Synthetic
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +33,7 @@ PROGRESSION = (25, 346)
 """The documented range of the target, which becomes -1 to 1."""
 
 
-class Diabetes(bench.Task):
+class Diabetes(PackagedTask):
     """442 patients (Efron et al. 2004), split by a rule on each record alone; a linear model from zero.
 
     So few records leave little to learn in private: the task tells methods apart by what they lose.
@@ -41,7 +41,6 @@ class Diabetes(bench.Task):
 
     name = "diabetes"
     summary = "scikit-learn's diabetes: regression from ten numbers, 442 records; packaged, seconds per run."
-    public = True
     models = ("linear",)
 
     @property
@@ -64,16 +63,6 @@ class Diabetes(bench.Task):
     def sibling(self) -> bench.Task:
         """A made-up linear rule; inputs are in standard deviations."""
         return Synthetic(bench.recipes.SyntheticDraw.like(self.facts, 1.0))
-
-    def load_train(self, source: bench.DataSource) -> bench.Records:
-        """Return the private training records."""
-        del source
-        return self._load(train=True)
-
-    def load_test(self, source: bench.DataSource) -> bench.Records:
-        """Return the test records."""
-        del source
-        return self._load(train=False)
 
     def build_model(self) -> "torch.nn.Module":
         """Build a linear layer of zeros."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import dphpo_bench as bench
 
-from .synthetic import Synthetic
+from .synthetic import PackagedTask, Synthetic
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +19,7 @@ N_TRAIN = 1438
 TRAIN_BELOW = 205
 
 
-class Digits(bench.Task):
+class Digits(PackagedTask):
     """1,797 pictures, split by a rule on each record alone, so that the split tells nothing about the others.
 
     Two models: "linear", a linear layer from zero on the 64 pixels, and "mlp", with 32 hidden tanh units.
@@ -27,7 +27,6 @@ class Digits(bench.Task):
 
     name = "digits"
     summary = "scikit-learn's 8x8 handwritten digits, 10 classes; packaged, seconds per run."
-    public = True
     models = ("linear", "mlp")
     n_outputs = 10
     positives = 0.1
@@ -55,16 +54,6 @@ class Digits(bench.Task):
     @property
     def _hidden(self) -> tuple[int, ...]:
         return (32,) if self.model_name == "mlp" else ()
-
-    def load_train(self, source: bench.DataSource) -> bench.Records:
-        """Return the private training records in canonical order."""
-        del source
-        return self._load(train=True)
-
-    def load_test(self, source: bench.DataSource) -> bench.Records:
-        """Return the test records in canonical order."""
-        del source
-        return self._load(train=False)
 
     def build_model(self) -> "torch.nn.Module":
         """Build the linear layer, of zeros, or the small network with torch's initial weights."""

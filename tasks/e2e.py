@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 import dphpo_bench as bench
@@ -107,13 +106,16 @@ class E2e(DatasetTask):
     @property
     def metrics(self) -> tuple[bench.metrics.Metric | bench.metrics.ModelMetric, ...]:
         """Perplexity of the test sentences' tokens, BLEU of what the model writes, and the small one's right tokens."""
-        if not self._tuning:
-            return bench.metrics.PERPLEXITY, bench.metrics.ACCURACY, bench.metrics.ModelMetric("bleu", True, bleu)
-        from dphpo_bench.zoo.language_models import token_perplexity
+        from dphpo_bench.zoo.language_models import corpus_bleu, token_perplexity
 
+        def measured(model: "torch.nn.Module", test: bench.Records) -> float:
+            return corpus_bleu(*self._texts(model, test))
+
+        bleu = bench.metrics.ModelMetric("bleu", True, measured)
+        if not self._tuning:
+            return bench.metrics.PERPLEXITY, bench.metrics.ACCURACY, bleu
         # All outputs of such a vocabulary together would take 94 GB.
-        perplexity = bench.metrics.ModelMetric("perplexity", False, token_perplexity)
-        return perplexity, bench.metrics.ModelMetric("bleu", True, self._bleu_of_gpt2)
+        return bench.metrics.ModelMetric("perplexity", False, token_perplexity), bleu
 
     @property
     def further_tests(self) -> tuple[bench.metrics.FurtherTest, ...]:
@@ -124,8 +126,7 @@ class E2e(DatasetTask):
             return ()
 
         def measured(model: "torch.nn.Module", test: bench.Records) -> list[float]:
-            write = self._writes_gpt2 if self._tuning else writes
-            return text_metrics(*texts_of(test, lambda some: write(model, some)))
+            return text_metrics(*self._texts(model, test))
 
         about = "test texts as for BLEU, by NLTK and pycocoevalcap on sacrebleu's words without letter case"
         names = text_metric_names()
@@ -182,11 +183,24 @@ class E2e(DatasetTask):
         inputs, targets = zip(*map(encode, meanings, references), strict=True)
         return TestTexts(torch.tensor(inputs), torch.tensor(targets), meanings, references)
 
-    def _bleu_of_gpt2(self, model: "torch.nn.Module", test: bench.Records) -> float:
-        return bleu_of(test, lambda some: self._writes_gpt2(model, some))
+    def _texts(self, model: "torch.nn.Module", test: bench.Records) -> tuple[list[str], list[list[str]]]:
+        """Return what the model writes for each meaning representation, and all sentences about it.
 
-    def _writes_gpt2(self, model: "torch.nn.Module", some: "TestTexts") -> list[str]:
-        return self.gpt2.written(model, some, self._prepared_from)
+        Raises:
+            ValueError: if the records came without their texts.
+        """
+        import torch
+
+        from dphpo_bench.zoo.language_models import TestTexts
+
+        if not isinstance(test, TestTexts):
+            raise ValueError("the test records came without their texts")
+        references: dict[str, list[str]] = {}
+        for meaning, reference in zip(test.prompts, test.references, strict=True):
+            references.setdefault(meaning, []).append(reference)
+        some = test.rows(torch.tensor([test.prompts.index(meaning) for meaning in references]))
+        texts = self.gpt2.written(model, some, self._prepared_from) if self._tuning else writes(model, some)
+        return texts, list(references.values())
 
 
 def prompt(meaning: str) -> str:
@@ -223,11 +237,6 @@ def without_names(sentence: str, said: dict[str, str]) -> str:
     return text
 
 
-def bleu(model: "torch.nn.Module", test: bench.Records) -> float:
-    """Return BLEU of what the small model writes; see `bleu_of`."""
-    return bleu_of(test, lambda some: writes(model, some))
-
-
 def writes(model: "torch.nn.Module", some: "TestTexts") -> list[str]:
     """Return what the small model writes for each record, with the names in their places."""
     from dphpo_bench.zoo.language_models import greedy
@@ -239,33 +248,3 @@ def writes(model: "torch.nn.Module", some: "TestTexts") -> list[str]:
             text = text.replace(token, said.get(name, ""))
         texts.append(text)
     return texts
-
-
-def bleu_of(test: bench.Records, write: "Callable[[TestTexts], list[str]]") -> float:
-    """Return BLEU of what is written for each meaning representation, against all of its sentences; see `texts_of`."""
-    from dphpo_bench.zoo.language_models import corpus_bleu
-
-    return corpus_bleu(*texts_of(test, write))
-
-
-def texts_of(test: bench.Records, write: "Callable[[TestTexts], list[str]]") -> tuple[list[str], list[list[str]]]:
-    """Return what is written for each meaning representation, and all of its sentences.
-
-    Args:
-        test: see `E2e.load_test`.
-        write: gives a text for each of some of these records.
-
-    Raises:
-        ValueError: if the records came without their texts.
-    """
-    import torch
-
-    from dphpo_bench.zoo.language_models import TestTexts
-
-    if not isinstance(test, TestTexts):
-        raise ValueError("the test records came without their texts")
-    references: dict[str, list[str]] = {}
-    for meaning, reference in zip(test.prompts, test.references, strict=True):
-        references.setdefault(meaning, []).append(reference)
-    rows = torch.tensor([test.prompts.index(meaning) for meaning in references])
-    return write(test.rows(rows)), list(references.values())

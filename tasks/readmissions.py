@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import dphpo_bench as bench
 
-from .synthetic import Synthetic
+from .synthetic import PackagedTask, Synthetic
 
 if TYPE_CHECKING:
     import torch
@@ -43,7 +43,7 @@ DRAWS = 17
 """Uniform numbers for each record."""
 
 
-class Readmissions(bench.Task):
+class Readmissions(PackagedTask):
     """12,000 made-up stays at a hospital, one in fourteen followed by another within 30 days.
 
     Two models: "linear", a linear layer from zero, and "mlp", with 32 hidden tanh units.
@@ -51,7 +51,6 @@ class Readmissions(bench.Task):
 
     name = "readmissions"
     summary = "Made-up hospital stays: missing values, dates, one in fourteen positive; binary, N=8,000, no download."
-    public = True
     models = ("linear", "mlp")
     columns = COLUMNS
     classes = (False, True)
@@ -90,16 +89,6 @@ class Readmissions(bench.Task):
     def _hidden(self) -> tuple[int, ...]:
         return (32,) if self.model_name == "mlp" else ()
 
-    def load_train(self, source: bench.DataSource) -> bench.Records:
-        """Return the private training records."""
-        del source
-        return _encoded(slice(N_TRAIN))
-
-    def load_test(self, source: bench.DataSource) -> bench.Records:
-        """Return the test records."""
-        del source
-        return _encoded(slice(N_TRAIN, None))
-
     def build_model(self) -> "torch.nn.Module":
         """Build the linear layer, of zeros, or the small network with torch's initial weights."""
         from dphpo_bench.recipes.networks import perceptron
@@ -110,6 +99,13 @@ class Readmissions(bench.Task):
         """Hash what identifies the inputs and targets."""
         del source
         return hashlib.sha256(json.dumps([CONTENT_HASH, N_TRAIN, COLUMNS.to_json()]).encode()).hexdigest()
+
+    def _load(self, train: bool) -> bench.Records:
+        import torch
+
+        rows = stays()[:N_TRAIN] if train else stays()[N_TRAIN:]
+        labels = torch.tensor([float(row.pop("readmitted")) for row in rows])
+        return bench.Records(COLUMNS.encode(rows), labels)
 
 
 def stays() -> list[dict[str, Any]]:
@@ -164,11 +160,3 @@ def _choice(shares: dict[Any, float], u: float) -> Any:
         if u < 0:
             return value
     return next(reversed(shares))
-
-
-def _encoded(part: slice) -> bench.Records:
-    import torch
-
-    rows = stays()[part]
-    labels = torch.tensor([float(row.pop("readmitted")) for row in rows])
-    return bench.Records(COLUMNS.encode(rows), labels)

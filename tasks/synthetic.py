@@ -1,5 +1,6 @@
 """Synthetic: four classes by a random network, in 300 to 32,000 made-up records; and the siblings of other tasks."""
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 import dphpo_bench as bench
@@ -16,7 +17,27 @@ TEACHERS = {
 }
 
 
-class Synthetic(bench.Task):
+class PackagedTask(bench.Task):
+    """A task on public records of a package, or of a rule: no file is read."""
+
+    public = True
+
+    def load_train(self, source: bench.DataSource) -> bench.Records:
+        """Return the private training records."""
+        del source
+        return self._load(train=True)
+
+    def load_test(self, source: bench.DataSource) -> bench.Records:
+        """Return the test records."""
+        del source
+        return self._load(train=False)
+
+    @abstractmethod
+    def _load(self, train: bool) -> bench.Records:
+        """Return the training records, or the test records."""
+
+
+class Synthetic(PackagedTask):
     """A made-up task: the model is one of `models`, a network that learns four classes, or there is a draw instead.
 
     Other tasks on vectors have public siblings made up like them: `SyntheticDraw.like`.
@@ -24,7 +45,6 @@ class Synthetic(bench.Task):
 
     name = "synthetic"
     summary = "Made-up records: a network learns four classes from 300 to 32,000 of them; no download."
-    public = True
     models = tuple(TEACHERS)
 
     def __init__(self, model: "str | bench.recipes.SyntheticDraw | None" = None) -> None:
@@ -61,16 +81,6 @@ class Synthetic(bench.Task):
             return bench.metrics.ROC_AUC, bench.metrics.BALANCED_ACCURACY, bench.metrics.CROSS_ENTROPY
         return super().metrics
 
-    def load_train(self, source: bench.DataSource) -> bench.Records:
-        """Return the private training records."""
-        del source
-        return self.draw.records("train")
-
-    def load_test(self, source: bench.DataSource) -> bench.Records:
-        """Return the test records."""
-        del source
-        return self.draw.records("test")
-
     def build_model(self) -> "torch.nn.Module":
         """Build the draw's model."""
         return self.draw.build_model()
@@ -79,3 +89,6 @@ class Synthetic(bench.Task):
         """Hash the draw's rule and seed."""
         del source
         return self.draw.fingerprint
+
+    def _load(self, train: bool) -> bench.Records:
+        return self.draw.records("train" if train else "test")

@@ -159,12 +159,7 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError:
-            bound = None
-        if bound is None:  # Python's own error names the function
-            return function(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
         rules = _rules(function)
         for name, value in bound.arguments.items():
             if name in rules:

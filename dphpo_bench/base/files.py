@@ -1,6 +1,5 @@
 """Read and write files as a whole or not at all; name the key of a mistake in one that people write."""
 
-import codecs
 import errno
 import hashlib
 import os
@@ -51,22 +50,6 @@ def read_whole(path: Path, limit: int) -> bytes:
             return file.read(limit + 1)
     finally:
         os.close(descriptor)
-
-
-def text_of(data: bytes) -> str:
-    """Return a file's text in UTF-8, with a byte order mark or without, or in UTF-16 with one, as Windows writes it.
-
-    Raises:
-        ValueError: if it is in another encoding; the text names the byte and its line.
-    """
-    try:
-        return data.decode("utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ValueError(
-            f"its encoding is not UTF-8 (byte 0x{data[error.start]:02x} in line {line}), but perhaps Latin-1: "
-            "save it as UTF-8"
-        ) from None
 
 
 def write_whole(path: Path, content: str | bytes | Iterable[Buffer], mode: int = 0o666) -> Path:
@@ -138,7 +121,7 @@ def toml_values(path: Path, data: bytes) -> dict[str, Any]:
         InvalidValueError: if it is none; the message has the place of the mistake.
     """
     try:
-        return tomllib.loads(text_of(data))
+        return tomllib.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise InvalidValueError(f"{path} is not TOML: {shown(error, 300)}.") from None
 

@@ -95,13 +95,17 @@ def main() -> None:
             complain(f"{reason.rstrip('.')}.{hint}")
         code = getattr(error, "exit_code", 2)
     except OSError as error:
-        if error.filename is not None or error.errno not in UNWRITABLE:
+        code = 2
+        if isinstance(error, PermissionError) and error.filename is not None:
+            complain(f"Cannot open {error.filename}: {error.strerror}.")
+        elif error.filename is not None or error.errno not in UNWRITABLE:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python fails at it again when it ends
-        code = 1  # `head`, which closed it, needs no complaint
-        if error.errno != errno.EPIPE:
-            complain(f"Cannot write the output: {error.strerror}.")
-            code = 2
+        else:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python fails at it again at the end
+            if error.errno == errno.EPIPE:  # `head`, which closed it, needs no complaint
+                code = 1
+            else:
+                complain(f"Cannot write the output: {error.strerror}.")
     if code == INTERRUPTED:  # typer turns an interrupt into this code
         complain("Interrupted. What was not finished left no record; everything finished before is kept.")
     sys.exit(code if isinstance(code, int) else 0)

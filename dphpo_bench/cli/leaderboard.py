@@ -49,8 +49,8 @@ def build_command(
     """
     require_extra("leaderboard", "Drawing the leaderboard needs", "jinja2", "vl_convert")
     from dphpo_bench.leaderboard.build import render, score, stale, with_written, write
+    from dphpo_bench.leaderboard.entries import Standard
     from dphpo_bench.leaderboard.reruns import read_checked
-    from dphpo_bench.leaderboard.standard import Standard
     from dphpo_bench.leaderboard.submissions import RISKS, settled
 
     progress = make_progress(quiet)

@@ -37,6 +37,14 @@ def run_command(
     account: options.AccountOption = None,
     not_private: options.NotPrivateOption = False,
     checkpoint_every: options.CheckpointOption = None,
+    again: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER",
+            help="Draw the noise of an earlier run on private records again: the number in its record, with --seed. "
+            "The account counts nothing more. Anything else than that run is refused.",
+        ),
+    ] = None,
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
     quiet: options.QuietOption = False,
@@ -63,7 +71,7 @@ def run_command(
         budget,
         seed=options.parse_seed(seed, None if secure_noise else default_seed(made_task)),
         results_dir=results_dir,
-        account=AccountOptions(account, not_private),
+        account=AccountOptions(account, not_private, again),
         execution=ExecutionOptions(device, source, Cache.of(source), secure_noise, checkpoint_every),
         progress=progress,
         check=False,

@@ -4,7 +4,6 @@
 >>> print(table)  # doctest: +SKIP
 """
 
-import html
 import io
 import math
 from collections import Counter
@@ -16,7 +15,6 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.checks import exact_int, number, positive, typed
-from dphpo_bench.base.displays import html_table
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import MAX_LINE, duration_text, one_line, shown, value_text, varying_names
 from dphpo_bench.contract.method import Method
@@ -198,11 +196,6 @@ class Comparison:
 
     __repr__ = __str__
 
-    def _repr_html_(self) -> str:
-        header, rows = self._cells()
-        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self._notes())
-        return html_table(self._title(), rows, header) + notes
-
 
 def _texts(record: RunRecord) -> dict[str, str]:
     return {name: value_text(value) for name, value in record.identity.parameters.items()}
@@ -257,6 +250,8 @@ def compare(
     """
     chosen = [method_of(method) for method in _several(methods, "methods", "hyfreedp")]
     options = account if isinstance(account, AccountOptions) else AccountOptions(account)
+    if options.again is not None:
+        raise InvalidValueError("Expected no again= in a comparison: it draws the noise of a single run. Leave it out.")
     task = task_of(task)
     delta = task.facts.default_delta if delta is None else delta
     budgets = [PrivacyBudget(positive("epsilon", epsilon), delta) for epsilon in _several(epsilons, "epsilons", 3)]

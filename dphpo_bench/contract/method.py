@@ -5,7 +5,6 @@ Some methods also tune on a task's public sibling, at no ε: records that anybod
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cached_property
 from types import NoneType
@@ -219,24 +218,25 @@ class Method(ABC, Generic[P]):
         """The method's parameters by name, as JSON values: part of a run's identity; see `LATER`.
 
         Raises:
+            TypeError: if the method is no dataclass.
             InvalidValueError: if the method has attributes that are no fields: two methods that differ in them would
                 have the same identity.
         """
-        cls = type(self)
-        if not is_dataclass(cls):
-            raise InvalidValueError(
-                f"Expected {cls.__name__} to be a frozen dataclass, whose fields are its parameters. Decorate it with "
-                "@dataclass(frozen=True)."
-            )
-        attributes = vars(self).keys() - {field.name for field in fields(self)}
+        cls: Any = type(self)
+        attributes = vars(self).keys() - {field.name for field in fields(cls)}
         others = sorted(name for name in attributes if not isinstance(getattr(cls, name, None), cached_property))
         if others:
             raise InvalidValueError(
                 f"Expected the parameters of {cls.__name__} to be fields, got {', '.join(others)} beside them. "
                 f"Decorate it with @dataclass(frozen=True) and declare {others[0]} with its type and default."
             )
-        declared = {field.name: field for field in fields(self) if field.init}
-        values = {name: _json(name, getattr(self, name)) for name in declared}
+        declared = {field.name: field for field in fields(cls) if field.init}
+        try:
+            values = json.loads(json.dumps({name: getattr(self, name) for name in declared}))
+        except (TypeError, ValueError) as error:
+            raise InvalidValueError(
+                f"Expected parameters of {cls.__name__} that JSON holds (numbers, texts, lists, None): {error}."
+            ) from None
         return {
             name: value
             for name, value in values.items()
@@ -254,23 +254,6 @@ class Method(ABC, Generic[P]):
     @abstractmethod
     def run(self, plan: Plan[P], session: "Session") -> Outcome:
         """Tune and train; the session is the only way to the private data."""
-
-
-def _json(name: str, value: Any) -> Any:
-    """Return a parameter as JSON holds it; two that differ stay different.
-
-    Raises:
-        InvalidValueError: if JSON cannot hold it.
-    """
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if isinstance(value, list | tuple):
-        return [_json(name, item) for item in value]
-    if isinstance(value, Mapping) and all(type(key) is str for key in value):
-        return {key: _json(name, item) for key, item in value.items()}
-    raise InvalidValueError(
-        f"Expected parameters that JSON holds (numbers, texts, lists, None), got {name} of type {type(value).__name__}."
-    )
 
 
 def sibling_of(method: Method, task: Task) -> Task | None:

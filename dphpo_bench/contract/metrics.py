@@ -161,10 +161,8 @@ def _predictions(outputs: Any, targets: Any) -> "tuple[NDArray[Any], NDArray[Any
 
 
 def _accuracy(outputs: Any, targets: Any) -> float:
-    from sklearn.metrics import accuracy_score
-
     predicted, true = _predictions(outputs, targets)
-    return float(accuracy_score(true, predicted)) if len(true) else math.nan
+    return float((predicted == true).mean()) if len(true) else math.nan
 
 
 def _balanced_accuracy(outputs: Any, targets: Any) -> float:
@@ -277,8 +275,6 @@ AnyMetric = Metric | ModelMetric | ModelMetrics
 SHIFTED = "shifted"
 """Name of the further test that the board shows: records that differ from those that were trained on."""
 
-MAX_ABOUT = 500
-
 
 @dataclass(frozen=True)
 class FurtherTest:
@@ -289,13 +285,13 @@ class FurtherTest:
 
     Attributes:
         name: such as "shifted"; letters, digits and underscores.
-        about: what is measured, in a line of at most 500 characters. It stands in the record. Change it with the
+        about: what is measured, in a line. It stands in the record. Change it with the
             records or the metrics: boards compare values only where it is the same.
         load: source → records, in a fixed order, without chance.
         metrics: beside others; None: those of the task.
 
     Raises:
-        InvalidValueError: if a text is unfit.
+        InvalidValueError: if the name is unfit.
     """
 
     name: str
@@ -306,10 +302,6 @@ class FurtherTest:
     def __post_init__(self) -> None:
         if not short_text("name", self.name).isidentifier():
             raise InvalidValueError(f"Expected a name of letters, digits and underscores, got {shown(self.name)}.")
-        if not (1 <= len(self.about) <= MAX_ABOUT and self.about.isprintable()):
-            raise InvalidValueError(
-                f"Expected about to be 1 to {MAX_ABOUT} printable characters, got {shown(self.about, form=repr)}."
-            )
 
     def records(self, task: str, source: "DataSource") -> Records:
         """Return the records.

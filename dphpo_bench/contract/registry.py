@@ -135,7 +135,7 @@ def make_method(name: str, overrides: Mapping[str, Any] | None = None) -> Method
     if name not in available:
         raise UnknownNameError(unknown_name_message("method", name, available))
     cls = available[name].cls
-    parameters = read_parameters(cls, overrides or {})
+    parameters = read_parameters(cls, overrides) if overrides else {}
     with sealed() as complaints:
         try:
             method = cls(**parameters)
@@ -248,8 +248,6 @@ def read_parameters(cls: type[Method], overrides: Mapping[str, Any]) -> dict[str
         UnknownNameError: if there is no such parameter.
         InvalidValueError: if a value is not of the parameter's type.
     """
-    if not overrides:
-        return {}
     from pydantic import TypeAdapter, ValidationError
 
     names = [f.name for f in fields(cls) if f.init]  # type: ignore[arg-type]

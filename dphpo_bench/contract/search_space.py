@@ -272,20 +272,11 @@ class Proposals:
     high: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "prior", tuple(map(_exact, self.prior)))
+        object.__setattr__(self, "prior", tuple(map(dict, self.prior)))
         object.__setattr__(self, "low", number("low", self.low, low=1e-9, high=1))
         object.__setattr__(self, "high", number("high", self.high, low=1, high=1e9))
         if not self.prior:
             raise InvalidValueError("Expected at least one candidate in the prior.")
-
-
-def _exact(candidate: Any) -> Candidate:
-    """Return a candidate of exact types: a subclass could run code when it is read."""
-    exact = {str.__str__(name): value for name, value in dict.items(candidate)}
-    for name, value in exact.items():
-        if type(value) not in (bool, int, float, str, type(None)):
-            raise InvalidValueError(f"Expected a number or a text as {name}, got a {type(value).__name__}.")
-    return exact
 
 
 def promise(proposals: Proposals, tried: list[int], scores: list[float]) -> list[float]:
@@ -376,12 +367,9 @@ def grid(space: "Mapping[str, BaseDistribution]", points: int) -> list[Candidate
     if points < 1:
         raise InvalidValueError(f"Expected points >= 1, got {points}.")
     axes = [_values(name, distribution, points) for name, distribution in _planned(space).items()]
-    candidates = [dict(zip(space, values, strict=True)) for values in itertools.product(*axes)]
-    if not any(":" in name for name in space):
-        return candidates
+    candidates = [_resolved(dict(zip(space, values, strict=True))) for values in itertools.product(*axes)]
     # Candidates that differ only in what holds for another optimiser are equal.
-    resolved = list(map(_resolved, candidates))
-    return [candidate for index, candidate in enumerate(resolved) if candidate not in resolved[:index]]
+    return list({repr(candidate): candidate for candidate in candidates}.values())
 
 
 def _planned(space: "Mapping[str, BaseDistribution]") -> "dict[str, BaseDistribution]":

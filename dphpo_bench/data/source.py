@@ -268,7 +268,19 @@ class DataSource:
                 f"Get it with `{download_command(dataset, str(self.data_dir))}`, "
                 f"or leave out --data-dir and {DATA_VARIABLE} to download it."
             )
-        return download(dataset, split, self.root / dataset.name)
+        what, folder = f"dataset {dataset.name}", self.root / dataset.name
+        way_out = (
+            f"On a machine with a network run `{download_command(dataset, 'DIR')}`, copy DIR here, "
+            f"and pass --data-dir DIR or set {DATA_VARIABLE}=DIR."
+        )
+        if split.url is None:
+            hub = {"repo_id": dataset.repo_id, "repo_type": "dataset", "revision": dataset.revision}
+            return tuple(download_from_hub(path, folder, what, way_out, **hub) for path in split.paths)
+        path = folder / split.path
+        with locked(path):
+            if not path.is_file():
+                _from_publisher(split.url, path, what, way_out)
+        return (path,)
 
     def pin(self, dataset: Dataset, split: Split) -> str:
         """Return what identifies a split's records: their content hash, else the SHA-256 of the published files.
@@ -324,27 +336,6 @@ def writing(path: Path) -> Iterator[None]:
             f"Cannot write {path.name} into the cache folder {path.parent}: {error.strerror or error}. "
             f"Make room there or choose another folder with {CACHE_VARIABLE}."
         ) from error
-
-
-def download(dataset: Dataset, split: Split, folder: Path) -> tuple[Path, ...]:
-    """Download the files of one split into `folder`, but for those that another process has downloaded meanwhile.
-
-    Raises:
-        DataError: if the publisher cannot be reached.
-    """
-    what = f"dataset {dataset.name}"
-    way_out = (
-        f"On a machine with a network run `{download_command(dataset, 'DIR')}`, copy DIR here, "
-        f"and pass --data-dir DIR or set {DATA_VARIABLE}=DIR."
-    )
-    if split.url is None:
-        hub = {"repo_id": dataset.repo_id, "repo_type": "dataset", "revision": dataset.revision}
-        return tuple(download_from_hub(path, folder, what, way_out, **hub) for path in split.paths)
-    path = folder / split.path
-    with locked(path):
-        if not path.is_file():
-            _from_publisher(split.url, path, what, way_out)
-    return (path,)
 
 
 def download_from_hub(

@@ -46,15 +46,12 @@ def check_accountant(accountant: Any) -> None:
     Raises:
         InvalidValueError: if it is one of these.
     """
-    if accountant is not None and not (hasattr(accountant, "step") and hasattr(accountant, "get_epsilon")):
+    is_known = hasattr(accountant, "step") and hasattr(accountant, "get_epsilon")
+    if accountant is not None and (not is_known or accountant.mechanism() == "gdp"):
         raise InvalidValueError(
-            f"Expected an accountant of Opacus, such as engine.accountant, got {type(accountant).__name__}. For one of "
-            "dp_accounting call accountant.compose(tuner.event)."
-        )
-    if getattr(accountant, "mechanism", lambda: "")() == "gdp":
-        raise InvalidValueError(
-            "Expected an accountant that takes several noise multipliers and sample rates, got Opacus' "
-            "GaussianAccountant (gdp), which takes one. Use PrivacyEngine(accountant='rdp') or 'prv'."
+            "Expected an accountant of Opacus that takes several noise multipliers and sample rates, such as that of "
+            f"PrivacyEngine(accountant='rdp') or 'prv', got {type(accountant).__name__}. For one of dp_accounting call "
+            "accountant.compose(tuner.event)."
         )
 
 
@@ -152,8 +149,6 @@ def draw_secretly(optimizer: Any, sampler: Any) -> None:
 
 
 _ROUNDING = 1e-9
-_SIZE = 0.02
-"""Opacus rounds: of some loaders, as of 93 batches, its own has a batch less."""
 
 _KNOWN = (optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.RMSprop, optim.SGD)
 """Optimisers whose step is their rate times a direction that follows from gradients alone, but for weight decay."""
@@ -287,12 +282,6 @@ class CallersOptimizer:
                 f"Expected noise_multiplier >= {self.planned.noise_multiplier:.6g} in the optimizer, got "
                 f"{self.outer.noise_multiplier:.6g}. Pass noise_multiplier=tuner.noise_multiplier to make_private, "
                 "and no noise scheduler."
-            )
-        expected, size = self.planned.batch_size, self.outer.expected_batch_size
-        if size is not None and abs(size - expected) > 1 + _SIZE * expected:
-            raise InvalidValueError(
-                f"Expected batches of {expected:g} records, sample_rate · n, got an optimizer for {size:g}. Declare "
-                "sample_rate=1/len(loader), and all records of the loader as data."
             )
 
     def check_gradients(self) -> None:

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from dphpo_bench.base.checks import inside, number, positive, ranged, typed, whole
 from dphpo_bench.base.displays import Display, Displayed
 from dphpo_bench.base.errors import BudgetTooSmallError, DphpoBenchError, InvalidValueError, UnsupportedEventError
-from dphpo_bench.base.files import bytes_in, misfit, text_of, toml_values, unique_names
+from dphpo_bench.base.files import bytes_in, misfit, toml_values, unique_names
 from dphpo_bench.base.text import count as counted
 from dphpo_bench.base.text import one_line, rounded_up, shown
 from dphpo_bench.harness.account_report import Total, bound_text
@@ -130,7 +130,7 @@ def _of_file(path: Path) -> History:
         values = toml_values(path, data)
     else:
         try:
-            values = json.loads(text_of(data), object_pairs_hook=unique_names)
+            values = json.loads(data, object_pairs_hook=unique_names)
         except ValueError as error:
             raise InvalidValueError(
                 f"{path} is no history: expected TOML (in NAME.toml) or JSON. {shown(error, 200)}. Of a storage of "

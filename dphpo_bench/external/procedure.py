@@ -11,7 +11,6 @@ from dp_accounting.dp_event import DpEvent
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
-from dphpo_bench.contract import registry
 from dphpo_bench.contract.method import Method
 from dphpo_bench.privacy import event_trees
 from dphpo_bench.privacy.accountants.report import epsilon
@@ -124,13 +123,11 @@ class Procedure:
     training_event: DpEvent
 
     @classmethod
-    def calibrated(
-        cls, method: str | Method, event: EventOf, budget: PrivacyBudget, held_out: float | None
-    ) -> "Procedure":
+    def calibrated(cls, method: Method, event: EventOf, budget: PrivacyBudget, held_out: float | None) -> "Procedure":
         """Return the procedure with the least noise that keeps it within its budget, as the method plans it.
 
         Args:
-            method: a private selection of independent trials, or its name.
+            method: a private selection of independent trials.
             event: of the caller's training, as a function of its noise multiplier.
             budget: the (ε, δ) of the whole procedure.
             held_out: expected share of the records that scores are computed on, each record being in one of the two
@@ -140,21 +137,20 @@ class Procedure:
             InvalidValueError: if the method is no such selection, or `event` is no such function.
             BudgetTooSmallError: if no noise within reach meets the budget.
         """
-        searcher = _selecting(method)
-        training = _checked(event, budget, held_out)
-        selection = searcher.selection(budget)
-        if selection.sample_rate < 1:
+        selection = method.selection(budget) if isinstance(method, RandomStopping) and method.independent else None
+        if not isinstance(method, RandomStopping) or selection is None or selection.sample_rate < 1:
             raise InvalidValueError(
-                f"Expected trials on all records, got {searcher.name}, whose trials see a secret sample. Run it in the "
-                "harness, on an ArrayTask; or take dp_hyper."
+                "Expected a private selection of independent trials on all records, such as papernot_steinke, got "
+                f"{method.name}, which selects otherwise or not at all."
             )
+        training = _checked(event, budget, held_out)
         final_noise: float | None = None
         whole: Whole = selection.search
         if selection.final_share:
             share = selection.final_budget(budget)
             final_noise = calibrate(training, share, accountant=selection.final_accountant)
             whole = selection.with_final(training(final_noise))
-        accountant = searcher.accountant
+        accountant = method.accountant
         if held_out is None:
             score_noise = WEAKER_SCORE * calibrate(lambda noise: whole(gaussian(noise)), budget, accountant=accountant)
             scored = gaussian(score_noise)
@@ -165,17 +161,7 @@ class Procedure:
             trial = of_two_parts(training(noise), gaussian(score_noise), held_out)
         released = training(noise if final_noise is None else final_noise)
         event_ = event_trees.frozen(whole(trial))
-        return cls(searcher, selection, noise, score_noise, final_noise, event_, released)
-
-
-def _selecting(method: str | Method) -> RandomStopping[Any]:
-    method = registry.method_of(method)
-    if isinstance(method, RandomStopping) and method.independent:
-        return method
-    raise InvalidValueError(
-        f"Expected a private selection of independent trials, such as papernot_steinke, got {method.name}, which "
-        "selects otherwise or not at all."
-    )
+        return cls(method, selection, noise, score_noise, final_noise, event_, released)
 
 
 def _checked(event: EventOf, budget: PrivacyBudget, held_out: float | None) -> EventOf:

@@ -36,10 +36,26 @@ def hidden(streams: Streams) -> Iterator[None]:
     Args:
         streams: of the trial.
     """
+    nowhere, secrets = _nowhere(), streams.within("global randomness")
+    # Where nobody has asked for a GPU yet, its generator would start from a seed that is the same everywhere.
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else []
     with ExitStack() as stack:
         stack.enter_context(process_state())
-        stack.enter_context(_fresh_randomness(streams.within("global randomness")))
-        stack.enter_context(_silence())
+        stack.enter_context(torch.random.fork_rng(devices))
+        # Noise may be drawn from it: the 32 bits of a seed would be too few (see `Streams.generator`).
+        torch.default_generator.set_state(secrets.generator("torch").get_state())
+        for device in devices:
+            torch.cuda.default_generators[device].manual_seed(secrets.derive("cuda", str(device)))
+        random.seed(secrets.name("python"))
+        numpy.random.seed([secrets.derive("numpy", str(index)) % 2**32 for index in range(8)])
+        stack.callback(logging.disable, logging.root.manager.disable)
+        logging.disable(sys.maxsize)
+        _flush()
+        for descriptor in (1, 2):
+            stack.callback(_redirected(nowhere.fileno(), descriptor))
+        stack.callback(_flush)  # what a trial left in a buffer would come out later
+        stack.enter_context(redirect_stdout(nowhere))
+        stack.enter_context(redirect_stderr(nowhere))
         yield
 
 
@@ -51,38 +67,6 @@ def has_drawn_more(words: int, since: torch.Tensor) -> bool:
         for size, source in zip((min(words, _MOST_WORDS) + _WINDOW, _WINDOW), sources, strict=True)
     )
     return not (drawn.unfold(0, _WINDOW, 1) == ahead).all(1).any()
-
-
-@contextmanager
-def _fresh_randomness(streams: Streams) -> Iterator[None]:
-    """Start the global generators from these streams; `process_state` puts back those of Python and NumPy."""
-    # Where nobody has asked for a GPU yet, its generator would start from a seed that is the same everywhere.
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices):
-        # Noise may be drawn from them: the 32 bits of a seed would be too few (see `Streams.generator`).
-        torch.default_generator.set_state(streams.generator("torch").get_state())
-        for device in devices:
-            torch.cuda.default_generators[device].manual_seed(streams.derive("cuda", str(device)))
-        random.seed(streams.name("python"))
-        numpy.random.seed([streams.derive("numpy", str(index)) % 2**32 for index in range(8)])
-        yield
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    nowhere, level = _nowhere(), logging.root.manager.disable
-    logging.disable(sys.maxsize)
-    try:
-        with ExitStack() as stack:
-            _flush()
-            for descriptor in (1, 2):
-                stack.callback(_redirected(nowhere.fileno(), descriptor))
-            stack.callback(_flush)  # what a trial left in a buffer would come out later
-            stack.enter_context(redirect_stdout(nowhere))
-            stack.enter_context(redirect_stderr(nowhere))
-            yield
-    finally:
-        logging.disable(level)
 
 
 def _flush() -> None:

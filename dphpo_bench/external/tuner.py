@@ -89,22 +89,6 @@ class Rows:
         return default_collate([self._data[index] for index in rows.tolist()])
 
 
-def parts_of(batch: Any) -> dict[str, Tensor]:
-    """Return the tensors of a batch by number.
-
-    Raises:
-        InvalidValueError: if it holds something else.
-    """
-    parts = tree_leaves(batch)
-    for part in parts:
-        if not isinstance(part, Tensor) or part.ndim == 0:
-            raise InvalidValueError(
-                "Expected batches of tensors with one row for each record, a tensor, several, or a dictionary; one "
-                f"part is of type {type(part).__name__}. Leave it out."
-            )
-    return {str(place): part for place, part in enumerate(parts)}
-
-
 Losses = Callable[[nn.Module, Any], Tensor]
 """(model, batch) → each record's loss, shape (n,)."""
 
@@ -246,9 +230,15 @@ class CallersRecords(RawRecords):
 
 
 def _records(batch: Any) -> Records:
-    """Return a batch as records whose targets are not used: the losses find theirs among the inputs."""
-    parts = parts_of(batch)
-    return Records(parts, torch.zeros(len(next(iter(parts.values())))))
+    """Return the tensors of a batch by number; targets are not used, since the losses find theirs among the inputs."""
+    parts = tree_leaves(batch)
+    for part in parts:
+        if not isinstance(part, Tensor) or part.ndim == 0:
+            raise InvalidValueError(
+                "Expected batches of tensors with one row for each record, a tensor, several, or a dictionary; one "
+                f"part is of type {type(part).__name__}. Leave it out."
+            )
+    return Records({str(place): part for place, part in enumerate(parts)}, torch.zeros(len(parts[0])))
 
 
 _MAX_STEPS = 10**6

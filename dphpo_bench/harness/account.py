@@ -53,7 +53,9 @@ class Entry:
     event: str  # of the whole plan, as text in JSON
     date: str  # on which it was counted; a day, since more would tell how long a search took
     record: str = ""  # the key of the run's record; empty without one
+    digest: str = ""  # of the records, under the key of the folder; empty if they were never loaded
     status: str = OPEN  # how it ended; "open" if it has not ended, or was killed
+    hash: str = ""  # of task, method, code and device, which do not change if a run is repeated; empty: it cannot be
     joined: bool = False  # whether a second process went on with the run: then nobody can take the entry back
 
     @classmethod
@@ -125,7 +127,7 @@ class Cap:
 class Account:
     """The account of one set of private records.
 
-    Several processes may use it at once. Nothing in it is secret, but for what its dates tell.
+    Several processes may use it at once. Nothing in it is secret, but for what its dates and digests tell.
 
     Args:
         root: the folder of results.
@@ -223,6 +225,14 @@ class Account:
             self._check_cap(cap, known, new)
         return lines
 
+    def find(self, number: str) -> Entry | None:
+        """Return the release with this number, if it counts."""
+        return next((entry for entry in self.read()[1] if entry.number == number), None)
+
+    def notes_of(self, number: str) -> Path:
+        """Return the file of the hashes of what a seeded run released; see `session.releases`."""
+        return self.path.with_name(f"{self.name}.{number}.releases")
+
     def write_void(self, entry: Entry) -> None:
         """Write down a run that never began, so that its record is known to have cost nothing."""
         with self._locked():
@@ -243,14 +253,14 @@ class Account:
             cap = cap if cap.filter else replace(cap, filter=cap.filter_like(releases[0].dp_event))
             self._check_cap(cap, known, releases)
 
-    def note(self, number: str, status: str) -> None:
-        """Write down what became of a release.
+    def note(self, number: str, **changes: Any) -> None:
+        """Write down what became of a release: its status, or the digest of the records.
 
         Raises:
             AccountError: if the file cannot be written.
         """
         with self._locked():
-            self._append([{"number": number, "status": status}])
+            self._append([{"number": number, **changes}])
 
     def _check_cap(self, cap: Cap, known: Sequence[Entry], new: Sequence[Entry]) -> None:
         """Reject what the cap does not cover.

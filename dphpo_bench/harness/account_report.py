@@ -77,6 +77,7 @@ class AccountReport(Displayed):
         totals: ε of all of them, one for each unit.
         cap: (ε, δ) of the cap; None without.
         used: the share of the cap that is used, in Rényi divergence; 1 means that nothing more fits. None without cap.
+        changed: whether the records were not the same in all runs.
         others: names of other accounts in the folder.
     """
 
@@ -87,6 +88,7 @@ class AccountReport(Displayed):
     totals: tuple[Total, ...]
     cap: tuple[float, float] | None
     used: float | None
+    changed: bool
     others: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -126,6 +128,8 @@ class AccountReport(Displayed):
         elif self.cap and self.used is not None:
             used = math.ceil(100 * self.used)
             parts.append(f"Of the cap of ε = {self.cap[0]:g}, {used} % is used, whatever runs are chosen by")
+        if self.changed:
+            parts.append("The records changed between runs; all are counted together")
         if self.others:
             parts.append(f"This is account {self.name}; others here: {', '.join(self.others)}")
         return f"{'. '.join(parts)}."
@@ -138,6 +142,7 @@ class AccountReport(Displayed):
             "path": str(self.path),
             "cap": None if self.cap is None else {"epsilon": self.cap[0], "delta": self.cap[1]},
             "cap_used": self.used,
+            "records_changed": self.changed,
             "releases": [{name: getattr(entry, name) for name in fields} for entry in self.releases],
             "uncounted": list(self.uncounted),
             "totals": [asdict(total) for total in self.totals],
@@ -193,6 +198,10 @@ def report_of(book: Account) -> AccountReport:
         units.setdefault(entry.unit, []).append((entry.dp_event, entry.delta))
     for _, record in uncounted:
         units.setdefault(record.identity.unit, []).append((_event_of(record), record.identity.delta))
+    digests: dict[tuple[str, str, str], set[str]] = {}
+    for entry in releases:
+        if entry.digest:
+            digests.setdefault((entry.task, entry.model, entry.unit), set()).add(entry.digest)
     return AccountReport(
         book.name,
         book.path,
@@ -204,6 +213,7 @@ def report_of(book: Account) -> AccountReport:
         ),
         None if cap is None else (cap.epsilon, cap.delta),
         None if cap is None else min(cap.used([entry.dp_event for entry in releases]), 1.0),
+        any(len(different) > 1 for different in digests.values()),
         tuple(other.name for other in accounts_in(book.root) if other.name != book.name),
     )
 
@@ -345,6 +355,8 @@ def _counted(report: AccountReport) -> list[str]:
         )
     if report.others:
         sentences.append(f"Other accounts here, which are not in these numbers: {', '.join(report.others)}.")
+    if report.changed:
+        sentences.append("The records changed between runs; all runs are counted as if they had been the same.")
     return sentences
 
 

@@ -36,6 +36,7 @@ class Journal:
     Attributes:
         path: of the file; None: there is none.
         values: what has been drawn, by name.
+        releases: the file of hashes of what the run has released; see `session.releases`. None: there is none.
 
     Raises:
         RecordError: if the file exists and is not a journal.
@@ -44,6 +45,7 @@ class Journal:
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
         self._lock: int | None = None
+        self.releases = None if path is None else releases_beside(path)
         self.values: dict[str, int] = {} if path is None else _read(path)
         if path is not None and self.values and self.values.pop(FILE, None) != path.stat().st_ino:
             raise RecordError(

@@ -12,7 +12,7 @@ import math
 import secrets
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from dphpo_bench.contract.seals import run_lock
 from dphpo_bench.contract.task import MAX_STEPS, Task, TaskFacts
 from dphpo_bench.data.source import DataSource, locked
 from dphpo_bench.harness.account import DEFAULT, Account, Entry, refuse_if_closed
-from dphpo_bench.harness.journal import Journal
+from dphpo_bench.harness.journal import NONCE, Journal
 from dphpo_bench.harness.plan import CheckedPlan
 from dphpo_bench.harness.recording import identity_of, numbered, task_identity
 from dphpo_bench.harness.state import CONDITIONS, SECURE_NOISE, Run, timed
@@ -71,17 +71,52 @@ def count(run: Run) -> None:
     if run.store:
         run.store.check_writable(run.identity)
         run.store.check_free(run.identity)
-        if not run.counted and (run.unseeded or not run.task.public):
+        if not run.counted and run.again is None and (run.unseeded or not run.task.public):
             run.journal = Journal.claimed(run.store.journal_of(run.identity))
     if not run.counted:
         run.is_first = not run.journal.values
         if run.journal.values:
             _check_goes_on(run)
-    if run.account:
+    if run.account and run.again is not None:
+        check_again(run, run.account, run.again)
+    elif run.account:
         run.streams()  # notes the conditions under which the run may go on, and draws its number
-        entry = Entry.of(checked, run.journal.nonce(), "run", numbered(run.identity, run.journal).key)
+        entry = _entry(run)
+        if not run.unseeded:
+            run.journal.releases = run.account.notes_of(entry.number)  # these stay, for a run that repeats it
         run.is_first = run.account.count([entry]) and run.is_first
         run.entry = entry
+
+
+def _entry(run: Run) -> Entry:
+    """Return the run's line in an account, with a hash of what must not change where it is repeated."""
+    same = hashlib.sha256(json.dumps([run.identity.key, run.conditions()]).encode()).hexdigest()[:16]
+    key = numbered(run.identity, run.journal).key
+    return replace(Entry.of(run.checked, run.journal.nonce(), "run", key), hash=same)
+
+
+def check_again(run: Run, account: Account, number: str) -> None:
+    """Let a run draw the noise of an earlier one, if it is the same run: then it releases nothing new.
+
+    What the hash cannot see, such as a global value that a network reads, `Releases` notices before it is released.
+
+    Raises:
+        InvalidValueError: if no finished run has this number, or the present one differs from it.
+    """
+    known = account.find(number)
+    if known is None or known.status != "ok" or not account.notes_of(number).exists():
+        raise InvalidValueError(
+            f"Expected again= (--again) with the number of a seeded run that ended well in {account.path}, got "
+            f"{shown(number, form=repr)}. Leave it out for a run of its own."
+        )
+    run.journal.once(NONCE, lambda: int(number, 16))
+    run.journal.releases = account.notes_of(number)
+    entry = _entry(run)
+    if (entry.hash, entry.event) != (known.hash, known.event):
+        raise InvalidValueError(
+            f"The run {number} was of another task, method, seed, code, device or plan: the same noise on other "
+            "questions would show the records. Leave out again= (--again) for a run of its own, which is a release."
+        )
 
 
 def _check_goes_on(run: Run) -> None:
@@ -188,8 +223,9 @@ def load(run: Run) -> None:
     if run.store and (not run.task.public or run.task.fingerprint_is_declared):  # no identity names these records
         digest = data_digest(run.store.root, run.task, run.source, run.train)
         check_same_data(run.store.root, run.task, run.identity, digest)
-    if run.journal.path and not run.task.public and not run.secure_noise:  # a restart draws the same noise
-        run.releases = Releases(releases_beside(run.journal.path), run.streams().name("releases"))
+        run.note(digest=digest)
+    if run.journal.releases and not run.task.public and not run.secure_noise:  # a restart draws the same noise
+        run.releases = Releases(run.journal.releases, run.streams().name("releases"), run.again is not None)
     if run.checkpoint_path and run.checkpoint_every is not None:
         _continue(run, run.checkpoint_path, run.checkpoint_every)
 

@@ -110,7 +110,10 @@ def _version_of(plug_in: Method | Task) -> int:
 
 
 def record(run: Run) -> None:
-    """Record the run, or its failure if no record can hold the released values; note its end, forget its journal."""
+    """Record the run, or its failure if no record can hold the released values; note its end, and forget its journal.
+
+    The record of a repeated run is there already, and one of a failed repetition is not written.
+    """
     if not (run.counted and run.seed is not None):  # the sweep has a place for such a run
         run.identity = numbered(run.identity, run.journal)
     asked_nothing = run.ledger.untouched and run.status != "ok"
@@ -124,9 +127,10 @@ def record(run: Run) -> None:
         run.record = _record(run)
         if len(run.record.to_json().encode()) > MAX_RECORD_BYTES:  # because of the ledger
             run.record = run.record.model_copy(update={"privacy": None})
-    run.note(VOID if run.is_first and asked_nothing else run.status)
-    if run.store:
-        run.path = run.store.write(run.record)
+    run.note(status=VOID if run.is_first and asked_nothing else run.status)
+    if run.store and (run.again is None or run.status == "ok"):
+        path = run.store.path_of(run.identity)
+        run.path = path if run.again is not None and path.exists() else run.store.write(run.record)
     if checkpoint := run.checkpoint_path:
         checkpoints.discard(checkpoint)
     run.journal.discard()
@@ -201,11 +205,13 @@ class Call:
     device: str = "auto"
     threads: str | int | None = None  # of PyTorch, which the last digits of a result may depend on
     results_dir: str | None = None
+    again: str | None = None  # number of a seeded run on private records
 
     @classmethod
     def of(cls, identity: Identity) -> "Call":
         who, changed = identity, changed_parameters(identity)
-        return cls(who.method, who.task, who.model, who.epsilon, who.delta, who.seed, changed)
+        again = None if who.seed is None else who.run
+        return cls(who.method, who.task, who.model, who.epsilon, who.delta, who.seed, changed, again=again)
 
     @classmethod
     def of_record(cls, record: RunRecord, task_file: str | None = None) -> "Call":
@@ -232,6 +238,7 @@ class Call:
             words += ["--set", f"{name}={'none' if value is None else value_text(value)}"]
         words += [] if self.device == "auto" else ["--device", self.device]
         words += [] if self.results_dir is None else ["--results-dir", self.results_dir]
+        words += [] if self.again is None else ["--again", self.again]
         return shlex.join(words)
 
 

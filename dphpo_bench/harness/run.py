@@ -64,10 +64,14 @@ class AccountOptions:
     Attributes:
         name: which account in `results_dir`; None: "main".
         not_private: let a method without privacy (ε = ∞) run on private records, because its output stays inside.
+        again: the number of a seeded run on private records (`identity.run` of its record), whose noise is drawn again
+            for the same questions, such as to save its model. Nothing more is counted or written. A run that asks
+            anything else is refused. None: the run has noise of its own.
     """
 
     name: str | None = None
     not_private: bool = False
+    again: str | None = None
 
 
 @dataclass(frozen=True)
@@ -195,6 +199,11 @@ def run(
         if seed is not None:
             warn_of_seeds(task, f"seed={seed}")
         book = None if counted else account_of(task, store, options.name)
+        if options.again is not None and (book is None or seed is None or execution.checkpoint_every is not None):
+            raise InvalidValueError(
+                "Expected again= (--again) with private records, the run's seed and results_dir, and without "
+                "checkpoint_every: it draws the noise of a run that an account counts. Leave it out."
+            )
         if store:
             store.check_writable()
         device, seconds = resolve_device(execution.device), dict[str, float]()
@@ -211,6 +220,7 @@ def run(
             source=execution.source or DataSource.resolve(progress=progress),
             store=store,
             account=book,
+            again=options.again,
             counted=counted is not None,
             checkpoint_every=execution.checkpoint_every,
             seconds=seconds,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import AccountError, InvalidValueError
 from dphpo_bench.base.progress import Meter, NullProgress, Progress
@@ -58,6 +58,7 @@ class Run:
     store: "RecordStore | None" = None  # the folder of results; None: nothing is written
     account: Account | None = None  # counts the run; None: nobody does, or its caller has
     counted: bool = False  # by the caller, as a sweep does
+    again: str | None = None  # the number of the earlier run that this one repeats; see `check_again`
     checkpoint_every: int | None = None  # steps
     observer: "Observer | None" = None  # called with each release
     order: Callable[[int], Sequence[int]] = range  # number of trials → the order in which they run
@@ -153,16 +154,16 @@ class Run:
             return self.journal.path.with_suffix(".checkpoint")
         return self.store.checkpoint_of(self.identity) if self.store else None
 
-    def note(self, status: str) -> None:
-        """Note in the account how the run ended. The entry counts also where that fails, as on a full disk."""
+    def note(self, **changes: Any) -> None:
+        """Note more of the run in its account. The entry counts also where that fails, as on a full disk."""
         if self.account and self.entry:
             with suppress(AccountError):
-                self.account.note(self.entry.number, status)
+                self.account.note(self.entry.number, **changes)
 
     def take_back(self) -> None:
         """Take the entry back and forget the journal, unless another process may have asked the records something."""
         if self.is_first:
-            self.note(VOID)
+            self.note(status=VOID)
             self.journal.discard()
 
     def fail(self, why: str | BaseException, *, status: "Status" = "failed", keep_model: bool = False) -> None:

@@ -350,7 +350,7 @@ def load_model(
 
 def _metadata(trained: TrainedModel) -> dict[str, str]:
     """Return all about a model but its weights, as texts; what JSON text holds reads back as it was."""
-    from dphpo_bench.training.structure import network_json
+    from dphpo_bench.harness.network_json import network_json
 
     values = {
         "format": "pt",
@@ -400,7 +400,7 @@ def _network(
     """Return a network of the structure of that in the file, without its weights."""
     from torch import nn
 
-    from dphpo_bench.training.structure import network_of
+    from dphpo_bench.harness.network_json import network_of
 
     if model is not None:
         network = copy.deepcopy(model) if isinstance(model, nn.Module) else model()

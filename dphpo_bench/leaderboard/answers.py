@@ -12,9 +12,8 @@ from functools import cached_property
 from itertools import combinations
 from statistics import fmean
 
-from dphpo_bench.leaderboard.entries import FEW_SEEDS, Contest, Member, median
+from dphpo_bench.leaderboard.entries import FEW_SEEDS, Contest, Member, Standard, median
 from dphpo_bench.leaderboard.means import POINT, Mean, Rate, Sample, holm, means_of, over_tasks, rate_of
-from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.values import BEHIND, EQUIVALENT, UNCERTAIN, Entry
 from dphpo_bench.records.measure import SEVERAL, Estimate, Measure
 
@@ -199,8 +198,8 @@ class Claims:
 def claims_of(subjects: Sequence[Subject], counted: Sequence[Contest], standard: Standard) -> tuple[Claims, ...]:
     """Return the claims about the subjects of several task–model pairs; without any, about each pair that counts.
 
-    They are about entries that are in all tables of a subject, at every ε, with at least three seeds, but for tasks
-    from which the standard excuses them. Two are compared on the tasks that both are in, if these are three quarters.
+    They are about entries that have at least three seeds in all tables of a subject, at every ε. The standard excuses
+    some methods from tasks. Two are compared on the tasks that both are in, if these are three quarters.
     Half of the error is for the claims about all tasks, half for those about kinds of task, if there are both.
     """
     several = [subject for subject in subjects if subject.several]

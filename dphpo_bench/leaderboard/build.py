@@ -11,11 +11,10 @@ from dphpo_bench.leaderboard.advice import TABLE, shipped_file, shipped_table
 from dphpo_bench.leaderboard.answers import answers_of, claims_of, groups_of, task_models_of
 from dphpo_bench.leaderboard.charts import charts
 from dphpo_bench.leaderboard.columns import overall_csv, to_csv
-from dphpo_bench.leaderboard.entries import asked_for, contests_of, frame_of, newest, seed_draws
+from dphpo_bench.leaderboard.entries import Standard, asked_for, contests_of, frame_of, newest, seed_draws
 from dphpo_bench.leaderboard.pages import TABLES, to_html, to_markdown
 from dphpo_bench.leaderboard.reruns import Replays
 from dphpo_bench.leaderboard.sentences import Paths, findings
-from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.submissions import Submissions
 from dphpo_bench.leaderboard.tables import Board, counted_contests, missing_tables, overalls_of, table_of
 from dphpo_bench.leaderboard.written import FILE, held, read_written

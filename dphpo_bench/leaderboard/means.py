@@ -1,7 +1,7 @@
 """Means over seeds and tables, with the one test that the board has for them: Welch's, and an allowance for collapses.
 
-A search may collapse in a run of ten, and three runs mostly do not show it. So the runs that collapsed stand apart, and
-how often they do is taken from more runs than the mean is of, with the exact interval of Clopper and Pearson (1934).
+A search may collapse in a run of ten, and three runs mostly do not show it. So the runs that collapsed are
+treated apart. Their rate is taken from more runs than the mean, with the exact interval of Clopper and Pearson (1934).
 """
 
 import math

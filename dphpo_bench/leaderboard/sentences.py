@@ -185,9 +185,9 @@ def summary(board: Board) -> str:
     claimed = sum(len(claims.significant) for claims in board.claims)
     return (
         f"All pairs of entries, on the same tables: {pairs:,} comparisons by Welch's test, of which {claimed:,} "
-        f"tell who is better. They are tested so that the chance of any wrong one is {100 * FAMILY_ERROR:g} %, all "
-        "counted together (Holm), as far as t-tests hold, and are about these tasks. A pair that is not named is "
-        "undecided, which does not mean equal."
+        f"tell who is better. By Holm's procedure, the chance of any wrong claim is at most {100 * FAMILY_ERROR:g} %, "
+        "as far as t-tests hold. The claims are about these tasks. A pair that is not named is undecided, which does "
+        "not mean equal."
     )
 
 

@@ -17,10 +17,9 @@ import numpy as np
 from dphpo_bench.base.text import duration_text
 from dphpo_bench.harness.recording import Call, different
 from dphpo_bench.leaderboard.answers import ALL_KINDS, TESTS, Answer, Claims, Subject
-from dphpo_bench.leaderboard.entries import FEW_SEEDS, Contest, Draws, Member, median, scores_of
+from dphpo_bench.leaderboard.entries import FEW_SEEDS, Contest, Draws, Member, Standard, median, scores_of
 from dphpo_bench.leaderboard.means import POINT, Rate, draw, middle, middle_ranks, ranks, ratio_interval
 from dphpo_bench.leaderboard.reruns import Replays
-from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.submissions import TaskModel, defaults_of
 from dphpo_bench.leaderboard.values import Entry, Finding, PathPoint, Ranks, Refused
 from dphpo_bench.privacy.risk import CERTAIN, Risk, worst

@@ -22,7 +22,6 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.files import text_of
 from dphpo_bench.base.text import one_line, shown
 from dphpo_bench.leaderboard.values import Finding
 
@@ -68,7 +67,7 @@ def read_written(path: Path) -> list[Written]:
         InvalidValueError: if it cannot be read, is not TOML, or has other fields.
     """
     try:
-        return _File.model_validate(tomllib.loads(text_of(path.read_bytes()))).finding
+        return _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8-sig"))).finding
     except FileNotFoundError:
         return []
     except OSError as error:

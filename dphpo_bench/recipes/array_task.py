@@ -224,7 +224,12 @@ class ArrayTask(DisplayedTask, Task):
         test = test if test is None else parted(test, "test", kind, target, column)[:2]
         units, unit_name = (None, RECORD) if unit is None else units_of(unit, ids)
         self.input_names = column_names(inputs)
-        check_columns(self.input_names, test and column_names(test[0]))
+        names = test and column_names(test[0])
+        if self.input_names is not None and names is not None and names != self.input_names:
+            raise InvalidValueError(
+                "Expected the columns of test to be those of train in the same order, "
+                f"{shown(', '.join(self.input_names), 200)}, got {shown(', '.join(names), 200)}."
+            )
         train = inputs, targets
         classes = labels.classes
         self.classes = implied_classes(train[1], kind) if classes is None else declared_classes(classes, kind)
@@ -436,15 +441,6 @@ def check_losses(losses: Any) -> None:
                 'them. Leave it out, and declare class_weights="balanced" with class_shares=(0.93, 0.07) from public '
                 "knowledge, which weigh clipped gradients."
             )
-
-
-def check_columns(train: list[str] | None, test: list[str] | None) -> None:
-    """Reject test records whose columns are others than those of the training records."""
-    if train is not None and test is not None and test != train:
-        raise InvalidValueError(
-            f"Expected the columns of test to be those of train in the same order, {shown(', '.join(train), 200)}, "
-            f"got {shown(', '.join(test), 200)}."
-        )
 
 
 def default_batch_size(n_records: int) -> int:

@@ -326,30 +326,18 @@ class BandedSgd(DpSgd):
         cost = super().cost(n_records)
         return replace(cost, examples=cost.examples / len(self.coefficients))
 
-    def gradients(self, session: Session, model: "nn.Module", label: str = "Training") -> "Iterator[list[Tensor]]":
-        """Yield one noisy mean gradient for each step; see `DpSgd.gradients`."""
-        return (gradient for _, gradient in self._steps(session, model, label, None))
-
     def train(self, session: Session, label: str = "Training") -> "nn.Module":
         """Train the task's model on the session's records; see `DpSgd.train`."""
+        from dphpo_bench.session.banded import BandedGradients
         from dphpo_bench.training.optimizers import UpdateRule
 
         model = session.build_model()
         update = UpdateRule(self.optimizer, trainable(model), self.optimizer_options)
-        for step, gradient in self._steps(session, model, label, [update]):
-            update.apply(update.direction(gradient), self.rate_at(step))
-        return model
-
-    def _steps(
-        self, session: Session, model: "nn.Module", label: str, state: list[object] | None
-    ) -> "Iterator[tuple[int, list[Tensor]]]":
-        from dphpo_bench.session.banded import BandedGradients
-
         clipping = parse_clipping(self.clipping)
         gradients = BandedGradients(session, self.step, self.coefficients, self.steps, clipping)
-        state = None if state is None else [*state, gradients.noise]
-        for step in training_steps(session, self.steps, [model], [self.averaging], label, state):
-            yield step, gradients.next(model)
+        for step in training_steps(session, self.steps, [model], [self.averaging], label, [update, gradients.noise]):
+            update.apply(update.direction(gradients.next(model)), self.rate_at(step))
+        return model
 
 
 class Training:

@@ -4,7 +4,6 @@ Places are fixed and texts stay texts, so that no font is measured: the same val
 machine. Colours are variables of a style sheet, so that dark and forced colours of the reader apply.
 """
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,13 +51,12 @@ _DECIMALS = re.compile(r"\d+\.\d{3,}(?:e-\d+)?")
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis from `low` to `high`; `values` has a mark each, if given; `suffix` follows each of them."""
+    """An axis from `low` to `high`; `values` has a mark each, if given."""
 
     low: float
     high: float
     log: bool = False
     values: Sequence[float] = ()
-    suffix: str = ""
 
     def holds(self, value: float) -> bool:
         return self.low <= value <= self.high
@@ -67,7 +65,7 @@ class Axis:
         return min(max(value, self.low), self.high)
 
 
-def estimates_axis(estimates: Iterable[Estimate], *marks: float, suffix: str = "") -> Axis:
+def estimates_axis(estimates: Iterable[Estimate], *marks: float) -> Axis:
     """Return an axis for all means and marks, and for all intervals but those that would dwarf the rest.
 
     Student's t interval of two seeds may be a hundred times as wide as the spread of the means. There is room for the
@@ -82,7 +80,7 @@ def estimates_axis(estimates: Iterable[Estimate], *marks: float, suffix: str = "
     if low == high:
         low, high = low - room / 2, high + room / 2
     margin = (high - low) / 40
-    return Axis(low - margin, high + margin, suffix=suffix)
+    return Axis(low - margin, high + margin)
 
 
 def log_axis(values: Sequence[float], marks: Sequence[float] = ()) -> Axis:
@@ -118,7 +116,7 @@ class Group:
             {"name": name, "type": "log" if axis.log else "linear", "domain": [axis.low, axis.high], "range": [*span],
              "zero": False}
         )  # fmt: skip
-        text = {"signal": f"format(datum.value, '~g') + {json.dumps(axis.suffix)}"}
+        text = {"signal": "format(datum.value, '~g')"}
         self._parts["axes"].append(
             {"scale": name, "orient": orient, "grid": True, "gridColor": GRID, "domain": False, "ticks": False,
              "labelColor": QUIET, "labelFontSize": 11, "labelLimit": 0, "labelFlush": False, "labelOverlap": False,

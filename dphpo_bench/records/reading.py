@@ -163,7 +163,11 @@ def read_results(root: Path) -> tuple[list[Result], list[RecordError]]:
     Raises:
         InvalidValueError: if there is no such folder.
     """
-    if not root.is_dir():
+    try:
+        is_folder = root.is_dir()
+    except OSError:  # a folder above it may not be entered
+        is_folder = False
+    if not is_folder:
         raise InvalidValueError(f"Expected a folder of run records, got {root}: no such folder. Name RESULTS_DIR.")
     results: list[Result] = []
     skipped: list[RecordError] = []
@@ -296,15 +300,17 @@ def frame(results: Sequence[Result]) -> "pd.DataFrame":
     }
     # No fixed name starts with one of the prefixes, so a stranger's metric cannot take the place of a column.
     columns |= _spread("metric_", [result.record.metrics for result in results])
-    columns |= _spread("further_", [further_metrics(result.record, "_") for result in results])
+    further = [
+        {
+            f"{name}_{metric}": value
+            for name, test in result.record.further.items()
+            for metric, value in test.metrics.items()
+        }
+        for result in results
+    ]
+    columns |= _spread("further_", further)
     columns |= _spread("seconds_", [result.record.seconds for result in results])
     return pd.DataFrame(columns)
-
-
-def further_metrics(record: RunRecord, separator: str) -> dict[str, float]:
-    """Return the metrics of further tests by the names of both, such as "shifted_accuracy"."""
-    tests = record.further.items()
-    return {f"{name}{separator}{metric}": value for name, test in tests for metric, value in test.metrics.items()}
 
 
 def summary(results: Sequence[Result]) -> "pd.DataFrame":

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from dphpo_bench.base.checks import typed
 from dphpo_bench.base.errors import OtherRunError, RecordError
-from dphpo_bench.base.files import read_whole, text_of, unique_names, write_aside, write_whole
+from dphpo_bench.base.files import read_whole, unique_names, write_aside, write_whole
 from dphpo_bench.base.text import shown
 from dphpo_bench.records.record import MAX_RECORD_BYTES, SCHEMA_VERSION, Identity, RunRecord
 
@@ -34,7 +34,7 @@ def read_record(path: Path | str) -> RunRecord:
     if len(data) > MAX_RECORD_BYTES:
         raise RecordError(f"The record {path} is larger than {MAX_RECORD_BYTES} bytes.")
     try:
-        text = text_of(data)
+        text = data.decode("utf-8-sig")
         json.loads(text, object_pairs_hook=unique_names)  # else readers would see different values
         return RunRecord.model_validate_json(text)
     except ValidationError as error:

@@ -22,7 +22,7 @@ from dphpo_bench.privacy import event_trees
 from dphpo_bench.privacy.events import OneOfDpEvent, non_private
 from dphpo_bench.privacy.holdout import TRAINING, VALIDATION, holdout_name
 from dphpo_bench.privacy.ledger import Ledger, Scope
-from dphpo_bench.session.checkpoints import Checkpoints, Position
+from dphpo_bench.session.checkpoints import NO_STATE, Checkpoints, Position
 from dphpo_bench.session.guard import Guard
 from dphpo_bench.session.interfaces import Observer, Unique
 from dphpo_bench.session.raw import RawRecords
@@ -88,20 +88,13 @@ class Access(Unique):
     parts: "dict[Scope, Tensor]" = field(default_factory=dict)
     sibling: "Access | None" = None
 
-    @property
-    def n_rows(self) -> int:
-        """Number of records, or units; private."""
-        return self.raw.n_units if self.rows is None else len(self.rows)
-
     def charge(self, event: "DpEvent") -> None:
         """Write down a release. Call it before releasing.
 
         Raises:
             OverBudgetError: if the plan does not cover it.
         """
-        self.guard.check()
-        self.check_begun()
-        self.ledger.charge(event, self.scope)
+        self.account().charge(event, self.scope)
 
     def steps(self, total: int, state: Sequence[Any] | None) -> Iterator[int]:
         """Yield the steps of a training loop; see `Session.steps`."""
@@ -110,10 +103,12 @@ class Access(Unique):
         position = Position(self.ledger, self.begun, self.counts, self.meter, self.progress, self.releases)
         return self.checkpoints.steps(position, total, state)
 
-    def check_begun(self) -> None:
-        """Reject a release which a run with checkpoints could not repeat; see `Checkpoints.check_begun`."""
-        if self.checkpoints:
-            self.checkpoints.check_begun()
+    def account(self) -> Ledger:
+        """Return the ledger for a new release; reject another process, and releases before the loop of checkpoints."""
+        self.guard.check()
+        if self.checkpoints and not self.checkpoints.has_begun:
+            raise InvalidValueError(NO_STATE)
+        return self.ledger
 
     # ---------------------------------------------------------------------------------------------- randomness
 
@@ -131,13 +126,6 @@ class Access(Unique):
         key = self.streams.name(kind)
         self.counts[key] += 1
         return self.streams.within(kind, str(self.counts[key]))
-
-    def drawn(self, rate: float, purpose: str) -> "Tensor | None":
-        """Draw numbers of a Poisson sample of these records or units; at rate 1 return all of them."""
-        if rate == 1:
-            return self.rows
-        sample = poisson_sample(self.n_rows, rate, self.generator("sample", purpose))
-        return sample if self.rows is None else self.rows[sample]
 
     def with_noise(
         self, sums: "Sequence[Tensor]", noise_multiplier: float, sensitivity: float, purpose: str
@@ -209,21 +197,19 @@ class Access(Unique):
                 raise InvalidValueError("Expected no index: a choice with weights is drawn by the session.")
             index = search.choose(choice.weights, draw_uniform(streams.source("choice")))
         index = whole("index", index, low=0, high=len(choice.events) - 1)
-        self.check_begun()
-        account = self.ledger.open_one_of(choice, index, self.scope)
+        account = self.account().open_one_of(choice, index, self.scope)
         return index, replace(self, ledger=account, streams=streams)
 
     def opened_batch(self, kind: "DpEvent", purpose: str) -> "tuple[Tensor | None, float, Ledger]":
         """Charge and draw a batch, and return its rows, its rate and its account; see `Session.sample`."""
         rate, contents = event_trees.opened(kind)
         with self.guard.alone():
-            self.check_begun()
-            account = self.ledger.open_batch(rate, contents, self.scope)
-            return self.drawn(rate, purpose), rate, account
-
-    def unseen(self) -> "Access":
-        """Return the same access for what nobody will see, without progress or observer."""
-        return replace(self, progress=NullProgress(), observer=None, releases=None)
+            account = self.account().open_batch(rate, contents, self.scope)
+            if rate == 1:
+                return self.rows, rate, account
+            of_all = self.raw.n_units if self.rows is None else len(self.rows)
+            sample = poisson_sample(of_all, rate, self.generator("sample", purpose))
+            return sample if self.rows is None else self.rows[sample], rate, account
 
     # ------------------------------------------------------------------------------------------------- queries
 

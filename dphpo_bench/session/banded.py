@@ -14,7 +14,7 @@ from dphpo_bench.privacy.events import MAX_COUNT, poisson_sampled
 from dphpo_bench.privacy.holdout import MAX_GROUPS, cycle_name
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.access import Access
-from dphpo_bench.session.batch import Batch, HeldRule, mean_of
+from dphpo_bench.session.batch import Batch, HeldRule
 from dphpo_bench.session.interfaces import Unique
 from dphpo_bench.training.noise import BandedNoise
 
@@ -58,7 +58,13 @@ class BandedGradients(Unique):
         self.noise = BandedNoise(coefficients, whole("steps", steps, low=1, high=MAX_COUNT))
         self._kind, self._noise_multiplier = poisson_sampled(rate, contents), contents.noise_multiplier
         self._held = HeldRule(clipping)  # once: noise of a step covers what earlier steps added
-        self._groups = _groups(session._access, self.noise.bands)
+        access, bands = session._access, self.noise.bands
+        self._groups = [access]
+        if bands > 1:  # a coin for each record decides its group
+            with access.guard.alone():
+                self._groups = [
+                    access.on_part(cycle_name(bands), str(k), k / bands, (k + 1) / bands) for k in range(bands)
+                ]
 
     def next(self, model: "nn.Module") -> "list[Tensor]":
         """Return the noisy mean clipped gradient of the next step, as `Batch.gradient` does.
@@ -84,10 +90,7 @@ class _BandedBatch(Batch):
         super().__init__(access, indices, rate, account)
         self._noise = noise
 
-    def _noisy_mean(
-        self, model: "nn.Module", total: "Sequence[Tensor]", held: HeldRule, noise_multiplier: float
-    ) -> "list[Tensor]":
-        sensitivity = held.sensitivity
+    def _noisy_sum(self, total: "Sequence[Tensor]", noise_multiplier: float, sensitivity: float) -> "list[Tensor]":
         if self._access.streams.secure and self._noise.bands > 1:
             # It covers rounding to the grid of secure noise in all rows of a column.
             coordinates = self._noise.bands * sum(part.numel() for part in total)
@@ -98,13 +101,4 @@ class _BandedBatch(Batch):
                 )
             sensitivity /= 1 - rounding
         released = self._access.with_noise(self._noise.mixed(total), noise_multiplier, sensitivity, "gradient")
-        noisy = self._noise.separated(released, total)
-        return mean_of(self._access, model, noisy, self._expected_size, held.sensitivity)
-
-
-def _groups(access: Access, count: int) -> list[Access]:
-    """Return access to the groups, which a coin for each record decides; to all records if there is one group."""
-    if count == 1:
-        return [access]
-    with access.guard.alone():
-        return [access.on_part(cycle_name(count), str(k), k / count, (k + 1) / count) for k in range(count)]
+        return self._noise.separated(released, total)

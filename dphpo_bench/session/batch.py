@@ -12,9 +12,10 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import plain, single
 from dphpo_bench.privacy import events
 from dphpo_bench.privacy.events import MAX_COUNT, gaussian, repeat
+from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.access import Access, generator_of_variants, is_of_recipes
 from dphpo_bench.session.copies import copier
-from dphpo_bench.session.interfaces import Account, Unique
+from dphpo_bench.session.interfaces import Unique
 from dphpo_bench.training.clipping import SMALLEST_FACTOR, Abadi, Clipping
 from dphpo_bench.training.values import Query
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from dphpo_bench.session.minimum import Minimisation
     from dphpo_bench.training.engine import GradientEngine
-    from dphpo_bench.training.linear import StackedLinear
+    from dphpo_bench.training.linear import LinearEngine
     from dphpo_bench.training.values import Values
 
 
@@ -103,7 +104,7 @@ class Batch(Unique):
         account: pays for all queries that the batch may answer.
     """
 
-    def __init__(self, access: Access, indices: "Tensor | None", rate: float, account: Account) -> None:
+    def __init__(self, access: Access, indices: "Tensor | None", rate: float, account: Ledger | Access) -> None:
         self._access = access
         self._indices = indices
         self._is_full = rate == 1
@@ -176,8 +177,16 @@ class Batch(Unique):
     def _noisy_mean(
         self, model: "nn.Module", total: "Sequence[Tensor]", held: HeldRule, noise_multiplier: float
     ) -> "list[Tensor]":
-        noisy = self._access.with_noise(total, noise_multiplier, held.sensitivity, "gradient")
-        return mean_of(self._access, model, noisy, self._expected_size, held.sensitivity)
+        dtypes = [parameter.dtype for parameter in model.parameters() if parameter.requires_grad]
+        noisy = self._noisy_sum(total, noise_multiplier, held.sensitivity)
+        # Divided by the expected size: the drawn one is private.
+        mean = [(part / self._expected_size).to(dtype) for part, dtype in zip(noisy, dtypes, strict=True)]
+        if self._access.observer:
+            self._access.observer.gradient(model, mean, held.sensitivity / self._expected_size)
+        return mean
+
+    def _noisy_sum(self, total: "Sequence[Tensor]", noise_multiplier: float, sensitivity: float) -> "list[Tensor]":
+        return self._access.with_noise(total, noise_multiplier, sensitivity, "gradient")
 
     def release(
         self,
@@ -274,25 +283,6 @@ class Batch(Unique):
         return Minimisation(self._access, self._indices, self._expected_size, self._account, model)
 
 
-def mean_of(
-    access: Access, model: "nn.Module", noisy: "Sequence[Tensor]", expected_size: float, sensitivity: float
-) -> "list[Tensor]":
-    """Return a noisy sum divided by the expected size of the batch, in the dtypes of the model's weights.
-
-    Args:
-        access: whose observer is called, if it has one.
-        model: one of the engine's own.
-        noisy: the sum, float64.
-        expected_size: public, unlike the drawn size.
-        sensitivity: the largest norm that a record can have added to the sum; for the observer.
-    """
-    dtypes = [parameter.dtype for parameter in model.parameters() if parameter.requires_grad]
-    mean = [(part / expected_size).to(dtype) for part, dtype in zip(noisy, dtypes, strict=True)]
-    if access.observer:
-        access.observer.gradient(model, mean, sensitivity / expected_size)
-    return mean
-
-
 def gradients_together(
     batches: Sequence[Batch],
     models: "Sequence[nn.Module]",
@@ -322,25 +312,25 @@ def gradients_together(
     if same and len(batches) > 1:
         rules = [HeldRule(clipping) for clipping in clippings]
         with access.guard.alone():
-            stack = access.raw.stacked(models)
-            if stack is not None:
-                return _stacked_gradients(batches, stack, rules, noise)
+            engines = access.raw.stacked(models)
+            if engines is not None:
+                return _stacked_gradients(batches, engines, rules, noise)
     arguments = zip(batches, models, clippings, noise, strict=True)
     return [batch.gradient(model, clipping, sigma) for batch, model, clipping, sigma in arguments]
 
 
 def _stacked_gradients(
-    batches: Sequence[Batch], stack: "StackedLinear", rules: Sequence[HeldRule], noise: Sequence[float]
+    batches: Sequence[Batch], engines: "Sequence[LinearEngine]", rules: Sequence[HeldRule], noise: Sequence[float]
 ) -> "list[list[Tensor]]":
+    from dphpo_bench.training.linear import clipped_sums
+
     access, indices = batches[0]._access, batches[0]._indices
     for batch, sigma in zip(batches, noise, strict=True):
         batch._account.charge(gaussian(sigma))
     train = access.raw.train
     access.meter.advance(sum(batch._expected_size for batch in batches))
-    sums = access.compute(
-        lambda: stack.clipped_sums(single(train.inputs), single(train.targets), rules, indices=indices)
-    )
+    sums = access.compute(lambda: clipped_sums(engines, single(train.inputs), single(train.targets), rules, indices))
     return [
-        batch._noisy_mean(model, total, rule, sigma)
-        for batch, model, total, rule, sigma in zip(batches, stack.models, sums, rules, noise, strict=True)
+        batch._noisy_mean(engine.model, total, rule, sigma)
+        for batch, engine, total, rule, sigma in zip(batches, engines, sums, rules, noise, strict=True)
     ]

@@ -64,22 +64,13 @@ class Checkpoints:
 
     def __init__(self, path: Path, every: int, conditions: Mapping[str, str], anew: str) -> None:
         self._path, self._every, self._conditions, self._anew = path, every, dict(conditions), anew
-        self._has_begun = self._is_running = False
+        self.has_begun = self._is_running = False
         self._saved = self._read()
 
     @property
     def step(self) -> int:
         """The number of steps that the checkpoint holds; 0 without one."""
         return 0 if self._saved is None else int(self._saved["step"])
-
-    def check_begun(self) -> None:
-        """Reject a release before the training loop, which names the state of the method.
-
-        Raises:
-            InvalidValueError: if the loop has not begun.
-        """
-        if not self._has_begun:
-            raise InvalidValueError(NO_STATE)
 
     def steps(self, position: Position, total: int, state: Sequence[Any] | None) -> Iterator[int]:
         """Yield the steps of a training loop from the checkpoint on; see `Session.steps`.
@@ -88,7 +79,7 @@ class Checkpoints:
         """
         if self._is_running:
             raise InvalidValueError("Expected one training loop at a time in a run with checkpoints.")
-        if self._has_begun:
+        if self.has_begun:
             yield from range(total)
             return
         if state is None or position.ledger.root is not position.ledger:
@@ -98,7 +89,7 @@ class Checkpoints:
             snapshot(state)  # what cannot be saved is refused before anything is released
         else:
             self._go_on(position, state)
-        self._has_begun = self._is_running = True
+        self.has_begun = self._is_running = True
         try:
             for step in range(first, total):
                 yield step

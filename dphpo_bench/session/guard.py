@@ -27,7 +27,7 @@ class Guard:
     """Gate to the private records of a run, one query at a time; all sessions of the run share it."""
 
     def __init__(self) -> None:
-        self._owner = _current()
+        self._owner = os.getpid(), threading.get_ident()
         self._busy = False
 
     def check(self) -> None:
@@ -36,7 +36,7 @@ class Guard:
         Raises:
             InvalidValueError: if this is not the one that the run is in.
         """
-        if _current() != self._owner:
+        if (os.getpid(), threading.get_ident()) != self._owner:
             raise InvalidValueError(
                 "Expected a session to be asked in the process and the thread that its method runs in. A copy of the "
                 "process would get the same noise again, and threads would share a batch's memory. Ask one question "
@@ -61,10 +61,6 @@ class Guard:
                 yield
         finally:
             self._busy = False
-
-
-def _current() -> tuple[int, int]:
-    return os.getpid(), threading.get_ident()
 
 
 _lock = threading.Lock()

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from dphpo_bench.base.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from dp_accounting.dp_event import DpEvent
     from torch import Tensor, nn
 
 
@@ -63,10 +62,3 @@ class TrialResult:
 
     outcome: Any
     score: float
-
-
-class Account(Protocol):
-    """The account that pays for the queries of a batch."""
-
-    def charge(self, event: "DpEvent") -> None:
-        """Write down a release before it happens; raise `OverBudgetError` if it is not covered."""

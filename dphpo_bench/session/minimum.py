@@ -10,9 +10,9 @@ from torch import nn
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import RECORD, single
 from dphpo_bench.privacy.events import checked_regularisation, compose, gaussian, objective_perturbation
+from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.objective import NO_GRID
 from dphpo_bench.session.access import Access
-from dphpo_bench.session.interfaces import Account
 from dphpo_bench.training.linear import NOT_LINEAR, convex_layer
 from dphpo_bench.training.perturbed_minimum import NotConvergedError, PerturbedLoss, reachable_tolerance, unit_inputs
 
@@ -38,7 +38,7 @@ class Minimisation:
     """
 
     def __init__(
-        self, access: Access, indices: "Tensor | None", expected_size: float, account: Account, model: nn.Module
+        self, access: Access, indices: "Tensor | None", expected_size: float, account: Ledger | Access, model: nn.Module
     ) -> None:
         self._access, self._indices, self._expected_size, self._account = access, indices, expected_size, account
         self._layer = layer = _linear_classifier(access, model)
@@ -123,11 +123,5 @@ def _linear_classifier(access: Access, model: nn.Module) -> nn.Linear:
     if shape.numel() != 1:
         raise InvalidValueError(
             f"Expected one label for each record, got targets of shape {tuple(shape)} each, for task {raw.facts.task}."
-        )
-    entries = single(raw.train.inputs).shape[1:].numel()
-    if entries != layer.in_features:
-        raise InvalidValueError(
-            f"Expected as many entries in each record as the layer has inputs, {layer.in_features}, got {entries}, for "
-            f"task {raw.facts.task}."
         )
     return layer

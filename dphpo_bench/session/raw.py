@@ -13,7 +13,8 @@ from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract import metrics
 from dphpo_bench.contract.task import Task
 from dphpo_bench.training.augmentation import augmentation_of, augmented_sum
-from dphpo_bench.training.linear import StackedLinear
+from dphpo_bench.training.gradients import can_be_closed
+from dphpo_bench.training.linear import LinearEngine
 from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.randomness import global_randomness
 from dphpo_bench.training.units import Units
@@ -56,7 +57,6 @@ class RawRecords:
         self._task = task
         self._lent: list[Records] = []
         self._own_models: list[OwnModel] = []
-        self._stacks: dict[tuple[tuple[bool, ...], ...], StackedLinear | None] = {}
 
     @property
     def n_units(self) -> int:
@@ -113,18 +113,17 @@ class RawRecords:
     @property
     def has_closed_form(self) -> bool:
         """True if gradients have a closed form, so that full batches share a product; never for means of several."""
-        return self._units is None and self.augmentation is None and self.own_model().has_closed_form
+        of_records = self._units is None and self.augmentation is None
+        return of_records and can_be_closed(self.own_model().model, self.objective.losses, self.train.are_named)
 
-    def stacked(self, models: "Sequence[nn.Module]") -> StackedLinear | None:
-        """Return a stack of linear models at these weights; None if they cannot be stacked."""
-        engine_models = [self.own_model(number).like(model) for number, model in enumerate(models)]
-        trained = tuple(tuple(parameter.requires_grad for parameter in model.parameters()) for model in engine_models)
-        if trained not in self._stacks:
-            try:
-                self._stacks[trained] = StackedLinear(engine_models) if self.has_closed_form else None
-            except InvalidValueError:
-                self._stacks[trained] = None
-        return self._stacks[trained]
+    def stacked(self, models: "Sequence[nn.Module]") -> list[LinearEngine] | None:
+        """Return engines of linear models at these weights, for `clipped_sums`; None if they cannot be stacked."""
+        if not self.has_closed_form:
+            return None
+        engines = [self.own_model(number).engine(model) for number, model in enumerate(models)]
+        trained = {tuple(parameter.requires_grad for parameter in engine.model.parameters()) for engine in engines}
+        linear = [engine for engine in engines if isinstance(engine, LinearEngine)]
+        return linear if len(linear) == len(engines) and len(trained) == 1 else None
 
     @property
     def public_objective(self) -> "Objective":

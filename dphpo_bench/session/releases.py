@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 _NOTE_BYTES = 16
 
 OTHER_QUESTION = (
-    "The run started again after a kill and asked something else than before, or another processor rounded its sums "
-    "otherwise; with the same noise, the difference would show the records, so nothing was released. Let no question "
-    "depend on clocks or other randomness than the session's, with checkpoints name all that the training loop changes "
-    "in its state, and go on where the run began. The next run starts anew, which is a second release."
+    "The run started again, after a kill or by again=, and asked something else than before, or another processor "
+    "rounded its sums otherwise; with the same noise, the difference would show the records, so nothing was released. "
+    "Let no question depend on clocks or other randomness than the session's, with checkpoints name all that the "
+    "training loop changes in its state, and go on where the run began. The next run without again= starts anew, which "
+    "is a second release."
 )
 
 
@@ -35,10 +36,11 @@ class Releases:
     Args:
         path: the file; it starts anew if it is of another secret.
         secret: names the run and keys the hashes, so that nobody without it can test guesses at a release.
+        finished: whether the run has ended: then nothing more is noted, and what is not there is something else.
     """
 
-    def __init__(self, path: Path, secret: bytes) -> None:
-        self._path, self._secret = path, secret
+    def __init__(self, path: Path, secret: bytes, finished: bool = False) -> None:
+        self._path, self._secret, self._finished = path, secret, finished
         self.count = 0
 
     def is_as_before(self, release: "Sequence[Tensor]") -> bool:
@@ -48,6 +50,10 @@ class Releases:
         note, run = self._hash(b"release", *map(content, release)), self._hash(b"run")
         self.count += 1
         earlier = b""
+        if self._finished:
+            with suppress(OSError):
+                earlier = self._path.read_bytes()[self.count * _NOTE_BYTES :][:_NOTE_BYTES]
+            return earlier == note
         with suppress(OSError):  # as on a full disk
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

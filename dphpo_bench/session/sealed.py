@@ -2,28 +2,30 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dphpo_bench.base.checks import positive, whole
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.privacy.events import no_op, pure_dp
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.access import Access, as_before, is_of_recipes
 from dphpo_bench.session.interfaces import Unique
-from dphpo_bench.session.selection import MakeSession
 from dphpo_bench.training.evaluation import evaluating
 from dphpo_bench.training.noise import AboveThreshold
 from dphpo_bench.training.values import SCORES
 
+if TYPE_CHECKING:
+    from dphpo_bench import Session
+
 MAX_PARTITIONS = 10**6
 
 
-def sealed_utilities(
-    access: Access, make_session: MakeSession, runs: Sequence[Any], partitions: int, validation: float
-) -> "SealedUtilities":
+def sealed_utilities(session: "Session", runs: Sequence[Any], partitions: int, validation: float) -> "SealedUtilities":
     """Evaluate candidates on disjoint parts; see `Session.sealed_utilities`."""
+    access = session._access
     partitions = whole("partitions", partitions, low=2, high=MAX_PARTITIONS)
     access.guard.check()
     if not runs or not all(is_of_recipes(run) and hasattr(run, "train_together") for run in runs):
@@ -38,10 +40,11 @@ def sealed_utilities(
                 with access.guard.alone():
                     start, end = index / partitions, (index + 1) / partitions
                     part = training.on_part(f"{partitions} parts", str(index), start, end)
-                streams = access.streams.within("part", str(index))
                 # The ledgers are thrown away: what is computed here stays sealed until `open_test`.
+                unseen = replace(part, progress=NullProgress(), observer=None, releases=None)
+                streams = access.streams.within("part", str(index))
                 sessions = [
-                    make_session(replace(part.unseen(), ledger=Ledger(), streams=streams.within(str(number))), None)
+                    type(session)(replace(unseen, ledger=Ledger(), streams=streams.within(str(number))))
                     for number in range(len(silent))
                 ]
                 for number, model in enumerate(silent[0].train_together(sessions, silent)):

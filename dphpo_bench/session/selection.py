@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, closing, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from io import StringIO
 from typing import TYPE_CHECKING, Any
@@ -41,9 +41,6 @@ NOT_PICKLED = "Expected a trial's outcome that pickle can write; what it returne
 TrialFunction = Callable[["Session"], TrialResult]
 """One trial of a private selection."""
 
-MakeSession = Callable[[Access, Candidate | None], "Session"]
-"""Makes a session; the candidate, if there is one, is what an adaptive search proposes for a trial."""
-
 
 @dataclass(frozen=True)
 class Tried:
@@ -73,49 +70,42 @@ class Trials:
     """The trials of one selection. They run in this process, each on an account and a copy of the function of its own.
 
     Attributes:
-        access: of the session that selects.
-        make_session: makes the session of a trial.
+        session: the one that selects.
         copy: makes a copy of the trial's function.
         base_event: what one trial may be asked.
         streams: of the selection.
         together: how many trials may run at a time.
     """
 
-    access: Access
-    make_session: MakeSession
+    session: "Session"
     copy: Callable[[], TrialFunction]
     base_event: "DpEvent"
     streams: Streams
     together: int
 
+    @property
+    def access(self) -> Access:
+        """Access of the session that selects."""
+        return self.session._access
+
     @classmethod
     def open(
         cls,
-        access: Access,
-        make_session: MakeSession,
+        session: "Session",
         trial: TrialFunction,
         base_event: "DpEvent",
         event: "DpEvent",
         together: int = MAX_STACKED_TRIALS,
     ) -> "Trials":
-        """Charge a new selection, and return its trials.
-
-        Args:
-            access: of the session that selects.
-            make_session: makes the session of a trial.
-            trial: runs one trial.
-            base_event: what one trial may be asked.
-            event: of the whole selection.
-            together: how many trials may run at a time, where they are of type `Trial` and that saves time.
-        """
-        copy = copier(trial)
+        """Charge a new selection by its event, and return its trials; `together` holds where it saves time."""
+        copy, access = copier(trial), session._access
         access.charge(event)
         # Full batches of linear models share a matrix product. A class of a method's own may call trials otherwise.
         # Secure noise cannot be drawn again, as a stack that raises needs.
         stacks = is_of_recipes(trial) and getattr(trial, "full_batches", False) and access.raw.has_closed_form
         stacks = stacks and not access.streams.secure
         streams = access.numbered("selection")
-        return cls(access, make_session, copy, base_event, streams, together if stacks else 1)
+        return cls(session, copy, base_event, streams, together if stacks else 1)
 
     def independent(self, indices: Sequence[int], candidate: Candidate | None = None) -> Generator[Tried]:
         """Run independent trials in this order.
@@ -168,7 +158,7 @@ class Trials:
     def _run(self, indices: Sequence[int], candidate: Candidate | None) -> list[Tried] | None:
         """Run trials at the same time, on one copy of the function; None if one of several raised."""
         opened = [self._opened(index) for index in indices]
-        sessions = [self.make_session(access, candidate) for access in opened]
+        sessions = [type(self.session)(access, candidate) for access in opened]
         root = self.access.ledger.root
         before = root.refused
         results: list[tuple[Any, float | None]]
@@ -224,70 +214,62 @@ class Trials:
             logging.disable(level)
 
 
-@contextmanager
-def _locked(access: Access) -> Iterator[None]:
-    """Lock the account of the private records and that of the public sibling."""
-    with access.ledger.locked(), access.sibling.ledger.locked() if access.sibling else nullcontext():
-        yield
-
-
 def _score(score: float) -> float | None:
     return None if math.isnan(score := float(score)) else score
 
 
 def best_of(
-    access: Access,
-    make_session: MakeSession,
-    trial: TrialFunction,
-    runs: "RunCount",
-    base_event: "DpEvent",
-    proposals: Proposals | None,
+    session: "Session", trial: TrialFunction, runs: "RunCount", base_event: "DpEvent", proposals: Proposals | None
 ) -> Any:
     """See `Session.best_of`."""
     base_event = event_trees.frozen(base_event)
     bounds = (1.0, 1.0) if proposals is None else (proposals.low, proposals.high)
     event = events.best_of(base_event, runs, *bounds)
     copy = None if proposals is None else copier(proposals)
-    trials = Trials.open(access, make_session, trial, base_event, event)
+    trials = Trials.open(session, trial, base_event, event)
     count = event.runs.sample(draw_uniform(trials.streams.source("number of runs")))
-    best: Tried | None = None
-    tries = trials.independent(access.order(count)) if copy is None else trials.adaptive(range(count), copy)
-    with _locked(access), closing(tries), access.progress.track("Trials", count) as advance:
-        for tried in tries:
-            best = tried if tried.beats(best) else best
-            advance()
-    return _released(access, best)
+    if copy is None:
+        return _winner(trials, trials.independent(session._access.order(count)), count)
+    return _winner(trials, trials.adaptive(range(count), copy), count)
 
 
 def threshold_search(
-    access: Access,
-    make_session: MakeSession,
-    trial: TrialFunction,
-    threshold: float,
-    stop_probability: float,
-    base_event: "DpEvent",
+    session: "Session", trial: TrialFunction, threshold: float, stop_probability: float, base_event: "DpEvent"
 ) -> Any:
     """See `Session.threshold_search`."""
     base_event, threshold = event_trees.frozen(base_event), float(threshold)
     stop_probability = number("stop_probability", stop_probability, low=1e-9, high=1)
     event = events.threshold_search(base_event, stop_probability)
-    trials = Trials.open(access, make_session, trial, base_event, event, together=1)
+    trials = Trials.open(session, trial, base_event, event, together=1)
     longest = 1
     if stop_probability < 1:  # the coins are tossed in advance
         longest = geometric(1 / stop_probability).sample(draw_uniform(trials.streams.source("number of runs")))
-    best: Tried | None = None
-    tries = trials.independent(range(longest))
-    with _locked(access), closing(tries), access.progress.track("Trials", longest) as advance:
+    return _winner(trials, trials.independent(range(longest)), longest, threshold)
+
+
+def _winner(trials: Trials, tries: Generator[Tried], count: int, threshold: float | None = None) -> Any:
+    """Run the trials, on locked accounts, and return the winner's outcome; None if there is no winner.
+
+    Args:
+        trials: of one selection.
+        tries: runs them.
+        count: the most that there are.
+        threshold: the first trial whose score reaches it wins; None: the best of all.
+    """
+    access, best = trials.access, None
+    with ExitStack() as stack:
+        stack.enter_context(access.ledger.locked())
+        if access.sibling:
+            stack.enter_context(access.sibling.ledger.locked())
+        stack.enter_context(closing(tries))
+        advance = stack.enter_context(access.progress.track("Trials", count))
         for tried in tries:
             advance()
-            if tried.score is not None and tried.score >= threshold:
+            if threshold is None:
+                best = tried if tried.beats(best) else best
+            elif tried.score is not None and tried.score >= threshold:
                 best = tried
                 break
-    return _released(access, best)
-
-
-def _released(access: Access, best: Tried | None) -> Any:
-    """Return the winner's outcome; None if there is no winner."""
     if best is None or best.score is None:
         return None
     if not can_be_written(best.outcome):

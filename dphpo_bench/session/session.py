@@ -269,7 +269,7 @@ class Session(Unique):
         """
         from dphpo_bench.session.selection import best_of
 
-        return best_of(self._access, Session, trial, runs, base_event, proposals)
+        return best_of(self, trial, runs, base_event, proposals)
 
     def threshold_search(
         self, trial: "TrialFunction", threshold: float, stop_probability: float, base_event: "DpEvent"
@@ -289,7 +289,7 @@ class Session(Unique):
         """
         from dphpo_bench.session.selection import threshold_search
 
-        return threshold_search(self._access, Session, trial, threshold, stop_probability, base_event)
+        return threshold_search(self, trial, threshold, stop_probability, base_event)
 
     def sealed_utilities(self, runs: Sequence[Any], partitions: int, validation: float) -> "SealedUtilities":
         """Evaluate each candidate on disjoint parts of the records; nobody can read the results, its utilities.
@@ -310,4 +310,4 @@ class Session(Unique):
         """
         from dphpo_bench.session.sealed import sealed_utilities
 
-        return sealed_utilities(self._access, Session, runs, partitions, validation)
+        return sealed_utilities(self, runs, partitions, validation)

@@ -181,10 +181,8 @@ class Workshop:
         return self._plans[key]
 
     def again(self, identity: Identity) -> Cell:
-        method = make_method(identity.method, identity.parameters)
-        task, of_task = self._task(identity)
-        budget = PrivacyBudget(identity.epsilon, identity.delta)
-        here = identity_of(method, of_task, budget, identity.seed).model_copy(update={"run": identity.run})
+        cell = self.cell(identity, identity.method, identity.parameters)
+        here = cell.identity.model_copy(update={"run": identity.run})
         for name in Identity.model_fields:
             recorded, computed = getattr(identity, name), getattr(here, name)
             if recorded != computed:
@@ -192,11 +190,10 @@ class Workshop:
                     f"Its {name} is {shown(recorded, 60)}, here it is {shown(computed, 60)}: another method or task. "
                     "Run it again."
                 )
-        return Cell(method, task, budget, identity, self._resources)
+        return replace(cell, identity=identity)
 
-    def cell(self, of: Identity, parameters: Mapping[str, Any]) -> Cell:
-        method = make_method(REPLAY, parameters)
-        task, of_task = self._task(of)
+    def cell(self, of: Identity, name: str, parameters: Mapping[str, Any]) -> Cell:
+        method, (task, of_task) = make_method(name, parameters), self._task(of)
         budget = PrivacyBudget(of.epsilon, of.delta)
         return Cell(method, task, budget, identity_of(method, of_task, budget, of.seed), self._resources)
 
@@ -244,16 +241,16 @@ def _question(record: RunRecord, oracle: RunRecord, workshop: Workshop) -> Quest
     held_out = planned.parameters.validation if type(planned.parameters) is Trial else 0.0
     left = {"share": 1 - privacy.tuning_share, "held_out": held_out, "values_from": oracle.identity.key}
     about = {"explains": identity.key}
-    at_left = workshop.cell(identity, {**about, **left, **values_of(theirs)})
+    at_left = workshop.cell(identity, REPLAY, {**about, **left, **values_of(theirs)})
     if record.released.get("winner", record) is None:
         return Question(record, oracle, None, at_left, NO_WINNER)
     about["values_from"] = identity.key
     chosen = final_run(planned, record.released)
     if chosen is not None:
-        return Question(record, oracle, workshop.cell(identity, {**about, **values_of(chosen)}), at_left)
+        return Question(record, oracle, workshop.cell(identity, REPLAY, {**about, **values_of(chosen)}), at_left)
     again = {"again": identity.method, "settings": compact_json(identity.parameters)}
     note = "it finds its values while it trains, so it ran again, with so much more ε that its training has all of ε"
-    return Question(record, oracle, workshop.cell(identity, {**about, **again}), at_left, note)
+    return Question(record, oracle, workshop.cell(identity, REPLAY, {**about, **again}), at_left, note)
 
 
 def final_run(planned: Plan[Any], released: Mapping[str, Any]) -> DpSgd | None:

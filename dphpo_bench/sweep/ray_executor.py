@@ -15,11 +15,13 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from importlib.metadata import version
 from typing import Any
 
 from dphpo_bench.base.errors import InvalidValueError, require_extra
 from dphpo_bench.sweep.executors import COMPILER, Answer, Function, NotStartedError, Processes, Resources, environment
 
+PROBE_SECONDS = 60.0
 TOKEN = secrets.token_hex(32)  # the same throughout this process, since Ray reads it once
 
 
@@ -46,6 +48,7 @@ class RayExecutor:
                 stack.enter_context(_started(self._ray))
             else:
                 stack.enter_context(_initialized(self._ray, address, f"Cannot join the Ray cluster at {address!r}"))
+                self._check_versions()
             self._check_room()
             # Else each GPU call would have a new Ray worker. Here the cell's own process holds the GPU.
             self._call = self._ray.remote(max_retries=retries, max_calls=0)(_call)
@@ -88,6 +91,23 @@ class RayExecutor:
     def _nodes(self) -> list[dict[str, Any]]:
         return [node for node in self._ray.nodes() if node["Alive"]]
 
+    def _check_versions(self) -> None:
+        """Reject nodes of another version, where cells of private records would fail once they are counted."""
+        strategies = importlib.import_module("ray.util.scheduling_strategies")
+        probe, here = self._ray.remote(num_cpus=0, max_retries=0)(_version), _version()
+        for node in self._nodes():
+            pinned = strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            answer = probe.options(scheduling_strategy=pinned).remote()
+            try:
+                there = self._ray.get(answer, timeout=PROBE_SECONDS)
+            except self._ray.exceptions.RayTaskError as error:
+                there = _one_line(error)
+            except self._ray.exceptions.RayError:
+                continue  # the node has left again
+            if there != here:
+                where = f"on node {node['NodeManagerAddress']} of the Ray cluster"
+                raise InvalidValueError(f"Expected dphpo-bench {here} {where}, got: {there}.")
+
     def _check_room(self) -> None:
         """Reject needs that no node can meet; Ray would wait for ever."""
         for need in self._needs:
@@ -96,6 +116,10 @@ class RayExecutor:
                     f"No node of the Ray cluster has the {need.threads} CPUs, {need.gpus:g} GPUs and "
                     f"{need.memory_gb or 0:g} GB of a cell. Ask for less in the suite's 'resources', or add a node."
                 )
+
+
+def _version() -> str:
+    return version("dphpo-bench")
 
 
 def _answer(answered: "Future[Answer]", future: "Future[Answer]") -> None:

@@ -5,13 +5,12 @@ single record, a batch of one. Torch runs every operation by a rule that keeps r
 of a record, so code cannot go one way for a whole batch. What could get around that is refused here, at every pass:
 custom autograd functions and operators of other libraries, which may have rules of their own; scripts, which may call
 them unseen; modes that see the rows of all records; exceptions that the code catches, since one record may raise them
-for all; questions whether a gradient is wanted, such as for a hook. `by_loop` runs the function for each record in
-turn; it takes all code.
+for all; questions whether a gradient is wanted, such as for a hook. A loop, which runs the function for each record in
+turn, takes all code.
 """
 
 import os
 import sys
-import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
@@ -62,18 +61,6 @@ def by_vmap(compute: Callable[..., Any], model: nn.Module | None = None) -> Call
     return of_all
 
 
-def by_loop(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of tensors with n rows that computes the outputs of each record in turn; see `by_vmap`."""
-
-    def of_all(*parts: Tensors) -> Any:
-        records = (
-            [each(partial(take, rows=slice(row, row + 1)), part) for part in parts] for row in range(length(parts[0]))
-        )
-        return joined([each(lambda tensor: only_row(tensor)[None], compute(*record)) for record in records])
-
-    return of_all
-
-
 class Alone:
     """A function that computes for each record alone: by vmap, or in a loop where vmap refuses the function.
 
@@ -85,22 +72,29 @@ class Alone:
     """
 
     def __init__(self, compute: Callable[..., Any], model: nn.Module | None = None) -> None:
-        self._compute = compute if model is None else partial(compute, model)
-        self._for_loop = compute if model is None else lambda *record: compute(copied(model), *record)
-        self._model = model
+        self._compute, self._model = compute, model
         self._run: Callable[..., Any] | None = None
 
     def __call__(self, *parts: Tensors) -> Any:
         """Return the outputs for tensors with n rows each."""
+        at_once = self._compute if self._model is None else partial(self._compute, self._model)
         if not length(parts[0]):
-            return self._compute(*parts)
+            return at_once(*parts)
         if self._run is None:
-            self._run, mapped = by_loop(self._for_loop), by_vmap(self._compute, self._model)
+            self._run, mapped = self._loop, by_vmap(at_once, self._model)
             with suppress(Exception):  # whatever vmap, or the code inside of it, raises
                 outputs = mapped(*(each(Tensor.clone, part) for part in parts))  # code may write to its arguments
                 self._run = mapped
                 return outputs
         return self._run(*parts)
+
+    def _loop(self, *parts: Tensors) -> Any:
+        outputs = []
+        for row in range(length(parts[0])):
+            record = [each(partial(take, rows=slice(row, row + 1)), part) for part in parts]
+            compute = self._compute if self._model is None else partial(self._compute, copied(self._model))
+            outputs.append(each(lambda tensor: only_row(tensor)[None], compute(*record)))
+        return joined(outputs)
 
 
 @contextmanager
@@ -262,28 +256,10 @@ class _Refusals(TorchFunctionMode):
             raise
 
 
-def why_not_by_vmap(compute: Callable[[], object]) -> str:
-    """Return why vmap refuses a computation, tried twice since code may keep what it computed once; "" if it does not.
-
-    No private records may be in use.
-    """
-    try:
-        with torch.random.fork_rng(devices=[]):
-            for _ in range(2):
-                compute()
-    except Exception as error:  # whatever a model raises at a pass that is not its own
-        text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        return one_line(text, _MOST_OF_REASON)
-    return ""
-
-
-def warn_of_loop(what: str, reason: str) -> None:
-    """Warn that a function gets each record in turn, which takes as long as single records do."""
-    warnings.warn(
-        f"The {what} gets each record in turn, which takes longer: torch's vmap refuses it ({reason.rstrip('.')}). "
-        "Compute with tensors, by torch.where in place of if, without item() and custom autograd functions.",
-        stacklevel=2,
-    )
+def first_line(error: Exception) -> str:
+    """Return the first line of an exception's text, or its type if there is no text."""
+    text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return one_line(text, _MOST_OF_REASON).rstrip(".")
 
 
 def only_row(tensor: Tensor) -> Tensor:

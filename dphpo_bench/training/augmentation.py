@@ -94,6 +94,7 @@ class Augmentation:
         """
         import torch
 
+        from dphpo_bench.training.alone import first_line
         from dphpo_bench.training.model_checks import numbers_like, states_elsewhere
         from dphpo_bench.training.randomness import global_randomness
 
@@ -112,11 +113,9 @@ class Augmentation:
         except InvalidValueError:
             raise
         except Exception as error:
-            few = _described(made_up)
-            reason = shown(str(error).strip().partition("\n")[0] or type(error).__name__, 200)
             raise InvalidValueError(
-                f"The transform of augment= fails on made-up records, {shown(few, 200)}: {reason}. "
-                "It gets (inputs, generator) and returns inputs."
+                f"The transform of augment= fails on made-up records, {shown(_described(made_up), 200)}: "
+                f"{first_line(error)}. It gets (inputs, generator) and returns inputs."
             ) from None
         same = all(torch.allclose(a.double(), b.double(), rtol=1e-6, atol=1e-9, equal_nan=True) for a, b in pairs)
         if not same or states_elsewhere() != elsewhere:

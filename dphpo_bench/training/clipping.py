@@ -151,25 +151,6 @@ class Psac(Clipping):
         return _zero_unless_finite(1.0 / (norms + self.r / (norms + self.r)), norms)
 
 
-class Weighed(Clipping):
-    """A rule whose factors have a weight for each gradient of one micro-batch, for an engine that asks once about it.
-
-    Args:
-        rule: the rule.
-        weights: of the gradients, in [0, 1], shape (n,): no factor · gradient becomes longer.
-    """
-
-    interpolated = False
-
-    def __init__(self, rule: Clipping, weights: "Tensor") -> None:
-        self.sensitivity = rule.sensitivity
-        self._rule, self._weights = rule, weights.clamp(0, 1)
-
-    def factors(self, norms: "Tensor") -> "Tensor":
-        """Return the rule's factors times the weights."""
-        return self._rule.factors(norms) * self._weights.to(norms)
-
-
 def parse_clipping(text: str) -> Clipping:
     """Return the clipping rule of a text, as given on a command line.
 

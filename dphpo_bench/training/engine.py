@@ -4,7 +4,7 @@ Micro-batches bound memory. No result depends on how a batch is cut, beyond roun
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Tensors, converted, each, gathered, length, take
-from dphpo_bench.training.clipping import Clipping, Weighed
-from dphpo_bench.training.evaluation import by_length, cut, lengths_at, only_reads, rows_at_once, says_lengths
+from dphpo_bench.base.tensors import Records, Tensors, converted, each, gathered, take
+from dphpo_bench.training.clipping import Clipping
+from dphpo_bench.training.evaluation import cut, lengths_at, only_reads, pieces_of, rows_at_once, says_lengths
+from dphpo_bench.training.layers import Dense, Gradients
 from dphpo_bench.training.losses import PerRecord
-from dphpo_bench.training.norms import add_product, row_norms
+from dphpo_bench.training.norms import row_norms
 from dphpo_bench.training.units import Units
 
 MEMORY_BYTES = 2**30
@@ -44,8 +45,6 @@ class GradientEngine(ABC):
 
     class_weights: Callable[[Tensors], Tensor] | None = None
     """(targets) → a weight in [0, 1] of each record's clipped gradient, shape (n,); None: 1."""
-    _rows: int
-    """Records in a micro-batch of `_add_clipped`."""
 
     def __init__(self, model: nn.Module, loss: PerRecord) -> None:
         self.model = model
@@ -58,15 +57,14 @@ class GradientEngine(ABC):
             )
         for name, parameter in model.named_parameters():
             if parameter.dtype not in (torch.float32, torch.float64):
-                way = "Convert the model by model.float()"
-                if parameter.is_complex():
-                    way = "Train its real and its imaginary part as two parameters"
                 raise InvalidValueError(
-                    f"Expected float32 or float64 parameters, got {parameter.dtype} in {name!r}. {way}."
+                    f"Expected float32 or float64 parameters, got {parameter.dtype} in {name!r}. Convert them "
+                    "by model.float(); a complex one is two parameters."
                 )
         self._device = self.parameters[0].device
         self._dtype = self.parameters[0].dtype
-        self._memory = RowMemory()
+        self._size = sum(parameter.nbytes for parameter in self.parameters)
+        self._rows = per_sample_rows(self._size, self._device)  # in a micro-batch
         refuse_statistics(model)
 
     def clipped_sum(
@@ -79,13 +77,16 @@ class GradientEngine(ABC):
         """
         refuse_statistics(self.model)
         total = [torch.zeros(p.shape, dtype=torch.float64, device=p.device) for p in self.parameters]
-        for x, y in self._pieces(inputs, targets, indices):
-            self._add_clipped(x, y, self.weighed(clipping, y), total)
+        # Copies, to which the model and the loss may write, except for inputs that only torch's code sees.
+        copy = not only_reads(self.model)
+        for _, some in pieces_of(self.model, Records(inputs, targets), indices, self._rows, copy=copy):
+            gradients = self._gradients(some.inputs, some.targets)
+            _add_clipped(gradients, clipping, self.weights_of(some.targets), total)
         return total
 
-    def weighed(self, clipping: Clipping, targets: Tensors) -> Clipping:
-        """Return the clipping rule with the class weights of a micro-batch."""
-        return clipping if self.class_weights is None else Weighed(clipping, self.class_weights(targets))
+    def weights_of(self, targets: Tensors) -> Tensor | None:
+        """Return a weight for each record's clipped gradient; above 1 it would break the sensitivity."""
+        return None if self.class_weights is None else self.class_weights(targets).double().clamp(0, 1)
 
     def clipped_unit_sum(self, inputs: Tensors, targets: Tensors, clipping: Clipping, units: Units) -> list[Tensor]:
         """Return the sum of factor(‖m_u‖) · m_u over units, where m_u is the mean gradient of unit u's records.
@@ -103,30 +104,26 @@ class GradientEngine(ABC):
                 sums = [torch.zeros(len(some), s.numel(), dtype=torch.float64, device=s.device) for s in total]
                 for start in range(0, some.shape[1], at_once):  # a unit may be larger than a micro-batch
                     x, y = self._cut(inputs, targets, some[:, start : start + at_once].flatten(), length_)
-                    self._add_unit_sums(x, y, counts - start, sums)
-                rule = _weighed_units(self.class_weights, clipping, targets, some, counts)
-                add_clipped([s.div_(counts[:, None].to(s)) for s in sums], rule, total)
+                    with torch.no_grad():
+                        for parameter, sum_, uses in zip(self.parameters, sums, self._gradients(x, y), strict=True):
+                            for part in uses:
+                                part.add_by_unit(sum_, counts - start, parameter.shape)
+                weights = self.weights_of(each(partial(take, rows=some.flatten()), targets))
+                if weights is not None:
+                    counted = torch.arange(some.shape[1]) < counts[:, None]
+                    weights = torch.where(counted, weights.cpu().view_as(some), 0.0).sum(1) / counts
+                means = [[Dense(s.div_(counts[:, None].to(s)))] for s in sums]
+                _add_clipped(means, clipping, weights, total)
         return total
 
     @abstractmethod
-    def _add_clipped(self, inputs: Tensors, targets: Tensors, clipping: Clipping, total: list[Tensor]) -> None:
-        """Add `clipped_sum` of one micro-batch of at least one record, already on the device, to a contiguous total."""
+    def _gradients(self, inputs: Tensors, targets: Tensors) -> Sequence[Sequence[Gradients]]:
+        """Return the gradients of at least one record, on the device: for each parameter a part for each use of it."""
 
     @property
-    @abstractmethod
     def _unit_rows(self) -> int:
-        """Records in a micro-batch of `_add_unit_sums`."""
-
-    @abstractmethod
-    def _add_unit_sums(self, inputs: Tensors, targets: Tensors, sizes: Tensor, sums: list[Tensor]) -> None:
-        """Add the gradients of one micro-batch to sums by unit.
-
-        Args:
-            inputs: equally many records of each unit, unit after unit.
-            targets: of these records.
-            sizes: number of records of each unit that count, ascending, int64 of shape (units,), on the CPU.
-            sums: for each parameter, float64 of shape (units, numel).
-        """
+        """Records in a micro-batch for sums by unit, which are in float64, beside all numbers of the gradients."""
+        return min(self._rows, per_sample_rows(2 * self._size, self._device))
 
     def _units_by_length(
         self, inputs: Tensors, targets: Tensors, members: list[tuple[Tensor, Tensor]]
@@ -149,55 +146,8 @@ class GradientEngine(ABC):
         x, y = cut(inputs, targets, rows, length_)
         return each(convert, x), each(convert, y)
 
-    def _micro_batches(self, inputs: Tensors, indices: Tensor | None, rows: int) -> Iterator[slice | Tensor]:
-        """Yield the batch in pieces, each a slice of `inputs` or a tensor of indices into it."""
-        n = length(inputs) if indices is None else len(indices)
-        for start in range(0, n, rows):
-            piece = slice(start, min(start + rows, n))
-            yield piece if indices is None else indices[piece]
-
-    def _pieces(self, inputs: Tensors, targets: Tensors, indices: Tensor | None) -> Iterator[tuple[Tensors, Tensors]]:
-        """Yield micro-batches on the device, each of which may overwrite the inputs of the one before.
-
-        They are copies, to which the model and the loss may write, except for inputs that only torch's code sees.
-        """
-        rows = rows_at_once(self.model, self._rows)
-        if says_lengths(self.model, inputs):
-            for _, some, size in by_length(self.model, inputs, targets, indices, rows):
-                yield self._cut(inputs, targets, some, size)
-            return
-        copy = not only_reads(self.model)
-        for piece in self._micro_batches(inputs, indices, rows):
-            if copy and indices is None and isinstance(inputs, Tensor):
-                x = self._memory.of(inputs, piece, self._device, self._dtype)
-            else:
-                x = self._gather(inputs, piece, copy=copy)
-            yield x, self._gather(targets, piece, copy=True)
-
-    def _gather(self, data: Tensors, rows: slice | Tensor, copy: bool = False) -> Any:
-        return each(partial(gathered, rows=rows, device=self._device, dtype=self._dtype, copy=copy), data)
-
-
-class RowMemory:
-    """Memory for rows of a dataset, which the next rows overwrite.
-
-    To return megabytes to the system and to fetch them anew for each micro-batch can cost as much as its products.
-    """
-
-    def __init__(self) -> None:
-        self._memory = torch.empty(0)
-
-    def of(self, tensor: Tensor, rows: slice | Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-        """Return some rows, converted as by `base.tensors.converted`."""
-        n = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
-        dtype = dtype if tensor.is_floating_point() else tensor.dtype
-        if len(self._memory) < n or (self._memory.shape[1:], self._memory.dtype) != (tensor.shape[1:], dtype):
-            with torch.inference_mode(False):  # else it could not be written outside of that mode later
-                self._memory = torch.empty(n, *tensor.shape[1:], dtype=dtype, device=device)
-        memory = self._memory[:n]
-        if isinstance(rows, slice) or dtype != tensor.dtype or tensor.device != memory.device:
-            return memory.copy_(take(tensor, rows))
-        return torch.index_select(tensor, 0, rows.to(tensor.device), out=memory)
+    def _gather(self, data: Tensors, rows: slice | Tensor) -> Any:
+        return each(partial(gathered, rows=rows, device=self._device, dtype=self._dtype, copy=False), data)
 
 
 def refuse_statistics(model: nn.Module) -> None:
@@ -219,26 +169,24 @@ def refuse_statistics(model: nn.Module) -> None:
             )
 
 
-def _weighed_units(
-    class_weights: Callable[[Tensors], Tensor] | None, clipping: Clipping, targets: Tensors, rows: Tensor, sizes: Tensor
-) -> Clipping:
-    """Return the clipping rule with the mean class weight of units; see `Units.by_similar_size` for rows and sizes."""
-    if class_weights is None:
-        return clipping
-    weights = class_weights(each(lambda tensor: take(tensor, rows.flatten()), targets)).cpu().view_as(rows)
-    counts = torch.arange(rows.shape[1]) < sizes[:, None]
-    return Weighed(clipping, torch.where(counts, weights, 0.0).sum(1) / sizes)
-
-
-def add_clipped(rows: list[Tensor], clipping: Clipping, total: list[Tensor]) -> None:
-    """Clip gradients, for each parameter of shape (n, numel), and add them to a total."""
-    norms = row_norms(torch.stack([row_norms(part) for part in rows], dim=1))
-    factors = clipping.factors(norms)
-    finite = norms.isfinite()
-    if not finite.all():
-        rows = [torch.where(finite[:, None], part, 0.0) for part in rows]
-    for sum_, part in zip(total, rows, strict=True):
-        add_product(sum_.view(1, -1), factors[None], part)
+def _add_clipped(
+    gradients: Sequence[Sequence[Gradients]], clipping: Clipping, weights: Tensor | None, total: list[Tensor]
+) -> None:
+    """Clip gradients, see `GradientEngine._gradients`, and add them, times their weights, to a contiguous total."""
+    with torch.no_grad():
+        parts = [
+            (uses[0] if len(uses) == 1 else Dense(torch.stack([use.dense(sum_.shape) for use in uses]).sum(0)), sum_)
+            for uses, sum_ in zip(gradients, total, strict=True)
+            if uses
+        ]
+        if not parts:
+            return
+        norms = row_norms(torch.stack([part.norms for part, _ in parts], dim=1))
+        factors, finite = clipping.factors(norms), norms.isfinite()
+        if weights is not None:
+            factors = factors * weights.to(factors)
+        for part, sum_ in parts:
+            part.add_to(sum_, factors, None if finite.all() else finite)
 
 
 def per_sample_rows(size: float, device: torch.device, efficient: int = EFFICIENT_ROWS) -> int:

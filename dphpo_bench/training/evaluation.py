@@ -35,7 +35,10 @@ def lengths_of(model: nn.Module, inputs: Tensors, targets: Tensors) -> Tensor:
         InvalidValueError: if the model does not tell a whole number for each record.
     """
     inputs = single(inputs)
-    needed, whole = _model_lengths(model, inputs), inputs.shape[1]
+    whole = inputs.shape[1]
+    needed: Tensor = Alone(lambda model, x: model.lengths_of(x), model)(inputs)
+    check_one_each(needed, len(inputs), "length")
+    needed = needed.long()
     if _are_by_place(targets, inputs):
         needed = torch.maximum(needed, last_place(single(targets) != IGNORED).to(needed.device))
     return (-(-needed // _MULTIPLE) * _MULTIPLE).clamp(min(_MULTIPLE, whole), whole)
@@ -89,57 +92,6 @@ def cut(inputs: Tensors, targets: Tensors, rows: Tensor, size: int) -> tuple[Ten
     if _are_by_place(targets, inputs):
         targets = single(targets)[:, :size]
     return take(inputs[:, :size], rows), each(partial(take, rows=rows), targets)
-
-
-def refuse_wrong_lengths(model: nn.Module, inputs: Tensors) -> None:
-    """Reject a model whose outputs depend on the padding.
-
-    Outputs of a model that draws random numbers are not compared.
-
-    Args:
-        model: at weights that hide nothing, in the mode to check.
-        inputs: made-up inputs of at least two records.
-    """
-    if not says_lengths(model, inputs):
-        return
-    for padding in (0, 1):  # token ids of padding, as a rule
-        texts = single(inputs).clone()
-        n, whole = texts.shape[:2]
-        for row in range(n):
-            texts[row, row * whole // n :] = padding
-        lengths = _model_lengths(model, texts).clamp(1, whole)
-        if all(map(torch.equal, _outputs(model, texts), _outputs(model, texts))):  # else it draws random numbers
-            for row, size in enumerate(lengths.tolist()):
-                text = texts[row : row + 1]
-                try:
-                    pairs = [*zip(_outputs(model, text), _outputs(model, text[:, :size]), strict=True)]
-                except (IndexError, RuntimeError, ValueError):
-                    raise InvalidValueError(
-                        f"Expected a model that takes records of any length, since it has lengths_of; one of {size} "
-                        "fails. Mend it, or remove lengths_of."
-                    ) from None
-                if any(_differ(complete, cut, size) for complete, cut in pairs):
-                    raise InvalidValueError(
-                        "Expected outputs that do not depend on what comes after a record's length as lengths_of tells "
-                        "it; they change when it is left out. Correct lengths_of, or remove it."
-                    )
-
-
-def _outputs(model: nn.Module, inputs: Tensor) -> list[Tensor]:
-    return leaves(tensors_of(call(model, inputs.clone())))  # to which it may write
-
-
-def _differ(complete: Tensor, cut: Tensor, size: int) -> bool:
-    some = complete if complete.shape == cut.shape else complete[:, :size]  # one output for each place
-    return some.shape != cut.shape or bool((some - cut).abs().max() > _TOLERANCE * complete.abs().max())
-
-
-def _model_lengths(model: nn.Module, inputs: Tensor) -> Tensor:
-    lengths: Tensor = Alone(lambda model, x: model.lengths_of(x), model)(inputs)
-    check_one_each(lengths, len(inputs), "length")
-    if lengths.dtype not in (torch.int64, torch.int32):
-        raise InvalidValueError(f"Expected lengths_of to give whole numbers, int64, got {lengths.dtype}.")
-    return lengths.long()
 
 
 def _are_by_place(targets: Tensors, inputs: Tensor) -> bool:
@@ -229,3 +181,25 @@ def only_reads(model: nn.Module) -> bool:
 def all_outputs(model: nn.Module, records: Records) -> Any:
     """Return the outputs for at least one record, on the CPU; of several by name, those that are tensors."""
     return joined([each(Tensor.cpu, tensors_of(some)) for _, some, _ in outputs_of(model, records, whole=True)])
+
+
+def refuse_wrong_lengths(model: nn.Module, inputs: Tensors) -> None:
+    """Reject a model whose outputs for made-up records depend on what comes behind the lengths that it tells."""
+    if not says_lengths(model, inputs):
+        return
+    for padding in (0, 1):  # token ids of padding, as a rule
+        texts = single(inputs).clone()
+        n, longest = texts.shape[:2]
+        for row in range(n):
+            texts[row, row * longest // n :] = padding
+        records = Records(texts, torch.zeros(n))
+        complete = leaves(all_outputs(model, records))
+        for places, outputs, _ in outputs_of(model, records):
+            for tensor, short in zip(complete, leaves(each(Tensor.cpu, outputs)), strict=True):
+                some = tensor[places]
+                some = some if some.shape == short.shape else some[:, : short.shape[1]]  # an output for each place
+                if some.shape != short.shape or bool((some - short).abs().max() > _TOLERANCE * tensor.abs().max()):
+                    raise InvalidValueError(
+                        "Expected outputs that do not depend on what comes after a record's length as lengths_of tells "
+                        "it; they change when it is left out. Correct lengths_of, or remove it."
+                    )

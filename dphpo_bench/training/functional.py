@@ -7,8 +7,8 @@ inputs and outputs give gradients. Each of them treats rows alone, whatever they
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import wraps
 from types import MethodType
@@ -42,8 +42,14 @@ def call_with(model: nn.Module, weights: Mapping[str, Tensor], inputs: Tensors) 
         if id(tensor) in new
     }
     args, kwargs = ((), dict(inputs)) if isinstance(inputs, Mapping) else ((inputs,), {})
-    with _attributes_restored(model):
+    # What is computed from other weights, by hooks such as `weight_norm` or in lists of recurrent layers, is put back.
+    before = [(part, {**_attributes(part)}) for part in model.modules() if part._forward_pre_hooks]
+    before += [(part, {_LISTED: vars(part)[_LISTED]}) for part in model.modules() if _LISTED in vars(part)]
+    try:
         return functional_call(model, places, args, kwargs, tie_weights=False)
+    finally:
+        for part, attributes in before:
+            vars(part).update(attributes)
 
 
 def copied(model: Model) -> Model:
@@ -62,23 +68,7 @@ def fresh(function: Function) -> Function:
     return function if isinstance(function, MethodType) else copy.deepcopy(function)
 
 
-@contextmanager
-def _attributes_restored(module: nn.Module) -> Iterator[None]:
-    """Put back what is computed from other weights, by hooks such as `weight_norm`, or in lists of recurrent layers."""
-    before: list[tuple[nn.Module, dict[str, Any]]] = []
-    for part in module.modules():
-        if part._forward_pre_hooks:
-            before.append((part, {**_attributes(part)}))
-        if _LISTED in vars(part):
-            before.append((part, {_LISTED: vars(part)[_LISTED]}))
-    try:
-        yield
-    finally:
-        for part, attributes in before:
-            vars(part).update(attributes)
-
-
-def _attributes(module: nn.Module) -> dict[str, Tensor]:
+def _attributes(module: nn.Module) -> dict[str, Any]:
     return {name: value for name, value in vars(module).items() if isinstance(value, Tensor)}
 
 

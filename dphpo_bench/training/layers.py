@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dphpo_bench.training.alone import joined_batches
-from dphpo_bench.training.norms import add_by_unit, add_product, counted, norm_bounds, row_norms
+from dphpo_bench.training.norms import add_product, norm_bounds, row_norms
 
 _CACHED = 2**18
 """Numbers that the cache of a processor core holds."""
@@ -53,8 +53,18 @@ class Gradients(ABC):
         """Return all numbers, shape (n, numel), for a parameter of this shape."""
 
     def add_by_unit(self, sums: Tensor, sizes: Tensor, shape: torch.Size) -> None:
-        """Add them to float64 sums by unit, shape (units, numel), in place; see `norms.add_by_unit`."""
-        add_by_unit(sums, self.dense(shape), sizes)
+        """Add them to float64 sums by unit, in place.
+
+        Args:
+            sums: shape (units, numel).
+            sizes: number of records of each unit that count, ascending, int64 of shape (units,), on the CPU. Each unit
+                has n / units records in turn, of which the first count.
+            shape: of the parameter.
+        """
+        rows = self.dense(shape)
+        for place, part in enumerate(rows.reshape(len(sums), -1, rows.shape[1]).unbind(1)):
+            first = int((sizes <= place).sum())
+            sums[first:] += part[first:]
 
 
 @dataclass(frozen=True)
@@ -119,7 +129,7 @@ class Outer(Gradients):
 
     def add_by_unit(self, sums: Tensor, sizes: Tensor, shape: torch.Size) -> None:
         gradients, inputs = (rows.double().view(len(sums), -1, rows.shape[1]) for rows in (self.gradients, self.inputs))
-        gradients = gradients * counted(sizes, self.gradients)[..., None]
+        gradients = gradients * (torch.arange(gradients.shape[1]) < sizes[:, None]).to(gradients)[..., None]
         sums.view(-1, *shape).baddbmm_(gradients.transpose(1, 2), inputs)
 
 
@@ -196,21 +206,20 @@ Inputs and gradients have a first dimension for records; then come the dimension
 """
 
 
-def _linear(layer: nn.Linear, inputs: Tensor, gradients: Tensor, arena: Arena) -> ByName:
+def _linear(layer: nn.Module, inputs: Tensor, gradients: Tensor, arena: Arena) -> ByName:
     del layer
     x, g = _places(inputs), _places(gradients)
-    if x.shape[1] == 1:
-        return {"weight": lambda: Outer(g[:, 0], x[:, 0]), "bias": lambda: Dense(g[:, 0])}
-    return {"weight": lambda: Dense(arena.product(g.mT, x).flatten(1)), "bias": lambda: Dense(g.sum(1))}
+
+    def weight() -> Gradients:
+        return Outer(g[:, 0], x[:, 0]) if x.shape[1] == 1 else Dense(arena.product(g.mT, x).flatten(1))
+
+    return {"weight": weight, "bias": lambda: Dense(g.sum(1))}
 
 
 def _transposed_linear(layer: nn.Module, inputs: Tensor, gradients: Tensor, arena: Arena) -> ByName:
     """Return gradients for a weight of shape (d_in, d_out)."""
-    del layer
-    x, g = _places(inputs), _places(gradients)
-    if x.shape[1] == 1:
-        return {"weight": lambda: Outer(x[:, 0], g[:, 0]), "bias": lambda: Dense(g[:, 0])}
-    return {"weight": lambda: Dense(arena.product(x.mT, g).flatten(1)), "bias": lambda: Dense(g.sum(1))}
+    weight = _linear(layer, gradients, inputs, arena)["weight"]
+    return {"weight": weight, "bias": lambda: Dense(_places(gradients).sum(1))}
 
 
 def _places(rows: Tensor) -> Tensor:
@@ -225,16 +234,15 @@ def _of_pictures(rule: Rule, dimensions: int) -> Rule:
         n, several = len(inputs), inputs.dim() > dimensions + 1 and inputs.shape[1] > 1
         x, g = (joined_batches(part) if part.dim() > dimensions + 1 else part for part in (inputs, gradients))
         by_name = rule(layer, x, g, arena)
-        return {name: partial(_summed, make, n) for name, make in by_name.items()} if several else by_name
+
+        def summed(make: Callable[[], Gradients]) -> Gradients:
+            part = make()
+            assert isinstance(part, Dense)
+            return type(part)(part.rows.view(n, -1, part.rows.shape[1]).sum(1))
+
+        return {name: partial(summed, make) for name, make in by_name.items()} if several else by_name
 
     return of_records
-
-
-def _summed(make: Callable[[], Gradients], n: int) -> Gradients:
-    """Return gradients of n records from those of equally many parts of each."""
-    part = make()
-    assert isinstance(part, Dense)
-    return type(part)(part.rows.view(n, -1, part.rows.shape[1]).sum(1))
 
 
 def _conv2d(layer: nn.Conv2d, inputs: Tensor, gradients: Tensor, arena: Arena) -> ByName:

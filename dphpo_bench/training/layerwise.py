@@ -5,10 +5,10 @@ vmap: the model computes with one record, and torch keeps the records of a micro
 pass follows what torch computed, so that it mixes no records either.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,14 +18,13 @@ from torch.func import vmap
 from torch.nn import functional
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Tensors, each, length
+from dphpo_bench.base.tensors import Records, Tensors, each, length
 from dphpo_bench.training.alone import by_vmap, only_torch
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import EFFICIENT_ROWS, GradientEngine, per_sample_rows
-from dphpo_bench.training.functional import Level, call_with, is_shared, ours
+from dphpo_bench.training.functional import Level, call_with, ours
 from dphpo_bench.training.layers import Arena, Dense, Gradients, Rule, rule_for
 from dphpo_bench.training.losses import PerRecord, of_one, tensors_of
-from dphpo_bench.training.norms import row_norms
 from dphpo_bench.training.recurrent import by_steps
 
 _RECURRENT_ROWS = 256
@@ -57,9 +56,14 @@ class LayerwiseEngine(GradientEngine):
     def __init__(self, model: nn.Module, loss: PerRecord) -> None:
         super().__init__(model, loss)
         self._rows, self._unmeasured = 1, True
-        self._sites = sites(model)
+        places = {id(parameter): place for place, parameter in enumerate(self.parameters)}
+        self._sites = [  # a shared parameter has several
+            _Site(module, rule, trained)
+            for module in model.modules()
+            if (rule := rule_for(module))
+            and (trained := {name: places[id(p)] for name, p in module._parameters.items() if id(p) in places})
+        ]
         self._names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-        self._shared: set[int] = set()  # calls of layers for all records at once that affect losses
         self._arena = Arena()
         self._takes_channels_last: bool | None = None
 
@@ -67,92 +71,45 @@ class LayerwiseEngine(GradientEngine):
         self, inputs: Tensors, targets: Tensors, clipping: Clipping, indices: Tensor | None = None
     ) -> list[Tensor]:
         """See `GradientEngine.clipped_sum`."""
-        for rows in self._micro_batches(inputs, indices, 1) if self._unmeasured else ():
-            self._measure(self._gather(inputs, rows), self._gather(targets, rows))
-            break
+        if self._unmeasured and length(inputs):
+            # The number of records in a micro-batch follows from the memory that a record takes.
+            some = Records(inputs, targets).rows(slice(1)).copied().to(self._device, self._dtype)
+            one_pass = self._pass(some.inputs, some.targets)
+            weights = {weight.data_ptr() for weight in self.model.parameters()}
+            size = sum(size for place, size in one_pass.waiting.items() if place not in weights)
+            size += sum(part.size for uses in one_pass.gradients for part in uses)
+            rows = _RECURRENT_ROWS if one_pass.uses else EFFICIENT_ROWS
+            self._rows = per_sample_rows(max(1, size), self._device, rows)
+            self._unmeasured = False
         return super().clipped_sum(inputs, targets, clipping, indices)
 
-    def _add_clipped(self, inputs: Tensors, targets: Tensors, clipping: Clipping, total: list[Tensor]) -> None:
-        gradients = self._gradients(inputs, targets)
-        with torch.no_grad():
-            parts = [
-                (uses[0] if len(uses) == 1 else _added(uses, sum_.shape), sum_)
-                for uses, sum_ in zip(gradients, total, strict=True)
-                if uses
-            ]
-            if not parts:
-                return
-            norms = row_norms(torch.stack([part.norms for part, _ in parts], dim=1))
-            factors, finite = clipping.factors(norms), norms.isfinite()
-            for part, sum_ in parts:
-                part.add_to(sum_, factors, None if finite.all() else finite)
-
-    @property
-    def _unit_rows(self) -> int:
-        size = 2 * sum(parameter.nbytes for parameter in self.parameters)  # of all numbers, and of sums in float64
-        return min(self._rows, per_sample_rows(size, self._device))
-
-    def _add_unit_sums(self, inputs: Tensors, targets: Tensors, sizes: Tensor, sums: list[Tensor]) -> None:
-        gradients = self._gradients(inputs, targets)
-        with torch.no_grad():
-            for parameter, sum_, uses in zip(self.parameters, sums, gradients, strict=True):
-                for part in uses:
-                    part.add_by_unit(sum_, sizes, parameter.shape)
-
     def _gradients(self, inputs: Tensors, targets: Tensors) -> list[list[Gradients]]:
-        """Return the records' gradients with respect to each parameter, a part for each use of it."""
-        if self._unmeasured:
-            self._measure(*(each(lambda tensor: tensor[:1], part) for part in (inputs, targets)))
         return self._pass(inputs, targets).gradients
 
-    def _measure(self, inputs: Tensors, targets: Tensors) -> None:
-        """Set the number of records in a micro-batch, from the memory that one such record takes."""
-        one_pass = self._pass(*(each(Tensor.clone, part) for part in (inputs, targets)))  # code may write to them
-        rows = _RECURRENT_ROWS if one_pass.uses else EFFICIENT_ROWS
-        self._rows = per_sample_rows(one_pass.bytes_beside(self.model.parameters()), self._device, rows)
-        self._unmeasured = False
-
     def _pass(self, inputs: Tensors, targets: Tensors) -> "_Pass":
-        while True:
-            try:
-                return self._try_pass(inputs, targets)
-            except _AffectsLosses as call:
-                self._shared.add(call.number)
-
-    def _try_pass(self, inputs: Tensors, targets: Tensors) -> "_Pass":
         self._arena.clear()
         n = length(inputs)
-        one_pass = _Pass(n, [[] for _ in self.parameters], self._arena, self._shared, self.parameters)
+        one_pass = _Pass(n, [[] for _ in self.parameters], self._arena, self.parameters)
         copies = {
             name: parameter.detach().expand(n, *parameter.shape).requires_grad_()
             for name, parameter in zip(self._names, self.parameters, strict=True)
         }
-        # Hooks of a model for what autograd saves would see all records; a single record is measured by such hooks.
-        alone = disable_saved_tensors_hooks("It has hooks of saved tensors.")
-        counting = one_pass.measured() if self._unmeasured else alone
-        inputs = self._fast_layout(inputs)
-        with torch.enable_grad():
-            with self._attached(one_pass), only_torch(), counting:
-                losses = self._losses_of_copies(one_pass, copies, inputs, targets)
-            ends = [*copies.values(), *(use.outputs for use in one_pass.uses), *one_pass.starts]
-            if losses.requires_grad:
-                gradients = torch.autograd.grad(losses.sum(), ends, allow_unused=True)
-                one_pass.add_copies(gradients[: len(copies)])
-                one_pass.add_uses(gradients[len(copies) :])
-        return one_pass
-
-    def _losses_of_copies(
-        self, one_pass: "_Pass", copies: dict[str, Tensor], inputs: Tensors, targets: Tensors
-    ) -> Tensor:
-        """Return each record's loss with its own copies of the weights."""
 
         def of_record(copies: dict[str, Tensor], record: Tensors, target: Tensors) -> Tensor:
             one_pass.begin(copies.values())
             inputs, targets = (each(lambda tensor: tensor[None], tensors) for tensors in (record, target))
             return of_one(self.loss, "loss")(call_with(self.model, copies, inputs), targets).squeeze(0)
 
-        losses: Tensor = vmap(of_record, randomness="different")(copies, inputs, targets)
-        return losses
+        # Hooks of a model for what autograd saves would see all records; a single record is measured by such hooks.
+        alone = disable_saved_tensors_hooks("It has hooks of saved tensors.")
+        counting = one_pass.measured() if self._unmeasured else alone
+        inputs = self._fast_layout(inputs)
+        with torch.enable_grad():
+            with self._attached(one_pass), only_torch(), counting:
+                losses: Tensor = vmap(of_record, randomness="different")(copies, inputs, targets)
+            if losses.requires_grad:
+                one_pass.go_back(losses, [*copies.values()])
+        return one_pass
 
     def _fast_layout(self, images: Tensors) -> Tensors:
         """Return images with channels last in memory, if the model can take them.
@@ -194,14 +151,6 @@ def _channels_last(images: Tensor) -> Tensor:
     return torch.empty_like(images, memory_format=torch.channels_last).copy_(images)
 
 
-class _AffectsLosses(Exception):  # noqa: N818 - caught by the engine
-    """A layer's outputs for all records at once affect losses, so that each record needs a copy of them."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
-
-
 @dataclass(frozen=True)
 class _Use:
     """A product with a weight in a recurrent layer.
@@ -227,12 +176,10 @@ class _Pass:
         n: number of records.
         gradients: by parameter, a part for each use.
         arena: memory for the gradients.
-        shared: numbers of calls of layers whose outputs for all records at once affect losses.
         weights: the trained parameters.
         uses: products with weights of recurrent layers.
         starts: where the backward pass has to arrive.
         waiting: bytes that wait for the backward pass, by their place in memory.
-        calls: number of calls of layers.
         level: of the vmap that gives the model one record.
         copies: a record's copies of the trained parameters, within vmap.
     """
@@ -240,19 +187,12 @@ class _Pass:
     n: int
     gradients: list[list[Gradients]]
     arena: Arena
-    shared: Set[int]
     weights: Sequence[Tensor]
     uses: list[_Use] = field(default_factory=list)
     starts: list[Tensor] = field(default_factory=list)
     waiting: dict[int, int] = field(default_factory=dict)
-    calls: int = 0
     level: Level = field(init=False)
     copies: list[Tensor] = field(default_factory=list)
-
-    @cached_property
-    def places(self) -> dict[int, int]:
-        """Places of the trained parameters, by their identity."""
-        return {id(weight): place for place, weight in enumerate(self.weights)}
 
     def begin(self, copies: Iterable[Tensor]) -> None:
         """Begin the forward pass, inside of vmap, with a record's copies of the parameters."""
@@ -278,16 +218,15 @@ class _Pass:
         for name, place in site.trained.items():
             module._parameters[name] = self.copies[place]  # type: ignore[assignment]
         (inputs,) = (*args, *kwargs.values())
-        number, self.calls = self.calls, self.calls + 1
         if not torch.is_grad_enabled():
             return None
-        if is_shared(outputs) and number not in self.shared:
-            return self._forbidden(outputs, number)
         if Level.of([inputs, outputs, self.copies[0]]) != self.level:
             raise InvalidValueError(f"Expected {type(module).__name__} in no vmap of the model's own.")
         x, out = self.level.rows(inputs), self.level.rows(outputs)
         if not out.requires_grad:
-            out = out + self._start(out)
+            # Not `requires_grad_`: a layer that follows may work in place.
+            self.starts.append(torch.zeros((), dtype=out.dtype, device=out.device, requires_grad=True))
+            out = out + self.starts[-1]
         version = x._version
         self._count(x)
 
@@ -302,29 +241,14 @@ class _Pass:
         out.register_hook(after_backward)  # type: ignore[no-untyped-call]
         return self.level.record(out)
 
-    def _start(self, like: Tensor) -> Tensor:
-        # Not `requires_grad_`: a layer that follows may work in place.
-        self.starts.append(torch.zeros((), dtype=like.dtype, device=like.device, requires_grad=True))
-        return self.starts[-1]
-
-    def _forbidden(self, outputs: Tensor, number: int) -> Tensor:
-        """Return outputs for all records at once, which raise an exception if they affect losses."""
-
-        def refuse(gradients: Tensor) -> None:
-            del gradients
-            raise _AffectsLosses(number)
-
-        outputs = outputs + self._start(outputs)
-        outputs.register_hook(refuse)  # type: ignore[no-untyped-call]
-        return outputs
-
     def weight(self, copy: Tensor) -> Tensor:
         """See `Products`."""
         return next((weight for weight, ours in zip(self.weights, self.copies, strict=True) if ours is copy), copy)
 
     def product(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See `Products`."""
-        place = self.places.get(id(weight)), self.places.get(id(bias))
+        places = {id(weight): place for place, weight in enumerate(self.weights)}
+        place = places.get(id(weight)), places.get(id(bias))
         if place == (None, None):
             return functional.linear(inputs, weight, bias)
         rows = inputs.flatten(0, -2)
@@ -333,16 +257,15 @@ class _Pass:
         self.uses.append(_Use(place, self._count(rows).detach(), self._count(outputs), rows._version))
         return outputs.view(*inputs.shape[:-1], -1)
 
-    def add_copies(self, gradients: Iterable[Tensor | None]) -> None:
-        """Add the gradients of the records' copies of parameters; None: no effect."""
-        for uses, gradient in zip(self.gradients, gradients, strict=True):
+    def go_back(self, losses: Tensor, copies: Sequence[Tensor]) -> None:
+        """Add the records' gradients from copies of parameters, and from layers with a rule and recurrent ones."""
+        ends = [*copies, *(use.outputs for use in self.uses), *self.starts]
+        of_ends = torch.autograd.grad(losses.sum(), ends, allow_unused=True)
+        for uses, gradient in zip(self.gradients, of_ends, strict=False):
             if gradient is not None:
                 uses.append(Dense(gradient.reshape(self.n, -1)))
-
-    def add_uses(self, gradients: Iterable[Tensor | None]) -> None:
-        """Add the records' gradients in recurrent layers, from those of the outputs of `uses`; None: no effect."""
         by_place: dict[tuple[int | None, int | None], list[tuple[Tensor, Tensor]]] = {}
-        for use, gradient in zip(self.uses, gradients, strict=False):
+        for use, gradient in zip(self.uses, of_ends[len(copies) :], strict=False):
             if use.inputs._version != use.version:
                 raise InvalidValueError("The inputs of a recurrent layer were changed in place.")
             if gradient is not None:
@@ -360,29 +283,6 @@ class _Pass:
         """Count the tensors that autograd keeps."""
         return saved_tensors_hooks(self._count, lambda tensor: tensor)
 
-    def bytes_beside(self, weights: Iterable[Tensor]) -> float:
-        """Return bytes of the gradients, and of all that waited for the backward pass but the weights; at least 1."""
-        ours = {weight.data_ptr() for weight in weights}
-        waited = sum(size for place, size in self.waiting.items() if place not in ours)
-        return max(1, waited + sum(part.size for uses in self.gradients for part in uses))
-
     def _count(self, tensor: Tensor) -> Tensor:
         self.waiting[tensor.data_ptr()] = min(tensor.nbytes, tensor.untyped_storage().nbytes())
         return tensor
-
-
-def sites(model: nn.Module) -> list[_Site]:
-    """Return the layers with a rule and with parameters that are trained; a shared parameter has several."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    places = {id(parameter): place for place, parameter in enumerate(trained)}
-    return [
-        _Site(module, rule, here)
-        for module in model.modules()
-        if (rule := rule_for(module))
-        and (here := {name: places[id(p)] for name, p in module._parameters.items() if id(p) in places})
-    ]
-
-
-def _added(several: list[Gradients], shape: torch.Size) -> Gradients:
-    """Return the gradients of a parameter with several uses."""
-    return Dense(torch.stack([part.dense(shape) for part in several]).sum(0))

@@ -6,20 +6,20 @@ The gradient of record i is (p_i - e_i) ⊗ (x_i, 1), with p_i the predicted pro
 target. Its norm is ‖p_i - e_i‖ · √(‖x_i‖² + 1), so it is never formed.
 """
 
-import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Tensors, single, take
+from dphpo_bench.base.tensors import Tensors, length, single, take
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import GradientEngine
+from dphpo_bench.training.layers import Dense, Gradients, Outer
 from dphpo_bench.training.losses import PerRecord, binary_cross_entropy, cross_entropy
-from dphpo_bench.training.norms import add_product, counted, row_norms
+from dphpo_bench.training.norms import add_product, row_norms
 
 # A micro-batch that is gathered or converted is read twice more, so its copy should stay in cache. Where
 # nothing is copied, larger ones save overhead.
@@ -59,6 +59,28 @@ def convex_layer(model: nn.Module, losses: PerRecord) -> nn.Linear | None:
     return layer if losses is (binary_cross_entropy if layer.out_features == 1 else cross_entropy) else None
 
 
+class _RowMemory:
+    """Memory for rows of a dataset, which the next rows overwrite.
+
+    To return megabytes to the system and to fetch them anew for each micro-batch can cost as much as its products.
+    """
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0)
+
+    def of(self, tensor: Tensor, rows: slice | Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+        """Return some rows, converted as by `base.tensors.converted`."""
+        n = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+        dtype = dtype if tensor.is_floating_point() else tensor.dtype
+        if len(self._memory) < n or (self._memory.shape[1:], self._memory.dtype) != (tensor.shape[1:], dtype):
+            with torch.inference_mode(False):  # else it could not be written outside of that mode later
+                self._memory = torch.empty(n, *tensor.shape[1:], dtype=dtype, device=device)
+        memory = self._memory[:n]
+        if isinstance(rows, slice) or dtype != tensor.dtype or tensor.device != memory.device:
+            return memory.copy_(take(tensor, rows))
+        return torch.index_select(tensor, 0, rows.to(tensor.device), out=memory)
+
+
 class LinearEngine(GradientEngine):
     """Closed form for linear classifiers; it rejects other models. See `GradientEngine`.
 
@@ -73,7 +95,7 @@ class LinearEngine(GradientEngine):
             raise InvalidValueError(
                 f"Expected a Linear, or a Sequential of Flatten and Linear, got a {type(model).__name__}."
             )
-        self._layer = layer
+        self._layer, self._memory = layer, _RowMemory()
         self._seen: tuple[weakref.ref[Tensor], int] | None = None
         self._norms: Tensor | None = None
 
@@ -84,26 +106,16 @@ class LinearEngine(GradientEngine):
         (gradients,) = clipped_sums([self], single(inputs), single(targets), [clipping], indices)
         return gradients
 
-    def _add_clipped(self, inputs: Tensors, targets: Tensors, clipping: Clipping, total: list[Tensor]) -> None:
-        torch._foreach_add_(total, self.clipped_sum(inputs, targets, clipping))
-
     @property
     def _unit_rows(self) -> int:
         size = _CPU_BYTES if self._device.type == "cpu" else _GPU_BYTES
-        return max(1, size // (8 * self._layer.weight.numel()))  # gradients of units of one record, in float64
+        return max(1, size // (8 * self._layer.weight.numel()))  # sums of units of one record, in float64
 
-    def _add_unit_sums(self, inputs: Tensors, targets: Tensors, sizes: Tensor, sums: list[Tensor]) -> None:
-        layer, units = self._layer, len(sums[0])
+    def _gradients(self, inputs: Tensors, targets: Tensors) -> list[list[Gradients]]:
+        x, layer = single(inputs).flatten(1), self._layer
         with torch.no_grad():
-            x, y = single(inputs).flatten(1), single(targets)
-            residuals = _residuals(x, layer.weight, layer.bias, y)[0].double()
-            residuals *= counted(sizes, x).flatten()
-            by_unit = residuals.view(len(residuals), units, -1).transpose(0, 1)  # (units, classes, records of a unit)
-            for parameter, sum_ in zip(self.parameters, sums, strict=True):
-                if parameter is layer.weight:
-                    sum_.view(units, *layer.weight.shape).baddbmm_(by_unit, x.double().view(units, -1, x.shape[1]))
-                else:
-                    sum_ += by_unit.sum(2)
+            residuals = _residuals(x, layer.weight, layer.bias, single(targets))[0].t()
+        return [[Outer(residuals, x) if weight is layer.weight else Dense(residuals)] for weight in self.parameters]
 
     def _rows_at_once(self, inputs: Tensor, indices: Tensor | None, trials: int = 1) -> int:
         copied = indices is not None or inputs.dtype != self._dtype
@@ -111,11 +123,15 @@ class LinearEngine(GradientEngine):
         width = max(self._layer.in_features, trials * self._layer.out_features)
         return max(32, size // (_FLOAT_BYTES * width))
 
+    def _micro_batches(self, inputs: Tensors, indices: Tensor | None, rows: int) -> Iterator[slice | Tensor]:
+        """Yield the batch in pieces, each a slice of `inputs` or a tensor of indices into it."""
+        n = length(inputs) if indices is None else len(indices)
+        for start in range(0, n, rows):
+            piece = slice(start, min(start + rows, n))
+            yield piece if indices is None else indices[piece]
+
     def _flat(self, inputs: Tensor, rows: slice | Tensor) -> Tensor:
         """Return some records as a matrix, which the next call overwrites unless it is a part of `inputs`."""
-        features = math.prod(inputs.shape[1:])
-        if features != self._layer.in_features:
-            raise InvalidValueError(f"Expected {self._layer.in_features} features a record, got {features}.")
         copied = inputs.dtype != self._dtype or not isinstance(rows, slice)
         if copied and inputs.is_floating_point() and inputs.device.type == self._device.type == "cpu":
             return self._memory.of(inputs, rows, self._device, self._dtype).flatten(1)
@@ -139,40 +155,6 @@ class LinearEngine(GradientEngine):
         return self._norms
 
 
-class StackedLinear:
-    """Clipped gradient sums of M ≥ 1 linear classifiers over the same records, read once for all of them.
-
-    With a single model of few classes a core mostly waits for memory. Stacking is for full batches: Poisson batches of
-    rate q gain nothing below q ≈ 1/3, since all models would read their union, 1 - (1 - q)^M of the records. No
-    accountant of repeated runs allows a common batch. Weights are read at each call.
-
-    Raises:
-        InvalidValueError: if models differ in shape, dtype, device, or in the parameters that they have and train.
-    """
-
-    def __init__(self, models: Sequence[nn.Module]) -> None:
-        if not models:
-            raise InvalidValueError("Expected at least one model to stack.")
-        self.models = list(models)
-        self._engines = [LinearEngine(model) for model in models]
-        kinds = {_kind(model) for model in models}
-        if len(kinds) > 1:
-            raise InvalidValueError(
-                "Expected models with the same shapes, dtype, device and trainable parameters, "
-                f"got {len(kinds)} kinds. Train them one after the other."
-            )
-
-    def clipped_sums(
-        self, inputs: Tensor, targets: Tensor, clippings: Sequence[Clipping], indices: Tensor | None = None
-    ) -> list[list[Tensor]]:
-        """Return `LinearEngine.clipped_sum` of each model by its clipping rule. A diverged trial disturbs no other."""
-        if len(clippings) != len(self._engines):
-            raise InvalidValueError(
-                f"Expected one clipping rule for each of {len(self._engines)} models, got {len(clippings)}."
-            )
-        return clipped_sums(self._engines, inputs, targets, clippings, indices)
-
-
 def clipped_sums(
     engines: Sequence[LinearEngine],
     inputs: Tensor,
@@ -182,7 +164,16 @@ def clipped_sums(
 ) -> list[list[Tensor]]:
     """Return `GradientEngine.clipped_sum` of M linear classifiers, which read the batch once for all of them.
 
-    The layers of the M engines have the same shape, dtype, device and trainable parameters. Each has a clipping rule.
+    With a single model of few classes a core mostly waits for memory. Stacking is for full batches: Poisson batches of
+    rate q gain nothing below q ≈ 1/3, since all models would read their union, 1 - (1 - q)^M of the records. No
+    accountant of repeated runs allows a common batch. A trial that diverges disturbs no other.
+
+    Args:
+        engines: their layers have the same shape, dtype, device and trained parameters, which decide the norms.
+        inputs: see `GradientEngine`.
+        targets: see `GradientEngine`.
+        clippings: a rule for each engine.
+        indices: see `GradientEngine`.
     """
     reader, trials = engines[0], len(engines)
     layers = [engine._layer for engine in engines]
@@ -199,7 +190,7 @@ def clipped_sums(
             x, y = reader._flat(inputs, rows), reader._gather(targets, rows)
             norms = row_norms(x) if known is None else take(known, rows)
             residuals = _residuals(x, weights, biases, y, trials)
-            x, residuals = _clip(x, residuals, norms, layers[0], [reader.weighed(rule, y) for rule in clippings])
+            x, residuals = _clip(x, residuals, norms, layers[0], clippings, reader.weights_of(y))
             add_product(weight_sums, residuals.flatten(0, 1), x)
             bias_sums += residuals.sum(2).flatten()
     gradients = []
@@ -210,7 +201,12 @@ def clipped_sums(
 
 
 def _clip(
-    x: Tensor, residuals: Tensor, norms: Tensor, layer: nn.Linear, clippings: Sequence[Clipping]
+    x: Tensor,
+    residuals: Tensor,
+    norms: Tensor,
+    layer: nn.Linear,
+    clippings: Sequence[Clipping],
+    weights: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Return inputs (n, d) and residuals (trials, classes, n), float64, whose products are the clipped sums.
 
@@ -229,7 +225,7 @@ def _clip(
     lost = residuals.shape[1] * 2.0**-1020
     gradient_norms = (squared * residuals.square().sum(1).add_(lost)).sqrt_()
     factors = torch.stack([rule.factors(trial) for rule, trial in zip(clippings, gradient_norms, strict=True)])
-    factors = factors.unsqueeze(1)
+    factors = (factors if weights is None else factors * weights).unsqueeze(1)
     usable = norms.isfinite()
     finite = gradient_norms.isfinite() & usable
     if finite.all():
@@ -253,11 +249,3 @@ def _residuals(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, 
     others = exponentials.scatter_(1, target, 0.0).sum(1, keepdim=True)
     total = others + exponential_at_target
     return exponentials.scatter_(1, target, -others).div_(total)
-
-
-def _kind(model: nn.Module) -> tuple[tuple[torch.Size, torch.dtype, torch.device, bool] | None, ...]:
-    layer = linear_layer(model)
-    return tuple(
-        None if parameter is None else (parameter.shape, parameter.dtype, parameter.device, parameter.requires_grad)
-        for parameter in ((layer.weight, layer.bias) if layer is not None else ())
-    )

@@ -21,8 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.tensors import Records, Tensors, call, converted, each, leaves, length
-from dphpo_bench.base.text import one_line
-from dphpo_bench.training.alone import Alone
+from dphpo_bench.training.alone import Alone, first_line
 from dphpo_bench.training.evaluation import evaluating
 from dphpo_bench.training.functional import copied
 from dphpo_bench.training.losses import PerRecord, of_one, tensors_of
@@ -31,7 +30,6 @@ from dphpo_bench.training.structure import content, named_tensors
 # Records differ in size, and some are of positive numbers, which logarithms and roots take.
 _SCALES = (0.1, 3.0, 1.0, 0.3, 10.0, 0.0)
 _TOLERANCE = 1e-3
-_MOST_OF_REASON = 160
 
 ASKS_FOR_EXAMPLE = "If it needs certain values, give inputs of a public record: example=."
 
@@ -75,11 +73,8 @@ def tried(inputs: Tensors, *, asks_for_example: bool = False) -> Iterator[None]:
 
 def described(error: Exception) -> str:
     """Return the type of an exception, its first line, and what a model has to take."""
-    text = next((line for line in str(error).splitlines() if line.strip()), "no text")
-    return (
-        f"{type(error).__name__}: {one_line(text, _MOST_OF_REASON).rstrip('.')}. A model takes any number of records, "
-        "in the first dimension."
-    )
+    kind = type(error).__name__
+    return f"{kind}: {first_line(error)}. A model takes any number of records, in the first dimension."
 
 
 def refuse_watchers(model: nn.Module | None = None) -> None:
@@ -235,10 +230,9 @@ def try_values(values: PerRecord, what: str, outputs: Tensors, targets: Tensors)
     except InvalidValueError:
         raise
     except Exception as error:  # whatever a loss raises
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
         shapes = [", ".join(map(_form, leaves(part))) for part in (outputs, targets)]
         raise InvalidValueError(
-            f"No {what} can be computed from the model's outputs: {one_line(reason, _MOST_OF_REASON).rstrip('.')}. "
+            f"No {what} can be computed from the model's outputs: {first_line(error)}. "
             f"It gets outputs {shapes[0]} and targets {shapes[1]}, of one record at a time."
         ) from None
     return result

@@ -291,19 +291,15 @@ class AboveThreshold:
         """Draw independent Laplace noise of scale factor · Δ/ε; with a secure generator, whole numbers of steps."""
         if isinstance(self._generator, SecureGenerator):
             return discrete_laplace(count, factor * self._scale)
-        draws: list[float] = (factor * self._scale * _laplace_noise(count, self._generator)).tolist()
-        return draws
+        # The difference of two standard exponentials. `exponential_` draws in (0, ∞).
+        draws = torch.empty(2, count, dtype=torch.float64, device=self._generator.device)
+        draws.exponential_(generator=self._generator)
+        noise: list[float] = (factor * self._scale * (draws[0] - draws[1])).tolist()
+        return noise
 
     def _placed(self, value: float) -> float:
         """Return the value; with a secure generator, the nearest whole number of grid steps."""
         return round(math.ldexp(value, -self._exponent)) if isinstance(self._generator, SecureGenerator) else value
-
-
-def _laplace_noise(size: int, generator: torch.Generator) -> Tensor:
-    """Draw independent Laplace noise of scale 1: shape (size,), float64."""
-    # The difference of two standard exponentials. `exponential_` draws in (0, ∞).
-    draws = torch.empty(2, size, dtype=torch.float64, device=generator.device).exponential_(generator=generator)
-    return draws[0] - draws[1]
 
 
 class BandedNoise:

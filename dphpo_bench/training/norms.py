@@ -80,21 +80,6 @@ def add_product(total: Tensor, weights: Tensor, rows: Tensor) -> None:
         total[:, columns].addmm_(weights[:, records], tile)
 
 
-def add_by_unit(sums: Tensor, rows: Tensor, sizes: Tensor) -> None:
-    """Add rows (n, d), any floating dtype, to float64 sums by unit (units, d), in place.
-
-    Each unit has n / units rows in turn, of which the first count, as many as `sizes` says; it is ascending.
-    """
-    for place, part in enumerate(rows.reshape(len(sums), -1, rows.shape[1]).unbind(1)):
-        first = int((sizes <= place).sum())
-        sums[first:] += part[first:]
-
-
-def counted(sizes: Tensor, like: Tensor) -> Tensor:
-    """Return 1 where a row counts as `add_by_unit` says, else 0: shape (units, n / units), for `like` of n rows."""
-    return (torch.arange(len(like) // len(sizes)) < sizes[:, None]).to(like)
-
-
 def _tiles(rows: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
     """Yield tiles of a matrix in float64, each with its rows and columns. Each overwrites the tile before."""
     if rows.dtype == torch.float64:

@@ -41,8 +41,15 @@ class UpdateRule:
         options: Mapping[str, object] | None = None,
     ) -> None:
         self.parameters = list(parameters)
-        factory = _find(optimizer) if isinstance(optimizer, str) else optimizer
-        key = optimizer.lower() if isinstance(optimizer, str) else ""
+        factory, key = optimizer, ""
+        if isinstance(factory, str):
+            check_optimizer(factory)
+            key = factory.lower()
+            published_class: Any = published()[key]
+            # Without the wrappers that import PyTorch's compiler, for over a second: they matter to compiled steps and
+            # to gradients of steps. A step here is neither, and runs under `no_grad`.
+            plain = {method: inspect.unwrap(getattr(published_class, method)) for method in ("add_param_group", "step")}
+            factory = type(published_class.__name__, (published_class,), plain)
         keywords = {**_DEFAULTS.get(key, {}), **(options or {})}
         if "lr" in keywords:
             raise InvalidValueError("Expected options without 'lr': the step size is an argument of apply.")
@@ -83,18 +90,6 @@ class UpdateRule:
     def apply(self, direction: Sequence[Tensor], step_size: float) -> None:
         """Move the weights in place: w ← w - step_size · direction."""
         torch._foreach_add_(self.parameters, list(direction), alpha=-step_size)
-
-
-def _find(name: str) -> OptimizerFactory:
-    """Return the optimiser of this name, without the wrappers that import PyTorch's compiler, for over a second.
-
-    They matter to compiled steps and to gradients of steps. A step here is neither, and runs under `no_grad`.
-    """
-    check_optimizer(name)
-    optimizer: Any = published()[name.lower()]
-    plain = {method: inspect.unwrap(getattr(optimizer, method)) for method in ("add_param_group", "step")}
-    factory: OptimizerFactory = type(optimizer.__name__, (optimizer,), plain)
-    return factory
 
 
 class WeightAverage:

@@ -19,7 +19,7 @@ from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.engine import GradientEngine, refuse_statistics
 from dphpo_bench.training.evaluation import refuse_wrong_lengths, rows_at_once
 from dphpo_bench.training.functional import copied
-from dphpo_bench.training.gradients import LoopEngine, can_be_closed, gradient_engine
+from dphpo_bench.training.gradients import LoopEngine, gradient_engine
 from dphpo_bench.training.linear import linear_layer
 from dphpo_bench.training.losses import Objective
 from dphpo_bench.training.model_checks import (
@@ -67,11 +67,6 @@ class OwnModel:
         self._checked: set[tuple[object, ...]] = set()
         self._buffers: dict[str, bytes] = {}  # their contents, hashed
         self._tried_queries: set[tuple[object, int]] = set()
-
-    @property
-    def has_closed_form(self) -> bool:
-        """True if gradients have a closed form, so that several such models can be stacked."""
-        return can_be_closed(self.model, self._objective.losses, self._records.are_named)
 
     def like(self, theirs: nn.Module) -> nn.Module:
         """Return the model with the weights, buffers, modes and trained parameters of a method's model.
@@ -202,11 +197,14 @@ class OwnModel:
     def _take(self, theirs: nn.Module) -> None:
         refuse_watchers(self.model)
         ours, values = dict(named_tensors(self.model)), {name: plain(tensor) for name, tensor in named_tensors(theirs)}
-        if _structure(ours) != _structure(values):
+        expected, structure = (
+            {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors.items()}
+            for tensors in (ours, values)
+        )
+        if structure != expected:
             raise InvalidValueError(
-                f"Expected a model as the task builds it, {shown(_structure(ours), 200)}, got "
-                f"{shown(_structure(values), 200)}. Ask about one of the session's build_model(): its weights may "
-                "change, and which of them are trained."
+                f"Expected a model as the task builds it, {shown(expected, 200)}, got {shown(structure, 200)}. Ask "
+                "about one of the session's build_model(): its weights may change, and which of them are trained."
             )
         with torch.no_grad():
             for name, tensor in ours.items():
@@ -219,7 +217,3 @@ class OwnModel:
         modes = {name: module.training is True for name, module in theirs.named_modules()}
         for name, module in self.model.named_modules():
             module.training = modes.get(name, module.training)
-
-
-def _structure(tensors: dict[str, Tensor]) -> dict[str, str]:
-    return {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors.items()}

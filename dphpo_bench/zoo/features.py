@@ -28,18 +28,12 @@ _STORED_AS = {"bfloat16": "uint16", "int32": "int32"}
 
 
 class Features(ABC):
-    """A route from records to features. Nothing in it depends on a dataset, so it costs no privacy.
-
-    Attributes:
-        version: part of the cache key. Raise it when the same parameters give other features.
-    """
-
-    version: ClassVar[int] = 1
+    """A route from records to features. Nothing in it depends on a dataset, so it costs no privacy."""
 
     @property
     def key(self) -> dict[str, Any]:
         """Identity of the features, for the cache and for the identity of a run."""
-        return {"features": type(self).__name__, "version": self.version, **self._parameters}
+        return {"features": type(self).__name__, "version": 1, **self._parameters}
 
     @property
     @abstractmethod

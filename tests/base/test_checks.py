@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dphpo_bench.base.checks import typed, whole
+from dphpo_bench.base.checks import whole
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.methods.grid_composed import GridComposed
 
@@ -33,13 +33,3 @@ def test_what_is_no_whole_number_by_its_type_is_refused_whatever_its_value(value
     if not (type(value) is int and value):
         with pytest.raises(InvalidValueError, match="points >= 1"):
             GridComposed(points=value)
-
-
-def test_a_call_that_does_not_bind_raises_the_error_of_the_function_itself() -> None:
-    def area(width: float, height: float) -> float:
-        return width * height
-
-    for arguments in ((1.0,), (1.0, 2.0, 3.0)):
-        with pytest.raises(TypeError, match=r"area\(\)"):
-            typed(area)(*arguments)
-    assert typed(area)(2, height=3) == 6

@@ -9,7 +9,6 @@ import pytest
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, RecordError
-from dphpo_bench.base.files import text_of
 from dphpo_bench.sweep.suite import load_suite
 
 ROOT = Path(__file__).parents[2]
@@ -17,12 +16,7 @@ SUITE = (ROOT / "leaderboard/suites/quick.toml").read_text(encoding="utf-8")
 RECORD = ROOT / "tests/records/old_record.json"
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-def test_texts_with_a_mark_or_without(encoding: str) -> None:
-    assert text_of("ε = 3\nδ".encode(encoding)) == "ε = 3\nδ"
-
-
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "latin-1"])
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "latin-1"])
 def test_suites(encoding: str, tmp_path: Path) -> None:
     (tmp_path / "plain.toml").write_text(SUITE, encoding="utf-8")
     path = tmp_path / "suite.toml"
@@ -30,7 +24,7 @@ def test_suites(encoding: str, tmp_path: Path) -> None:
     if encoding != "latin-1":
         assert load_suite(path) == load_suite(tmp_path / "plain.toml")
         return
-    with pytest.raises(InvalidValueError, match=r"is not TOML: its encoding is not UTF-8 \(byte 0xe9 in line 1\)"):
+    with pytest.raises(InvalidValueError, match=r"is not TOML: 'utf-8' codec can't decode byte 0xe9"):
         load_suite(path)
 
 
@@ -39,7 +33,7 @@ def test_records(tmp_path: Path) -> None:
     path.write_bytes(codecs.BOM_UTF8 + RECORD.read_bytes())
     assert bench.read_record(path) == bench.read_record(RECORD)
     path.write_bytes(RECORD.read_bytes().replace(b'"digits"', b'"digits \xe9"', 1))
-    with pytest.raises(RecordError, match=r"not a valid record: its encoding is not UTF-8 \(byte 0xe9 in line"):
+    with pytest.raises(RecordError, match=r"not a valid record: 'utf-8' codec can't decode byte 0xe9"):
         bench.read_record(path)
 
 

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.recipes import RandomFlip, RandomShift, networks
-from dphpo_bench.training import engine as any_engine
+from dphpo_bench.training import layers
 from dphpo_bench.training import linear as closed_form
 from dphpo_bench.training.augmentation import Augmentation, augmented_sum
 from dphpo_bench.training.clipping import AutoS
@@ -69,13 +69,13 @@ def float32_norms(rows: Tensor) -> Tensor:
 def float32_sums() -> Iterator[None]:
     """Records added up in float32, as must not be done: the reference for what float64 costs."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (closed_form, any_engine):
+        for module in (closed_form, layers):
             patch.setattr(module, "add_product", float32_product)
             patch.setattr(module, "row_norms", float32_norms)
         yield
 
 
-@pytest.mark.parametrize("kind", ["linear", "linear, an index in bfloat16", "vmap"])
+@pytest.mark.parametrize("kind", ["linear", "linear, an index in bfloat16", "layerwise"])
 def test_sums_in_float64(benchmark, threads, kind):
     indices = None
     if kind.startswith("linear"):

@@ -16,7 +16,6 @@ from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.search import SearchThenTrain, Trial
 from dphpo_bench.sweep.extra_runs import final_run, values_of
-from tests.sweep.conftest import plugin  # noqa: F401  (a fixture)
 
 pytestmark = pytest.mark.usefixtures("plugin")
 
@@ -24,7 +23,6 @@ RUN = DpSgd(0.1, 20, 2.0, 0.05, optimizer="AdamW")
 OTHER = DpSgd(0.2, 10, 3.0, 0.05, optimizer="AdamW")
 SEARCHED = SearchedRun((Combination(RUN, 60, None), Combination(OTHER, 120, None)), drawn=True)
 SEARCH = ("-m", "linear_scaling", "--set", "steps=5", "--set", "runs=1")
-FAST = ("-t", "blobs", "--epsilon", "3", "--delta", "1e-4", "-q")
 
 
 def _planned(parameters: Any) -> Any:
@@ -57,26 +55,12 @@ def test_an_extra_run_is_handed_all_of_a_run_but_its_noise() -> None:
     assert DpSgd(**values_of(RUN), noise_multiplier=RUN.noise_multiplier) == RUN
 
 
-@pytest.fixture
-def records(main_here: Any, tmp_path: Path) -> Any:
-    """Make a record on the blobs, by these arguments, and return its file."""
-
-    def make(*arguments: str) -> Path:
-        before = set((tmp_path / "results").rglob("*.json"))
-        code, _, err = main_here("run", *arguments, *FAST)
-        assert code == 0, err
-        (path,) = set((tmp_path / "results").rglob("*.json")) - before
-        return path
-
-    return make
-
-
 def _replays(folder: Path) -> dict[str, RunRecord]:
     return {path.name: read_record(path) for path in folder.glob("results/blobs/replay/*.json")}
 
 
-def test_a_loss_is_explained_once_there_is_an_oracle(records: Any, main_here: Any, tmp_path: Path) -> None:
-    path = records(*SEARCH)
+def test_a_loss_is_explained_once_there_is_an_oracle(new_record: Any, main_here: Any, tmp_path: Path) -> None:
+    path = new_record(*SEARCH)
     code, out, err = main_here("explain", str(path), "-q", "--executor", "serial")
     assert (code, out) == (2, "")
     (line,) = err.splitlines()
@@ -103,13 +87,13 @@ def test_a_loss_is_explained_once_there_is_an_oracle(records: Any, main_here: An
         assert extra.metrics["accuracy"] in results.values()
 
     # What is there is not run again, and a person sees the same.
-    made = _replays(tmp_path)
+    replays = _replays(tmp_path)
     code, out, err = main_here("explain", "results", "--executor", "serial")
     assert code == 0, err
     assert "2 cells: 2 finished, 0 to run." in err
     for text in ("linear_scaling", "to noise", "to a worse choice", f"{100 * told['loss']:.2f}".replace("-", "−")):
         assert text in out
-    assert _replays(tmp_path) == made
+    assert _replays(tmp_path) == replays
 
     # Tampered with, an extra run is not taken for another.
     extra_path = Path(told["extra_runs"]["at_full"])
@@ -120,10 +104,10 @@ def test_a_loss_is_explained_once_there_is_an_oracle(records: Any, main_here: An
 
 
 def test_runs_without_tuning_need_no_extra_runs_and_many_are_a_table(
-    records: Any, main_here: Any, tmp_path: Path
+    new_record: Any, main_here: Any, tmp_path: Path
 ) -> None:
     for method in ("auto_clipping", "dp_sgd", "grid_oracle"):
-        records("-m", method)
+        new_record("-m", method)
     code, out, err = main_here("explain", "results", "-q")
     assert code == 0, err
     assert not _replays(tmp_path)
@@ -134,9 +118,9 @@ def test_runs_without_tuning_need_no_extra_runs_and_many_are_a_table(
     assert "Nothing was paid for tuning" in out
 
 
-def test_mistakes_are_one_line(records: Any, main_here: Any, tmp_path: Path) -> None:
-    path = records("-m", "auto_clipping")
-    oracle = records("-m", "grid_oracle")
+def test_mistakes_are_one_line(new_record: Any, main_here: Any, tmp_path: Path) -> None:
+    path = new_record("-m", "auto_clipping")
+    oracle = new_record("-m", "grid_oracle")
     record = read_record(path)
     store = RecordStore(tmp_path / "other")
     changed = record.identity.model_copy(update={"seed": None, "run": "0" * 16})

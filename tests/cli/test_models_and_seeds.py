@@ -9,7 +9,6 @@ import pytest
 import dphpo_bench as bench
 from dphpo_bench.contract import registry
 from dphpo_bench.data.source import DataSource
-from tests.sweep.conftest import plugin  # noqa: F401  (a fixture)
 
 pytestmark = pytest.mark.usefixtures("plugin")
 

@@ -9,33 +9,16 @@ import pytest
 
 from dphpo_bench import read_record
 from dphpo_bench.contract import registry
-from tests.sweep.conftest import plugin  # noqa: F401  (a fixture)
 
 pytestmark = pytest.mark.usefixtures("plugin")
 
-BUDGET = ("-t", "blobs", "--epsilon", "3", "--delta", "1e-4", "-q")
 
-
-@pytest.fixture
-def made(main_here: Any, tmp_path: Path) -> Any:
-    """Make a record on the blobs, and return its file."""
-
-    def make(*arguments: str, expected: int = 0) -> Path:
-        before = set((tmp_path / "results").rglob("*.json"))
-        code, _, err = main_here("run", *arguments, *BUDGET)
-        assert code == expected, err
-        (path,) = set((tmp_path / "results").rglob("*.json")) - before
-        return path
-
-    return make
-
-
-def test_a_run_beside_the_oracle(made: Any, main_here: Any, tmp_path: Path) -> None:
-    path = made("-m", "hyfreedp_paper", "--set", "update_interval=2", "--set", "rule=paper")
+def test_a_run_beside_the_oracle(new_record: Any, main_here: Any, tmp_path: Path) -> None:
+    path = new_record("-m", "hyfreedp_paper", "--set", "update_interval=2", "--set", "rule=paper")
     alone = main_here("show", str(path))[1]
     assert "grid_oracle" not in alone
 
-    made("-m", "grid_oracle")
+    new_record("-m", "grid_oracle")
     code, out, err = main_here("show", str(path))
     assert (code, err) == (0, "")
     lines = out.splitlines()
@@ -68,25 +51,25 @@ def test_a_run_beside_the_oracle(made: Any, main_here: Any, tmp_path: Path) -> N
     assert told["risk"] == read_record(path).privacy.risk.model_dump()
 
 
-def test_a_reference_and_its_candidates(made: Any, main_here: Any) -> None:
-    code, out, err = main_here("show", str(made("-m", "grid_oracle")))
+def test_a_reference_and_its_candidates(new_record: Any, main_here: Any) -> None:
+    code, out, err = main_here("show", str(new_record("-m", "grid_oracle")))
     assert (code, err) == (0, "")
     assert "7, by score:" in out
     assert "the true ε is infinite" in out
 
 
-def test_a_run_without_a_seed(made: Any, main_here: Any) -> None:
-    out = main_here("show", str(made("-m", "auto_clipping", "--seed", "none")))[1]
+def test_a_run_without_a_seed(new_record: Any, main_here: Any) -> None:
+    out = main_here("show", str(new_record("-m", "auto_clipping", "--seed", "none")))[1]
     assert ", seed none: ok" in out
     assert "--seed none" in out
     assert "a second release" in out
 
 
 def test_the_seed_of_a_run_on_private_records_stays_secret(
-    made: Any, main_here: Any, monkeypatch: pytest.MonkeyPatch
+    new_record: Any, main_here: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry.tasks()["blobs"].cls, "public", False)
-    path = made("-m", "auto_clipping", "--seed", "31337")
+    path = new_record("-m", "auto_clipping", "--seed", "31337")
     for options in ((), ("--json",)):
         assert "31337" not in main_here("show", str(path), *options)[1]
     assert "31337" not in main_here("results")[1]

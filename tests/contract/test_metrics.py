@@ -2,7 +2,6 @@
 
 import math
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 import dphpo_bench as bench
+from dphpo_bench.cli.records import to_text
 from dphpo_bench.comparison.compare import Comparison
 from dphpo_bench.records.reading import read_results
 from tests.own_task import array_task
@@ -121,53 +121,29 @@ def test_a_metric_of_the_model_itself() -> None:
     assert result.record.identity.facts["metrics"][1] == {"name": "largest_weight", "higher_is_better": False}
 
 
-SHARE = """
-import torch
-from torch import nn
-import dphpo_bench as bench
+def test_a_share_of_a_plug_in_is_shown_in_per_cent_everywhere(tmp_path: Path) -> None:
+    def in_best_two(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+        return float((outputs.topk(2).indices == targets[:, None]).any(1).float().mean())
 
-rows, labels = torch.randn(200, 3, generator=torch.Generator().manual_seed(0)), torch.arange(200) % 3
-
-
-def in_best_two(outputs, targets):
-    return (outputs.topk(2).indices == targets[:, None]).any(1).float().mean()
-
-
-metrics = [
-    bench.metrics.Metric("best_two", True, in_best_two, is_share=True),
-    bench.metrics.CROSS_ENTROPY,
-    bench.metrics.ModelMetric("half", False, lambda model, test: 0.5, is_share=True),
-]
-data = (rows, labels)
-measures, training = bench.Measures(metrics=metrics), bench.TrainingOptions(epochs=2)
-task = bench.ArrayTask("shares", data, nn.Linear(3, 3), data, measures=measures, public=True, training=training)
-"""
-
-
-def test_a_share_of_a_plug_in_is_shown_in_per_cent_everywhere(main_here: Any, tmp_path: Path) -> None:
-    (tmp_path / "shares_in_a_file.py").write_text(SHARE)
-    file = ("--task-file", "shares_in_a_file.py")
-    for seed in ("0", "1"):
-        code, out, err = main_here("run", "-m", "dp_sgd", *file, "--seed", seed, "--delta", "1e-4", "--quiet")
-        assert code == 0, err
-    results, _ = read_results(tmp_path / "results")
-    record = results[1].record
+    rows, labels = torch.randn(200, 3, generator=torch.Generator().manual_seed(0)), torch.arange(200) % 3
+    own = [
+        bench.metrics.Metric("best_two", True, in_best_two, is_share=True),
+        bench.metrics.CROSS_ENTROPY,
+        bench.metrics.ModelMetric("half", False, lambda _model, _test: 0.5, is_share=True),
+    ]
+    options: dict[str, Any] = {"metrics": own, "public": True, "epochs": 2}
+    task = array_task("shares", (rows, labels), nn.Linear(3, 3), (rows, labels), **options)
+    record = bench.run("dp_sgd", task, bench.PrivacyBudget(3, 1e-4), seed=0, results_dir=tmp_path).record
     assert record.identity.facts["metrics"] == [
         {"name": "best_two", "higher_is_better": True, "is_share": True},
         {"name": "cross_entropy", "higher_is_better": False},
         {"name": "half", "higher_is_better": False, "is_share": True},
     ]
-    share = f"{record.metrics['best_two']:.2%}"
-    assert f"{share} " in out
-    assert "50.00%" in out
-    assert share in main_here("show", str(tmp_path / "results" / results[1].path), *file)[1]
-    assert share in main_here("results", "results")[1]
-    mean = fmean(result.record.metrics["best_two"] for result in results)
-    assert f"{mean:.2%}" in main_here("results", "results", "--summary")[1]
-    assert "best two, %" in str(Comparison(tuple(results), tmp_path / "results"))
-    code, out, err = main_here("leaderboard", "build", ".", "--quiet")
-    assert code == 0, err
-    assert "best two, %" in (tmp_path / "README.md").read_text()
+    assert f"{record.metrics['best_two']:.2%}" in repr(record)
+    assert "50.00%" in repr(record)
+    results, _ = read_results(tmp_path)
+    assert f"{record.metrics['best_two']:.2%}" in to_text(results, summarise=True)
+    assert "best two, %" in str(Comparison(tuple(results), tmp_path))
 
 
 def test_a_share_outside_of_its_range_is_refused() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dphpo_bench.leaderboard.standard import Standard
+from dphpo_bench.leaderboard.entries import Standard
 from dphpo_bench.records.store import read_record
 from tests.docs.scripts import script
 from tests.leaderboard.submitted import read, runs_of, submit

@@ -240,6 +240,7 @@ def test_folds_are_runs_of_their_own(declared: dict[str, Any], tmp_path: Path) -
     if "public" not in declared:
         report = bench.account(tmp_path)
         assert len(report.releases) == 4
+        assert report.changed
         assert (report.totals[0].together or 0) > 2 * 8  # all four together, as if each had all records
         assert len({read.identity.data_fingerprint for read in map(bench.read_record, tmp_path.rglob("*.json"))}) == 4
 

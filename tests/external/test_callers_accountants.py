@@ -93,7 +93,7 @@ def test_two_sums_over_one_batch_are_one_gaussian(noise: float, rate: float, los
 def test_accountants_that_cannot_take_queries_are_refused() -> None:
     with pytest.raises(bench.errors.InvalidValueError, match=r"PrivacyEngine\(accountant='rdp'\)"):
         check_accountant(GaussianAccountant())
-    with pytest.raises(bench.errors.InvalidValueError, match=r"such as engine\.accountant"):
+    with pytest.raises(bench.errors.InvalidValueError, match="got float"):
         check_accountant(3.0)
 
 

@@ -281,8 +281,6 @@ def test_an_event_that_is_no_function_of_its_noise_is_refused(strange: Any, mess
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        ({}, "at least one hyperparameter"),
-        ({"rate": 0.1}, "an Optuna distribution or a list"),
         ({"batch_size": [1, 2]}, "leave the event of a training as it is"),
         ({"epochs:sgd": FloatDistribution(1, 2)}, "leave the event of a training as it is"),
     ],
@@ -291,21 +289,6 @@ def test_an_event_that_is_no_function_of_its_noise_is_refused(strange: Any, mess
 def test_strange_spaces_are_refused(space: Any, message: str) -> None:
     with pytest.raises(InvalidValueError, match=message):
         Study(space, budget=BUDGET, event=event, held_out=0.1, n_scored=10, results_dir=None)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"n_scored": 0}, "n_scored from 1"),
-        ({"held_out": 1.0}, "0 < held_out < 1"),
-        ({"name": "a/b"}, "Expected a name"),
-        ({"budget": (2.0, 1e-5)}, "PrivacyBudget"),
-    ],
-)
-def test_strange_settings_are_refused(changes: dict[str, Any], message: str) -> None:
-    settings = {"budget": BUDGET, "held_out": 0.1, "n_scored": 10, "results_dir": None, **changes}
-    with pytest.raises(InvalidValueError, match=message):
-        Study(SPACE, event=event, **settings)
 
 
 @pytest.mark.parametrize("score", ["0.9", [[0.5, 0.5]], object()])

@@ -214,12 +214,3 @@ def test_ghost_clipping_that_a_trainer_leaves_out_is_refused() -> None:
     )
     with pytest.raises(InvalidValueError, match="not clipped at all"):
         budget_of().begin(model, optimizer, loader, -1, 0)
-
-
-@pytest.mark.parametrize(
-    ("how", "rule"),
-    [({"name": "../x"}, "Expected a name of at most 64 letters"), ({"unit": ""}, "unit"), ({"n_records": 0}, "n_rec")],
-)
-def test_bad_values_are_refused_before_the_first_step(how: dict[str, Any], rule: str) -> None:
-    with pytest.raises(InvalidValueError, match=rule):
-        begin(budget_of(**{"name": "t", **how}), private_parts())

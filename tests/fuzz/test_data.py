@@ -65,7 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("data")
 
 
-@examples(80)
+@examples(40)
 @given(CONTENT)
 def test_parquet(folder: Path, content: bytes) -> None:
     """The published records, or a message that names the file."""

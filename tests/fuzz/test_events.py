@@ -104,7 +104,7 @@ EVENT_LIKE = st.one_of(EVENTS, mutated(EVENTS), VALUES)
 LEDGER_LIKE = st.one_of(LEDGERS, mutated(LEDGERS), VALUES)
 
 
-@examples(100)
+@examples(60)
 @given(LEDGER_LIKE)
 def test_ledgers(obj: Any) -> None:
     """Refused, or written down again as it was read, with the same events composed."""

@@ -245,6 +245,20 @@ def test_ten_runs_by_hand_and_by_tool(tmp_path: Path) -> None:
     assert total.together == pytest.approx(hand.get_epsilon(1e-5), rel=1e-3)
 
 
+def test_records_that_change_go_on_in_the_same_account_and_it_says_so(fixed_noise, budget, tmp_path: Path) -> None:
+    class Changed(PrivateTask):
+        version = 2
+
+        def load_train(self, source: bench.DataSource) -> bench.Records:
+            records = super().load_train(source)
+            return bench.Records(records.inputs.flip(0), records.targets.flip(0))  # type: ignore[union-attr]
+
+    bench.run(fixed_noise(), PrivateTask(), budget, results_dir=tmp_path)
+    second = bench.run(fixed_noise(), Changed(), budget, results_dir=tmp_path)
+    assert "run 2 on these records; both together" in str(second.account)
+    assert "The records changed between runs" in str(second.account)
+
+
 def test_what_is_beside_the_records_is_its_owners_alone(fixed_noise, budget, tmp_path: Path) -> None:
     class Reads(PrivateTask):
         def load_train(self, source: bench.DataSource) -> bench.Records:
@@ -259,7 +273,7 @@ def test_what_is_beside_the_records_is_its_owners_alone(fixed_noise, budget, tmp
         modes.update({path.name: path.stat().st_mode for path in tmp_path.rglob(".*/*")})
     finally:
         os.umask(before)
-    assert {name.rsplit(".", 1)[-1] for name in modes} == {"jsonl", "lock", "key", "digest"}
+    assert {name.rsplit(".", 1)[-1] for name in modes} == {"jsonl", "lock", "key", "digest", "releases"}
     assert not [name for name, mode in modes.items() if mode & 0o077]
 
 
@@ -267,9 +281,10 @@ def test_the_digest_of_the_records_needs_the_folders_key(fixed_noise, budget, tm
     """Two folders have two keys; of one table, nothing that they keep is the same."""
     for name in ("one", "two"):
         bench.run(fixed_noise(), PrivateTask(), budget, results_dir=tmp_path / name)
-    first, second = (next((tmp_path / name / ".data").glob("*.digest")).read_bytes() for name in ("one", "two"))
+    first, second = (bench.account(tmp_path / name).releases[0].digest for name in ("one", "two"))
     assert first
     assert first != second
+    assert (tmp_path / "one/.data/key").stat().st_mode & 0o077 == 0
 
 
 def test_a_run_that_is_planned_otherwise_does_not_go_on_with_its_noise(fixed_noise, budget, tmp_path: Path) -> None:

@@ -150,15 +150,12 @@ class ForgetsItsRate(Forgetful):
         return bench.Outcome(model, {})
 
 
-class TestGoingOn:
-    def test_a_full_disk_costs_the_checkpoint_and_not_the_run(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def full(*_: Any, **__: Any) -> None:
-            raise OSError(28, "No space left on device")
+def test_a_full_disk_costs_the_checkpoint_and_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(checkpoints, "write_whole", full)
-        assert run(tmp_path, "dp_sgd").record.status == "ok"
+    monkeypatch.setattr(checkpoints, "write_whole", full)
+    assert run(tmp_path, "dp_sgd").record.status == "ok"
 
 
 class TestRefused:

@@ -109,7 +109,7 @@ def test_a_model_that_opens_records_in_a_further_test_fails(fixed_noise, plain_r
     assert result.model is None
 
 
-@pytest.mark.parametrize(("name", "about"), [("a b", "x"), ("", "x"), ("a", ""), ("a", "two\nlines"), ("a", 501 * "x")])
-def test_texts_that_no_record_takes(tiny_task, name: str, about: str) -> None:
+@pytest.mark.parametrize("name", ["a b", ""])
+def test_names_that_no_record_takes(tiny_task, name: str) -> None:
     with pytest.raises(InvalidValueError, match="Expected "):
-        FurtherTest(name, about, tiny_task.load_test)
+        FurtherTest(name, "x", tiny_task.load_test)

@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 
 import dphpo_bench as bench
 from dphpo_bench.audit import attacks
+from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.harness.state import Run
 from dphpo_bench.records.store import RecordStore
 from tests.conftest import TinyTask
@@ -137,6 +138,84 @@ def test_an_audit_takes_the_record_that_is_there(fixed_noise, tmp_path: Path) ->
     record = attacks.recorded(fixed_noise(), own(), BUDGET, RecordStore(tmp_path), **where)
     assert (record.identity.key, record.identity.run) == (entry.record, entry.number)
     assert len(bench.account(tmp_path).releases) == 1
+
+
+class TestAgain:
+    def first(self, method: bench.Method, folder: Path, **options: Any) -> tuple[str, Tensor]:
+        weights = trained(method, own(**options), results_dir=folder)
+        return bench.account(folder).releases[-1].number, weights
+
+    def test_the_same_run_has_the_same_noise_and_is_counted_once(self, fixed_noise, tmp_path: Path) -> None:
+        number, weights = self.first(fixed_noise(), tmp_path)
+        self.first(fixed_noise(), tmp_path)
+        before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        again = trained(fixed_noise(), own(), results_dir=tmp_path, account=bench.AccountOptions(again=number))
+        torch.testing.assert_close(again, weights, rtol=0, atol=0)
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+    @pytest.mark.parametrize("change", ["task", "method", "plan", "seed", "code", "number"])
+    def test_another_run_is_refused_before_the_records_are_read(
+        self, change: str, fixed_noise, tmp_path: Path, monkeypatch
+    ) -> None:
+        number, _ = self.first(fixed_noise(), tmp_path)
+        if change == "code":
+            monkeypatch.setattr("dphpo_bench.harness.cache.code_hash", lambda _: "edited")
+        task = own(version="2") if change == "task" else own()
+        monkeypatch.setattr(bench.ArrayTask, "load_train", lambda *_: pytest.fail("the records were read"))
+        method = fixed_noise(**{"method": {"extra_steps": 1}, "plan": {"steps": 7}}.get(change, {}))
+        number = "../x" if change == "number" else number
+        with pytest.raises(InvalidValueError, match="again=") as refused:
+            bench.run(
+                method,
+                task,
+                BUDGET,
+                seed=8 if change == "seed" else 7,
+                results_dir=tmp_path,
+                account=bench.AccountOptions(again=number),
+            )
+        assert "\n" not in str(refused.value)
+        assert len(bench.account(tmp_path).releases) == 1
+
+    @pytest.mark.parametrize(
+        "options", [{"seed": None}, {"results_dir": None}, {"execution": bench.ExecutionOptions(checkpoint_every=2)}]
+    )
+    def test_what_cannot_be_repeated_is_refused(self, options: dict[str, Any], fixed_noise, tmp_path: Path) -> None:
+        with pytest.raises(InvalidValueError, match=r"Expected again= .* with private records"):
+            bench.run(
+                fixed_noise(),
+                own(),
+                BUDGET,
+                account=bench.AccountOptions(again="0" * 16),
+                **{"seed": 7, "results_dir": tmp_path, **options},
+            )
+        with pytest.raises(InvalidValueError, match=r"Expected again= .* with private records"):
+            bench.run(
+                fixed_noise(),
+                TinyTask(),
+                BUDGET,
+                seed=7,
+                results_dir=tmp_path,
+                account=bench.AccountOptions(again="0" * 16),
+            )
+
+    @pytest.mark.parametrize("damage", ["a global", "more steps", "cut", "of another run"])
+    def test_what_no_hash_sees_is_not_released(self, damage: str, fixed_noise, tmp_path: Path, monkeypatch) -> None:
+        monkeypatch.setattr(Scaled, "factor", 1.0)
+        number, _ = self.first(fixed_noise(), tmp_path)
+        other, _ = self.first(fixed_noise(), tmp_path)
+        notes = [next((tmp_path / ".accounts").glob(f"*{each}.releases")) for each in (number, other)]
+        if damage == "a global":
+            Scaled.factor = 1 + 1e-3
+        elif damage == "more steps":
+            notes[0].write_bytes(notes[0].read_bytes()[:-16])
+        elif damage == "cut":
+            notes[0].write_bytes(b"")
+        else:
+            notes[0].write_bytes(notes[1].read_bytes())
+        with pytest.raises(DphpoBenchError, match="asked something else than before"):
+            trained(fixed_noise(), own(), results_dir=tmp_path, account=bench.AccountOptions(again=number))
+        assert [entry.status for entry in bench.account(tmp_path).releases] == ["ok", "ok"]
+        assert all(bench.read_record(path).status == "ok" for path in tmp_path.glob("own/*/*.json"))
 
 
 @pytest.mark.parametrize("declared", [False, True])

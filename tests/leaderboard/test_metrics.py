@@ -83,10 +83,9 @@ def test_a_value_that_nobody_can_rank_is_rejected(
     assert all(reason in refused.reason for refused in rejected)
 
 
-@pytest.mark.parametrize("collapsed", [1.9e14, float("inf")])
-def test_a_collapsed_perplexity_counts_as_that_of_a_guess_of_all_tokens_alike(collapsed: float, tmp_path: Path) -> None:
+def test_a_collapsed_perplexity_counts_as_that_of_a_guess_of_all_tokens_alike(tmp_path: Path) -> None:
     """As an accuracy stays above that of a guess: without a limit, one collapse would be all that a table shows."""
-    values = {"auto_clipping": [18.0, 18.2, 17.8], "hyfreedp": [10.8, 10.9, 10.7], "liu_talwar": [collapsed, 9.0, 9.0]}
+    values = {"auto_clipping": [18.0, 18.2, 17.8], "hyfreedp": [10.8, 10.9, 10.7], "liu_talwar": [math.inf, 9.0, 9.0]}
     facts = {"n_records": 1000, "n_classes": 628, "metrics": [{"name": "perplexity", "higher_is_better": False}]}
     records = [
         make_record(method, seed=seed, accuracy=value, metric="perplexity", facts=facts)

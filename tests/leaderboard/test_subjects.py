@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dphpo_bench.leaderboard.entries import contests_of, frame_of
+from dphpo_bench.leaderboard.entries import Standard, contests_of, frame_of
 from dphpo_bench.leaderboard.means import Rate
-from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.submissions import TaskModel
 from dphpo_bench.records.measure import ACCURACY
 from dphpo_bench.records.record import RunRecord

@@ -248,7 +248,7 @@ REFUSED: dict[str, tuple[str, Callable[[], Any], str]] = {
     "complex": (
         "numbers",
         lambda: Calls(lambda m, x: (x.cfloat() @ m.w).abs(), w=nn.Parameter(torch.randn(12, 3) + 0j)),
-        "complex64 in 'w'. Train its real",
+        "complex64 in 'w'. Convert",
     ),
     "bfloat16": ("numbers", lambda: net(nn.Linear(12, 10)).bfloat16(), r"bfloat16 in '0.weight'.* model.float\(\)"),
     "float16": ("numbers", lambda: net(nn.Linear(12, 10)).half(), r"float16 in '0.weight'.* model.float\(\)"),

@@ -196,6 +196,20 @@ def test_a_suite_numbers_its_runs_on_private_records(monkeypatch, capsys) -> Non
     assert "dp_sgd on own_rows (Linear), ε = " in " ".join(out.split())
 
 
+def test_the_command_repeats_a_run_by_its_number(monkeypatch, capsys) -> None:
+    Path("repeated_rows.py").write_text(TASK_FILE)
+    budget = ["--epsilon", "2", "--delta", "1e-4", "--seed", "7"]
+    call = ["run", "-t", "own_rows", "--task-file", "repeated_rows.py", *budget, "-q", "-m"]
+    assert command(monkeypatch, capsys, *call, "dp_sgd")[0] == 0
+    number = bench.account("results").releases[0].number
+    code, out, _ = command(monkeypatch, capsys, *call, "dp_sgd", "--again", number, "--save-model", "m.safetensors")
+    assert (code, Path("m.safetensors").exists()) == (0, True)
+    assert "run 1 on these records" in out
+    code, _, err = command(monkeypatch, capsys, *call, "auto_clipping", "--again", number)
+    assert code == 2
+    assert f"The run {number} was of another task, method" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

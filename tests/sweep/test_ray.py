@@ -21,6 +21,7 @@ from dphpo_bench.base.files import write_whole
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
+from dphpo_bench.sweep import ray_executor
 from dphpo_bench.sweep.cells import Cell, cells_of, run_cell
 from dphpo_bench.sweep.driver import sweep
 from dphpo_bench.sweep.executors import Answer, Function, Processes, Resources, SerialExecutor
@@ -242,6 +243,12 @@ class TestCalls:
         executor.close()
         assert all(future.done() for future in futures)
         assert wait_until(lambda: is_gone(int(path.read_text())))
+
+
+def test_a_node_with_another_version_is_refused(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_executor, "version", lambda _: "0.0.1")
+    with pytest.raises(InvalidValueError, match=r"Expected dphpo-bench 0\.0\.1 on node .*, got"):
+        RayExecutor(cluster.address, [Resources()])
 
 
 @pytest.mark.parametrize("need", [Resources(threads=64), Resources(memory_gb=1e6)])

@@ -9,20 +9,20 @@ from torch.nn import functional
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import GradientEngine
-from dphpo_bench.training.gradients import VmapEngine
+from dphpo_bench.training.gradients import LoopEngine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.linear import LinearEngine
 from dphpo_bench.training.losses import Objective, PerRecord, cross_entropy
 from dphpo_bench.training.values import Query
 
-BACKENDS = ("vmap", "layerwise")
+BACKENDS = ("loop", "layerwise")
 
 
 def engine_by(backend: str, model: nn.Module, micro_batch_size: int | None = None) -> GradientEngine:
     """An engine of this kind, whichever one suits the model; its micro-batches of this size, if one is given."""
     if backend == "linear":
         return cut(LinearEngine(model), micro_batch_size)
-    kind = {"vmap": VmapEngine, "layerwise": LayerwiseEngine}[backend]
+    kind = {"loop": LoopEngine, "layerwise": LayerwiseEngine}[backend]
     if micro_batch_size is not None:  # of the class: an engine may set its own
         kind = type("Cut", (kind,), {"_rows": property(lambda _: micro_batch_size, lambda *_: None)})
     return kind(model, cross_entropy)

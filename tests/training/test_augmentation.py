@@ -13,7 +13,7 @@ from dphpo_bench.base.tensors import Records
 from dphpo_bench.recipes import RandomFlip, RandomShift
 from dphpo_bench.training.augmentation import Augmentation, augmented_sum
 from dphpo_bench.training.clipping import Abadi, AutoV, Clipping
-from dphpo_bench.training.gradients import VmapEngine
+from dphpo_bench.training.gradients import LoopEngine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.losses import cross_entropy
 from dphpo_bench.training.units import Units
@@ -79,7 +79,7 @@ def test_a_variant_that_is_not_finite_takes_its_record_out() -> None:
         return torch.where((inputs == vectors(len(IDS))[0][0]).all(1, keepdim=True), torch.nan, inputs)
 
     rows = torch.arange(5)
-    for kind in (VmapEngine, LayerwiseEngine):
+    for kind in (LoopEngine, LayerwiseEngine):
         engine = kind(linear(), cross_entropy)
         found = sum_of(engine, broken, 3, Abadi(0.1), single(rows))
         expected = sum_of(engine, lambda inputs, _: inputs, 3, Abadi(0.1), single(rows[1:]))

@@ -12,15 +12,15 @@ from dphpo_bench.base.tensors import Records
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.evaluation import all_outputs
-from dphpo_bench.training.gradients import VmapEngine
+from dphpo_bench.training.gradients import LoopEngine
 from dphpo_bench.training.layerwise import LayerwiseEngine
-from dphpo_bench.training.linear import LinearEngine, StackedLinear
+from dphpo_bench.training.linear import LinearEngine, clipped_sums
 from dphpo_bench.training.losses import Objective, PerRecord, cross_entropy
 from dphpo_bench.training.values import Query, total_score
 from tests.training.models import flat, linear, vectors
 
 ENGINES: dict[str, Callable[[nn.Module, PerRecord], GradientEngine]] = {
-    "vmap": VmapEngine,
+    "loop": LoopEngine,
     "layerwise": LayerwiseEngine,
 }
 
@@ -113,12 +113,12 @@ def test_engines_give_out_copies(kind: str, rows: Tensor | None, names: bool) ->
 def test_closed_forms_write_to_no_record(rows: Tensor | None) -> None:
     x, y = vectors(40)
     records, before = Records(x, y), Records(x.clone(), y.clone())
-    engine, stack = LinearEngine(linear()), StackedLinear([linear(), linear()])
+    engine, stack = LinearEngine(linear()), [LinearEngine(linear()) for _ in range(2)]
     first_writes = nn.Sequential(nn.ReLU(inplace=True), linear())
     for _ in range(2):
         all_outputs(first_writes, records)
         engine.clipped_sum(x, y, AutoS(), rows)
-        stack.clipped_sums(x, y, [AutoS(), AutoS()], rows)
+        clipped_sums(stack, x, y, [AutoS(), AutoS()], rows)
         assert unchanged(records, before)
 
 

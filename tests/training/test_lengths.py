@@ -11,7 +11,7 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.training.clipping import Abadi, AutoS
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.evaluation import last_place, lengths_of, refuse_wrong_lengths
-from dphpo_bench.training.gradients import VmapEngine
+from dphpo_bench.training.gradients import LoopEngine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.losses import (
     IGNORED,
@@ -110,7 +110,7 @@ def results(engine: GradientEngine, inputs: Tensor, targets: Tensor) -> list[Ten
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("kind", [VmapEngine, LayerwiseEngine])
+@pytest.mark.parametrize("kind", [LoopEngine, LayerwiseEngine])
 def test_no_result_depends_on_it(kind: type[GradientEngine], case: str) -> None:
     plain, says, (inputs, targets), loss = CASES[case]
     wanted = results(kind(plain(), loss), inputs, targets)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from dphpo_bench.training.clipping import Abadi, AutoS, AutoV, Clipping
-from dphpo_bench.training.linear import LinearEngine, StackedLinear
+from dphpo_bench.training.linear import LinearEngine, clipped_sums
 from tests.training.models import cut, flat, vectors
 
 RULES = (Abadi(1.0), AutoS(), AutoV(), Abadi(0.1), AutoS(1.0))
@@ -33,10 +33,8 @@ def alone(
     ]
 
 
-def stack_of(models: list[nn.Module], micro_batch_size: int | None) -> StackedLinear:
-    stack = StackedLinear(models)
-    cut(stack._engines[0], micro_batch_size)
-    return stack
+def stack_of(models: list[nn.Module], micro_batch_size: int | None = None) -> list[LinearEngine]:
+    return [cut(LinearEngine(model), micro_batch_size) for model in models]
 
 
 def assert_same(actual: list[list[Tensor]], expected: list[list[Tensor]], tolerance: float = 1e-6) -> None:
@@ -58,8 +56,8 @@ def test_each_sum_is_that_of_the_model_alone(n, kind, micro_batch_size):
     stack = stack_of(models, micro_batch_size)
     tolerance = 1e-13 if kind.get("dtype") == torch.float64 else 1e-6
     for _ in range(3):  # norms of the data are kept from the second call on
-        assert_same(stack.clipped_sums(inputs, targets, rules), alone(models, inputs, targets, rules), tolerance)
-        chosen = stack.clipped_sums(inputs, targets, rules, indices)
+        assert_same(clipped_sums(stack, inputs, targets, rules), alone(models, inputs, targets, rules), tolerance)
+        chosen = clipped_sums(stack, inputs, targets, rules, indices)
         assert_same(chosen, alone(models, inputs, targets, rules, indices), tolerance)
 
 
@@ -69,12 +67,12 @@ def test_record_that_is_not_finite(bad, kind):
     models, rules = layers(3, **kind), list(RULES[:3])
     inputs, targets = vectors(6)
     inputs[1, 3], inputs[4] = bad, float("nan")
-    stack = StackedLinear(models)
+    stack = stack_of(models)
     for _ in range(3):
-        actual = stack.clipped_sums(inputs, targets, rules)
+        actual = clipped_sums(stack, inputs, targets, rules)
         assert all(flat(own).isfinite().all() for own in actual)
         assert_same(actual, alone(models, inputs, targets, rules))
-        nothing = stack.clipped_sums(inputs, targets, rules, torch.tensor([4]))
+        nothing = clipped_sums(stack, inputs, targets, rules, torch.tensor([4]))
         assert not any(flat(own).any() for own in nothing)
 
 
@@ -85,13 +83,13 @@ def test_a_trial_that_diverged_disturbs_no_other(value, whole):
     inputs, targets = vectors(12)
     inputs[5, 2] = float("inf")
     others = [models[0], models[2]]
-    expected = StackedLinear(others).clipped_sums(inputs, targets, [rules[0], rules[2]])
+    expected = clipped_sums(stack_of(others), inputs, targets, [rules[0], rules[2]])
     with torch.no_grad():
         if whole:
             models[1].weight.fill_(value)
         else:
             models[1].weight[2, 7] = value
-    actual = StackedLinear(models).clipped_sums(inputs, targets, rules)
+    actual = clipped_sums(stack_of(models), inputs, targets, rules)
     assert_same([actual[0], actual[2]], expected)
     assert flat(actual[1]).norm() <= len(inputs) * rules[1].sensitivity
     if whole and not abs(value) < float("inf"):
@@ -103,9 +101,9 @@ def test_a_trial_that_diverged_disturbs_no_other(value, whole):
 
 def test_the_data_may_be_changed_and_exchanged():
     models, rules = layers(2), list(RULES[:2])
-    stack = StackedLinear(models)
+    stack = stack_of(models)
     inputs, targets = vectors(8)
     for data in (inputs, inputs, inputs, inputs.clone(), inputs.bfloat16(), inputs[:5]):
-        actual = stack.clipped_sums(data, targets[: len(data)], rules)
+        actual = clipped_sums(stack, data, targets[: len(data)], rules)
         assert_same(actual, alone(models, data, targets[: len(data)], rules))
         inputs.mul_(3.0)

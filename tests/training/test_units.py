@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from dphpo_bench.base.tensors import Tensors, call, each, take
 from dphpo_bench.training.clipping import Abadi, AutoS, AutoV, Clipping
 from dphpo_bench.training.engine import GradientEngine
-from dphpo_bench.training.gradients import VmapEngine
+from dphpo_bench.training.gradients import LoopEngine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.linear import LinearEngine
 from dphpo_bench.training.losses import PerRecord, cross_entropy
@@ -21,9 +21,9 @@ CLIPPINGS = (Abadi(0.1), AutoV())
 ENGINES = [
     (linear, LinearEngine),
     (flat_linear, LinearEngine),
-    (linear, VmapEngine),
+    (linear, LoopEngine),
     (linear, LayerwiseEngine),
-    (mlp, VmapEngine),
+    (mlp, LoopEngine),
     (mlp, LayerwiseEngine),
 ]
 IDS = torch.tensor([3, 1, 1, 0, 3, 3, 2, *[5] * 8, 7, 7, 7, 9])
@@ -102,7 +102,7 @@ class Named(nn.Module):
         return outputs
 
 
-@pytest.mark.parametrize("kind", [VmapEngine, LayerwiseEngine])
+@pytest.mark.parametrize("kind", [LoopEngine, LayerwiseEngine])
 def test_named_inputs_and_shared_weights(kind) -> None:
     generator = torch.Generator().manual_seed(1)
     inputs = {
@@ -115,7 +115,7 @@ def test_named_inputs_and_shared_weights(kind) -> None:
     assert relative_error(actual, expected) < 2e-6
 
 
-@pytest.mark.parametrize("kind", [VmapEngine, LayerwiseEngine])
+@pytest.mark.parametrize("kind", [LoopEngine, LayerwiseEngine])
 @pytest.mark.parametrize("unit_rows", [None, 2])
 def test_texts_are_cut_to_the_longest_of_their_unit(kind, unit_rows) -> None:
     inputs, targets = (part[: len(IDS)] for part in classes())

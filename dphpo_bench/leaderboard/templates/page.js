@@ -46,34 +46,6 @@
     });
   }
 
-  // One tab stop for the headers of a table, one for its links; arrow keys lead to the others.
-  const GROUPS = [".scroll thead button", ".scroll tbody a"];
-  const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Home: -Infinity, End: Infinity };
-  const membersOf = (group, root) => all(group, root).filter((one) => !one.closest("[hidden]"));
-  const setStop = (members, stop) => {
-    for (const one of members) one.tabIndex = one === stop ? 0 : -1;
-  };
-  const setStops = () => {
-    for (const region of all(".scroll")) {
-      for (const group of GROUPS) {
-        const members = membersOf(group, region);
-        setStop(members, members.find((one) => one.tabIndex === 0) ?? members[0]);
-      }
-    }
-  };
-  const neighbours = (node) => {
-    const group = GROUPS.find((one) => node.matches(one));
-    return group ? membersOf(group, node.closest(".scroll")) : [];
-  };
-  addEventListener("focusin", ({ target }) => setStop(neighbours(target), target));
-  addEventListener("keydown", (event) => {
-    const members = event.key in STEPS && !event.altKey && !event.ctrlKey && !event.metaKey ? neighbours(event.target) : [];
-    if (!members.length) return;
-    const at = members.indexOf(event.target) + STEPS[event.key];
-    members[Math.max(0, Math.min(members.length - 1, at))].focus();
-    event.preventDefault();
-  });
-
   // What is shown: the answer, the ranks and the tables that were chosen, and of these the methods whose names match.
   const NAMED = "[data-name]";
   const HOLDERS = ".answer .scroll:not(figure), .overall, .setting, .result, .overall tbody, .result tbody";
@@ -118,7 +90,6 @@
     const rows = shown.flatMap((one) => all("tbody tr[data-name]", one));
     const left = rows.filter((row) => !row.hidden).length;
     byId("count").textContent = `${left} of ${rows.length} rows, in ${shown.length} of ${all(".result").length} tables, as chosen above.`;
-    setStops();
   };
 
   // The guide: the answers to the question, and of these what can be paid for.
@@ -236,8 +207,6 @@
       });
     }
     apply();
-  } else {
-    setStops();
   }
   addEventListener("hashchange", restore);
   restore()?.scrollIntoView();
