@@ -1,7 +1,8 @@
 """Draw every chart of the documents: `python docs/figures/draw.py`.
 
-Charts show what leaderboard/leaderboard.csv says, which `dphpo-bench leaderboard build` makes from the records. The
-same table gives the same bytes on every machine; tests/docs/test_figures.py draws them again and compares.
+Charts show what leaderboard/leaderboard.csv says, which `dphpo-bench leaderboard build` makes from the records, and
+those of research/figure_charts.py what `python -m research.figures` has computed. The same table gives the same bytes
+on every machine; tests/docs/test_figures.py draws them again and compares.
 """
 
 import sys
@@ -15,6 +16,9 @@ from dphpo_bench.records.charts import forest, log_axis, on_one_axis
 from dphpo_bench.records.measure import Estimate
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[1]))
+from research import figure_charts  # noqa: E402
+
 TABLE = HERE.parents[1] / "leaderboard/leaderboard.csv"
 SETTING = "digits (linear)"
 EPSILONS = (1, 3, 8)
@@ -168,7 +172,6 @@ WORST = 20.0
 
 def law() -> str:
     """Draw what a fixed rate loses, by the noise ν of the whole run on the outputs, for kinds of tasks."""
-    sys.path.insert(0, str(HERE.parents[1]))
     from research.development_runs import kind_of, regret_at
     from research.development_set import OPTIMIZERS, read
 
@@ -258,6 +261,7 @@ FIGURES = {
     "audits": audits,
     "law": law,
     "worst": worst,
+    **figure_charts.FIGURES,
 }
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ Totals of linear scaling's Table 11 and HyFreeDP's noise are in `reference_value
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import cycle
 
 import numpy as np
@@ -19,7 +19,8 @@ from dphpo_bench.methods.linear_scaling import LinearScaling, on_line
 from dphpo_bench.privacy.accountants.report import epsilon
 from dphpo_bench.privacy.events import compose, gaussian, poisson_sampled, repeat
 from dphpo_bench.training.optimizers import UpdateRule
-from tests.privacy.test_reference_values import hyfreedp, mu_of
+from research.figures import RESOLUTIONS, by_rdp, clipping_bias, doublings, hyfreedp_event, search, simulated
+from tests.privacy.test_reference_values import mu_of
 
 DELTA = 1e-5
 FACTS = bench.TaskFacts(
@@ -36,9 +37,9 @@ class TestHyFreeDP:
         mean, spread, n = 1.5, 0.8, 200_000
         losses = mean + spread * norm.ppf((np.arange(n) + 0.5) / n)
         alpha = (bound - mean) / spread
-        printed = spread * (norm.pdf(alpha) - alpha * norm.sf(alpha))
+        printed = spread * clipping_bias(alpha)
         assert losses.mean() - np.minimum(losses, bound).mean() == pytest.approx(printed, abs=1e-4)
-        assert norm.pdf(0) == pytest.approx(0.399, abs=1e-3)
+        assert clipping_bias(0) == pytest.approx(0.399, abs=1e-3)
 
     @pytest.mark.parametrize(
         ("claimed", "interval", "sigma", "loss_noise", "true"),
@@ -52,8 +53,10 @@ class TestHyFreeDP:
         RDP has slack, which hides the missing part at ε = 1 and most of it at 3.
         """
         case = {"N": 50_000, "B": 1000, "T": 500, "K": interval, "sigma_g": 1.01 * sigma, "sigma_l": loss_noise}
-        assert epsilon(hyfreedp(case, joint=False), DELTA, accountant="rdp").epsilon == pytest.approx(claimed, rel=3e-3)
-        assert epsilon(hyfreedp(case, joint=True), DELTA, coarseness=4).epsilon == pytest.approx(true, rel=3e-3)
+        assert epsilon(hyfreedp_event(case, joint=False), DELTA, accountant="rdp").epsilon == pytest.approx(
+            claimed, rel=3e-3
+        )
+        assert epsilon(hyfreedp_event(case, joint=True), DELTA, coarseness=4).epsilon == pytest.approx(true, rel=3e-3)
 
     @pytest.mark.slow
     def test_the_final_run_of_dp_hyper_has_85_percent_of_epsilon(self) -> None:
@@ -106,6 +109,10 @@ class TestLinearScaling:
         """Table 16: three runs, three and one."""
         assert LinearScaling().plan(FACTS, bench.PrivacyBudget(1, DELTA)).cost.runs == 7
 
+    def test_rdp_gives_away_a_tenth_of_a_full_batch_run(self) -> None:
+        """Table 1 compares PLD with RDP: a run that RDP calls .1 is .0896, and one that it calls 1 is .915."""
+        assert [by_rdp(0.1), by_rdp(1.0)] == pytest.approx([0.0896, 0.915], abs=1e-3)
+
     @pytest.mark.parametrize("rate", [0.02, 0.1, 0.18])
     def test_noise_moves_gradient_descent_no_further_than_theorem_3_1_says(self, rate: float) -> None:
         """E ‖w_T − w_T,b‖ ≤ ρη Σ cⁱ, on a quadratic; where c = 1 − ηα, long runs meet ρ/α, from which η is gone."""
@@ -122,48 +129,23 @@ class TestLinearScaling:
 class TestProposeTest:
     """Ding and Wu 2022, Algorithm 1 in its simulation: k = 10, ε₀ = .1, g = .01, 100 uniform utilities."""
 
-    @staticmethod
-    def search(test: Callable[[float], int | None], g: float) -> tuple[int, int | None]:
-        """Return the number of rounds, and the candidate that the last success named."""
-        step, reached, chosen, rounds = 1, 0, None, 0
-        while step and reached * g < 1:
-            rounds += 1
-            named = test((reached + step) * g)
-            if named is None:
-                step //= 2
-            else:
-                reached, step, chosen = reached + step, 2 * step, named
-        return rounds, chosen
-
     def test_it_takes_seven_rounds_and_chooses_at_random(self) -> None:
         """Figure 1. The noise on a utility in [0, 1] has scale 4: the search ends at u = 1.27, whatever is true."""
         generator = np.random.default_rng(0)
-        rounds, chosen, best = [], [], []
-        for _ in range(1000):
-            utilities = generator.uniform(size=100)
-
-            def test(threshold: float, utilities: np.ndarray = utilities) -> int | None:
-                noisy = utilities + generator.laplace(scale=4 / (10 * 0.1), size=100)
-                above = np.flatnonzero(noisy >= threshold + generator.laplace(scale=2 / (10 * 0.1)))
-                return int(above[0]) if len(above) else None
-
-            taken, named = self.search(test, 0.01)
-            rounds.append(taken)
-            chosen.append(utilities[named])
-            best.append(utilities.max())
-        assert np.mean(rounds) == pytest.approx(7.0, abs=0.05)
+        searches, chosen, best = zip(*(simulated(1, 0.01, generator) for _ in range(1000)), strict=True)
+        assert np.mean([len(result.path) for result in searches]) == pytest.approx(7.0, abs=0.05)
         assert np.mean(chosen) == pytest.approx(0.52, abs=0.03)
         assert np.mean(best) == pytest.approx(0.99, abs=0.005)
 
     def test_rounds_by_resolution(self) -> None:
         """Figure 2: nearly log₂ of 1/g. Where each round succeeds, it is ⌈log₂(1/g + 1)⌉ on no data at all."""
-        for g in (0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001):
-            assert self.search(lambda _: 0, g)[0] == math.ceil(math.log2(1 / g + 1))
+        for g in RESOLUTIONS:
+            assert len(search(lambda _: 0, g).path) == doublings(g)
 
     def test_the_worst_case(self) -> None:
         """Section 2, sequence 2: success, failure, success, ... gains g every two rounds: 199, and ε = 6.48."""
         answers = cycle([0, None])
-        assert self.search(lambda _: next(answers), 0.01)[0] == 199
+        assert len(search(lambda _: next(answers), 0.01).path) == 199
 
 
 class TestAutomaticClipping:

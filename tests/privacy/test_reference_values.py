@@ -25,25 +25,13 @@ from dphpo_bench.privacy.events import (
     threshold_search,
 )
 from dphpo_bench.privacy.run_counts import Poisson, RunCount, TruncatedNegativeBinomial, geometric
+from research.figures import hyfreedp_event
 
 ROWS = list(csv.DictReader((Path(__file__).parent / "reference_values.csv").open(encoding="utf-8")))
 
 
 def sgd(case: dict[str, Any]) -> DpEvent:
     return repeat(poisson_sampled(case["q"], gaussian(case["sigma"])), case["T"])
-
-
-def hyfreedp(case: dict[str, Any], *, joint: bool) -> DpEvent:
-    """Gradients at every step and three losses at every K-th, on one batch or, as the paper counts, on many."""
-    steps, rate = case["T"], case["B"] / case["N"]
-    loss_steps = -(-steps // case["K"])
-    gradient, loss = gaussian(case["sigma_g"]), gaussian(case["sigma_l"])
-    if joint:
-        return compose(
-            repeat(poisson_sampled(rate, gradient), steps - loss_steps),
-            repeat(poisson_sampled(rate, compose(gradient, repeat(loss, 3))), loss_steps),
-        )
-    return compose(repeat(poisson_sampled(rate, gradient), steps), repeat(poisson_sampled(rate, loss), 3 * loss_steps))
 
 
 def runs(case: dict[str, Any]) -> RunCount:
@@ -139,7 +127,7 @@ def test_reference_value(row: dict[str, str]) -> None:
     elif quantity == "eps_rdp":
         assert epsilon(sgd(case), delta).by_accountant["rdp"] == expected
     elif quantity in ("eps_joint", "eps_paper"):
-        assert epsilon(hyfreedp(case, joint=quantity == "eps_joint"), delta, coarseness=4).epsilon == expected
+        assert epsilon(hyfreedp_event(case, joint=quantity == "eps_joint"), delta, coarseness=4).epsilon == expected
     elif quantity == "eps_gdp":
         # The central limit theorem is not a bound: it claims less than the mechanism costs.
         mu = case["q"] * math.sqrt(case["T"] * math.expm1(case["sigma"] ** -2))
@@ -169,7 +157,7 @@ def test_hyfreedp_undercounts_losses_on_the_batch_of_the_gradient(
 ) -> None:
     case = {"N": 50000, "B": 1000, "T": 500, "K": interval, "sigma_g": gamma * sigma, "sigma_l": sigma_l}
     for joint, expected in ((False, target), (True, true)):
-        found = epsilon(hyfreedp(case, joint=joint), 1e-5, coarseness=4).epsilon
+        found = epsilon(hyfreedp_event(case, joint=joint), 1e-5, coarseness=4).epsilon
         assert found == pytest.approx(expected, rel=5e-3)
 
 

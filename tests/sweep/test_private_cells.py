@@ -14,6 +14,7 @@ import dphpo_bench as bench
 from dphpo_bench.base.errors import AccountError, DataError, InvalidValueError
 from dphpo_bench.cli import commands as cli
 from dphpo_bench.harness.account import Account
+from dphpo_bench.harness.account_report import open_account
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.records.reading import read_results
 from dphpo_bench.records.store import RecordStore
@@ -229,6 +230,17 @@ def test_the_command_repeats_a_run_by_its_number(monkeypatch, capsys) -> None:
     code, _, err = command(monkeypatch, capsys, *call, "auto_clipping", "--again", number)
     assert code == 2
     assert f"The run {number} was of another task, method" in err
+
+
+def test_an_audit_that_a_cap_does_not_cover_makes_no_run(monkeypatch, capsys) -> None:
+    Path("capped_rows.py").write_text(TASK_FILE)
+    open_account("results", epsilon=2.5, delta=1e-3)
+    attack = ("audit", "-m", "dp_sgd", "-t", "own_rows", "--task-file", "capped_rows.py", "--epsilon", "2")
+    code, _, err = command(
+        monkeypatch, capsys, *attack, "--delta", "1e-4", "--private-records", "--canaries", "20", "-q"
+    )
+    assert (code, "cap" in err) == (2, True), err
+    assert not Account(Path("results"), "main").read()[1]
 
 
 @pytest.mark.parametrize(

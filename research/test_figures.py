@@ -1,0 +1,52 @@
+"""Numbers of research/figures.py: its stacks train as the package does, and its summaries are what they are called."""
+
+import math
+
+import numpy as np
+import pytest
+
+import dphpo_bench as bench
+from dphpo_bench.training.clipping import parse_clipping
+from research import figure_charts, figures
+
+DIGITS = bench.make_task("digits")
+
+
+def test_a_stack_trains_as_the_package_does() -> None:
+    rates = (0.1, 1.0, 5.0)
+    (stacked,) = figures.scores(DIGITS, 0, figures.Schedule(1.0, 5), {"SGD": rates}, [0.0], [figures.UNIT])[0]
+    run = bench.recipes.DpSgd(1.0, 5, 0.0, 1.0, clipping="abadi:1", averaging=0.0)
+    assert stacked[0] == pytest.approx(figures.accuracies(DIGITS, run, rates, 0), abs=0.3)
+
+
+def test_a_threshold_below_all_norms_cancels_in_adamw_and_multiplies_the_rate_of_sgd() -> None:
+    """Theorems 1 and 2 of automatic clipping, with noise: the columns and the diagonal of its Figure 1."""
+    thresholds = [parse_clipping(f"abadi:{bound}") for bound in (0.01, 0.1)]
+    rates = {"SGD": (1.0, 10.0), "AdamW": (1e-4, 1e-3)}
+    plan = figures.Schedule(0.25, 4)
+    (sgd, adamw) = figures.scores(DIGITS, 0, plan, rates, [2.0], thresholds)[:, :, 0]
+    assert adamw[0] == pytest.approx(adamw[1], abs=0.3)
+    assert sgd[0, 1] == pytest.approx(sgd[1, 0], abs=0.3)
+    assert sgd[0, 0] != pytest.approx(sgd[1, 0], abs=0.3)
+
+
+def test_summaries_of_a_heatmap() -> None:
+    assert figures.best_cell(np.array([[1.0, 5.0, 2.0], [4.0, 3.0, 5.0]])) == (0, 1)
+    cells = np.full((3, len(figures.STEP_RATES)), 50.0)
+    for row, at in enumerate((2, 4, 6)):
+        cells[row, at] = 90.0
+    assert np.exp(figures.centres(cells)) == pytest.approx([figures.STEP_RATES[at] for at in (2, 4, 6)])
+    assert figures.slope((1, 2, 4), np.log([8, 4, 2])) == pytest.approx(-1)
+    assert figures.carried(1) == pytest.approx(0.1)
+    assert figures.carried(1000) == pytest.approx(1000, rel=0.01)
+
+
+def test_an_interval_of_a_single_seed_has_no_ends() -> None:
+    row = figures.interval([3.0])
+    assert row["accuracy"] == 3.0
+    assert math.isnan(row["accuracy_low"])
+
+
+def test_every_picture_has_numbers_that_a_command_computes() -> None:
+    numbers = {path.stem.removeprefix("figure_") for path in figures.DATA.glob("figure_*.csv")}
+    assert set(figure_charts.FIGURES) <= numbers <= set(figures.FIGURES)
