@@ -236,9 +236,7 @@ def test_an_audit_that_a_cap_does_not_cover_makes_no_run(monkeypatch, capsys) ->
     Path("capped_rows.py").write_text(TASK_FILE)
     open_account("results", epsilon=3, delta=1e-3)
     attack = ("audit", "-m", "dp_sgd", "-t", "own_rows", "--task-file", "capped_rows.py", "--epsilon", "2")
-    code, _, err = command(
-        monkeypatch, capsys, *attack, "--delta", "1e-4", "--private-records", "--runs", "20", "-q"
-    )
+    code, _, err = command(monkeypatch, capsys, *attack, "--delta", "1e-4", "--private-records", "--runs", "20", "-q")
     assert (code, "cap" in err) == (2, True), err
     assert not Account(Path("results"), "main").read()[1]
 
