@@ -222,10 +222,7 @@ def audit(
     if seed is not None:
         warn_of_seeds(task, f"seed={seed}")
     error, most = _largest_error(attacks, confidence), most_canaries(task)
-    if canaries is None and runs is None:
-        size = default_size(_curve(plan(method, task, budget), error), budget.delta, error, most)
-    else:
-        size = Size(canaries or min(FEWEST, most), runs or 1)
+    size = size_of(method, task, budget, attacks=attacks, canaries=canaries, runs=runs, confidence=confidence)
     canaries, runs = size.canaries, size.runs
     progress = progress or TerminalProgress()
     device = resolve_device(device)
@@ -316,6 +313,24 @@ def audit(
         if curves.get(GRADIENTS)
         else None,
     )
+
+
+def size_of(
+    method: "Method",
+    task: Task,
+    budget: "PrivacyBudget",
+    *,
+    attacks: Sequence[AttackName],
+    canaries: int | None,
+    runs: int | None,
+    confidence: float,
+) -> Size:
+    """Return the size of an audit with these arguments."""
+    most = most_canaries(task)
+    if canaries is not None or runs is not None:
+        return Size(canaries or min(FEWEST, most), runs or 1)
+    error = _largest_error(attacks, confidence)
+    return default_size(_curve(plan(method, task, budget), error), budget.delta, error, most)
 
 
 def _counted(entry: Entry, account: Account) -> str:

@@ -1,7 +1,8 @@
-"""Objects as short tables: text of at most 40 lines of 120 columns."""
+"""Objects as short tables: text of at most 40 lines of 120 columns, and HTML for a notebook."""
 
+import html
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -37,7 +38,7 @@ def flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
 
 
 class Displayed:
-    """An object that is shown as a table of labels and texts."""
+    """An object that a terminal and a notebook show as a table of labels and texts."""
 
     def display(self) -> Display:
         """Return a title, and rows of a label and a text."""
@@ -57,3 +58,24 @@ class Displayed:
 
     def __str__(self) -> str:
         return repr(self)
+
+    def _repr_html_(self) -> str:
+        return html_table(*self.display())
+
+
+def html_table(title: str, rows: Sequence[Sequence[str]], header: Sequence[str] = ()) -> str:
+    """Return a table of HTML, in which texts are no markup; the first cell of each row is its label."""
+
+    def line(cells: Sequence[str], labels: int) -> str:
+        texts = [html.escape(one_line(cell, _MAX_CELL)) for cell in cells]
+        return "".join(
+            f'<{tag} style="text-align: left">{text}</{tag}>'
+            for tag, text in zip(["th"] * labels + ["td"] * len(texts), texts, strict=False)
+        )
+
+    lines = [line(header, len(header))] if header else []
+    lines += [line(row, 1) for row in rows[:LINES]]
+    if len(rows) > LINES:
+        lines.append(line([f"… and {len(rows) - LINES:,} more"], 1))
+    body = "\n".join(f"<tr>{cells}</tr>" for cells in lines)
+    return f"<table>\n<caption>{html.escape(one_line(title))}</caption>\n{body}\n</table>"

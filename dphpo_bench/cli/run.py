@@ -174,11 +174,13 @@ def audit_command(
     }
     check_arguments(on, private_records=private_records, **sizes)
 
-    from dphpo_bench.audit.attacks import audit, recorded
+    from dphpo_bench.audit.attacks import audit, recorded, size_of
     from dphpo_bench.base.progress import make_progress
     from dphpo_bench.data.source import DataSource
+    from dphpo_bench.harness.account import Entry
     from dphpo_bench.harness.account_report import report_of
     from dphpo_bench.harness.loading import account_of, default_seed
+    from dphpo_bench.harness.plan import plan
     from dphpo_bench.records.store import RecordStore
 
     progress = make_progress(quiet)
@@ -191,6 +193,9 @@ def audit_command(
         "device": device,
         "progress": progress,
     }
+    if book:  # the run of the record and those of the audit, before the first of them
+        releases = 1 + len(sizes["attacks"]) * size_of(audited, on, budget, **sizes).runs
+        book.check([Entry.of(plan(audited, on, budget), 0)] * releases)
     record = recorded(audited, on, budget, store, account=account, **where)
     outcome = audit(audited, on, budget, private_records=private_records, account=book, **sizes, **where)
     path = store.write(record.model_copy(update={"audit": outcome.to_record()}))

@@ -4,6 +4,7 @@
 >>> print(table)  # doctest: +SKIP
 """
 
+import html
 import io
 import math
 from collections import Counter
@@ -15,6 +16,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.checks import exact_int, number, positive, typed
+from dphpo_bench.base.displays import html_table
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import MAX_LINE, duration_text, one_line, shown, value_text, varying_names
 from dphpo_bench.contract.method import Method
@@ -195,6 +197,11 @@ class Comparison:
         return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        header, rows = self._cells()
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self._notes())
+        return html_table(self._title(), rows, header) + notes
 
 
 def _texts(record: RunRecord) -> dict[str, str]:

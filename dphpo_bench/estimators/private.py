@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 Network = str | Sequence[int] | nn.Module | Callable[[], nn.Module]
 
 _MAX_WIDTH = 2**20
+_MANY = 50  # predictions, of which a single class is remarked on
 _RELEASES = (
     "each is a release of its own, and ε adds up. A choice by GridSearchCV or cross_val_score rests on scores that no "
     "ε covers; a method that tunes, such as hyfreedp, chooses within its ε."
@@ -271,6 +272,21 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     metrics: Sequence[Metric | ModelMetric] = field(default=(), kw_only=True)
     threshold: float | None = field(default=None, kw_only=True)
 
+    def predict(self, X: Any) -> "NDArray[Any]":
+        """Predict in the labels of `fit`, shape (n,); warn if many predictions are all of one class.
+
+        Args:
+            X: as in `fit`; the column of units may be missing.
+        """
+        labels = super().predict(X)
+        if len(labels) >= _MANY and len(set(labels.tolist())) == 1:
+            warnings.warn(
+                f"All {len(labels):,} predictions are {shown(labels.tolist()[0], form=repr)}: a constant guess, of "
+                f'balanced accuracy {1 / len(self.classes_):.3f}. class_weights="balanced" or threshold= may help.',
+                stacklevel=2,
+            )
+        return labels
+
     def __sklearn_clone__(self) -> "Self":
         """Return an unfitted copy; warn of an order of classes that scikit-learn's tools do not expect."""
         if self.classes is not None and not np.array_equal(np.unique(self.classes), self.classes):
@@ -296,6 +312,12 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         if self.columns is None:
             check_classification_targets(y)
         classes = self._classes(y)
+        if np.asarray(y).dtype.kind in "iu" and all(isinstance(label, str) for label in classes):
+            raise InvalidValueError(
+                f"Expected y to hold classes={shown(classes, form=repr)}, got integers. Ensembles, such as Voting-, "
+                f"Stacking- and BaggingClassifier, number the labels of y from 0: declare classes=range({len(classes)})"
+                " of their parts, and bootstrap=False of Bagging."
+            )
         if self.threshold is not None:
             inside("threshold", self.threshold)
             if len(classes) != 2:

@@ -176,8 +176,10 @@ class Account:
     def count(self, releases: Sequence[Entry]) -> bool:
         """Write down releases before the data are read; those with a number that is there already are counted once.
 
+        An entry of status "reserved" begins when it is counted again as "open".
+
         Returns:
-            Whether all of them are new. Others were begun by an earlier process, which may have released something.
+            Whether none of them had begun. Others were begun by an earlier process, which may have released something.
 
         Raises:
             AccountError: if the cap does not cover all of them, one was counted with another plan, or the file cannot
@@ -186,44 +188,27 @@ class Account:
         refuse_if_closed()
         with self._locked():
             cap, known = self.read()
-            begun = {entry.number: entry for entry in known}
-            new = [entry for entry in releases if entry.number not in begun]
-            again = [entry for entry in releases if entry.number in begun]
-            if any(entry.event != begun[entry.number].event for entry in again):
+            counted = {entry.number: entry for entry in known}
+            new = [entry for entry in releases if entry.number not in counted]
+            again = [entry for entry in releases if entry.number in counted]
+            if any(entry.event != counted[entry.number].event for entry in again):
                 raise AccountError(
                     "An earlier run of this was interrupted, and it was planned otherwise: the same noise on other "
                     "questions would show the records. Go on with the same method and version; or remove its file in "
                     f"{self.root / '.unfinished'} to start anew, which is a second release."
                 )
-            lines = self._lines_of(new, cap, known)
-            self._append([*lines, *({"number": entry.number, "joined": True} for entry in again)])
-        return not again
-
-    def begin(self, release: Entry) -> Entry:
-        """Count a run of a list, unless a run of this record and plan is reserved; return the entry that counts it.
-
-        Raises:
-            AccountError: as `count`.
-        """
-        refuse_if_closed()
-        with self._locked():
-            cap, known = self.read()
-            for entry in known:
-                if (entry.status, entry.record, entry.event) == (RESERVED, release.record, release.event):
-                    self._append([{"number": entry.number, "status": OPEN}])
-                    return entry
-            self._append(self._lines_of([release], cap, known))
-        return release
-
-    def _lines_of(self, new: Sequence[Entry], cap: Cap | None, known: Sequence[Entry]) -> list[dict[str, Any]]:
-        """Return the lines of new releases; reject what the cap does not cover, or fix its filter before the first."""
-        lines: list[dict[str, Any]] = [{"release": asdict(entry)} for entry in new]
-        if cap and new:
-            if cap.filter is None:
-                cap = replace(cap, filter=cap.filter_like(new[0].dp_event))
-                lines.insert(0, {"filter": asdict(cap.filter)})  # type: ignore[arg-type]
-            self._check_cap(cap, known, new)
-        return lines
+            lines: list[dict[str, Any]] = [{"release": asdict(entry)} for entry in new]
+            if cap and new:
+                if cap.filter is None:
+                    chosen = cap.filter_like(new[0].dp_event)
+                    lines.insert(0, {"filter": asdict(chosen)})
+                    cap = replace(cap, filter=chosen)
+                self._check_cap(cap, known, new)
+            starts = [counted[entry.number] for entry in again if entry.status != RESERVED]
+            lines += [{"number": entry.number, "status": OPEN} for entry in starts if entry.status == RESERVED]
+            lines += [{"number": entry.number, "joined": True} for entry in starts if entry.status != RESERVED]
+            self._append(lines)
+        return all(entry.status == RESERVED for entry in starts)
 
     def find(self, number: str) -> Entry | None:
         """Return the release with this number, if it counts."""

@@ -55,10 +55,11 @@ class Journal:
             )
 
     @classmethod
-    def holding(cls, values: Mapping[str, int]) -> "Journal":
-        """Return a journal in memory with these values."""
+    def holding(cls, values: Mapping[str, int], releases: Path | None = None) -> "Journal":
+        """Return a journal in memory with these values and this file of releases, from whoever keeps the files."""
         journal = cls()
         journal.values.update(values)
+        journal.releases = releases
         return journal
 
     @classmethod

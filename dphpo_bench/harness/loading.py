@@ -47,10 +47,12 @@ class Counted:
     Attributes:
         values: of the run's journal, from which its noise is drawn.
         event: of its plan, as text.
+        releases: path of the hashes of what the run released before a kill; empty where it cannot start again.
     """
 
     values: Mapping[str, int]
     event: str
+    releases: str = ""
 
     def check(self, checked: CheckedPlan) -> None:
         """Reject another plan than the one that was counted."""

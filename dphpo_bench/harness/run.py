@@ -229,7 +229,7 @@ def run(
             raise InvalidValueError(NO_GRID)
         if counted:
             counted.check(checked)
-            this_run.journal = Journal.holding(counted.values)
+            this_run.journal = Journal.holding(counted.values, Path(counted.releases) if counted.releases else None)
         elif not task.public:
             refuse_no_privacy(Entry.of(checked, 0), options.not_private)
         if this_run.checkpoint_every is not None:

@@ -42,6 +42,18 @@ CONDITIONS = "conditions"
 """Key of a journal: a hash of the conditions under which a restart repeats what has been asked."""
 
 
+def conditions_of(code: str, device: str, threads: int) -> int:
+    """Return a hash of the conditions under which a restart repeats what has been asked.
+
+    These are the code, the device, the number of threads, torch's version, and the kind of processor, as far as torch
+    tells.
+    """
+    import torch
+
+    text = json.dumps([code, device, threads, torch.__version__, torch.backends.cpu.get_cpu_capability()])
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
 @dataclass(kw_only=True)
 class Run:
     """One run. Each stage reads what earlier ones have added; stages set `identity`, `train` and `record`."""
@@ -121,16 +133,10 @@ class Run:
         return None if self.outcome is None else self.outcome.model
 
     def conditions(self) -> int:
-        """Return a hash of the conditions under which a restart repeats what has been asked.
-
-        These are the code, the device, the number of threads, torch's version, and the kind of processor, as far as
-        torch tells.
-        """
+        """Return a hash of the conditions under which a restart repeats what has been asked."""
         import torch
 
-        threads, processor = torch.get_num_threads(), torch.backends.cpu.get_cpu_capability()
-        text = json.dumps([self.code, self.device, threads, torch.__version__, processor])
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+        return conditions_of(self.code, self.device, torch.get_num_threads())
 
     def streams(self) -> Streams:
         """Return the run's random streams; the journal keeps the seed of an unseeded run, which is drawn once.

@@ -47,6 +47,7 @@ DECLARED: Final = "declared by the caller"
 
 MAX_RECORD_BYTES = 4 * 2**20
 MAX_WHY = 2000  # characters of reasons
+ROUNDING = 0.0005  # what is shown as .500 is no better than 1/2
 
 Status = Literal["ok", "failed", "over_budget", "unverified"]
 Name = Annotated[str, Field(min_length=1, max_length=100)]
@@ -357,13 +358,22 @@ class RunRecord(Displayed, _Part):
         return texts
 
     def guess_line(self) -> str | None:
-        """Return a line if the run is no better than a constant guess."""
+        """Return a line if the run is no better than a constant guess, by its first metric or balanced accuracy."""
         guess, measure = self.constant_guess, shown_measure(self.identity.facts, self.metrics)
         value = self.metrics.get(measure.name)
         if guess and value is not None and not measure.is_better(value, guess.value):
             compared = f"test {measure.title} {measure.text(value)}, the best constant guess has"
             return f"No better than a constant guess: {compared} {measure.text(guess.value)}. {guess.why}"
-        return None
+        balanced, classes = self.metrics.get("balanced_accuracy"), self.identity.facts.get("n_classes") or 2
+        if balanced is None or not isinstance(classes, int) or not 1 < classes < 2**31:  # a stranger's facts
+            return None
+        if not balanced < 1 / classes + ROUNDING:
+            return None
+        return (
+            f"No better than a constant guess: test balanced accuracy {balanced:.2%}, any constant guess has "
+            f"{1 / classes:.2%}. Of rare classes, class_shares with class_weights='balanced', or another threshold, "
+            "help."
+        )
 
     def display(self, **more: object) -> Display:
         """Return a title and rows of what the record holds; `more` are further rows, of which None is left out."""

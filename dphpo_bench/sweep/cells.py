@@ -30,8 +30,8 @@ from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import DEFAULT, RESERVED, VOID, Account, Entry
 from dphpo_bench.harness.account_report import report_of, total_of
-from dphpo_bench.harness.cache import Cache
-from dphpo_bench.harness.journal import NONCE
+from dphpo_bench.harness.cache import Cache, code_of
+from dphpo_bench.harness.journal import NONCE, Journal
 from dphpo_bench.harness.loading import (
     Counted,
     check_declared,
@@ -44,6 +44,7 @@ from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.harness.run import ExecutionOptions, run
+from dphpo_bench.harness.state import CONDITIONS, conditions_of
 from dphpo_bench.privacy import event_trees
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.events import no_op
@@ -51,7 +52,7 @@ from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.records.reading import Only
 from dphpo_bench.records.record import Epsilon, Identity, Privacy, RunRecord, moment
 from dphpo_bench.records.store import RecordStore
-from dphpo_bench.sweep.executors import Executor, Resources, answer_of
+from dphpo_bench.sweep.executors import Executor, ProcessExecutor, Resources, SerialExecutor, answer_of
 from dphpo_bench.sweep.suite import Suite, TaskMaker
 
 PlugIns = dict[tuple[str, str], Method | Task]
@@ -357,16 +358,27 @@ def unseeded(cells: Sequence[Cell], store: RecordStore) -> list[Cell]:
     return [cell if cell.task.public else numbered(cell) for cell in cells]
 
 
+LOCAL = SerialExecutor, ProcessExecutor
+"""Executors whose workers are on this machine, with its processor and its files."""
+
+
 @dataclass
 class PrivateCells:
-    """Account of a sweep's runs on private records."""
+    """Account of a sweep's runs on private records.
+
+    A cell has a journal until it ends. After a kill of its worker or of the sweep, it starts again with the same noise
+    and under the same entry. On a GPU or a cluster, or under other conditions, sums may be rounded otherwise: there
+    each start has noise and an entry of its own.
+    """
 
     store: RecordStore
     name: str = DEFAULT
     not_private: bool = False  # methods with ε = ∞ may run, because their output stays inside
     what: str = "run"  # kind of the runs in the account
     _releases: dict[str, Entry | str] = field(default_factory=dict)  # by `plan_key`; or why there is none
-    _running: dict[str, Counted] = field(default_factory=dict)  # by cell
+    _digests: dict[tuple[str, str], str] = field(default_factory=dict)  # of the records, by task and model
+    _is_local: bool = True  # workers are on this machine
+    _running: dict[str, tuple[Counted, Journal, bool]] = field(default_factory=dict)  # by cell; whether it is its first
 
     @property
     def account(self) -> Account:
@@ -375,50 +387,56 @@ class PrivateCells:
     def prepare(self, cells: Sequence[Cell], executor: Executor, source: DataSource) -> str:
         """Plan the cells on private records and check that they may run; return a line that says what they cost."""
         self._running.clear()
+        self._is_local = isinstance(executor, LOCAL)
         private = [cell for cell in cells if not cell.task.public]
         for key, answer in plans_of(private, executor, source).items():
             self._releases[key] = answer if isinstance(answer, str) else answer[1]
-        known = [entry for cell in private if isinstance(entry := self._entry(cell), Entry)]
+        known = [(cell, release) for cell in private if isinstance(release := self._releases[plan_key(cell)], Entry)]
         if not known:
             return ""
-        for entry in known:
-            refuse_no_privacy(entry, self.not_private)
+        for _, release in known:
+            refuse_no_privacy(release, self.not_private)
         cap, before = self.account.read()
         if cap:  # a list fixed in advance may fit where its runs one after the other would not
-            reserved = {(entry.record, entry.event) for entry in before if entry.status == RESERVED}
-            new = [entry for entry in known if (entry.record, entry.event) not in reserved]
-            self.account.count([replace(entry, status=RESERVED) for entry in new])
+            entries = [self._entry(cell, release, self._journal(cell, release)) for cell, release in known]
+            self.account.count([replace(entry, status=RESERVED) for entry in entries])
         earlier = f", after {len(before)} earlier ones" if before else ""
         by_unit: dict[str, list[Entry]] = {}
-        for entry in known:
-            by_unit.setdefault(entry.unit, []).append(entry)
+        for _, release in known:
+            by_unit.setdefault(release.unit, []).append(release)
         each = "; ".join(f"{count(len(some), 'run')}, together {total_of(some).text()}" for some in by_unit.values())
         return f"On private records{earlier}: {each}."
 
     def check_data(self, cells: Sequence[Cell], source: DataSource) -> None:
         """Reject private records that changed since results were put into the folder."""
-        for cell in {(cell.identity.task, cell.identity.model): cell for cell in cells}.values():
-            if not (cell.task.public or cell.task.fingerprint_is_declared):
-                digest = data_digest(self.store.root, cell.task, source)
-                check_same_data(self.store.root, cell.task, cell.identity, digest)
+        for key, cell in {(cell.identity.task, cell.identity.model): cell for cell in cells}.items():
+            if not cell.task.public:
+                self._digests[key] = data_digest(self.store.root, cell.task, source)
+                check_same_data(self.store.root, cell.task, cell.identity, self._digests[key])
 
     def start(self, cell: Cell) -> Counted:
-        """Count a cell, and return what its process draws from; a cell whose process did not start is counted once.
-
-        Each other start of a cell is a release of its own, with noise of its own.
-        """
+        """Count a cell, and return what its process draws from; nothing changes for one whose process did not start."""
         if cell.key in self._running:
-            return self._running[cell.key]
-        release = self._entry(cell)
+            return self._running[cell.key][0]
+        release = self._releases[plan_key(cell)]
         if isinstance(release, str):
             raise InvalidValueError(release)
         self.store.check_writable(cell.identity)
-        number = int(self.account.begin(release).number, 16)
-        values = {NONCE: number}
+        journal = self._journal(cell, release)
+        is_first = CONDITIONS not in journal.values
+        is_first = self.account.count([self._entry(cell, release, journal)]) and is_first
+        journal.once(CONDITIONS, lambda: _conditions(cell, release))
+        values = {NONCE: journal.nonce()}
         if cell.identity.run is not None:
-            values |= {"seed": secrets.randbits(128), "run": int(cell.identity.run, 16)}
-        self._running[cell.key] = Counted(values, release.event)
-        return self._running[cell.key]
+            seed = journal.once("seed", lambda: secrets.randbits(128))
+            values |= {"seed": seed, "run": int(cell.identity.run, 16)}
+        releases = str(journal.releases) if self._is_local else ""
+        self._running[cell.key] = Counted(values, release.event, releases), journal, is_first
+        return self._running[cell.key][0]
+
+    def killed(self, cell: Cell) -> None:
+        """Note that the process of a cell was killed, before the cell starts again."""
+        self._running.pop(cell.key, None)
 
     def refuse(self, cell: Cell) -> None:
         """Note a cell that cannot be planned: its record has cost nothing."""
@@ -428,19 +446,31 @@ class PrivateCells:
         self.account.write_void(Entry(*names, 0.0, who.delta, nothing, today, cell.key))
 
     def end(self, cell: Cell, record: RunRecord) -> None:
-        """Note how a cell ended."""
-        counted = self._running.pop(cell.key)
+        """Note how a cell ended, and forget what its noise was drawn from."""
+        _, journal, is_first = self._running.pop(cell.key)
         asked_nothing = record.privacy is not None and record.asked_nothing  # of a worker that was killed nobody knows
-        status = VOID if asked_nothing and record.status != "ok" else record.status
+        status = VOID if is_first and asked_nothing and record.status != "ok" else record.status
+        digest = self._digests[cell.identity.task, cell.identity.model]
         with suppress(AccountError):  # it counts all the same
-            self.account.note(f"{counted.values[NONCE]:016x}", status=status)
+            self.account.note(f"{journal.nonce():016x}", status=status, digest=digest)
+        journal.discard()
 
     def summary(self) -> str:
         return report_of(self.account).summary()
 
-    def _entry(self, cell: Cell) -> Entry | str:
-        """Return an entry of its own for a cell, or why it has no plan."""
-        release = self._releases[plan_key(cell)]
-        if isinstance(release, str):
-            return release
-        return replace(release, number=f"{secrets.randbits(64):016x}", record=cell.key, what=self.what)
+    def _journal(self, cell: Cell, release: Entry) -> Journal:
+        """Return the journal of a cell; a new one if the noise of a killed try might fall on other sums."""
+        journal = Journal(self.store.journal_of(cell.identity).absolute())
+        conditions = _conditions(cell, release) if self._is_local and not cell.resources.gpus else None
+        if journal.values.get(CONDITIONS, conditions) != conditions:
+            journal.discard()
+        return journal
+
+    def _entry(self, cell: Cell, release: Entry, journal: Journal) -> Entry:
+        return replace(release, number=f"{journal.nonce():016x}", record=cell.key, what=self.what)
+
+
+def _conditions(cell: Cell, release: Entry) -> int:
+    """Return a hash of what decides what a cell asks, its plan included, and how its sums are rounded."""
+    asked = code_of(cell.method, cell.task) + release.event
+    return conditions_of(asked, device_of(cell), cell.resources.threads)

@@ -165,8 +165,8 @@ def sweep(
 ) -> Summary:
     """Run every cell that has no record, write the records, and close the executor.
 
-    A cell on public records whose process is killed is tried again once, and then recorded as failed. Its seed decides
-    all its draws, so another try cannot choose better ones. On private records it has failed at once.
+    A cell whose process is killed is tried again once, and then recorded as failed. Its seed decides all its draws, so
+    another try cannot choose better ones.
 
     `private` counts the cells on private records; None: in the account "main".
 
@@ -278,7 +278,8 @@ def _run_all(
                 continue
             refusals = 0
             tries[cell.key] += 1
-            if answer.again and tries[cell.key] < ATTEMPTS and cell.task.public:  # else it would be another release
+            if answer.again and tries[cell.key] < ATTEMPTS:
+                private.killed(cell)
                 watcher.note(f"{cell}: {answer.failure} Trying again.")
                 waiting.appendleft(cell)
                 continue

@@ -154,6 +154,16 @@ def test_rare_classes_are_declared_as_of_a_task(tmp_path: Path) -> None:
     assert (model.predict(X) == "yes").sum() > (classifier(classes=("no", "yes")).fit(X, Y).predict(X) == "yes").sum()
 
 
+def test_predictions_of_a_single_class_are_remarked_on() -> None:
+    model = classifier(threshold=1e-300).fit(X, Y)
+    with pytest.warns(UserWarning, match="All 80 predictions are 'yes': a constant guess, of balanced accuracy 0.500"):
+        model.predict(X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.predict(X[:9])
+        classifier().fit(X, Y).predict(X)
+
+
 @pytest.mark.parametrize(
     "ensemble",
     [
@@ -162,7 +172,7 @@ def test_rare_classes_are_declared_as_of_a_task(tmp_path: Path) -> None:
     ],
 )
 def test_parts_of_ensembles_have_numbers_as_classes(ensemble: Any) -> None:
-    with pytest.raises(bench.errors.DphpoBenchError, match="classes"):
+    with pytest.raises(InvalidValueError, match=r"number the labels of y from 0: declare classes=range\(2\)"):
         ensemble(classifier(classes=("no", "yes"))).fit(X, Y)
     assert ensemble(classifier(classes=range(2))).fit(X, Y).score(X, Y) > 0.9
 

@@ -128,13 +128,13 @@ def test_two_processes_never_pass_a_cap_together(tmp_path: Path) -> None:
 
 
 def test_a_reserved_run_begins_once(tmp_path: Path) -> None:
-    """A sweep that starts a cell again, as after a kill, has released twice."""
-    book = Account(tmp_path)
-    reserved, first, second = (dataclasses.replace(release(n, gaussian(2.0)), record="key") for n in (1, 2, 3))
-    book.count([dataclasses.replace(reserved, status=RESERVED)])
-    other = dataclasses.replace(release(4, gaussian(3.0)), record="key")
-    assert [book.begin(entry).number[-1] for entry in (other, first, second)] == ["4", "1", "3"]
-    assert [(entry.number[-1], entry.status) for entry in book.read()[1]] == [("1", OPEN), ("4", OPEN), ("3", OPEN)]
+    """Only the first process that begins it can take it back."""
+    book, entry = Account(tmp_path), release(1, gaussian(2.0))
+    for _ in range(2):  # a list that is reserved again stays reserved
+        book.count([dataclasses.replace(entry, status=RESERVED)])
+        assert [(entry.status, entry.joined) for entry in book.read()[1]] == [(RESERVED, False)]
+    begun = [(book.count([entry]), *book.read()[1]) for _ in range(2)]
+    assert [(first, entry.status, entry.joined) for first, entry in begun] == [(True, OPEN, False), (False, OPEN, True)]
 
 
 def test_a_torn_last_line_is_not_counted_and_does_not_hide_the_next(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from torch import nn
 import dphpo_bench as bench
 from dphpo_bench.session.releases import Releases
 from dphpo_bench.session.session import Session
+from dphpo_bench.sweep import cells
 from tests.harness.children import ended, start
 from tests.own_task import array_task
 
@@ -126,25 +127,26 @@ def test_a_test_of_sealed_utilities_is_noted_with_its_threshold(
     assert any(len(asked) > 2 and -1 <= asked[-1] < len(asked) - 2 for asked in tests)
 
 
-def test_a_cell_that_is_killed_is_not_tried_again_by_itself(tmp_path: Path) -> None:
-    """Another try draws other noise, which is a second release."""
-    methods, folder = [OfTheClock(folder=str(tmp_path))], tmp_path / "r"
-    statuses = []
-    for retry_failed in (False, True):
-        table = bench.compare(
-            methods,
-            private_rows(),
-            [3],
-            delta=1e-3,
-            results_dir=folder,
-            retry_failed=retry_failed,
-            quiet=True,
-            workers=1,
-        )
-        statuses.append(sorted(record.status for record in table.records))
-    assert statuses == [["failed", "ok", "ok"], ["ok", "ok", "ok"]]
-    assert sorted(entry["status"] for entry in entries(folder)) == ["failed", "ok", "ok", "ok"]
-    assert not (folder / ".unfinished").exists()
+@pytest.mark.parametrize(
+    ("local", "changes", "statuses"),
+    [
+        (True, True, ["failed", "ok", "ok"]),
+        (True, False, ["ok", "ok", "ok"]),
+        (False, True, ["ok", "ok", "ok", "open"]),
+    ],
+)
+def test_a_cell_that_is_tried_again_is_compared_or_counted_anew(
+    local: bool, changes: bool, statuses: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where workers share no disk with the sweep, another try draws other noise, which is a second release."""
+    if not local:
+        monkeypatch.setattr(cells, "LOCAL", ())
+    methods, folder = [OfTheClock(folder=str(tmp_path), changes=changes)], tmp_path / "r"
+    table = bench.compare(methods, private_rows(), [3], delta=1e-3, results_dir=folder, quiet=True, workers=1)
+    record = table.records[0]
+    assert (record.status, OTHER in (record.error or "")) == (("failed", True) if local and changes else ("ok", False))
+    assert sorted(entry["status"] for entry in entries(folder)) == statuses
+    assert list((folder / ".unfinished").iterdir()) == []
 
 
 def test_notes_are_of_one_secret_and_readable_by_their_owner_only(tmp_path: Path) -> None:

@@ -127,6 +127,22 @@ def test_training_that_diverged_says_so() -> None:
     )
 
 
+def test_predictions_of_one_class_are_named_though_the_first_metric_is_better() -> None:
+    inputs = np.tile(X, (4, 1))
+    rare = (inputs @ np.array([2.0, -1.0, 1.0, 0.0, 0.0, 0.0]) > 5).astype(int)
+    declared: dict[str, Any] = {"learning_rate": 0.05, "epochs": 10, "optimizer": "SGD"}
+    measured = (metrics.ROC_AUC, metrics.BALANCED_ACCURACY)
+    task = array_task(
+        "rare", (inputs, rare), nn.Linear(6, 2), (inputs, rare), public=True, metrics=measured, **declared
+    )
+    with pytest.warns(UserWarning, match="test balanced accuracy 50.00%, any constant guess has 50.00%"):
+        record = bench.run("dp_sgd", task, BUDGET, seed=0, progress=bench.NullProgress()).record
+    assert record.metrics["roc_auc"] > 0.7
+    assert record.constant_guess is None
+    better = record.model_copy(update={"metrics": {**record.metrics, "balanced_accuracy": 0.51}})
+    assert better.guess_line() is None
+
+
 def test_no_run_fails_because_of_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: Any) -> float:
         raise RuntimeError("no guess")

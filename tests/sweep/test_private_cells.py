@@ -14,6 +14,7 @@ import dphpo_bench as bench
 from dphpo_bench.base.errors import AccountError, DataError, InvalidValueError
 from dphpo_bench.cli import commands as cli
 from dphpo_bench.harness.account import Account
+from dphpo_bench.harness.account_report import open_account
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.records.reading import read_results
 from dphpo_bench.records.store import RecordStore
@@ -63,8 +64,8 @@ def test_a_comparison_on_private_records_has_no_seeds_and_says_first_what_it_cos
     assert "mean of 3 runs ± 95 % interval" in str(table)
     report = bench.account("results")
     assert {one.record for one in report.releases} == {one.identity.key for one in table.records}
-    assert all(one.status == "ok" for one in report.releases)
-    assert not Path("results/.unfinished").exists()
+    assert all(one.status == "ok" and one.digest for one in report.releases)
+    assert not list(Path("results/.unfinished").iterdir())
 
     again = compared(["dp_sgd", "auto_clipping"])  # goes on where it ended: nothing is run, nothing is counted
     assert [one.identity for one in again.records] == [one.identity for one in table.records]
@@ -119,21 +120,42 @@ def test_a_cap_covers_all_cells_or_none_runs() -> None:
         compared(["auto_clipping"], account="wide")
 
 
-def test_a_cell_whose_process_did_not_start_is_counted_once(tmp_path: Path) -> None:
-    """Every other start has noise and an entry of its own."""
+@pytest.mark.parametrize("capped", [False, True])
+def test_a_cell_starts_again_with_its_noise_under_the_same_conditions_only(capped: bool, tmp_path: Path) -> None:
     task, source = own_task(), bench.DataSource.resolve("unused", tmp_path)
     budget = bench.PrivacyBudget(3.0, 1e-4)
     identity = identity_of(FixedNoise(), task_identity(task, task.facts, source), budget, None)
     cell = Cell(FixedNoise(), task, budget, identity.model_copy(update={"run": "0" * 16}), Resources())
-    private = PrivateCells(RecordStore(tmp_path / "r"))
-    with executor_for([cell], "serial") as ((cell,), executor):
-        private.prepare([cell], executor, source)
+    if capped:
+        Account(tmp_path / "r").open_with_cap(20, 1e-4)
+
+    def prepared(cell: Cell = cell) -> PrivateCells:
+        private = PrivateCells(RecordStore(tmp_path / "r"))
+        with executor_for([cell], "serial") as (ready, executor):
+            private.prepare(ready, executor, source)
+        private.check_data([cell], source)
+        return private
+
+    def entries() -> list[tuple[str, bool]]:
+        return [(entry.status, entry.joined) for entry in Account(tmp_path / "r").read()[1]]
+
+    private = prepared()
     first = private.start(cell)
-    assert private.start(cell) is first
+    assert private.start(cell) is first  # its process did not start
+    assert entries() == [("open", False)]
+    private.killed(cell)
+    assert private.start(cell) == first
+    private = prepared()  # the sweep was killed
+    assert private.start(cell) == first
+    assert entries() == [("open", True)]
     private.end(cell, failed_record(identity, "The process was killed.", 1.0))
-    second = private.start(cell)
-    assert {*first.values.items()} & {*second.values.items()} == {("run", 0)}
-    assert [entry.status for entry in private.account.read()[1]] == ["failed", "open"]
+    assert private.start(cell).values.items() & first.values.items() == {("run", 0)}
+    for other in ({"threads": 2}, {"gpus": 1.0}, {"gpus": 1.0}):
+        cell = dataclasses.replace(cell, resources=Resources(**other))
+        private = prepared(cell)
+        before, first = first, private.start(cell)
+        assert first.values.items() & before.values.items() == {("run", 0)}
+    assert entries() == [("failed", True), *[("open", False)] * 4]
 
 
 def test_private_records_in_classes_that_changed_are_no_old_results(tmp_path: Path) -> None:
@@ -208,6 +230,15 @@ def test_the_command_repeats_a_run_by_its_number(monkeypatch, capsys) -> None:
     code, _, err = command(monkeypatch, capsys, *call, "auto_clipping", "--again", number)
     assert code == 2
     assert f"The run {number} was of another task, method" in err
+
+
+def test_an_audit_that_a_cap_does_not_cover_makes_no_run(monkeypatch, capsys) -> None:
+    Path("capped_rows.py").write_text(TASK_FILE)
+    open_account("results", epsilon=3, delta=1e-3)
+    attack = ("audit", "-m", "dp_sgd", "-t", "own_rows", "--task-file", "capped_rows.py", "--epsilon", "2")
+    code, _, err = command(monkeypatch, capsys, *attack, "--delta", "1e-4", "--private-records", "--runs", "20", "-q")
+    assert (code, "cap" in err) == (2, True), err
+    assert not Account(Path("results"), "main").read()[1]
 
 
 @pytest.mark.parametrize(
