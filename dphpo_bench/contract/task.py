@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -249,7 +249,8 @@ def checked_shares(facts: TaskFacts) -> tuple[float, ...] | None:
     except (TypeError, ValueError):
         shares = ()
     whole = math.isclose(math.fsum(shares), 1, abs_tol=SUM_TOLERANCE)
-    if len(shares) != classes or not all(0 < share < 1 for share in shares) or not whole:
+    fit = len(shares) == classes and all(0 < share < 1 for share in shares) and whole
+    if not fit or isinstance(facts.class_shares, Set):  # whose order is another in each process
         raise InvalidValueError(
             f"Expected class_shares with a share between 0 and 1 for each of {classes} classes, in their order, that "
             f"add up to 1, such as (0.93, 0.07), got {shown(facts.class_shares, form=repr)}."

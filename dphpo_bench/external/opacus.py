@@ -150,6 +150,9 @@ def draw_secretly(optimizer: Any, sampler: Any) -> None:
 
 _ROUNDING = 1e-9
 
+_SIZE = 0.02
+"""Opacus rounds: of some loaders, as of 93 batches, its own has a batch less."""
+
 _KNOWN = (optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.RMSprop, optim.SGD)
 """Optimisers whose step is their rate times a direction that follows from gradients alone, but for weight decay."""
 
@@ -221,6 +224,12 @@ class CallersOptimizer:
             raise InvalidValueError(
                 f"Expected a loader of sample_rate={self.planned.sample_rate:.6g}, as declared, got "
                 f"{sampler.sample_rate:.6g}. Declare sample_rate=1/len(loader)."
+            )
+        size = self.outer.expected_batch_size
+        if size is not None and abs(size - self.planned.batch_size) > 1 + _SIZE * self.planned.batch_size:
+            raise InvalidValueError(
+                f"Expected an optimizer for batches of {self.planned.batch_size:g} records, sample_rate · n, got one "
+                f"for {size:g}: it is of another loader. Pass both as one make_private returns them."
             )
         if (n := len(loader.dataset)) != self.planned.records:
             raise InvalidValueError(

@@ -487,6 +487,7 @@ class Tuner:
     def _tuned(self) -> TunedTraining:
         """The training, which is counted when it begins."""
         optimizer = self._optimizer
+        refuse_several_processes()  # a group may be newer than the tuner
         streams = self._run.open().streams
         session = open_session(self._records, Ledger(self.event), self._streams or streams)
         # All at once: with releases of other kinds in between, Opacus' PRV accountant takes ten times as long.

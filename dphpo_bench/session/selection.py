@@ -151,7 +151,8 @@ class Trials:
                 weights = [1.0] * len(proposals.prior)
             densities = search.bounded(weights, proposals.low, proposals.high)
             chosen.append(search.choose(densities, draw_uniform(self.streams.source("proposal", str(index)))))
-            (tried,) = self.independent([index], proposals.prior[chosen[-1]])
+            # Of a fresh copy: what a trial changes in its candidate, no other trial sees.
+            (tried,) = self.independent([index], copy().prior[chosen[-1]])
             scores.append(math.nan if tried.score is None else tried.score)
             yield tried
 

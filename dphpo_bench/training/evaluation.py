@@ -191,7 +191,8 @@ def refuse_wrong_lengths(model: nn.Module, inputs: Tensors) -> None:
         texts = single(inputs).clone()
         n, longest = texts.shape[:2]
         for row in range(n):
-            texts[row, row * longest // n :] = padding
+            # Of a multiple of the lengths to cut to, and a place more: one that is told too short is cut.
+            texts[row, row * longest // n // _MULTIPLE * _MULTIPLE + min(row, 1) :] = padding
         records = Records(texts, torch.zeros(n))
         complete = leaves(all_outputs(model, records))
         for places, outputs, _ in outputs_of(model, records):

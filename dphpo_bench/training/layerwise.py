@@ -227,6 +227,8 @@ class _Pass:
             # Not `requires_grad_`: a layer that follows may work in place.
             self.starts.append(torch.zeros((), dtype=out.dtype, device=out.device, requires_grad=True))
             out = out + self.starts[-1]
+        elif out._is_view():  # what changes a view in place would leave its hook out
+            out = out.clone()
         version = x._version
         self._count(x)
 

@@ -133,6 +133,10 @@ def test_loader_and_accountant_come_with_a_private_optimiser() -> None:
     _, optimizer, loader, _ = private(model, tuner)
     with pytest.raises(InvalidValueError, match="the loader of make_private"):
         tuner.attach(optimizer)
+    _, larger, _, _ = private(network(), tuner, loader=DataLoader(DATA, batch_size=N // 2))
+    larger.original_optimizer.param_groups[0]["params"] = [*model.parameters()]
+    with pytest.raises(InvalidValueError, match="it is of another loader"):
+        tuner.attach(larger, loader, RDPAccountant())
     for accountant in (None, RDPAccountant()):
         with pytest.raises(InvalidValueError, match="would lack the queries"):
             tuner.attach(optimizer, loader, accountant)
@@ -219,8 +223,11 @@ def test_ghost_clipping_is_refused() -> None:
 
 def test_a_group_of_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each process would draw its own batches and noise, and release gradients that no plan pays for."""
+    tuner = tuner_of(network())
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    with pytest.raises(InvalidValueError, match="got a group of 2"):
+        tuner.backward()
     with pytest.raises(InvalidValueError, match="got a group of 2"):
         tuner_of(network())
     with pytest.raises(InvalidValueError, match="got a group of 2"):

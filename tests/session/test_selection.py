@@ -389,6 +389,20 @@ def test_a_selection_within_a_trial(open_session) -> None:
         session.best_of(cheating, RUNS, compose(inner, gaussian(5.0)))
 
 
+def test_what_a_trial_changes_in_its_candidate_no_other_trial_sees(open_session) -> None:
+    """It would count the trials, and hand on what earlier ones computed, which no theorem of selections allows."""
+
+    def trial(own: Session) -> TrialResult:
+        candidate: Any = own.candidate()
+        candidate["seen"].append(candidate.setdefault("tried", 0))
+        candidate["tried"] += 1
+        return TrialResult([len(candidate["seen"]), candidate["tried"]], candidate["tried"])
+
+    candidate: Any = {"seen": []}
+    proposals = bench.search.Proposals((candidate,), lambda *_: [1.0], 0.5, 1.5)
+    assert open_session().best_of(trial, UniformCount(3, 5), gaussian(9.0), proposals=proposals) == [1, 1]
+
+
 def test_an_adaptive_search_is_held_to_its_bounds(open_session, here) -> None:
     """Weights of a method's own are clamped: no candidate is drawn more often than the bounds allow.
 

@@ -63,6 +63,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
         table=nn.Embedding(10, 12), head=nn.Linear(12, 5),
         inner=Calls(lambda m, x: m.layer(x + m.shift), shift=nn.Parameter(torch.ones(7, 12)), layer=nn.Linear(12, 12)),
     ),
+    "in place after a second layer": lambda: words(nn.Linear(12, 12), nn.Linear(12, 12), nn.ReLU(inplace=True)),
     "a layer that is not used": lambda: Calls(
         lambda m, x: m.head(m.table(x).mean(1)),
         table=nn.Embedding(10, 12), head=nn.Linear(12, 5), other=nn.Linear(3, 3),

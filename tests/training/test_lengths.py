@@ -178,9 +178,11 @@ class SaysLess(SaysLengths):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )
-def test_lengths_that_are_wrong_are_refused(model: nn.Module, message: str) -> None:
+@pytest.mark.parametrize("size", [LENGTH, 12, 7])
+def test_lengths_that_are_wrong_are_refused(model: nn.Module, message: str, size: int) -> None:
+    """Few records, of lengths at which rounding up to four may hide a place too few."""
     with pytest.raises(InvalidValueError, match=message):
-        refuse_wrong_lengths(model, texts()[0])
+        refuse_wrong_lengths(model, torch.randint(1, WORDS, (6, size)))
 
 
 @pytest.mark.parametrize("model", [SaysLengths(), CausalSaysLengths()], ids=lambda model: type(model).__name__)
