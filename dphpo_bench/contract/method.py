@@ -5,6 +5,7 @@ Some methods also tune on a task's public sibling, at no ε: records that anybod
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cached_property
 from types import NoneType
@@ -231,12 +232,7 @@ class Method(ABC, Generic[P]):
                 f"Decorate it with @dataclass(frozen=True) and declare {others[0]} with its type and default."
             )
         declared = {field.name: field for field in fields(cls) if field.init}
-        try:
-            values = json.loads(json.dumps({name: getattr(self, name) for name in declared}))
-        except (TypeError, ValueError) as error:
-            raise InvalidValueError(
-                f"Expected parameters of {cls.__name__} that JSON holds (numbers, texts, lists, None): {error}."
-            ) from None
+        values = {name: _json(name, getattr(self, name)) for name in declared}
         return {
             name: value
             for name, value in values.items()
@@ -254,6 +250,19 @@ class Method(ABC, Generic[P]):
     @abstractmethod
     def run(self, plan: Plan[P], session: "Session") -> Outcome:
         """Tune and train; the session is the only way to the private data."""
+
+
+def _json(name: str, value: Any) -> Any:
+    """Return a parameter as JSON holds it; two that differ stay different."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_json(name, item) for item in value]
+    if isinstance(value, Mapping) and all(type(key) is str for key in value):
+        return {key: _json(name, item) for key, item in value.items()}
+    raise InvalidValueError(
+        f"Expected parameters that JSON holds (numbers, texts, lists, None), got {name} of type {type(value).__name__}."
+    )
 
 
 def sibling_of(method: Method, task: Task) -> Task | None:

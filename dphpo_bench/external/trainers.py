@@ -109,7 +109,7 @@ class StepBudget:
         self.steps = covered if most < 0 else int(min(covered, most))
         parameters = {"sample_rate": rate, "steps": self.steps, "noise_multiplier": self._noise}
         event = dp_sgd_event(rate, self.steps, self._noise)
-        run = self._run = DeclaredRun(event, self._budget, parameters=parameters, **self._declared)
+        run = self._run = DeclaredRun(event, self._budget, parameters=parameters, goes_on=False, **self._declared)
         run.open()
         draw_secretly(private, sampler)
         self._model = model
