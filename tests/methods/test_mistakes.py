@@ -22,7 +22,7 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("dp_sgd", {"clipping": "none"}, "Unknown clipping"),
     ("dp_sgd", {"learning_rate": math.inf}, "learning_rate > 0"),
     ("grid_oracle", {"validation": 1.0}, "validation < 1"),
-    ("grid_oracle", {"schedule": "steps"}, "expected 'constant', 'cosine' or"),
+    ("grid_oracle", {"schedule": "steps"}, "Input should be 'constant', 'cosine' or"),
     ("hyfreedp", {"share": 0.0}, "0 < share < 1"),
     ("linear_scaling", {"smallest": 9.0, "largest": 3.0}, "smallest"),
     ("linear_scaling", {"degree": 2}, "third_share"),
