@@ -28,7 +28,7 @@ from dphpo_bench.records.charts import STYLE
 from dphpo_bench.records.measure import NOTHING, change_text, interval_text
 
 MAX_LISTED = 50
-"""Of records, or runs that failed: the most that a page lists."""
+"""Largest number of refused records, or of failed runs, that a page lists."""
 
 MAX_TEXT = 2000
 MOST_FINDINGS = 8
