@@ -58,8 +58,9 @@ class HyFreeDPPaper(bench.recipes.ProbedTraining):
     3. fits a parabola through the three, sets η to its minimiser and R to their sum;
     4. moves to w − ηG.
 
-    All defaults are its authors' (docs/hyfreedp.md says from where). Ours are public limits of R and η, and the
-    accounting: the paper accounts losses probed on the gradient's own batch as separate samples.
+    All defaults are its authors' (docs/hyfreedp.md says from where), those of GeN's code where the paper is silent.
+    Algorithm 1 to the letter is `rule="paper"`, `loss_batch="same"`, `clipping="auto_v"`. Ours are public limits of R
+    and η, and the accounting: the paper accounts losses probed on the gradient's own batch as separate samples.
 
     The other parameters are those of every `ProbedTraining`.
 

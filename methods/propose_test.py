@@ -43,8 +43,8 @@ class ProposeTest(bench.search.SearchMethod[Planned]):
     rounds that find none are free, and steps start large. A success ends it, and the next round opens another. Charged
     is c × ε₀ next to the final run, however many successes there were.
 
-    What the paper gets wrong: it pays for every round, its ε grows with the number of rounds it expects from the
-    utilities themselves, which is no statement of differential privacy, and its held-out records are not protected.
+    What the paper gets wrong: it pays for every round, and bounds their number by the utility gained. An ε that
+    depends on the records is no statement of differential privacy. Its held-out records are not protected.
 
     What to expect: the noise on a utility has scale 4/(k ε₀), against utilities in [0, 1]. A budget of ε = 1 leaves
     ε₀ in the tenths, and the choice is close to a random one. A useful search needs k·ε₀ near 100.
