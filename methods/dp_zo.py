@@ -1,23 +1,59 @@
 """DP-ZO: training from one privatised scalar a step, without a gradient."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import dphpo_bench as bench
 
+if TYPE_CHECKING:
+    from torch import nn
+
 
 @dataclass(frozen=True)
-class ZerothOrder:
-    """Parameters of a plan.
+class ZerothOrder(bench.recipes.DpSgd):
+    """T steps of DP-ZO; see `DpZo`. What they release has the events of DP-SGD's gradients.
+
+    Its `learning_rate` is η · d. An optimiser, a schedule and a rule of clipping it has not.
 
     Attributes:
-        sample_rate: q.
-        steps: T.
-        noise_multiplier: σ, of each released scalar.
+        smoothing: λ.
+        clipping_threshold: C.
     """
 
-    sample_rate: float
-    steps: int
-    noise_multiplier: float
+    smoothing: bench.parameters.Positive = 1e-3
+    clipping_threshold: bench.parameters.Positive = 1.0
+
+    @property
+    def releases(self) -> tuple[bench.Release, ...]:
+        """The releases of the run."""
+        return (bench.Release("clipped sum of loss differences", self.steps, self.noise_multiplier, self.sample_rate),)
+
+    def cost(self, n_records: float) -> bench.Cost:
+        """Return the expected cost of the run on this many records."""
+        return bench.Cost(runs=1, steps=self.steps, examples=2 * self.steps * self.sample_rate * n_records)
+
+    def train(self, session: bench.Session, label: str = "Training") -> "nn.Module":
+        """Train the task's model on the session's records; see `DpSgd.train`."""
+        import torch
+
+        model = session.build_model()
+        weights = bench.recipes.trainable(model)
+        rate = self.learning_rate / sum(weight.numel() for weight in weights)
+        width, bound = 2 * self.smoothing, 2 * self.smoothing * self.clipping_threshold
+        # Drawn where the weights are not: the same on every device.
+        generator = torch.Generator().manual_seed(int(session.uniform("directions") * 2**53))
+        for _ in bench.recipes.training_steps(session, self.steps, [model], [self.averaging], label, state=[generator]):
+            direction = [torch.randn(weight.shape, generator=generator).to(weight) for weight in weights]
+            with torch.no_grad():
+                torch._foreach_add_(weights, direction, alpha=self.smoothing)
+            # From w + λz, a step of 2λ back along z leads to w − λz.
+            (change,) = bench.recipes.mean_loss_changes(
+                session.sample(self.step), model, direction, (width,), bound, self.noise_multiplier
+            )
+            derivative = -change / width
+            with torch.no_grad():
+                torch._foreach_add_(weights, direction, alpha=-self.smoothing - rate * derivative)
+        return model
 
 
 @dataclass(frozen=True)
@@ -62,38 +98,16 @@ class DpZo(bench.recipes.TrainingMethod[ZerothOrder]):
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[ZerothOrder]:
         """Plan T scalars at the smallest noise that meets the budget."""
         facts = facts.with_schedule(self.batch_size, self.epochs or self.passes * facts.epochs)
-        rate, steps = facts.sample_rate, facts.steps
-        noise = bench.events.calibrate(lambda sigma: bench.recipes.dp_sgd_event(rate, steps, sigma), budget)
-        event = bench.recipes.dp_sgd_event(rate, steps, noise)
-        return bench.Plan(
-            budget=budget,
-            event=event,
-            training_event=event,
-            parameters=ZerothOrder(rate, steps, noise),
-            releases=(bench.Release("clipped sum of loss differences", steps, noise, rate),),
-            cost=bench.Cost(runs=1, steps=steps, examples=2 * steps * rate * facts.n_records),
+        run = ZerothOrder(
+            *(facts.sample_rate, facts.steps, 0.0, self.learning_rate),
+            averaging=self.averaging,
+            smoothing=self.smoothing,
+            clipping_threshold=self.clipping_threshold,
         )
+        return run.calibrated(budget).as_plan(facts, budget)
 
     def run(self, plan: bench.Plan[ZerothOrder], session: bench.Session) -> bench.Outcome:
         """Train for T steps."""
-        import torch
-
-        planned, model = plan.parameters, session.build_model()
-        weights = bench.recipes.trainable(model)
-        rate = self.learning_rate / sum(weight.numel() for weight in weights)
-        width, bound = 2 * self.smoothing, 2 * self.smoothing * self.clipping_threshold
-        kind = bench.events.poisson_sampled(planned.sample_rate, bench.events.gaussian(planned.noise_multiplier))
-        # Drawn where the weights are not: the same on every device.
-        generator = torch.Generator().manual_seed(int(session.uniform("directions") * 2**53))
-        for _ in bench.recipes.training_steps(session, planned.steps, [model], [self.averaging], state=[generator]):
-            direction = [torch.randn(weight.shape, generator=generator).to(weight) for weight in weights]
-            with torch.no_grad():
-                torch._foreach_add_(weights, direction, alpha=self.smoothing)
-            # From w + λz, a step of 2λ back along z leads to w − λz.
-            (change,) = bench.recipes.mean_loss_changes(
-                session.sample(kind), model, direction, (width,), bound, planned.noise_multiplier
-            )
-            derivative = -change / width
-            with torch.no_grad():
-                torch._foreach_add_(weights, direction, alpha=-self.smoothing - rate * derivative)
-        return bench.Outcome(model, {"learning_rate": rate})
+        model = plan.parameters.train(session)
+        weights = sum(weight.numel() for weight in bench.recipes.trainable(model))
+        return bench.Outcome(model, {"learning_rate": self.learning_rate / weights})

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import dphpo_bench as bench
+from dphpo_bench.methods.dp_zo import DpZo
 from dphpo_bench.training.clipping import parse_clipping
 from research import figure_charts, figures
+from tests.conftest import TinyTask
 
 DIGITS = bench.make_task("digits")
 
@@ -39,6 +41,18 @@ def test_summaries_of_a_heatmap() -> None:
     assert figures.slope((1, 2, 4), np.log([8, 4, 2])) == pytest.approx(-1)
     assert figures.carried(1) == pytest.approx(0.1)
     assert figures.carried(1000) == pytest.approx(1000, rel=0.01)
+
+
+def test_the_rule_runs_on_dp_zo() -> None:
+    """Table 14: the ledger has three runs of `dp_zo` in each sweep, a last one, and six counts."""
+    task, budget = TinyTask(), bench.PrivacyBudget(3, figures.DELTA)
+    rule = figures.ZerothScaling(steps=DpZo().plan(task.facts, budget).parameters.steps, smallest=1e3, largest=1e5)
+    record = figures.run(task, rule, 3.0, 0)
+    assert record.status == "ok", record.error
+    assert record.privacy.recomputed.epsilon <= 3
+    assert record.released["learning_rate"] * rule.steps == pytest.approx(record.released["total_step_size"])
+    counts = [entry["count"] for entry in record.privacy.ledger["entries"]]
+    assert sorted(counts) == sorted([6, 3 * rule.steps, 3 * rule.steps, rule.steps])
 
 
 def test_an_interval_of_a_single_seed_has_no_ends() -> None:

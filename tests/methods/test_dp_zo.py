@@ -5,15 +5,13 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import dphpo_bench as bench
-from dphpo_bench.methods.dp_zo import DpZo, ZerothOrder
+from dphpo_bench.methods.dp_zo import ZerothOrder
 from tests.conftest import TinyTask, session_on
 
 
-def plan_of(steps: int, noise: float, rate: float = 1.0) -> "bench.Plan[ZerothOrder]":
-    """A plan with these parameters; what else it says does not matter to a run."""
-    event = bench.recipes.dp_sgd_event(rate, steps, noise)
-    cost, budget = bench.Cost(1, steps, 1.0), bench.PrivacyBudget(3, 1e-4)
-    return bench.Plan(budget, event, event, ZerothOrder(rate, steps, noise), (), cost)
+def run_of(**parameters: float) -> ZerothOrder:
+    """Return one step on all records without noise."""
+    return ZerothOrder(*(1.0, 1, 0.0), **({"learning_rate": 100.0, "averaging": 0.0} | parameters))  # type: ignore[arg-type]
 
 
 def vector(model: torch.nn.Module) -> torch.Tensor:
@@ -24,11 +22,11 @@ def vector(model: torch.nn.Module) -> torch.Tensor:
 @pytest.mark.parametrize("model", ["linear", "mlp"])
 def test_a_step_is_a_clipped_two_point_difference(model: str) -> None:
     """By hand: each record's difference quotient along a random direction, clipped, averaged, walked back along it."""
-    task, method = TinyTask(model), DpZo(smoothing=0.01, clipping_threshold=0.7, learning_rate=3.0)
+    task, run = TinyTask(model), run_of(smoothing=0.01, clipping_threshold=0.7, learning_rate=3.0)
     records = task.load_train(None)  # type: ignore[arg-type]
     session = session_on(task, records)
     start = session.build_model()
-    moved = method.run(plan_of(1, 0.0), session).model
+    moved = run.train(session)
     step = vector(moved) - vector(start)
     generator = torch.Generator().manual_seed(int(session_on(task, records).uniform("directions") * 2**53))
     z = torch.cat([torch.randn(weight.shape, generator=generator).flatten() for weight in start.parameters()]).double()
@@ -47,13 +45,13 @@ def test_a_step_is_a_clipped_two_point_difference(model: str) -> None:
 @pytest.mark.parametrize("outlier", [1e6, torch.nan])
 def test_one_record_moves_a_step_by_what_was_charged(outlier: float) -> None:
     """Add a record as bad as can be: the released mean moves by C/N at most."""
-    task, method = TinyTask(), DpZo()
+    task, run = TinyTask(), run_of()
     records = task.load_train(None)  # type: ignore[arg-type]
     more = bench.Records(
         torch.cat([records.inputs, torch.full((1, 5), outlier)]), torch.cat([records.targets, records.targets[:1]])
     )
-    ends = [vector(method.run(plan_of(1, 0.0), session_on(task, data)).model) for data in (records, more)]
-    length = vector(method.run(plan_of(1, 0.0), session_on(task, records)).model).numel()
+    ends = [vector(run.train(session_on(task, data))) for data in (records, more)]
+    length = ends[0].numel()
     moved = float((ends[0] - ends[1]).norm())
     # ‖z‖ is about √d, and at most 2√d here.
-    assert moved <= method.clipping_threshold / 600 * 2 * length**0.5 * method.learning_rate / length * 1.001
+    assert moved <= run.clipping_threshold / 600 * 2 * length**0.5 * run.learning_rate / length * 1.001

@@ -27,6 +27,7 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("linear_scaling", {"smallest": 9.0, "largest": 3.0}, "smallest"),
     ("linear_scaling", {"degree": 2}, "third_share"),
     ("linear_scaling", {"most_steps": 100}, "most_steps >= 2 x steps = 120"),
+    ("linear_scaling", {"joint": True}, "nothing to search"),
     ("liu_talwar", {"mean": 1.0}, "mean > 1"),
     ("objective_perturbation", {"regularisation": 1e-3}, "Raise it, or leave it out"),
     ("output_perturbation", {"regularisation": 1e-12}, "Expected 1e-09 <= regularisation <="),

@@ -29,6 +29,7 @@ from dphpo_bench.privacy.events import OneOfDpEvent
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.sweep.extra_runs import final_run
 from dphpo_bench.testing.small_tasks import Blobs
+from tests.conftest import session_on
 
 LOOSE = bench.PrivacyBudget(50.0, 1e-5)  # so much that noise is no excuse
 
@@ -69,9 +70,9 @@ def test_a_parabola_through_three_points() -> None:
     assert on_line([(0.1, 1.0), (0.2, 9.0), (0.3, 10.0)], 0.9, (1.0, 300.0), degree=2) == 10.0
 
 
-def test_a_free_step_goes_along_the_momentum_buffer() -> None:
+def test_a_free_step_goes_along_the_momentum_buffer(tiny_task, budget) -> None:
     """Against one more step of torch's SGD, in which its buffer is all there is."""
-    run = LinearScaling(steps=4, free_step=True, momentum=0.5).descent
+    run = LinearScaling(steps=4, free_step=True, momentum=0.5).descent(tiny_task.facts, budget)
     assert isinstance(run, bench.recipes.DpSgd)
     rates = [run.having({"learning_rate": 0.5}).rate_at(step) for step in range(4)]
     weight = torch.nn.Parameter(torch.zeros(3))
@@ -116,7 +117,86 @@ def test_rates_and_steps_are_searched_together(plain_run, tiny_task, budget) -> 
     ],
 )
 def test_neither_rates_nor_steps_move_against_their_product(best, total: float, expected: list[int]) -> None:
-    assert LinearScaling(steps=5, most_steps=40).lengths(total, best) == expected
+    winner = best and ((best[0], 600, 1.0), best[1])
+    choices = LinearScaling(steps=5, most_steps=40).choices(600, total, winner)
+    assert choices == [(steps, 600, 1.0) for steps in expected]
+
+
+JOINT = LinearScaling(steps=5, most_steps=10, batch_size=150, joint=True, clipping="abadi:0.25")
+
+
+@pytest.mark.parametrize("total", [1.5, 3.0, 9.0, 60.0])
+def test_no_factor_of_r_moves_against_it(total: float) -> None:
+    """Appendix A.4: r = η T B C with the paper's η, that of a sum of gradients; ours is B times that."""
+    everything = JOINT.choices(600)
+    assert everything == [*itertools.product((5, 10), (150, 300, 600), (0.25, 0.5, 1.0))]
+    winner, size = (5, 300, 0.5), 3.0
+    moved = [
+        (
+            *(new / old for new, old in zip(each, winner, strict=True)),
+            total / size / math.prod(each) * math.prod(winner),
+        )
+        for each in everything
+    ]
+    sign = math.copysign(1, total - size)
+    expected = [
+        each
+        for each, factors in zip(everything, moved, strict=True)
+        if (all(sign * math.log(factor) >= 0 for factor in factors) if total != size else each == winner)
+    ]
+    assert JOINT.choices(600, total, (winner, size)) == expected
+    assert winner in expected
+
+
+def test_below_all_gradients_a_threshold_cancels_in_r(tiny_task) -> None:
+    """r = η T C is the longest way of T steps, and where all gradients are clipped it is all that matters."""
+    records, ends = tiny_task.load_train(None), []
+    for threshold in (1e-4, 1e-3):
+        method = LinearScaling(steps=5, momentum=0.0, free_step=False, clipping=f"abadi:{threshold}")
+        run = method.descent(tiny_task.facts, LOOSE).with_noise(0.0).having({"learning_rate": 2.0 / (5 * threshold)})
+        session = session_on(tiny_task, records)
+        pairs = zip(run.train(session).parameters(), session.build_model().parameters(), strict=True)
+        ends.append(torch.cat([(new - old).detach().flatten() for new, old in pairs]))
+    assert torch.allclose(*ends, rtol=1e-3, atol=1e-4)
+    assert 0.2 < float(ends[0].norm()) <= 2.0
+
+
+def test_batches_and_thresholds_are_searched_with_rates_and_steps(plain_run, tiny_task, budget) -> None:
+    """Whatever is drawn costs at most what is charged, by dp_accounting alone, and the largest of it nearly that."""
+    method, spent = replace(JOINT, most_steps=None, batch_size=300), []
+    plan = method.plan(tiny_task.facts, budget)
+    searched = [each.runs for each in (*plan.parameters.sweeps, plan.parameters.final)]
+    for first, second, last in itertools.product(*searched):
+        accountant = PLDAccountant(value_discretization_interval=1e-3)
+        for run, count in ((first, 3), (second, 3), (last, 1)):
+            accountant.compose(run.event, count)
+        accountant.compose(GaussianDpEvent(plan.parameters.score_noise), 6)
+        spent.append(accountant.get_epsilon(budget.delta))
+    assert 0.8 * budget.epsilon < min(spent) <= max(spent) <= budget.epsilon * 1.003
+    assert max(spent) > 0.99 * budget.epsilon
+    record = plain_run(method).record
+    assert record.status == "ok", record.error
+    assert record.privacy.recomputed.epsilon <= budget.epsilon
+    released = record.released
+    threshold, share = float(released["clipping"].partition(":")[2]), released["batch_size"] / 600
+    assert released["total_step_size"] == pytest.approx(
+        released["learning_rate"] * released["epochs"] / share * threshold
+    )
+    last = final_run(plan, released)
+    assert (last.sample_rate, last.steps, last.clipping) == (share, released["epochs"] / share, released["clipping"])
+
+
+def test_every_run_may_sample(plain_run, tiny_task, budget) -> None:
+    """Full batches of the same run have more noise in the sum, and Poisson batches more in the mean."""
+    sampled = LinearScaling(steps=5, batch_size=150)
+    record = plain_run(sampled).record
+    assert record.status == "ok", record.error
+    assert record.privacy.recomputed.epsilon <= budget.epsilon
+    noise = [
+        method.plan(tiny_task.facts, budget).parameters.final.noise_multiplier
+        for method in (sampled, LinearScaling(steps=5))
+    ]
+    assert noise[0] < noise[1] < 4 * noise[0]
 
 
 # ---------------------------------------------------------------------------------------------- propose-test
