@@ -109,7 +109,7 @@ def _on_parts(outer: Access, access: Access, partitions: int, judge: Callable[[A
 def _trained(session: "Session", part: Access, runs: Sequence[Any]) -> "Sequence[nn.Module]":
     """Train every candidate on the records of a part."""
     streams = [part.streams.within(str(number)) for number in range(len(runs))]
-    sessions = [type(session)(replace(part, ledger=Ledger(), streams=own)) for own in streams]
+    sessions = [type(session)(replace(part, ledger=Ledger(), streams=source)) for source in streams]
     models: Sequence[nn.Module] = runs[0].train_together(sessions, runs)
     return models
 
