@@ -68,6 +68,7 @@ class Standard:
     """
 
     untuned: Who
+    random: Who
     oracle: Who
     methods: frozenset[str] | None = None
     tasks: Mapping[tuple[str, str], Asked] | None = None
@@ -76,7 +77,7 @@ class Standard:
 
     @classmethod
     def builtin(cls) -> "Standard":
-        return cls(untuned=_default("auto_clipping"), oracle=_default(ORACLE))
+        return cls(untuned=_default("auto_clipping"), random=_default("random_search"), oracle=_default(ORACLE))
 
     @classmethod
     def of_suite(cls, path: Path) -> "Standard":
@@ -227,6 +228,10 @@ class Contest:
     @cached_property
     def untuned(self) -> Member | None:
         return self._anchor(self.standard.untuned, private=True)
+
+    @cached_property
+    def random(self) -> Member | None:
+        return self._anchor(self.standard.random, private=True)
 
     @cached_property
     def oracle(self) -> Member | None:
