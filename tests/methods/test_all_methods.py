@@ -18,6 +18,7 @@ ONE_OF_EACH = {"dp_sgd", "hyfreedp", "hyfreedp_paper", "linear_scaling", "object
 ONE_OF_EACH |= {"papernot_steinke", "prodigy", "propose_test", "random_search"}
 # A search is as well shown by few trials.
 FEW_TRIALS: dict[str, dict[str, Any]] = {
+    "dp_hype": {"points": 3, "partitions": 5},
     "linear_scaling": {"runs": 2, "steps": 20},
     "papernot_steinke": {"mean": 4.0},
     "propose_test": {"candidates": 4, "partitions": 3},
