@@ -151,11 +151,14 @@ class NaiveBayes:
             weight, bias = weight.diff(dim=0), bias.diff()
         above = nn.Conv1d(inputs, inputs * edges, 1, groups=inputs)
         head = nn.Linear(inputs * edges, len(bias))
+        network = nn.Sequential(nn.Unflatten(1, (inputs, 1)), above, nn.ReLU6(), nn.Flatten(), head)
+        slopes = torch.full_like(self.bins.edges, _STEEP)
         with torch.no_grad():
-            above.weight.fill_(_STEEP)
-            for parameter, value in ((above.bias, -_STEEP * self.bins.edges), (head.weight, weight), (head.bias, bias)):
+            for parameter, value in zip(
+                network.parameters(), (slopes, -slopes * self.bins.edges, weight, bias), strict=True
+            ):
                 parameter.copy_(value.view_as(parameter))
-        return nn.Sequential(nn.Unflatten(1, (inputs, 1)), above, nn.ReLU6(), nn.Flatten(), head)
+        return network
 
 
 @dataclass(frozen=True)
@@ -217,7 +220,7 @@ class NoisyTables:
         bins = Bins.of(session, self.bins or 2 ** min(max(math.floor(math.log2(max(cell, 1))), _LEAST), _MOST))
         sizes = [len(places) for places in bins.attributes]
         flat = _released(session, bins.values(session.device), bound, sigma, n_labels * sum(sizes))
-        tables = flat.view(n_labels, -1).split(sizes, 1)
+        tables = torch.split(flat.view(n_labels, -1), sizes, dim=1)
         # Each table has all labels, too: the mean with the least variance.
         precisions = [(LABELS_NOISE * sigma) ** -2, *(1 / (size * deviation**2) for size in sizes)]
         totals = [counts, *(table.sum(1) for table in tables)]
