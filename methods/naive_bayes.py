@@ -50,4 +50,5 @@ class NaiveBayes(bench.Method[bench.recipes.NoisyTables]):
     def run(self, plan: bench.Plan[bench.recipes.NoisyTables], session: bench.Session) -> bench.Outcome:
         """Count, and make a network of the counts."""
         model = plan.parameters.fit(session)
-        return bench.Outcome(model.network().to(session.device), {"bins": model.bins.k})
+        network = model.network(binary=session.facts.kind == "binary")
+        return bench.Outcome(network.to(session.device), {"bins": model.bins.k})

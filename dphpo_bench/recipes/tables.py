@@ -136,8 +136,8 @@ class NaiveBayes:
     shares: Tensor
     probabilities: tuple[Tensor, ...]
 
-    def network(self) -> nn.Module:
-        """Return the logarithm of P(label, inputs) as a network of torch's layers; of two labels, the difference.
+    def network(self, *, binary: bool) -> nn.Module:
+        """Return the logarithm of P(label, inputs) as a network of torch's layers; of a binary task, the difference.
 
         A steep unit for each edge says whether the input lies above it.
         """
@@ -147,7 +147,7 @@ class NaiveBayes:
             table[:, places] = probabilities.log()
         table = table.view(labels, inputs, self.bins.k)
         weight, bias = table.diff(dim=2).flatten(1) / 6, self.shares.log() + table[:, :, 0].sum(1)
-        if labels == 2:
+        if binary:
             weight, bias = weight.diff(dim=0), bias.diff()
         above = nn.Conv1d(inputs, inputs * edges, 1, groups=inputs)
         head = nn.Linear(inputs * edges, len(bias))
@@ -224,7 +224,7 @@ class NoisyTables:
         # Each table has all labels, too: the mean with the least variance.
         precisions = [(LABELS_NOISE * sigma) ** -2, *(1 / (size * deviation**2) for size in sizes)]
         totals = [counts, *(table.sum(1) for table in tables)]
-        mean = sum(p * total for p, total in zip(precisions, totals, strict=True)) / sum(precisions)
+        mean = torch.tensor(precisions, dtype=torch.float64) @ torch.stack(totals) / sum(precisions)
         shares = mean.clamp(min=1) / mean.clamp(min=1).sum()
         more = (1 + deviation) / 2 * n_labels * shares[:, None]
         smooth = [table.clamp(min=0) + more for table in tables]

@@ -38,14 +38,14 @@ class Table(bench.Task):
     name, summary, models, public = "table", "A table.", ("linear",), True
     columns: Any = COLUMNS
 
-    def __init__(self, kind: Any = "binary", records: bench.Records | None = None) -> None:
+    def __init__(self, kind: Any = "binary", records: bench.Records | None = None, n_classes: int = 3) -> None:
         super().__init__()
-        self.kind, self.records = kind, records
+        self.kind, self.records, self.n_classes = kind, records, n_classes
 
     @property
     def facts(self) -> bench.TaskFacts:
         n = 100 if self.records is None else len(self.records)
-        classes = 3 if self.kind == "classification" else None
+        classes = self.n_classes if self.kind == "classification" else None
         inputs = bench.recipes.Input((N_INPUTS,))
         return bench.TaskFacts(self.name, "linear", n, inputs, n, 1, "SGD", 1.0, kind=self.kind, n_classes=classes)
 
@@ -78,8 +78,8 @@ def rows(n: int, seed: int = 0, labels: int = 2) -> bench.Records:
     return bench.Records(COLUMNS.encode(data), targets if labels > 2 else targets.float())
 
 
-def opened(records: bench.Records, kind: str = "binary", ledger: Ledger | None = None) -> Session:
-    return session_on(Table(kind, records), records, *([] if ledger is None else [ledger]))
+def opened(records: bench.Records, kind: str = "binary", ledger: Ledger | None = None, n_classes: int = 3) -> Session:
+    return session_on(Table(kind, records, n_classes), records, *([] if ledger is None else [ledger]))
 
 
 def vectors(query: Query, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -124,14 +124,14 @@ def test_every_pair_of_tiny_neighbours() -> None:
                 assert (whole - without).norm() <= math.sqrt(N_ATTRIBUTES) * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("kind", ["binary", "classification"])
-def test_without_noise_the_network_is_naive_bayes_of_the_counts(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "labels"), [("binary", 2), ("classification", 2), ("classification", 3)])
+def test_without_noise_the_network_is_naive_bayes_of_the_counts(kind: str, labels: int) -> None:
     """Bins are counted here by NumPy's `digitize`, the posterior by hand."""
     import numpy as np
 
-    labels = 3 if kind == "classification" else 2
     records = rows(3000, labels=labels)
-    model = NoisyTables(NO_NOISE, 16).fit(opened(records, kind))
+    records = records if kind == "binary" else replace(records, targets=records.targets.long())  # type: ignore[union-attr]
+    model = NoisyTables(NO_NOISE, 16).fit(opened(records, kind, n_classes=labels))
     u = np.arange(1, 16) / 16
     x, y = records.inputs.numpy(), records.targets.numpy()  # type: ignore[union-attr]
     codes = [np.digitize(x[:, place], np.log(u / (1 - u)), right=True) for place in (0, 4, 5)]
@@ -142,8 +142,8 @@ def test_without_noise_the_network_is_naive_bayes_of_the_counts(kind: str) -> No
         table = np.stack([np.bincount(code[y == label], minlength=size) for label in range(labels)])
         smooth = table + 0.5 * labels * shares[:, None]
         expected += np.log(smooth / smooth.sum(1, keepdims=True))[:, code].T
-    outputs = model.network()(records.inputs).detach().double().numpy()
-    if labels == 2:
+    outputs = model.network(binary=kind == "binary")(records.inputs).detach().double().numpy()
+    if kind == "binary":
         expected = expected[:, 1:] - expected[:, :1]
     np.testing.assert_allclose(outputs, expected, atol=2e-4)
 
