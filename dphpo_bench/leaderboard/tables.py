@@ -266,7 +266,9 @@ def _row(
 def _gap_closed(who: Entry, contests: Sequence[Contest], starts: Sequence[Member | None]) -> Estimate | None:
     """Return the share of the way from a start to the oracle that an entry goes, by means over tables."""
     members = [(each.by_entry[who], start, each.oracle) for each, start in zip(contests, starts, strict=True)]
-    samples = [each and not each.lacks and each.sample() for one in members for each in one if one[0] not in one[1:]]
+    samples = [
+        each and not each.lacks and each.sample() for trio in members for each in trio if trio[0] not in trio[1:]
+    ]
     known = [sample for sample in samples if sample]
     return ratio_interval(known[::3], known[1::3], known[2::3]) if 0 < len(known) == 3 * len(contests) else None
 
