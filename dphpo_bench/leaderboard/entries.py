@@ -61,6 +61,7 @@ class Standard:
     """The anchors and tables that a board measures by. It comes with the code, so that no record can change it.
 
     Attributes:
+        untuned, random, oracle: the entries that distances are measured from; a blind draw of the rate is "random".
         methods: a table counts if at least half of these are ranked in it; None for all that are ranked anywhere.
         tasks: by task and model, what is asked of the tables that may count; None for all, with any seeds.
         excused: method, task and model of what the suite leaves out, as taking too long. Who leaves out something else

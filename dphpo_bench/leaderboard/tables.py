@@ -265,12 +265,14 @@ def _row(
 
 def _gap_closed(who: Entry, contests: Sequence[Contest], starts: Sequence[Member | None]) -> Estimate | None:
     """Return the share of the way from a start to the oracle that an entry goes, by means over tables."""
-    members = [(each.by_entry[who], start, each.oracle) for each, start in zip(contests, starts, strict=True)]
-    samples = [
-        each and not each.lacks and each.sample() for trio in members for each in trio if trio[0] not in trio[1:]
-    ]
-    known = [sample for sample in samples if sample]
-    return ratio_interval(known[::3], known[1::3], known[2::3]) if 0 < len(known) == 3 * len(contests) else None
+    samples = []
+    for contest, start in zip(contests, starts, strict=True):
+        mine, end = contest.by_entry[who], contest.oracle
+        if start is None or end is None or mine in (start, end) or any(each.lacks for each in (mine, start, end)):
+            return None
+        samples.append((mine.sample(), start.sample(), end.sample()))
+    known = [(mine, start, end) for mine, start, end in samples if mine and start and end]
+    return ratio_interval(*zip(*known, strict=True)) if 0 < len(known) == len(contests) else None
 
 
 def common_measure(measures: Iterable[Measure]) -> Measure | None:
