@@ -12,10 +12,11 @@ between cells of a seed are not those of unlike noise. Nothing here is private: 
 - intervals: its Figure 4 and Table 4 in kind; digits, by the update interval K.
 - dp_hyper: its simulated baseline: .85 ε at a rate near the best.
 - steps: the linear scaling rule's heatmaps of learning rate and steps, with what the rule chooses;
-  steps_fashion_mnist: of a pretrained transformer's features.
+  steps_fashion_mnist and steps_cifar10: of pretrained features.
 - ablations: its Tables 1, 12, 13 and 15, and its free step; joint: its search of batch and threshold (A.4).
 - zeroth: its Table 14, the rule on DP-ZO.
-- thresholds: Figure 1 of automatic clipping; its stability constant γ.
+- thresholds: Figure 1 of automatic clipping; its stability constant γ; thresholds_e2e: of a language model.
+- table_1: its Table 1 on MNIST and Fashion-MNIST, over hours. These two append each row at once, and go on there.
 """
 
 import argparse
@@ -48,6 +49,7 @@ from dphpo_bench.session.session import open_session
 from dphpo_bench.training.clipping import Clipping, parse_clipping
 from dphpo_bench.training.randomness import Streams
 from research.development_set import measured
+from research.published import PUBLISHED, accuracy, ceiling
 from research.stacked import stack_of, train
 
 DATA = Path(__file__).parent / "data"
@@ -221,6 +223,17 @@ def bias(seeds: int) -> Rows:
     return [{"alpha": alpha, "bias": clipping_bias(alpha)} for alpha in np.linspace(-3, 3, 25).tolist()]
 
 
+def resumed(name: str, keys: Sequence[dict[str, Any]], values: Callable[..., dict[str, float]]) -> Rows:
+    """Rows of a table whose every row takes minutes: those that its file lacks are computed, and appended at once."""
+    file = DATA / f"figure_{name}.csv"
+    for key in keys:
+        rows = pd.read_csv(file).to_dict("records") if file.exists() else []
+        if not any(key.items() <= row.items() for row in rows):
+            row = pd.DataFrame([key | values(**key)])
+            row.to_csv(file, mode="a", header=not rows, index=False, float_format="%.4g")
+    return Rows(pd.read_csv(file).to_dict("records"))
+
+
 def run(task: bench.Task, method: str | bench.Method[Any], target: float, seed: int, **parameters: Any) -> Any:
     """The record of one run; of a method's name with these parameters."""
     made = bench.make_method(method, parameters) if isinstance(method, str) else method
@@ -284,6 +297,7 @@ def scores(
     sigmas: Sequence[float],
     clippings: Sequence[Clipping],
     averaging: float = 0.0,
+    first: int | None = None,
 ) -> np.ndarray:
     """Test accuracies in %: shape (optimisers, clippings, sigmas, rates).
 
@@ -309,7 +323,7 @@ def scores(
     pool = torch.randperm(task.facts.n_records, generator=batches)[: round(schedule.share * task.facts.n_records)]
     drawn = (pool[torch.rand(len(pool), generator=batches) < schedule.rate] for _ in range(schedule.steps))
     of_runs = torch.tensor([*rates.values()])[:, None, None].expand(shape).flatten()
-    train(stack, records, schedule.rate * len(pool), drawn, noise, of_runs, [*rates], averaging)
+    train(stack, records, schedule.rate * len(pool), drawn, noise, of_runs, [*rates], averaging, first)
     test = task.load_test(source)
     return 100 * np.nan_to_num(measured(task, stack, test)).astype(float).round(5).reshape(shape)
 
@@ -317,46 +331,60 @@ def scores(
 UNIT = parse_clipping("abadi:1")
 STEP_COUNTS = (1, 5, *range(10, 101, 10))
 STEP_RATES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
+CIFAR10_COUNTS = (5, 10, 20, 60, 100)
+CIFAR10_RATES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 STEP_EPSILONS = (0.3, 1.0, 3.0, 8.0)
 
 
-def steps(seeds: int, task: bench.Task | None = None, epsilons: Sequence[float] = STEP_EPSILONS) -> Rows:
+def steps(
+    seeds: int,
+    task: bench.Task | None = None,
+    epsilons: Sequence[float] = STEP_EPSILONS,
+    counts: Sequence[int] = STEP_COUNTS,
+    rates: Sequence[float] = STEP_RATES,
+) -> Rows:
     """Accuracy by rate and steps; the best cell; the linear scaling rule's r and accuracy; exponents of best rates."""
     task = task or bench.make_task("digits")
     grid = np.stack([
         np.stack([
-            scores(task, seed, plan, {"SGD": STEP_RATES}, [plan.noise(each) for each in epsilons], [UNIT])[0, 0]
-            for plan in (Schedule(1.0, count) for count in STEP_COUNTS)
+            scores(task, seed, plan, {"SGD": rates}, [plan.noise(each) for each in epsilons], [UNIT])[0, 0]
+            for plan in (Schedule(1.0, count) for count in counts)
         ], axis=1)
         for seed in range(seeds)
     ])  # fmt: skip  # seeds, ε, steps, rates
     rows = Rows()
     for at, target in enumerate(epsilons):
         best = best_cell(grid[:, at].mean(0))
-        for i, count in enumerate(STEP_COUNTS):
-            for j, rate in enumerate(STEP_RATES):
+        for i, count in enumerate(counts):
+            for j, rate in enumerate(rates):
                 rows.append({"what": "cell", "epsilon": target, "steps": count, "rate": rate}
                             | interval(grid[:, at, i, j]))  # fmt: skip
-        cell = STEP_COUNTS[best[0]], STEP_RATES[best[1]]
+        cell = counts[best[0]], rates[best[1]]
         rows.append({"what": "best", "epsilon": target, "steps": cell[0], "rate": cell[1], "r": math.prod(cell)}
                     | interval(grid[:, at, best[0], best[1]]))  # fmt: skip
-        rows.append({"what": "lost within a factor 2 of r", "epsilon": target} | gaps(grid[:, at].mean(0), best))
+        rows.append(
+            {"what": "lost within a factor 2 of r", "epsilon": target} | gaps(grid[:, at].mean(0), best, counts, rates)
+        )
         records = [run(task, "linear_scaling", target, seed) for seed in range(seeds)]
         sizes = [record.released["total_step_size"] for record in records]
         reached = [100 * record.metrics["accuracy"] for record in records]
         rows.append({"what": "rule", "epsilon": target, "steps": 60, "r": statistics.median(sizes)} | interval(reached))
         lost = grid[:, at, best[0], best[1]] - reached
         rows.append({"what": "lost by the rule", "epsilon": target} | interval(lost))
-        sizes, reached = zip(*(unpaid(task, seed, target, grid[seed, at]) for seed in range(seeds)), strict=True)
+        sizes, reached = zip(
+            *(unpaid(task, seed, target, grid[seed, at, counts.index(60)], rates) for seed in range(seeds)), strict=True
+        )
         rows.append({"what": "line of grids", "epsilon": target, "steps": 60, "r": statistics.median(sizes)}
                     | interval(reached))  # fmt: skip
         rows.append({"what": "lost by the line of grids", "epsilon": target}
                     | interval(grid[:, at, best[0], best[1]] - reached))  # fmt: skip
-        for name, counts in (("steps", STEP_COUNTS), ("steps, with momentum", [*map(carried, STEP_COUNTS)])):
-            slopes = [slope(counts[2:], centres(cells)[2:]) for cells in grid[:, at]]
+        late = [at for at, count in enumerate(counts) if count >= 10]
+        for name, taken in (("steps", counts), ("steps, with momentum", [*map(carried, counts)])):
+            slopes = [slope(np.array(taken)[late], centres(cells, rates)[late]) for cells in grid[:, at]]
             rows.append({"what": f"exponent of the best rate in {name}", "epsilon": target} | interval(slopes))
-    at_60 = STEP_COUNTS.index(60)
-    growth = [slope(epsilons, centres(cells[:, at_60])) for cells in grid] if len(epsilons) > 1 else []
+    growth = (
+        [slope(epsilons, centres(cells[:, counts.index(60)], rates)) for cells in grid] if len(epsilons) > 1 else []
+    )
     return [*rows, *({"what": "exponent of the best r in epsilon, 60 steps"} | interval(growth) for _ in growth[:1])]
 
 
@@ -365,24 +393,30 @@ def steps_fashion_mnist(seeds: int) -> Rows:
     return steps(seeds, bench.make_task("fashion_mnist", "small_vit_head"), (0.1, 1.0))
 
 
-def gaps(values: np.ndarray, best: tuple[int, ...]) -> dict[str, float]:
+def steps_cifar10(seeds: int) -> Rows:
+    """The same on pretrained features of CIFAR-10, fewer cells."""
+    cifar10: Any = type(bench.make_task("cifar10"))
+    without_shifted_test = type(cifar10.__name__, (cifar10,), {"corruptions": None})
+    return steps(seeds, without_shifted_test("pretrained"), (0.1, 1.0), CIFAR10_COUNTS, CIFAR10_RATES)
+
+
+def gaps(values: np.ndarray, best: tuple[int, ...], counts: Sequence[int], rates: Sequence[float]) -> dict[str, float]:
     """Mean, least and largest loss, from 10 steps on, where rate times steps is near that of the best cell."""
-    totals = np.outer(STEP_COUNTS, STEP_RATES)
-    near = (np.abs(np.log2(totals / totals[best])) <= 1) & (np.array(STEP_COUNTS) >= 10)[:, None]
+    totals = np.outer(counts, rates)
+    near = (np.abs(np.log2(totals / totals[best])) <= 1) & (np.array(counts) >= 10)[:, None]
     lost = values.max() - values[near]
     return {"accuracy": lost.mean(), "accuracy_low": lost.min(), "accuracy_high": lost.max()}
 
 
-def unpaid(task: bench.Task, seed: int, target: float, cells: np.ndarray) -> tuple[float, float]:
+def unpaid(task: bench.Task, seed: int, target: float, row: np.ndarray, rates: Sequence[float]) -> tuple[float, float]:
     """The rule's r if its sweeps were whole grids that cost nothing, and the accuracy there, between cells."""
     plan, shares = Schedule(1.0, 60), (0.1, 0.2)
     sigmas = [plan.noise(share * target) for share in shares]
-    swept = scores(task, seed, plan, {"SGD": STEP_RATES}, sigmas, [UNIT])[0, 0]
-    sizes = 60 * np.exp(centres(swept))
+    swept = scores(task, seed, plan, {"SGD": rates}, sigmas, [UNIT])[0, 0]
+    sizes = 60 * np.exp(centres(swept, rates))
     points = [(share * target, float(size)) for share, size in zip(shares, sizes, strict=True)]
-    total = on_line(points, target, (60 * STEP_RATES[0], 60 * STEP_RATES[-1]))
-    row = cells[STEP_COUNTS.index(60)]
-    return total, float(np.interp(math.log(total / 60), np.log(STEP_RATES), row))
+    total = on_line(points, target, (60 * rates[0], 60 * rates[-1]))
+    return total, float(np.interp(math.log(total / 60), np.log(rates), row))
 
 
 def carried(count: int) -> float:
@@ -395,10 +429,10 @@ def best_cell(values: np.ndarray) -> tuple[int, ...]:
     return tuple(int(place) for place in np.unravel_index(int(values.argmax()), values.shape))
 
 
-def centres(cells: np.ndarray) -> np.ndarray:
-    """Mean log rate of what lies within a point of the best, for each row of accuracies by `STEP_RATES`."""
+def centres(cells: np.ndarray, rates: Sequence[float] = STEP_RATES) -> np.ndarray:
+    """Mean log rate of what lies within a point of the best, for each row of accuracies by rate."""
     near = cells >= cells.max(-1, keepdims=True) - 1
-    return (near * np.log(STEP_RATES)).sum(-1) / near.sum(-1)
+    return (near * np.log(rates)).sum(-1) / near.sum(-1)
 
 
 def slope(values: Sequence[float], logs: np.ndarray) -> float:
@@ -430,6 +464,42 @@ def thresholds(seeds: int, task: bench.Task | None = None, target: float = 3.0) 
             rows += [{"optimizer": optimizer, "clipping": name, "rate": rate} | interval(grid[:, i, j, k])
                      for k, rate in enumerate(rates)]  # fmt: skip
             rows[peaks[j] - len(rates)] |= interval(grid[:, i, j, peaks[j]] - grid[:, i, base, peaks[base]], "ahead")
+    return rows
+
+
+E2E_CLIPPINGS = ("abadi:0.1", "abadi:1", "abadi:10", "abadi:100", "auto_s")
+E2E_RATES = (0.003, 0.001, 0.01, 0.0003, 0.03)
+
+
+def thresholds_e2e(seeds: int) -> Rows:
+    """BLEU and perplexity of a small GPT-2 on E2E by threshold and rate, ε = 3, the last weights, a minute a cell."""
+    keys = [{"seed": seed, "rate": rate, "clipping": clipping}
+            for seed in range(seeds) for rate in E2E_RATES for clipping in E2E_CLIPPINGS]  # fmt: skip
+
+    def cell(seed: int, rate: float, clipping: str) -> dict[str, float]:
+        record = run(bench.make_task("e2e", "small_gpt2"), "dp_sgd", 3, seed, clipping=clipping, learning_rate=rate,
+                     averaging=0)  # fmt: skip
+        return {name: record.metrics[name] for name in ("bleu", "perplexity")}
+
+    return resumed("thresholds_e2e", keys, cell)
+
+
+TABLE_1 = ("mnist_cnn_auto_s", "mnist_cnn", "fashion_mnist_cnn_auto_s", "fashion_mnist_cnn")
+
+
+def table_1(seeds: int) -> Rows:
+    """Table 1 on MNIST and Fashion-MNIST, ten minutes a cell, with Abadi's clipping and without privacy."""
+    settings = [*TABLE_1, "mnist without privacy", "fashion_mnist without privacy"]
+    keys = [{"setting": setting, "seed": seed} for seed in range(seeds) for setting in settings]
+
+    def cell(setting: str, seed: int) -> dict[str, float]:
+        of_private = {"accuracy": accuracy(PUBLISHED[setting], seed)} if setting in PUBLISHED else {}
+        return of_private or {"accuracy": ceiling(setting.split()[0], "cnn", seed)}
+
+    rows = resumed("table_1", keys, cell)
+    means = [{"setting": setting} | interval([row["accuracy"] for row in rows if row["setting"] == setting])
+             for setting in settings]  # fmt: skip
+    sys.stdout.write(pd.DataFrame(means).to_string(index=False, float_format="%.4g") + "\n")
     return rows
 
 
@@ -657,6 +727,50 @@ def zeroth(seeds: int) -> Rows:
     return rows
 
 
+class Choice(NamedTuple):
+    """Rate of Poisson batches, steps, threshold, and an average of weights, from step `first` on if it is uniform."""
+
+    name: str
+    share: float = 1.0
+    steps: int = 60
+    bound: float = 1.0
+    averaging: float = 0.0
+    first: int | None = None
+
+
+CHOICES = (
+    Choice("as published"),
+    *(Choice(f"B = N/{part}, 60 steps", 1 / part) for part in (2, 4, 16)),
+    *(Choice(f"B = N/{part}, {60 * part} steps", 1 / part, 60 * part) for part in (2, 4, 16)),
+    *(Choice(f"C = {bound:g}", bound=bound) for bound in (0.1, 0.01)),
+    *(Choice(f"average, decay {decay:g}", averaging=decay) for decay in (0.9, 0.99)),
+    Choice("average, last half", first=30),
+    Choice("average, all steps", first=0),
+)
+
+
+SMALL_RATES = (0.005, 0.01, *STEP_RATES)
+
+
+def choices(seeds: int) -> Rows:
+    """Figures 8, 10 and 11 by more values: at the best rate of what is published, and at the best of each."""
+    rows, task = Rows(), bench.make_task("digits")
+    for target in ABLATION_EPSILONS:
+        base, at_base = np.zeros(seeds), 0.0
+        for each in CHOICES:
+            rates = sorted({*SMALL_RATES, *(float(f"{rate / each.bound:g}") for rate in SMALL_RATES)})
+            plan, rule = Schedule(each.share, each.steps), parse_clipping(f"abadi:{each.bound:g}")
+            of_each = {"SGD": rates}, [plan.noise(target)], [rule], each.averaging, each.first
+            grid = np.stack([scores(task, seed, plan, *of_each)[0, 0, 0] for seed in range(seeds)])
+            best = int(grid.mean(0).argmax())
+            if each is CHOICES[0]:
+                base, at_base = grid[:, best], rates[best]
+            rows.append({"epsilon": target, "choice": each.name, "rate": rates[best], "best": grid[:, best].mean()}
+                        | interval((base - grid[:, best]).round(5), "best_lost")
+                        | interval((base - grid[:, rates.index(at_base)]).round(5), "kept_lost"))  # fmt: skip
+    return rows
+
+
 FIGURES: dict[str, Callable[[int], Rows]] = {
     "rounds": rounds,
     "noise": noise,
@@ -665,10 +779,14 @@ FIGURES: dict[str, Callable[[int], Rows]] = {
     "dp_hyper": dp_hyper,
     "steps": steps,
     "steps_fashion_mnist": steps_fashion_mnist,
+    "steps_cifar10": steps_cifar10,
     "ablations": ablations,
     "joint": joint,
     "zeroth": zeroth,
+    "choices": choices,
     "thresholds": thresholds,
+    "thresholds_e2e": thresholds_e2e,
+    "table_1": table_1,
 }
 
 

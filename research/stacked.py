@@ -172,6 +172,20 @@ def stack_of(task: Task, like: Records, runs: int, seed: int, clippings: Sequenc
     return (StackedPerceptrons if is_fast else Stack)(task, like, runs, seed, clippings)
 
 
+class UniformAverage(WeightAverage):
+    """The mean of the weights after each step from number `first` on, the earliest being 0."""
+
+    def __init__(self, parameters: Sequence[Tensor], first: int) -> None:
+        super().__init__(parameters, 0.0)
+        self._first = first
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Move the average towards the current weights."""
+        torch._foreach_lerp_(self.average, self._parameters, 1 / max(1, self.updates - self._first + 1))
+        self.updates += 1
+
+
 def train(
     stack: Stack,
     records: Records,
@@ -181,6 +195,7 @@ def train(
     rates: Tensor,
     optimizers: Sequence[str],
     averaging: float = 0.99,
+    first: int | None = None,
 ) -> None:
     """Train all models of a stack; in the end they have the average of their weights.
 
@@ -193,10 +208,12 @@ def train(
         rates: of the runs.
         optimizers: of the runs: the first has the first `runs / len(optimizers)` of them.
         averaging: decay of the average.
+        first: number of the first step of a uniform average, in its place.
     """
     shares = [parameter.chunk(len(optimizers)) for parameter in stack.parameters]
     updates = [UpdateRule(name, list(part)) for name, part in zip(optimizers, zip(*shares, strict=True), strict=True)]
-    average = WeightAverage(stack.parameters, averaging)
+    parameters = stack.parameters
+    average = WeightAverage(parameters, averaging) if first is None else UniformAverage(parameters, first)
     for indices in batches:
         total = [torch.zeros_like(parameter) for parameter in stack.parameters]
         for some in indices.split(stack.rows()):

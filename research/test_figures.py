@@ -4,11 +4,13 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 import dphpo_bench as bench
 from dphpo_bench.methods.dp_zo import DpZo
 from dphpo_bench.training.clipping import parse_clipping
 from research import figure_charts, figures
+from research.stacked import UniformAverage
 from tests.conftest import TinyTask
 
 DIGITS = bench.make_task("digits")
@@ -53,6 +55,30 @@ def test_the_rule_runs_on_dp_zo() -> None:
     assert record.released["learning_rate"] * rule.steps == pytest.approx(record.released["total_step_size"])
     counts = [entry["count"] for entry in record.privacy.ledger["entries"]]
     assert sorted(counts) == sorted([6, 3 * rule.steps, 3 * rule.steps, rule.steps])
+
+
+def test_a_uniform_average_is_the_mean_of_late_weights() -> None:
+    weights = [torch.zeros(2)]
+    average = UniformAverage(weights, 2)
+    for value in (1.0, 2.0, 3.0, 5.0):
+        weights[0].fill_(value)
+        average.update()
+    assert average.average[0].tolist() == [4.0, 4.0]
+
+
+def test_a_killed_table_goes_on_where_it_ended(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "DATA", tmp_path)
+    keys, computed = [{"rate": rate, "clipping": "abadi:0.1"} for rate in (0.003, 0.1)], []
+
+    def cell(rate: float, clipping: str) -> dict[str, float]:
+        computed.append(rate)
+        return {"accuracy": 98.123}
+
+    figures.resumed("name", keys[:1], cell)
+    rows = figures.resumed("name", keys, cell)
+    assert computed == [0.003, 0.1]
+    assert rows == figures.resumed("name", keys, cell)
+    assert [row["accuracy"] for row in rows] == [98.12, 98.12]
 
 
 def test_an_interval_of_a_single_seed_has_no_ends() -> None:

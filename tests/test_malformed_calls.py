@@ -261,6 +261,7 @@ class Stating(bench.ArrayTask):
 
 SEARCHED = Stating("t", (X, Y), nn.Linear(3, 2), training=TrainingOptions(epochs=1))
 SEARCHES = (
+    "dp_hype",
     "dp_hyper",
     "dp_hypo",
     "grid_composed",

@@ -24,3 +24,5 @@ from .single_run import OptimizerRun as OptimizerRun
 from .single_run import SingleRun as SingleRun
 from .single_run import TrainingMethod as TrainingMethod
 from .synthetic import SyntheticDraw as SyntheticDraw
+from .tables import NoisyTables as NoisyTables
+from .votes import noisy_votes as noisy_votes

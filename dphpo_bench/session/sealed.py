@@ -1,15 +1,16 @@
-"""Utilities of candidates that nobody can read, and private tests of them."""
+"""Utilities and votes on parts of the records, which nobody can read, and what is released of them."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dphpo_bench.base.checks import positive, whole
+from dphpo_bench.base.checks import inside, number, positive, whole
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.progress import NullProgress
-from dphpo_bench.privacy.events import no_op, pure_dp
+from dphpo_bench.privacy.events import gaussian, no_op, pure_dp
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.access import Access, as_before, is_of_recipes
 from dphpo_bench.session.interfaces import Unique
@@ -18,6 +19,8 @@ from dphpo_bench.training.noise import AboveThreshold
 from dphpo_bench.training.values import SCORES
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from dphpo_bench import Session
 
 MAX_PARTITIONS = 10**6
@@ -25,41 +28,102 @@ MAX_PARTITIONS = 10**6
 
 def sealed_utilities(session: "Session", runs: Sequence[Any], partitions: int, validation: float) -> "SealedUtilities":
     """Evaluate candidates on disjoint parts; see `Session.sealed_utilities`."""
-    access = session._access
-    partitions = whole("partitions", partitions, low=2, high=MAX_PARTITIONS)
-    access.guard.check()
+    access, partitions = session._access, _checked(session, runs, partitions)
+    training, validating = access.holdout(validation)
+    silent, totals = [run.with_noise(0.0) for run in runs], [0.0] * len(runs)
+
+    def judge(part: Access) -> None:
+        for place, score in enumerate(_scores(validating, _trained(session, part, silent))):
+            totals[place] += min(score / validating.expected_records, 1.0) / partitions
+
+    _on_parts(access, training, partitions, judge)
+    return SealedUtilities(access, totals, max(1 / partitions, 1 / validating.expected_records))
+
+
+def noisy_votes(
+    session: "Session", runs: Sequence[Any], partitions: int, validation: float, noise_multiplier: float
+) -> list[float]:
+    """Return how many parts of the records vote for each candidate, with Gaussian noise.
+
+    Coins split the records into parts, and each part into records that train and records that judge. Each part trains
+    every candidate, with the noise of the runs, and votes for the best mean score; candidates that tie share the vote.
+    A record changes one vote, so the counts have the L2 sensitivity √2, however many candidates there are
+    (docs/accounting.md, noisy counts of parts).
+
+    Args:
+        session: whose records vote.
+        runs: the candidates, each of type `DpSgd`.
+        partitions: number of parts.
+        validation: expected share of a part's records that judges.
+        noise_multiplier: noise standard deviation / √2, of each count.
+
+    Returns:
+        One noisy count for each candidate, of votes whose sum is `partitions`.
+
+    Raises:
+        InvalidValueError: if a candidate is of another type, or a number is out of range.
+        ModelFailedError: if a model raised an exception on the records, which ends the run.
+        OverBudgetError: if the plan does not cover the release; nothing is released then.
+    """
+    access, partitions = session._access, _checked(session, runs, partitions)
+    validation, noise_multiplier = inside("validation", validation), number("noise_multiplier", noise_multiplier, low=0)
+    access.charge(gaussian(noise_multiplier))
+    votes = torch.zeros(len(runs), dtype=torch.float64)
+
+    def judge(part: Access) -> None:
+        training, validating = part.holdout(validation)
+        scores = torch.tensor(_scores(validating, _trained(session, training, runs)), dtype=torch.float64)
+        best = scores == scores.max()
+        votes.add_(best.double() / best.sum())
+
+    _on_parts(access, access, partitions, judge)
+    (noisy,) = access.with_noise([votes], noise_multiplier, math.sqrt(2), "votes")
+    return list(map(float, noisy))
+
+
+def _checked(session: "Session", runs: Sequence[Any], partitions: int) -> int:
+    session._access.guard.check()
     if not runs or not all(is_of_recipes(run) and hasattr(run, "train_together") for run in runs):
         # Code of a plug-in would see gradients without noise.
         raise InvalidValueError("Expected candidates of type DpSgd, with optimisers that are given by name.")
-    silent = [run.with_noise(0.0) for run in runs]
-    training, validating = access.holdout(validation)
-    totals = [0.0] * len(silent)
+    return whole("partitions", partitions, low=2, high=MAX_PARTITIONS)
+
+
+def _on_parts(outer: Access, access: Access, partitions: int, judge: Callable[[Access], None]) -> None:
+    """Call a function with each part of the records of `access`, which lets nothing out; `outer` is the run's."""
     try:
-        with access.progress.track("Candidates on parts of the data", partitions) as advance:
+        with outer.progress.track("Candidates on parts of the data", partitions) as advance:
             for index in range(partitions):
-                with access.guard.alone():
+                with outer.guard.alone():
                     start, end = index / partitions, (index + 1) / partitions
-                    part = training.on_part(f"{partitions} parts", str(index), start, end)
-                # The ledgers are thrown away: what is computed here stays sealed until `open_test`.
-                unseen = replace(part, progress=NullProgress(), observer=None, releases=None)
-                streams = access.streams.within("part", str(index))
-                sessions = [
-                    type(session)(replace(unseen, ledger=Ledger(), streams=streams.within(str(number))))
-                    for number in range(len(silent))
-                ]
-                for number, model in enumerate(silent[0].train_together(sessions, silent)):
-                    with access.guard.alone():
-                        with evaluating(model):
-                            ours = access.raw.own_model().asked(model, SCORES)
-                        total = validating.total(ours, SCORES, validating.rows, validating.expected_records)
-                    share = total.item() / validating.expected_records
-                    totals[number] += min(share, 1.0) / partitions
+                    part = access.on_part(f"{partitions} parts", str(index), start, end)
+                # Their ledgers are thrown away: what is computed here stays sealed until it is asked for, with noise.
+                streams = outer.streams.within("part", str(index))
+                judge(replace(part, progress=NullProgress(), observer=None, releases=None, streams=streams))
                 advance()
     except BaseException as error:
         # The parts' own ledgers are thrown away, and what is computed is free: nobody may try this again.
-        access.ledger.fail(f"The training of candidates on parts of the records ended with {type(error).__name__}.")
+        outer.ledger.fail(f"The training of candidates on parts of the records ended with {type(error).__name__}.")
         raise
-    return SealedUtilities(access, totals, max(1 / partitions, 1 / validating.expected_records))
+
+
+def _trained(session: "Session", part: Access, runs: Sequence[Any]) -> "Sequence[nn.Module]":
+    """Train every candidate on the records of a part."""
+    streams = [part.streams.within(str(number)) for number in range(len(runs))]
+    sessions = [type(session)(replace(part, ledger=Ledger(), streams=source)) for source in streams]
+    models: Sequence[nn.Module] = runs[0].train_together(sessions, runs)
+    return models
+
+
+def _scores(access: Access, models: "Sequence[nn.Module]") -> list[float]:
+    """Return the sum of the scores of these records under each model."""
+    totals = []
+    for model in models:
+        with access.guard.alone():
+            with evaluating(model):
+                ours = access.raw.own_model().asked(model, SCORES)
+            totals.append(access.total(ours, SCORES, access.rows, access.expected_records).item())
+    return totals
 
 
 class SealedUtilities(Unique):
