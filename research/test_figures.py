@@ -1,10 +1,12 @@
 """Numbers of research/figures.py: its stacks train as the package does, and its summaries are what they are called."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import dphpo_bench as bench
 from dphpo_bench.methods.dp_zo import DpZo
@@ -85,6 +87,23 @@ def test_an_interval_of_a_single_seed_has_no_ends() -> None:
     row = figures.interval([3.0])
     assert row["accuracy"] == 3.0
     assert math.isnan(row["accuracy_low"])
+
+
+def test_blur_costs_what_the_pictures_of_a_severity_lose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of twenty pictures, four by severity, none is blurred out of its class at severity 1, and all at 5."""
+    targets = torch.arange(20) // 5
+    blurred = torch.where(targets < torch.arange(20) % 5, 9, targets)
+    records = {name: bench.Records(nn.functional.one_hot(each, 10).bfloat16(), targets)
+               for name, each in (("clean", targets), ("blurred", blurred))}  # fmt: skip
+    cifar10 = type(bench.make_task("cifar10"))
+    monkeypatch.setattr(cifar10, "load_test", lambda *_: records["clean"])
+    monkeypatch.setattr(cifar10, "_load_corrupted", lambda *_: records["blurred"])
+    monkeypatch.setattr(bench, "run", lambda *_, **__: SimpleNamespace(model=nn.Identity()))
+    rows = {(row["method"], row["severity"]): row for row in figures.blur(2)}
+    assert len(rows) == 3 * 6
+    assert [rows["recommended", str(severity)]["lost"] for severity in range(1, 6)] == [0, 25, 50, 75, 100]
+    mean = rows["linear_scaling", "mean"]
+    assert (mean["clean"], mean["accuracy"], mean["lost"], mean["lost_low"]) == (100, 50, 50, 50)
 
 
 def test_every_picture_has_numbers_that_a_command_computes() -> None:

@@ -384,30 +384,38 @@ CORRUPTIONS: "dict[str, tuple[Callable[[Pictures, float], Pictures], tuple[float
 
 @dataclass(frozen=True)
 class Corruptions:
-    """All corruptions in turn: the first picture has the first, the second the second, and so on.
+    """Corruptions in turn: the first picture has the first, the second the second, and so on.
 
     In the canonical order of the records, that of their hashes, the turn is independent of what a picture shows. So one
     number is the mean over corruptions, at the price of a single test.
 
     Attributes:
         severity: 1 to 5.
+        turns: the corruption, as `CORRUPTIONS` names it, and the severity of each turn; empty: all at `severity`.
     """
 
     severity: int = 3
+    turns: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.severity not in range(1, 6):
-            raise InvalidValueError(f"Expected a severity from 1 to 5, got {self.severity}.")
+        for severity in (self.severity, *(each for _, each in self.turns)):
+            if severity not in range(1, 6):
+                raise InvalidValueError(f"Expected a severity from 1 to 5, got {severity}.")
 
     @property
-    def key(self) -> dict[str, int]:
+    def key(self) -> dict[str, Any]:
         """Identity of the corrupted pictures, given the pictures."""
-        return {"corruptions": VERSION, "severity": self.severity}
+        return {"corruptions": VERSION} | ({"turns": self.turns} if self.turns else {"severity": self.severity})
+
+    @property
+    def _kinds(self) -> "list[tuple[str, Callable[[Pictures, float], Pictures], float]]":
+        turns = self.turns or [(name, self.severity) for name in CORRUPTIONS]
+        return [(name, CORRUPTIONS[name][0], CORRUPTIONS[name][1][severity - 1]) for name, severity in turns]
 
     @property
     def about(self) -> str:
-        """Constants of all corruptions, in a line."""
-        constants = (f"{name} {values[self.severity - 1]:g}" for name, (_, values) in CORRUPTIONS.items())
+        """Constants of the corruptions, in a line."""
+        constants = (f"{name} {constant:g}" for name, _, constant in self._kinds)
         return f"each test picture under a corruption, in turn: {', '.join(constants)} (version {VERSION})"
 
     def apply(self, pixels: "NDArray[np.uint8]") -> "NDArray[np.uint8]":
@@ -419,10 +427,10 @@ class Corruptions:
         import numpy as np
 
         corrupted = np.empty_like(pixels)
-        for first, (corrupt, values) in enumerate(CORRUPTIONS.values()):
-            turn = slice(first, None, len(CORRUPTIONS))
+        for first, (_, corrupt, constant) in enumerate(self._kinds):
+            turn = slice(first, None, len(self._kinds))
             if len(some := pixels[turn]):
-                changed = corrupt(some / 255, values[self.severity - 1])
+                changed = corrupt(some / 255, constant)
                 corrupted[turn] = (np.clip(changed, 0, 1) * 255).round().astype(np.uint8)
         return corrupted
 

@@ -71,6 +71,27 @@ def test_each_picture_has_the_corruption_of_its_turn_alone_and_always_the_same()
     assert np.array_equal(ours[:5], Corruptions().apply(PICTURES[:5]))
 
 
+def test_turns_say_each_corruption_and_its_severity() -> None:
+    blurs = Corruptions(turns=(("Gaussian blur", 2), ("Gaussian blur", 5)))
+    alone = Corruptions(turns=(("Gaussian blur", 2),)).apply(PICTURES)
+    assert np.array_equal(alone[1::5], Corruptions(2).apply(PICTURES)[1::5])
+    assert np.array_equal(blurs.apply(PICTURES)[::2], alone[::2])
+    assert (blurs.apply(PICTURES)[1::2] != alone[1::2]).any((1, 2, 3)).all()
+    assert "in turn: Gaussian blur 0.6, Gaussian blur 1 (" in blurs.about
+    assert blurs.key == {"corruptions": 1, "turns": blurs.turns}
+    with pytest.raises(InvalidValueError, match="Expected a severity from 1 to 5, got 0"):
+        Corruptions(turns=(("contrast", 0),))
+
+
+def test_what_records_hold_of_the_usual_corruptions_stays() -> None:
+    """Their features in caches, too."""
+    assert Corruptions().key == {"corruptions": 1, "severity": 3}
+    assert Corruptions().about == (
+        "each test picture under a corruption, in turn: Gaussian noise 0.08, Gaussian blur 0.7, contrast 0.4, "
+        "brightness 0.15, JPEG 58 (version 1)"
+    )
+
+
 def test_grey_pictures_and_no_pictures() -> None:
     grey = PICTURES[:, :1]
     assert Corruptions().apply(grey).shape == grey.shape
