@@ -1,4 +1,4 @@
-"""Synthetic: four classes by a random network, in 300 to 32,000 made-up records; and the siblings of other tasks."""
+"""Synthetic: four classes by a random network, and numbers by a linear rule, made up; and siblings of other tasks."""
 
 from abc import abstractmethod
 from typing import TYPE_CHECKING
@@ -15,6 +15,10 @@ TEACHERS = {
     )
     for n in (300, 1_000, 3_000, 10_000, 32_000)
 }
+# A linear rule and noise: at most 83 % of the variance can be explained.
+RULE = bench.recipes.SyntheticDraw(
+    "rule_10000", 31, "regression", 10_000, 30, 1, (), "tanh", 1250, 160, signal=1.0, scale=0.18, label_noise=0.45
+)
 
 
 class PackagedTask(bench.Task):
@@ -38,18 +42,22 @@ class PackagedTask(bench.Task):
 
 
 class Synthetic(PackagedTask):
-    """A made-up task: the model is one of `models`, a network that learns four classes, or there is a draw instead.
+    """A made-up task: the model is one of `models`, a network on four classes or a linear one, or there is a draw instead.
 
     Other tasks on vectors have public siblings made up like them: `SyntheticDraw.like`.
     """
 
     name = "synthetic"
-    summary = "Made-up records: a network learns four classes from 300 to 32,000 of them; no download."
-    models = tuple(TEACHERS)
+    summary = (
+        "Made-up records: four classes by a network, from 300 to 32,000 of them; a linear regression; no download."
+    )
+    models = (*TEACHERS, RULE.name)
 
     def __init__(self, model: "str | bench.recipes.SyntheticDraw | None" = None) -> None:
         super().__init__(None if isinstance(model, bench.recipes.SyntheticDraw) else model)
-        self.draw = model if isinstance(model, bench.recipes.SyntheticDraw) else TEACHERS[self.model_name]
+        self.draw = (
+            model if isinstance(model, bench.recipes.SyntheticDraw) else {**TEACHERS, RULE.name: RULE}[self.model_name]
+        )
         self.model_name = self.draw.name
         # As a sibling it is judged by its metric: by accuracy, many models are as good as a constant.
         positives = self.draw.positives
