@@ -196,6 +196,7 @@ class Batch(Unique):
         noise_multiplier: float,
         *,
         count: int = 1,
+        together: bool = False,
         passes: int = 1,
         purpose: str = "values",
     ) -> list[float]:
@@ -205,6 +206,9 @@ class Batch(Unique):
         that diverged counts as the worst one. So one record changes a sum by the bound at most, and each of the `count`
         sums is one Gaussian of this sensitivity. A unit's values are the means of its records'.
 
+        With `together`, each record's values are then scaled, as a vector, to an L2 norm of `bound` at most. All sums
+        together are one Gaussian of this sensitivity.
+
         Args:
             model: at the weights, and in the mode, in which the values are wanted.
             values: (model, inputs, targets) → values, shape (1, count), of one record. The model is a `RecordModel`:
@@ -213,6 +217,7 @@ class Batch(Unique):
             bound: in [1e-30, 1e30]; the sensitivity of each sum.
             noise_multiplier: noise standard deviation / bound, of each sum.
             count: number of values of a record.
+            together: whether `bound` is of the vector of all values of a record; see above.
             passes: forward passes that they take, for the display of progress.
             purpose: names the random stream, which no other purpose moves; 1 to 64 printable characters.
 
@@ -223,7 +228,8 @@ class Batch(Unique):
             InvalidValueError: if a number is out of range, or the values cannot be computed on made-up records.
             OverBudgetError: if the plan does not cover the release; nothing is released then.
         """
-        query = Query(values, checked_bound("bound", bound), whole("count", count, low=1, high=MAX_COUNT))
+        count = whole("count", count, low=1, high=MAX_COUNT)
+        query = Query(values, checked_bound("bound", bound), count, together is True)
         noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
         access, purpose = self._access, short_text("purpose", purpose)
         copied = query
@@ -232,7 +238,7 @@ class Batch(Unique):
             copied = replace(query, values=lambda model, inputs, targets: copy()(model, inputs, targets))
         with access.guard.alone():
             ours = access.raw.own_model().asked(model, query)
-            self._account.charge(repeat(gaussian(noise_multiplier), query.count))
+            self._account.charge(repeat(gaussian(noise_multiplier), 1 if query.together else query.count))
             sums = access.total(ours, copied, self._indices, passes * self._expected_size)
             (noisy,) = access.with_noise([sums], noise_multiplier, query.bound, purpose)
             return (noisy / self._expected_size).tolist()

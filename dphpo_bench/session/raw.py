@@ -45,6 +45,7 @@ class RawRecords:
 
     def __init__(self, task: Task, train: Records, device: "torch.device | str") -> None:
         self.facts = copy(task.facts)
+        self.columns = task.columns
         train.check_unit(self.facts.unit)
         self.objective = task.objective()
         self.train = train

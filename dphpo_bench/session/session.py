@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
     from torch import nn
 
+    from dphpo_bench.data.encoding import Columns
     from dphpo_bench.privacy.ledger import Ledger
     from dphpo_bench.privacy.run_counts import RunCount
     from dphpo_bench.session.access import Access
@@ -84,6 +85,11 @@ class Session(Unique):
     def facts(self) -> TaskFacts:
         """The task's public facts."""
         return self._access.raw.facts
+
+    @property
+    def columns(self) -> "Columns | None":
+        """The public encoding of a table as the task's inputs, `Task.columns`; None: the task declares none."""
+        return self._access.raw.columns
 
     @property
     def objective(self) -> "Objective":
@@ -190,8 +196,7 @@ class Session(Unique):
             index: of the event to take. With weights, the session draws it, and none must be given.
 
         Raises:
-            InvalidValueError: if the choice is another event, or the index is wrong.
-            OverBudgetError: if the plan does not cover the choice.
+            InvalidValueError, OverBudgetError: if the choice is another event or not planned, or the index is wrong.
         """
         index, access = self._access.one_of(choice, index)
         return index, Session(access, self._candidate)
@@ -219,8 +224,7 @@ class Session(Unique):
     ) -> list[float]:
         """Return noisy means of bounded values of all records of this session; see `Batch.release`, also for options.
 
-        Raises:
-            ModelFailedError: if the model raised an exception on the records, which ends the run or the trial.
+        Raises ModelFailedError if the model raised an exception on the records, which ends the run or the trial.
         """
         from dphpo_bench.session.batch import Batch
 
@@ -279,10 +283,9 @@ class Session(Unique):
         After each trial below the threshold, a coin may end the search without a result. See `best_of` for the rest.
 
         Args:
-            trial: as in `best_of`.
+            trial, base_event: as in `best_of`.
             threshold: fixed in advance, from public information.
             stop_probability: probability γ that the coin ends the search, in (0, 1]; at 1 there is one trial.
-            base_event: as in `best_of`.
 
         Returns:
             The `outcome` of that trial, or None.

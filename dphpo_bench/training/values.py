@@ -18,6 +18,8 @@ from dphpo_bench.training.functional import call_with
 from dphpo_bench.training.losses import Objective, PerRecord, of_one
 
 _ROWS = 1024
+_MOST_VALUES = 2**22
+"""Values of all records of a piece: 32 MiB in float64."""
 
 
 @dataclass(frozen=True)
@@ -89,11 +91,13 @@ class Query:
         values: of each record, a function of that record alone.
         bound: each value is held to ±bound; NaN counts as the bound.
         count: number of values of a record.
+        together: whether the values of a record are a vector, which is scaled to an L2 norm of `bound` at most.
     """
 
     values: Values
     bound: float
     count: int = 1
+    together: bool = False
 
     def total(
         self,
@@ -117,7 +121,7 @@ class Query:
         """
         compute = Alone(lambda model, x, y: self.values(RecordModel(model, objective), x, y), model)
         total = torch.zeros(self.count, dtype=torch.float64, device=next(model.parameters()).device)
-        for places, some in pieces_of(model, records, rows, _ROWS):
+        for places, some in pieces_of(model, records, rows, min(_ROWS, max(1, _MOST_VALUES // self.count))):
             with torch.no_grad():
                 values = compute(some.inputs, some.targets)
                 if not isinstance(values, Tensor) or values[0].numel() != self.count:
@@ -129,6 +133,8 @@ class Query:
                 held = values.view(-1, self.count).double()
                 held = held.nan_to_num(nan=self.bound, posinf=self.bound, neginf=-self.bound)
                 held.clamp_(-self.bound, self.bound)
+                if self.together:
+                    held *= (self.bound / held.norm(dim=1, keepdim=True)).clamp(max=1)  # of a vector of zeros: inf
                 total += (held if shares is None else held * shares[places].to(held.device)[:, None]).sum(0)
         return total
 

@@ -19,6 +19,7 @@ from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.recipes.queries import rising_share
 from dphpo_bench.session.raw import RawRecords
 from dphpo_bench.session.session import Session
+from dphpo_bench.training.values import Query
 from tests.conftest import TinyTask, asking, session_on
 from tests.session.test_units import a_direction, losses_of, open_on, visits
 
@@ -238,3 +239,51 @@ def test_a_wrong_call_is_refused_in_a_line_and_charged_nothing(change: dict[str,
         rising_share(batch, model, **call)
     assert "\n" not in str(caught.value)
     assert not batch._account.entries
+
+
+class TestVectors:
+    """Values that are held to a bound together: one Gaussian for all sums."""
+
+    def test_each_vector_is_scaled_to_the_bound(self) -> None:
+        records = records_of(40)
+        records.inputs[3] = math.nan  # type: ignore[index]
+
+        def values(model: Any, inputs: Tensor, targets: Tensor) -> Tensor:
+            return torch.cat([inputs * (0.1 + 5 * targets[:, None]), torch.zeros_like(inputs)], dim=1)
+
+        ledger = Ledger(allowance=gaussian(NO_NOISE))
+        session = session_on(TinyTask(), records, ledger)
+        means = session.release(session.build_model(), values, 1.5, NO_NOISE, count=10, together=True)
+        inputs = torch.as_tensor(records.inputs).double() * (0.1 + 5 * torch.as_tensor(records.targets)[:, None])
+        held = inputs.nan_to_num(nan=1.5).clamp(-1.5, 1.5)
+        norms = held.norm(dim=1, keepdim=True)
+        assert (norms < 1.5).any()
+        assert (norms > 1.5).any()
+        expected = (held * (1.5 / norms).clamp(max=1)).sum(0) / N
+        assert means == pytest.approx([*expected.tolist(), *[0.0] * 5], abs=1e-6)
+        assert multiset(ledger.event) == multiset(gaussian(NO_NOISE))
+        with pytest.raises(OverBudgetError):
+            session.release(session.build_model(), values, 1.5, NO_NOISE, count=10)
+
+    @settings(max_examples=25)
+    @given(
+        values=st.lists(st.floats(allow_subnormal=False, width=32), min_size=1, max_size=6),
+        bound=st.sampled_from([1e-30, 0.7, 1e30]),
+    )
+    def test_no_record_adds_a_vector_above_the_bound(self, values: list[float], bound: float) -> None:
+        query = Query(lambda *_: torch.tensor([values]), bound, len(values), together=True)
+        model = TinyTask().build_model()
+        total = query.total(model, TinyTask().objective(), records_of(1))
+        assert float((total / bound).norm()) <= 1 + 1e-12
+
+    def test_a_unit_adds_the_mean_of_its_vectors(self) -> None:
+        records = visits()
+        session = open_on(records, "linear")
+        means = session.release(session.build_model(), lambda _, x, __: x, 0.5, NO_NOISE, count=5, together=True)
+        held = torch.as_tensor(records.inputs).double().clamp(-0.5, 0.5)
+        held *= (0.5 / held.norm(dim=1, keepdim=True)).clamp(max=1)
+        assert records.units is not None
+        units = [held[records.units == unit].mean(0) for unit in torch.unique(records.units)]
+        expected = torch.stack(units).sum(0) / session.expected_records
+        assert means == pytest.approx(expected.tolist(), abs=1e-6)
+        assert max(float(unit.norm()) for unit in units) <= 0.5 + 1e-9
