@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.tensors import Records
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Release
 from dphpo_bench.contract.task import Input, Kind, TaskFacts
@@ -135,6 +136,36 @@ class NaiveBayes:
     bins: Bins
     shares: Tensor
     probabilities: tuple[Tensor, ...]
+
+    def session(self, session: "Session", n: int) -> "Session":
+        """Return a session on n records drawn from the model, which answers at no ε: they are post-processing."""
+        from dphpo_bench.session.made_up import session_on_made_up
+
+        generator = torch.Generator().manual_seed(int(session.uniform("made-up records") * 2**53))
+        return session_on_made_up(session, self.records(session.facts, n, generator))
+
+    def records(self, facts: TaskFacts, n: int, generator: torch.Generator) -> Records:
+        """Return n records drawn from the model: a label, then a bin of each attribute, then a number of the bin.
+
+        Numbers are as likely within a bin as the logistic distribution says, no further out than half of the first and
+        of the last bin.
+        """
+
+        def numbers(bins: Tensor, k: int) -> Tensor:
+            u = (bins + torch.rand(n, generator=generator)) / k
+            return u.clamp(0.5 / k, 1 - 0.5 / k).logit()
+
+        labels = torch.multinomial(self.shares, n, replacement=True, generator=generator)
+        inputs, k = torch.zeros(n, len(self.bins.edges)), self.bins.k
+        drawn = zip(self.bins.attributes, self.bins.are_categories, self.probabilities, strict=True)
+        for places, is_category, probabilities in drawn:
+            bins = torch.multinomial(probabilities[labels], 1, generator=generator).squeeze(1)
+            columns = places[bins] // k
+            inputs[torch.arange(n), columns] = torch.ones(n) if is_category else numbers(bins, k)
+        if facts.kind == "regression":
+            targets = numbers(labels, len(self.shares))
+            return Records(inputs, targets if facts.target_scale is None else facts.target_scale.invert(targets))
+        return Records(inputs, labels.float() if facts.kind == "binary" else labels)
 
     def network(self, *, binary: bool) -> nn.Module:
         """Return the logarithm of P(label, inputs) as a network of torch's layers; of a binary task, the difference.
