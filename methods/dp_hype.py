@@ -32,7 +32,8 @@ class DpHype(bench.search.SearchMethod[Planned]):
     Coins split the records into k parts. Each part trains every candidate, and votes for the one that is best on
     records of the part that did not train. Released are the counts of votes with Gaussian noise, whose argmax is the
     winner. A record is in one part and changes one vote, so the price does not depend on the number of candidates
-    (docs/accounting.md, votes). A final private run on all records takes the winner, with the budget that is left.
+    (docs/accounting.md, noisy counts of parts). A final private run on all records takes the winner, with the budget
+    that is left.
 
     The paper's parts are clients, who vote for their five best candidates (√10 in place of √2), and whom it protects as
     a whole. Here all records are in one place, and the protected unit is that of every other method.

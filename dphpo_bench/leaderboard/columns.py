@@ -128,6 +128,11 @@ def _all_columns(measure: Measure | None) -> list[Column]:
         estimated(
             "to_untuned", "to untuned", "By how much it is better than auto_clipping; Welch's interval over seeds.", "",
             lambda row: row.gap_to_untuned),
+        Column(
+            "rerr", "RERR, %",
+            "Share of random_search's gap to the oracle that it closes; Fieller's interval, – if there may be no gap.",
+            "Share of random_search's gap to the oracle that it closes, by means over its tables in points.",
+            lambda row: measure_text(row.rerr, ACCURACY, decimals=0), lambda row: _mean(row.rerr), False),
         estimated(
             "lost_to_noise", "lost to noise",
             "What the oracle is ahead by because ε, and held-out records, went into tuning: by two extra runs.", "",
@@ -275,6 +280,7 @@ CSV = {
     **_interval("gap_to_oracle", "metric", "row.gap_to_oracle"),
     **_interval("gap_to_untuned", "metric", "row.gap_to_untuned"),
     **_interval("gap_closed", "share", "row.gap_closed"),
+    **_interval("rerr", "share", "row.rerr"),
     "epsilon": ("bound", "row.epsilon"),
     "accountant": ("string", "row.accountant"),
     "audited": ("lower bound", "row.audited"),
@@ -317,6 +323,7 @@ OVERALL_CSV = {
     **_interval("mean_rank", "size", "row.mean_rank"),
     **_interval("gap_to_oracle", "share", "row.gap_to_oracle"),
     "normalised": ("share", "row.normalised"),
+    **_interval("rerr", "share", "row.rerr"),
     **{name: ("share", name) for name in WITHIN},
     "collapses": ("Int64", "row.collapses.count"),
     "collapse_runs": ("Int64", "row.collapses.runs"),

@@ -61,6 +61,7 @@ class Standard:
     """The anchors and tables that a board measures by. It comes with the code, so that no record can change it.
 
     Attributes:
+        untuned, random, oracle: the entries that distances are measured from; a blind draw of the rate is "random".
         methods: a table counts if at least half of these are ranked in it; None for all that are ranked anywhere.
         tasks: by task and model, what is asked of the tables that may count; None for all, with any seeds.
         excused: method, task and model of what the suite leaves out, as taking too long. Who leaves out something else
@@ -68,6 +69,7 @@ class Standard:
     """
 
     untuned: Who
+    random: Who
     oracle: Who
     methods: frozenset[str] | None = None
     tasks: Mapping[tuple[str, str], Asked] | None = None
@@ -76,7 +78,7 @@ class Standard:
 
     @classmethod
     def builtin(cls) -> "Standard":
-        return cls(untuned=_default("auto_clipping"), oracle=_default(ORACLE))
+        return cls(untuned=_default("auto_clipping"), random=_default("random_search"), oracle=_default(ORACLE))
 
     @classmethod
     def of_suite(cls, path: Path) -> "Standard":
@@ -227,6 +229,10 @@ class Contest:
     @cached_property
     def untuned(self) -> Member | None:
         return self._anchor(self.standard.untuned, private=True)
+
+    @cached_property
+    def random(self) -> Member | None:
+        return self._anchor(self.standard.random, private=True)
 
     @cached_property
     def oracle(self) -> Member | None:

@@ -316,23 +316,24 @@ def holm(p_values: Sequence[float], weights: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def ratio_interval(mine: Sample, start: Sample, end: Sample) -> Estimate | None:
-    """Return (mine − start) / (end − start) of three means, with Fieller's (1954) interval.
+def ratio_interval(mine: Sequence[Sample], start: Sequence[Sample], end: Sequence[Sample]) -> Estimate | None:
+    """Return (mine − start) / (end − start) of three means over the same tables, with Fieller's (1954) interval.
 
     The interval holds every ratio r for which a t-test does not reject that mine − start − r · (end − start) is zero,
-    with the degrees of freedom of Welch and Satterthwaite for the three variances.
+    with the degrees of freedom of Welch and Satterthwaite for the three variances. These are of all runs, collapsed
+    ones too.
 
     Returns:
         None if one of them has a single run, or the mean of end − start is not above zero with the same confidence:
         then no ratio can be excluded.
     """
-    samples = mine, start, end
-    variances = [variance_of_mean([*sample.by_seed.values()]) for sample in samples]
-    top, bottom = mine.mean - start.mean, end.mean - start.mean
-    if None in variances or bottom <= 0:
+    means = [mean_of([replace(sample, falls=NO_FALLS) for sample in side]) for side in (mine, start, end)]
+    top, bottom = means[0].value - means[1].value, means[2].value - means[1].value
+    errors = [mean.error for mean in means if mean.error is not None]
+    if len(errors) < len(means) or bottom <= 0:
         return None
-    of_mine, of_start, of_end = (variance or 0.0 for variance in variances)
-    below = math.fsum((v or 0.0) ** 2 / (len(s.by_seed) - 1) for v, s in zip(variances, samples, strict=True))
+    of_mine, of_start, of_end = (error**2 for error in errors)
+    below = math.fsum(error**4 / mean.dof for error, mean in zip(errors, means, strict=True))
     scale = quantile((of_mine + of_start + of_end) ** 2 / below) ** 2 if below else 0.0
     leading = bottom**2 - scale * (of_end + of_start)
     if leading <= 0:

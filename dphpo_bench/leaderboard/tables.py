@@ -45,6 +45,8 @@ class Figures:
         collapses: how many of its runs in the tables collapsed; of a table, at all ε of its task–model pair.
         lacks_seeds: whether it has no run of a seed that the suite asks for, and so is not compared.
         tuning_share: share of ε spent on tuning, in [0, 1]; the median over runs, overall over tables.
+        rerr: share of the distance from `random_search` to the oracle that it closes, overall by means over its tables
+            of shares; None if that distance may be zero.
     """
 
     entry: Entry
@@ -57,6 +59,7 @@ class Figures:
     contradicted: bool
     lacks_seeds: bool
     tuning_share: float
+    rerr: Estimate | None = None
 
     @property
     def few_seeds(self) -> bool:
@@ -218,10 +221,7 @@ def _row(
     epsilon, accountant = max(zip(known["epsilon"].tolist(), known["accountant"], strict=True), default=(None, ""))
     audited = finished["audited"].max()
     risks = [risk for risk in runs["risk"] if risk] if private else [CERTAIN]
-    gap_closed = test_half = None
-    if oracle and untuned and member is not oracle and member is not untuned:
-        mine, start, end = (each.sample() for each in (member, untuned, oracle))
-        gap_closed = ratio_interval(mine, start, end) if mine and start and end else None
+    test_half = None
     if utility and (records := contest.task_model.test_records):
         test_half = quantile(math.inf) * math.sqrt(utility.value * (1 - utility.value) / records)
     is_shifted = bool(values) and bool(shift) and bool((finished["shift"] == shift).all())
@@ -238,7 +238,8 @@ def _row(
         ranks=interval,
         gap_to_oracle=subject.lead(oracle.entry, who, target) if oracle else None,
         gap_to_untuned=subject.lead(who, untuned.entry, target) if untuned else None,
-        gap_closed=gap_closed,
+        gap_closed=_gap_closed(who, [contest], [contest.untuned]),
+        rerr=_gap_closed(who, [contest], [contest.random]),
         epsilon=epsilon if private else math.inf,
         accountant=accountant if private else "",
         audited=None if math.isnan(audited) else float(audited),
@@ -260,6 +261,18 @@ def _row(
         collapsed=len(sample.collapsed) if (sample := member.sample()) else 0,
         untuned_runs=contest.cost(member),
     )
+
+
+def _gap_closed(who: Entry, contests: Sequence[Contest], starts: Sequence[Member | None]) -> Estimate | None:
+    """Return the share of the way from a start to the oracle that an entry goes, by means over tables."""
+    samples = []
+    for contest, start in zip(contests, starts, strict=True):
+        mine, end = contest.by_entry[who], contest.oracle
+        if start is None or end is None or mine in (start, end) or any(each.lacks for each in (mine, start, end)):
+            return None
+        samples.append((mine.sample(), start.sample(), end.sample()))
+    known = [(mine, start, end) for mine, start, end in samples if mine and start and end]
+    return ratio_interval(*zip(*known, strict=True)) if 0 < len(known) == len(contests) else None
 
 
 def common_measure(measures: Iterable[Measure]) -> Measure | None:
@@ -439,6 +452,7 @@ def _overall_row(
     utility = subject.mean(who, None, target, "utility") if measure else None
     oracle = next((contest.oracle.entry for _, contest in in_tables if contest.oracle), None)
     gaps = [row.gap_to_oracle.mean for row in rows if row.gap_to_oracle]
+    of_shares = [contest for _, contest in in_tables if contest.task_model.measure.share]
     shares = [share for row, contest in in_tables if (share := _share_of_way(row, contest)) is not None]
     return OverallRow(
         entry=who,
@@ -449,6 +463,7 @@ def _overall_row(
         ranks=places,
         utility=metric_estimate(utility.estimate, measure) if measure and utility else None,
         gap_to_oracle=subject.lead(oracle, who, target) if measure and not lacks else None,
+        rerr=_gap_closed(who, of_shares, [contest.random for contest in of_shares]),
         collapses=subject.collapses(who),
         lacks_seeds=lacks,
         contradicted=any(row.contradicted for row in rows),

@@ -19,10 +19,10 @@ from .probed_training import parabola as parabola
 from .queries import mean_loss_changes as mean_loss_changes
 from .queries import mean_losses as mean_losses
 from .queries import mean_score as mean_score
-from .queries import noisy_votes as noisy_votes
 from .queries import rising_share as rising_share
 from .single_run import OptimizerRun as OptimizerRun
 from .single_run import SingleRun as SingleRun
 from .single_run import TrainingMethod as TrainingMethod
 from .synthetic import SyntheticDraw as SyntheticDraw
 from .tables import NoisyTables as NoisyTables
+from .votes import noisy_votes as noisy_votes

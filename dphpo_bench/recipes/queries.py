@@ -11,7 +11,6 @@ from dphpo_bench.base.checks import positive
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import plain
 from dphpo_bench.recipes.dp_sgd import trainable
-from dphpo_bench.session.sealed import noisy_votes as noisy_votes
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

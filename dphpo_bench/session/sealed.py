@@ -43,11 +43,12 @@ def sealed_utilities(session: "Session", runs: Sequence[Any], partitions: int, v
 def noisy_votes(
     session: "Session", runs: Sequence[Any], partitions: int, validation: float, noise_multiplier: float
 ) -> list[float]:
-    """Return how many parts of the records vote for each candidate, with Gaussian noise (docs/accounting.md, votes).
+    """Return how many parts of the records vote for each candidate, with Gaussian noise.
 
     Coins split the records into parts, and each part into records that train and records that judge. Each part trains
     every candidate, with the noise of the runs, and votes for the best mean score; candidates that tie share the vote.
-    A record changes one vote, so the counts have the L2 sensitivity √2, however many candidates there are.
+    A record changes one vote, so the counts have the L2 sensitivity √2, however many candidates there are
+    (docs/accounting.md, noisy counts of parts).
 
     Args:
         session: whose records vote.

@@ -101,6 +101,7 @@ def row(method: Method, top: float, epsilon: float, place: int, entries: int, re
         collapses=Rate(place % 3, 15),
         gap_to_untuned=estimate(utility - oracle + 0.024, 0.004),
         gap_closed=None if reference or last else Estimate(1 - gap / 0.08),
+        rerr=None if reference or place % 2 else estimate(1 - gap / 0.1, 0.2),
         epsilon=math.inf if reference else 0.999 * epsilon + 1e-5 * place,
         accountant="none" if reference else "pld",
         audited=0.6 * epsilon if name == "hyfreedp" else (1.5 * epsilon if name == "dp_sgd" else None),

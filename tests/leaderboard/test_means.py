@@ -78,19 +78,43 @@ def test_rates_have_the_intervals_of_clopper_and_pearson(count: int, others: int
         assert (rate.low, rate.high) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
 
 
-def test_fiellers_interval_holds_what_a_t_test_does_not_reject() -> None:
+@pytest.mark.parametrize(("design", "tables_in_block"), [(SAME[:1], 1), (SAME[:3], 3), (OTHERS[:3], 1)])
+def test_fiellers_interval_holds_what_a_t_test_does_not_reject(design: Sequence[range], tables_in_block: int) -> None:
     rng = np.random.default_rng(3)
     for _ in range(50):
-        mine, start, end = (level + 0.2 * rng.standard_normal(5) for level in (0.6, 0.0, 1.0))
-        interval = ratio_interval(*(sample(values.tolist()) for values in (mine, start, end)))
+        mine, start, end = (level + 0.2 * rng.standard_normal((len(design), 5)) for level in (0.6, 0.0, 1.0))
+        interval = ratio_interval(
+            *(
+                [sample(values.tolist(), seeds.start) for values, seeds in zip(tables, design, strict=True)]
+                for tables in (mine, start, end)
+            )
+        )
         if interval is None:
             continue
-        variances = [np.var(values, ddof=1) / 5 for values in (mine, start, end)]
-        dof = sum(variances) ** 2 / sum(variance**2 / 4 for variance in variances)
+        # A block of tables with equal seeds is one sample of the means by seed.
+        blocks = [side.reshape(-1, tables_in_block, 5).mean(1) for side in (mine, start, end)]
+        parts = [np.var(block, axis=1, ddof=1) / 5 / len(block) ** 2 for block in blocks]
+        variances = [part.sum() for part in parts]
+        dof = sum(variances) ** 2 / sum((part**2).sum() / 4 for part in parts)
         for ratio in (interval.low, interval.high):  # the p-value of a ratio at an end is 5 %
             distance = mine.mean() - start.mean() - ratio * (end.mean() - start.mean())
             error = math.sqrt(variances[0] + ratio**2 * variances[2] + (1 - ratio) ** 2 * variances[1])
             assert 2 * stats.t.sf(abs(distance) / error, dof) == pytest.approx(0.05, rel=1e-6)
+
+
+def test_a_ratio_has_the_variance_of_collapsed_runs_too_and_none_without_a_gap() -> None:
+    falls = Falls(limit=0.1, deepest=0.5)
+    start, end = [0.8, 0.81, 0.2, 0.79, 0.4], [0.9, 0.91, 0.9, 0.92, 0.9]
+    with_falls, without = (
+        ratio_interval([sample([0.85, 0.86])], [sample(start, 0, falls)], [sample(end, 0, falls)])
+        for falls in (falls, NO_FALLS)
+    )
+    assert with_falls == without
+    assert with_falls is None  # .3 of a gap, with an error of .13 at four degrees of freedom
+    clear = ratio_interval([sample([0.85, 0.86])], [sample([0.6, 0.61, 0.59])], [sample(end)])
+    assert clear is not None
+    assert clear.mean == pytest.approx((0.855 - 0.6) / (0.906 - 0.6))
+    assert ratio_interval([sample([0.85, 0.86])], [sample([0.6])], [sample(end)]) is None
 
 
 def test_tasks_at_random() -> None:

@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from dphpo_bench.leaderboard.build import score
-from dphpo_bench.leaderboard.columns import row_columns
+from dphpo_bench.leaderboard.columns import overall_csv, row_columns
 from dphpo_bench.leaderboard.entries import Standard
 from dphpo_bench.leaderboard.pages import to_markdown
 from dphpo_bench.leaderboard.submissions import Submissions, task_model_of
@@ -85,6 +85,31 @@ def test_numbers_of_a_row_are_scipys(scored) -> None:
     assert whole.rows[0].relative_cost == 0.5
     assert whole.rows[0].gap_to_oracle == row.gap_to_oracle  # one table: the mean is the table's
     assert _row(board.tables[0], "auto_clipping").gap_closed is None
+
+
+def test_rerr_is_the_share_of_random_searchs_gap_and_overall_that_of_the_means(scored) -> None:
+    """Random search's gap is .2 in one table, .1 in the other; elsewhere it may be nothing."""
+    levels = {"random_search": (0.6, 0.8, 0.5), "hyfreedp": (0.75, 0.86, 0.5), "grid_oracle": (0.8, 0.9, 0.5)}
+    jitter = (0.0, 0.01, -0.01)
+    records = [
+        record
+        for method, of_tasks in levels.items()
+        for task, level in zip("abc", of_tasks, strict=True)
+        for record in _runs(method, [level + each for each in jitter], task=task)
+    ]
+    board = scored(*records)
+    rows = [_row(table, "hyfreedp") for table in board.tables]
+    assert [row.rerr and row.rerr.mean for row in rows] == [pytest.approx(0.75), pytest.approx(0.6), None]
+    assert all(_row(table, who).rerr is None for table in board.tables for who in ("random_search", "grid_oracle"))
+    assert rows[0].gap_closed is None  # without auto_clipping
+    (overall,) = board.overalls
+    by_label = {row.entry.label: row.rerr for row in (*overall.rows, *overall.references)}
+    assert by_label["hyfreedp"].mean == pytest.approx((0.15 + 0.06) / (0.2 + 0.1))
+    assert by_label["hyfreedp"].low < 0.7 < by_label["hyfreedp"].high
+    assert by_label["random_search"] is by_label["grid_oracle"] is None
+    lines = overall_csv(board).splitlines()
+    assert "rerr_low" in lines[0]
+    assert "0.7," in next(line for line in lines if "hyfreedp" in line)
 
 
 def test_the_order_of_records_and_folders_does_not_matter(tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ def test_every_row_is_a_line_with_what_the_board_says() -> None:
     assert (line["mean_low"], line["mean_high"], line["worst"]) == (0.618, 0.642, 0.62)
     assert (line["rank_low"], line["rank_high"]) == (1, 2)
     assert (line["gap_to_oracle"], line["gap_to_untuned_low"], line["gap_closed"]) == (0.01, 0.01, 0.875)
+    assert data.loc[1, ["rerr", "rerr_low", "rerr_high"]].tolist() == pytest.approx([0.82, 0.62, 1.02])
     assert (line["seeds"], line["failed"], line["accountant"], line["audited"]) == (5, 0, "pld", 0.6)
     assert line["examples"] == pytest.approx(first.examples, rel=1e-5)
 

@@ -1,0 +1,178 @@
+"""Public bins of attributes and labels, and the naive Bayes model of counts in them; see `NoisyTables`."""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from dphpo_bench.base.tensors import Records
+from dphpo_bench.contract.task import Input, TaskFacts
+from dphpo_bench.data.columns import Category
+
+if TYPE_CHECKING:
+    from dphpo_bench.session.session import Session
+    from dphpo_bench.training.values import RecordModel, Values
+
+TARGET_BINS = 8
+"""Bins of a regression's targets."""
+
+_NEVER = 1e6  # no input is above it
+_STEEP = 6 * 2.0**18  # slope of the units that stand for edges of bins
+
+
+@dataclass(frozen=True, eq=False)
+class Bins:
+    """Public bins of a task's labels and attributes.
+
+    The edges of a number's k bins are ln(u / (1 − u)), u = 1/k, ..., (k − 1)/k: bins are equally likely if the number
+    is logistic, with the declared typical value and spread. A category has a bin for each of its inputs.
+
+    Attributes:
+        labels: edges of the labels' bins, shape (labels − 1,).
+        edges: of the bins of each input, shape (inputs, k − 1).
+        attributes: the bins of each attribute, as places among the k bins of all inputs.
+        are_categories: whether an attribute is a category.
+    """
+
+    labels: Tensor
+    edges: Tensor
+    attributes: tuple[Tensor, ...]
+    are_categories: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, session: "Session", k: int) -> "Bins":
+        """Return k > 2 bins of each number; inputs of which no table is declared are numbers."""
+        facts = session.facts
+        assert isinstance(facts.inputs, Input)
+        (n_inputs,) = facts.inputs.shape
+        columns = [column for column in (session.columns or {}).values() if column is not None]
+        kinds = [(column.size, isinstance(column, Category)) for column in columns] or [(n_inputs, False)]
+        edges, attributes, place = quantiles(k).repeat(n_inputs, 1), list[Tensor](), 0
+        for size, is_category in kinds:
+            places = torch.arange(place, place + size)
+            if is_category:
+                edges[places] = torch.tensor([0.5] + [_NEVER] * (k - 2))
+                attributes.append(k * places + 1)
+            else:
+                attributes += (k * places[:, None] + torch.arange(k)).unbind()
+            place += size
+        are_categories = tuple(is_category for size, is_category in kinds for _ in range(1 if is_category else size))
+        return cls(labels_of(facts), edges, tuple(attributes), are_categories)
+
+    @property
+    def k(self) -> int:
+        """Number of bins of a number."""
+        return self.edges.shape[1] + 1
+
+    def values(self, device: torch.device) -> "Values":
+        """Return a function of a record: 1 for each cell of labels × bins that holds it, else 0."""
+        labels, places = label_values(self.labels.to(device)), torch.cat(self.attributes).to(device)
+        ends = [end.flatten()[places] for end in _ends(self.edges.to(device))]
+        columns = places // self.k
+
+        def values(model: "RecordModel", inputs: Tensor, targets: Tensor) -> Tensor:
+            rows, cells = labels(model, inputs, targets), _inside(inputs[:, columns], *ends)
+            return (rows[:, :, None] * cells[:, None]).flatten(1)
+
+        return values
+
+
+def label_values(labels: Tensor) -> "Values":
+    """Return a function of a record: 1 for the bin of its label, else 0."""
+    ends = _ends(labels)
+    return lambda _, inputs, targets: _inside(targets.reshape(len(inputs), -1), *ends)
+
+
+def quantiles(k: int) -> Tensor:
+    """Return the edges of k bins that are equally likely under the standard logistic distribution."""
+    return (torch.arange(1, k) / k).logit()
+
+
+def labels_of(facts: TaskFacts) -> Tensor:
+    """Return the edges of a task's labels: one bin for each class, or `TARGET_BINS` of a regression's targets."""
+    if facts.kind == "regression":
+        edges = quantiles(TARGET_BINS)
+        return edges if facts.target_scale is None else facts.target_scale.invert(edges)
+    return torch.arange(1, facts.n_classes or 2) - 0.5
+
+
+def _ends(edges: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the lower and the upper ends of bins."""
+    end = torch.full_like(edges[..., :1], math.inf)
+    return torch.cat([-end, edges], -1), torch.cat([edges, end], -1)
+
+
+def _inside(numbers: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """Return 1 where a number is above the lower end and not above the upper, else 0, as where it is NaN."""
+    return ((numbers > lower) & ~(numbers > upper)).double()
+
+
+@dataclass(frozen=True, eq=False)
+class NaiveBayes:
+    """A model in which attributes are independent, given the label.
+
+    Attributes:
+        bins: public.
+        shares: of the labels, shape (labels,).
+        probabilities: of the bins of each attribute, given the label, shape (labels, bins).
+    """
+
+    bins: Bins
+    shares: Tensor
+    probabilities: tuple[Tensor, ...]
+
+    def session(self, session: "Session", n: int) -> "Session":
+        """Return a session on n records drawn from the model, which answers at no ε: they are post-processing."""
+        from dphpo_bench.session.made_up import session_on_made_up
+
+        generator = torch.Generator().manual_seed(int(session.uniform("made-up records") * 2**53))
+        return session_on_made_up(session, self.records(session.facts, n, generator))
+
+    def records(self, facts: TaskFacts, n: int, generator: torch.Generator) -> Records:
+        """Return n records drawn from the model: a label, then a bin of each attribute, then a number of the bin.
+
+        Numbers are as likely within a bin as the logistic distribution says, no further out than half of the first and
+        of the last bin.
+        """
+
+        def numbers(bins: Tensor, k: int) -> Tensor:
+            u = (bins + torch.rand(n, generator=generator)) / k
+            return u.clamp(0.5 / k, 1 - 0.5 / k).logit()
+
+        labels = torch.multinomial(self.shares, n, replacement=True, generator=generator)
+        inputs, k = torch.zeros(n, len(self.bins.edges)), self.bins.k
+        drawn = zip(self.bins.attributes, self.bins.are_categories, self.probabilities, strict=True)
+        for places, is_category, probabilities in drawn:
+            bins = torch.multinomial(probabilities[labels], 1, generator=generator).squeeze(1)
+            columns = places[bins] // k
+            inputs[torch.arange(n), columns] = torch.ones(n) if is_category else numbers(bins, k)
+        if facts.kind == "regression":
+            targets = numbers(labels, len(self.shares))
+            return Records(inputs, targets if facts.target_scale is None else facts.target_scale.invert(targets))
+        return Records(inputs, labels.float() if facts.kind == "binary" else labels)
+
+    def network(self, *, binary: bool) -> nn.Module:
+        """Return the logarithm of P(label, inputs) as a network of torch's layers; of a binary task, the difference.
+
+        A steep unit for each edge says whether the input lies above it.
+        """
+        labels, (inputs, edges) = len(self.shares), self.bins.edges.shape
+        table = torch.zeros(labels, inputs * self.bins.k, dtype=torch.float64)
+        for places, probabilities in zip(self.bins.attributes, self.probabilities, strict=True):
+            table[:, places] = probabilities.log()
+        table = table.view(labels, inputs, self.bins.k)
+        weight, bias = table.diff(dim=2).flatten(1) / 6, self.shares.log() + table[:, :, 0].sum(1)
+        if binary:
+            weight, bias = weight.diff(dim=0), bias.diff()
+        above = nn.Conv1d(inputs, inputs * edges, 1, groups=inputs)
+        head = nn.Linear(inputs * edges, len(bias))
+        network = nn.Sequential(nn.Unflatten(1, (inputs, 1)), above, nn.ReLU6(), nn.Flatten(), head)
+        slopes = torch.full_like(self.bins.edges, _STEEP)
+        with torch.no_grad():
+            for parameter, value in zip(
+                network.parameters(), (slopes, -slopes * self.bins.edges, weight, bias), strict=True
+            ):
+                parameter.copy_(value.view_as(parameter))
+        return network
