@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Input, TaskFacts
 from dphpo_bench.data.columns import Category
+from dphpo_bench.session.made_up import session_on_made_up
 
 if TYPE_CHECKING:
     from dphpo_bench.session.session import Session
@@ -125,8 +126,6 @@ class NaiveBayes:
 
     def session(self, session: "Session", n: int) -> "Session":
         """Return a session on n records drawn from the model, which answers at no ε: they are post-processing."""
-        from dphpo_bench.session.made_up import session_on_made_up
-
         generator = torch.Generator().manual_seed(int(session.uniform("made-up records") * 2**53))
         return session_on_made_up(session, self.records(session.facts, n, generator))
 

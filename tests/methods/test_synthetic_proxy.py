@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from opacus.accountants import PRVAccountant
 
 import dphpo_bench as bench
 from dphpo_bench.methods.synthetic_proxy import SyntheticProxy
 from dphpo_bench.privacy.event_trees import multiset
-from dphpo_bench.recipes.tables import NoisyTables
+from dphpo_bench.recipes.tables import LABELS_NOISE, NoisyTables
 from dphpo_bench.testing import Blobs
 from dphpo_bench.testing.runs import Bench
 
@@ -25,6 +26,16 @@ def test_tables_take_their_share_and_the_run_the_rest(share: float) -> None:
         bench.events.compose(plan.parameters.tables.event, plan.parameters.run.event)
     )
     assert 0.999 * BUDGET.epsilon <= bench.events.epsilon(plan.event, BUDGET.delta).epsilon <= BUDGET.epsilon
+
+
+@pytest.mark.filterwarnings("ignore::Warning:opacus")
+def test_opacus_agrees_on_what_it_costs() -> None:
+    """Its PRV bound, with an error of 1e-3 in ε; tables are batches of everybody."""
+    planned = SyntheticProxy(share=0.3).plan(Blobs().facts, BUDGET).parameters
+    tables, run, accountant = planned.tables.noise_multiplier, planned.run, PRVAccountant()
+    accountant.history = [(LABELS_NOISE * tables, 1.0, 1), (tables, 1.0, 1)]
+    accountant.history += [(run.noise_multiplier, run.sample_rate, run.steps)]
+    assert accountant.get_epsilon(BUDGET.delta, eps_error=1e-3) == pytest.approx(BUDGET.epsilon, abs=0.01)
 
 
 def test_the_search_sees_the_tables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
