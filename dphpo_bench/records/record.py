@@ -284,7 +284,7 @@ class ConstantGuess(_Part):
 
 
 class OutputNoise(_Part):
-    """What the noise of a whole run does to the outputs, ν = η M J (docs/hyfreedp.md), and what therefore limits it.
+    """Noise of a whole run on the outputs, ν = η M J (docs/hyfreedp.md), and what therefore limits the run.
 
     Attributes:
         nu: ν; of a regression in standard deviations of the targets.
