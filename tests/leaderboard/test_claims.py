@@ -119,6 +119,7 @@ def test_kinds_of_this_projects_tasks() -> None:
         ("mine", "own", {"left": {"shape": [3]}, "right": {"shape": [3]}}, ()),
         ("mine", "own", 3, ()),
         ("synthetic", "teacher_300", {"shape": [30]}, ("made-up records", "networks")),
+        ("synthetic", "rule_10000", {"shape": [30]}, ("made-up records", "linear models")),
         ("synthetic", "mine", {"shape": [50]}, ()),
     ],
 )
