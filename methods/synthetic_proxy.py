@@ -41,8 +41,9 @@ class SyntheticProxy(ProxyMethod[TablesThenTrain]):
     alone, so candidates and dimensions of the search space are free. Batch size and epochs are searched, too, if the
     space has them; each combination has its own noise.
 
-    Made-up records know nothing of how attributes go together. They say what rate the noise, the scale of the inputs
-    and the strength of single attributes allow; a network that learns more than a sum over attributes has to be lucky.
+    Drawn records know nothing of how attributes go together. They say what rate the noise, the scale of the inputs and
+    the strength of single attributes allow. The search fails where tables are little but noise: many attributes and
+    labels, few records (docs/methods.md).
 
     The other parameters are those of every `ProxyMethod`.
 

@@ -197,7 +197,7 @@ VECTORS = {
 
 LINEAR_MODELS, NETWORKS = "linear models", "networks"
 
-LINEAR = frozenset({"linear", "gaussian", "pretrained", "vit_head", "small_vit_head"})
+LINEAR = frozenset({"linear", "linear_both", "gaussian", "pretrained", "vit_head", "small_vit_head"})
 """Models that are linear in the numbers of a record. A number at the end, as in linear_300, is of records."""
 
 FINE_TUNED = frozenset(

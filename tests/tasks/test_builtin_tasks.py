@@ -381,6 +381,16 @@ class TestAdult:
         assert train.inputs.shape == (32_561, *task.facts.inputs.shape)
         assert test.inputs.abs().max() <= 5
 
+    @pytest.mark.real_data
+    def test_gains_and_losses_as_they_are_stand_beside_their_logarithms(self, real_source: DataSource) -> None:
+        without, both = (Adult(model).load_test(real_source).inputs for model in ("linear", "linear_both"))
+        assert torch.equal(both[:, :-2], without)
+        gain, loss = (list(Adult().columns).index(f"capital-{name}") for name in ("gain", "loss"))
+        first = [sum(c.size for c in list(Adult().columns.values())[:place] if c is not None) for place in (gain, loss)]
+        logarithms = torch.log1p(both[:, -2:].double() * torch.tensor([10_000, 1_000])) / 8
+        assert torch.allclose(logarithms, without[:, first].double(), atol=1e-5)
+        assert both[:, -2].max() == pytest.approx(9.9999)  # the census's top code
+
     def test_the_number_of_an_education_says_no_more_than_its_name(self) -> None:
         assert ENCODING["education-num"] is None
         assert ENCODING["education"].size == 16
