@@ -1,10 +1,13 @@
 """The bounds of research/why_pay.py: the exact one by a second formula, and how often the measured one is too large."""
 
+import csv
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from research.why_pay import DELTA, TRIALS, exact, least
+from research.why_pay import DELTA, FILE, TRIALS, exact, least
 
 
 @pytest.mark.parametrize("mu", [0.05, 0.3, 1.0])
@@ -26,3 +29,12 @@ def test_a_bound_is_too_large_at_most_one_time_in_twenty(q: float, epsilon: floa
     for i, j in np.ndindex(wrong.shape):
         wrong[i, j] = max(least(i, j, n), least(j, i, n)) > epsilon
     assert binom.pmf(counts, n, p) @ wrong @ binom.pmf(counts, n, q) <= 0.05
+
+
+def test_the_page_has_the_numbers_of_the_file() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "auditing.md").read_text("utf-8")
+    shown = {(data, attack): value for data, attack, _, value, _ in csv.reader(FILE.open())}
+    for claim in ("0.1", "1", "3"):
+        attacks = ("best of 50 seeds, exactly", "best of 50 seeds", "one seed")
+        cells = (claim, *(shown[f"constructed, ε = {claim}", attack] for attack in attacks))
+        assert f"| {' | '.join(cells)} |" in page
