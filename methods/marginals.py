@@ -19,8 +19,8 @@ class Marginals(bench.Method[bench.recipes.NoisyMoments]):
 
     The ridge penalty follows from the least eigenvalue of the noisy matrix. The paper pays for it with a third of the
     budget; here it is post-processing of the release. There is no learning rate, no clipping threshold, no batch and
-    no step. On 24 linear tasks of the development set (docs/hyfreedp.md) penalties of .2 and .5 are level; the larger is
-    safer at small ε.
+    no step. Penalties of .2 and .5 are level on 24 linear tasks of the development set (docs/hyfreedp.md); the larger
+    is safer at small ε.
 
     Attributes:
         penalty: the ridge penalty lifts the least eigenvalue to this, relative to the norm of the noise.

@@ -39,7 +39,7 @@ from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.state import Run, timed
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.ledger import Ledger
-from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS, DpSgd
+from dphpo_bench.recipes.dp_sgd import TRAINED_BY
 from dphpo_bench.recipes.noise_law import output_noise
 from dphpo_bench.records.record import ConstantGuess, FurtherMetrics, OutputNoise
 from dphpo_bench.training.clipping import parse_clipping
@@ -263,14 +263,11 @@ def _diverged(outputs: Any) -> bool:
 
 
 def noise_in_outputs(run: Run, test: Records) -> OutputNoise | None:
-    """Return what the noise of the run does to the outputs at its initial weights; None if its plan is no `DpSgd`."""
-    plan, released = run.checked.plan, run.outcome.released if run.outcome else {}
-    parts = (plan.parameters, *(getattr(plan.parameters, name, None) for name in ("final", "run")))
+    """Return what the noise of the run does to the outputs; None if no `DpSgd` at a constant rate trained the model."""
+    training = TRAINED_BY.get(run.outcome.model) if run.outcome else None
+    if training is None or training.schedule != "constant":
+        return None
     try:
-        training = next(part for part in parts if isinstance(part, DpSgd))
-        training = training.having({name: released[name] for name in HYPERPARAMETERS & released.keys()})
-        if training.schedule != "constant":
-            return None
         facts, targets = run.task.facts, leaves(test.targets)[0]
         with global_randomness(0):
             model = run.task.build_model()
