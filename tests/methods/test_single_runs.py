@@ -105,8 +105,8 @@ def test_slaclip_has_the_noise_of_dp_sgd_and_follows_the_slacks(
     norms = residuals.norm(dim=1) * (train.inputs.square().sum(1) + 1).sqrt()
     last = outcome.released["max_grad_norm"][-1]
     first, second = (((2 * (1 - norms / last)) - slot).clamp(0, 1).mean().item() for slot in (0, 1))
-    assert first == pytest.approx((1 + min(second / last, 1)) / 2 if feedback else 0.5, abs=0.03)
-    assert second > 0.05
+    assert first == pytest.approx((1 + min(second / last, 1)) / 2 if feedback else 0.5, abs=1e-3)
+    assert second > 0.02
 
 
 @pytest.mark.parametrize(("quantile", "start"), [(0.3, 50.0), (0.9, 0.01)])
