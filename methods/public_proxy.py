@@ -1,13 +1,69 @@
 """Tuning on public records that are like the private ones: nothing is paid for it, and nothing is promised."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
+
+from typing_extensions import TypeVar
 
 import dphpo_bench as bench
 
+P = TypeVar("P", default=Any)
+
 
 @dataclass(frozen=True)
-class PublicProxy(bench.search.CandidateMethod[bench.recipes.DpSgd]):
+class ProxyMethod(bench.search.CandidateMethod[P]):
+    """DP-SGD at the best of a grid of hyperparameters, judged on records that cost nothing.
+
+    The other parameters are those of every `CandidateMethod`.
+
+    Attributes:
+        points: values of each numeric hyperparameter of the search space, evenly spaced (in the logarithm where
+            the space says so).
+        validation: number of records that judge, as a share of the number of private ones; at most half of those that
+            cost nothing.
+    """
+
+    needs_scores: ClassVar[bool] = True
+
+    points: bench.parameters.Count = 13
+    validation: bench.parameters.Share = 0.25
+
+    def search(
+        self, free: bench.Session, candidates: Sequence[bench.search.Candidate], run: bench.search.DpSgdRun, n: float
+    ) -> tuple[bench.search.Candidate, list[dict[str, Any]]]:
+        """Train every candidate on records that cost nothing, and judge it by others of them.
+
+        Args:
+            free: session on these records.
+            candidates: hyperparameters.
+            run: of which each candidate repeats the steps, the expected batch and the noise.
+            n: number of private records.
+
+        Returns:
+            The best candidate, and all with their scores.
+        """
+        training, validation = free.holdout(min(self.validation * n / free.expected_records, 0.5))
+        tried = []
+        for index, candidate in enumerate(candidates):
+            planned = run.planned(candidate) if isinstance(run, bench.search.SearchedRun) else run.having(candidate)
+            repeated = transferred(planned, n, training.expected_records)
+            model = repeated.train(training, f"Candidate {index + 1} of {len(candidates)}")
+            tried.append({**candidate, "score": bench.recipes.mean_score(validation, model, noise_multiplier=0.0)})
+        scores = [entry["score"] for entry in tried]
+        return candidates[scores.index(max(scores))], tried
+
+    def cost_with(self, last: bench.Cost, searched: int, n: float) -> bench.Cost:
+        """Return the cost of a run with its search before it."""
+        return bench.Cost(
+            runs=searched + 1,
+            steps=(searched + 1) * last.steps,
+            examples=(searched + 1) * last.examples + searched * self.validation * n,
+        )
+
+
+@dataclass(frozen=True)
+class PublicProxy(ProxyMethod[bench.recipes.DpSgd]):
     """DP-SGD at the best of a grid of hyperparameters, judged on the task's public sibling.
 
     The whole budget buys the noise of one run on the private records. Before it, that run is repeated on the sibling
@@ -25,15 +81,8 @@ class PublicProxy(bench.search.CandidateMethod[bench.recipes.DpSgd]):
     It is what tuning at no ε can do at best where such records exist. Whether they are similar cannot be checked
     without paying.
 
-    The other parameters are those of every `CandidateMethod`; the search space replaces those that it names. Batch
-    size and epochs are not searched. SGD takes larger learning rates than AdamW: with `optimizer=SGD`, set
-    `space=wide`.
-
-    Attributes:
-        points: values of each numeric hyperparameter of the search space, evenly spaced (in the logarithm where
-            the space says so).
-        validation: number of public records that judge, as a share of the number of private ones; at most half of the
-            sibling's.
+    The parameters are those of every `ProxyMethod`; the search space replaces those that it names. Batch size and
+    epochs are not searched. SGD takes larger learning rates than AdamW: with `optimizer=SGD`, set `space=wide`.
     """
 
     name = "public_proxy"
@@ -43,34 +92,16 @@ class PublicProxy(bench.search.CandidateMethod[bench.recipes.DpSgd]):
     end_to_end_private = True
     needs_sibling: ClassVar[bool] = True
 
-    points: bench.parameters.Count = 13
-    validation: bench.parameters.Share = 0.25
-
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.recipes.DpSgd]:
         """Calibrate the noise of one run; the search on public records costs time only."""
         single = self.training(facts).calibrated(budget).as_plan(facts, budget)
-        searched = len(self.candidates(facts))
-        judged = searched * self.validation * facts.n_records
-        cost = bench.Cost(
-            runs=searched + 1,
-            steps=(searched + 1) * single.parameters.steps,
-            examples=(searched + 1) * single.cost.examples + judged,
-        )
-        return replace(single, cost=cost)
+        return replace(single, cost=self.cost_with(single.cost, len(self.candidates(facts)), facts.n_records))
 
     def run(self, plan: bench.Plan[bench.recipes.DpSgd], session: "bench.Session") -> bench.Outcome:
         """Train every candidate on the sibling and judge it, then train the best on the private records."""
-        public, candidates = session.sibling, self.candidates(session.facts)
-        share = min(self.validation * session.facts.n_records / public.expected_records, 0.5)
-        training, validation = public.holdout(share)
-        repeated = transferred(plan.parameters, session.facts.n_records, training.expected_records)
-        scores = []
-        for index, candidate in enumerate(candidates):
-            model = repeated.trained(training, candidate, f"Public candidate {index + 1} of {len(candidates)}")
-            scores.append(bench.recipes.mean_score(validation, model, noise_multiplier=0.0))
-        best = candidates[scores.index(max(scores))]
+        public, facts = session.sibling, session.facts
+        best, tried = self.search(public, self.candidates(facts), plan.parameters, facts.n_records)
         model = plan.parameters.trained(session, best)
-        tried = [{**candidate, "score": score} for candidate, score in zip(candidates, scores, strict=True)]
         return bench.Outcome(model, {**best, "sibling": public.facts.task, "candidates": tried})
 
     def candidates(self, facts: bench.TaskFacts) -> list[bench.search.Candidate]:

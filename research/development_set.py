@@ -39,6 +39,7 @@ import dphpo_bench as bench
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Task
 from dphpo_bench.recipes.networks import zero_linear
+from dphpo_bench.recipes.noise_law import output_spread
 from dphpo_bench.recipes.synthetic import VERSION
 from dphpo_bench.training.noise import poisson_sample
 from dphpo_bench.training.randomness import Streams
@@ -144,20 +145,6 @@ def work(task: Task) -> float:
     return n_seeds(task) * (1 + facts.steps * (0.004 + 2e-8 * facts.batch_size * weights_of(task)))
 
 
-def output_spread(task: Task, records: Records, draws: int = 16) -> float:
-    """J, on the first 512 records at most, averaged over random moves."""
-    model = initial_model(task, 0)
-    weights = {name: weight.detach() for name, weight in model.named_parameters()}
-    x = records.inputs[:512].float()  # type: ignore[index]
-    generator = Streams(0).generator("moves")
-    squares = []
-    for _ in range(draws):
-        move = {name: torch.randn(weight.shape, generator=generator) for name, weight in weights.items()}
-        _, change = torch.func.jvp(lambda at: torch.func.functional_call(model, at, (x,)), (weights,), (move,))
-        squares.append((change - change.mean(0)).square().mean())
-    return float(torch.stack(squares).mean().sqrt())
-
-
 def nus_of(task: Task) -> tuple[tuple[float, ...], ...]:
     """ν of the rates, by optimiser."""
     shifts = SHIFTS.get(task.facts.kind, (1.0,) * len(OPTIMIZERS))
@@ -213,7 +200,7 @@ def compute(name: str, folder: Path) -> Curves:
         spread, sigmas = float(done["spread"]), tuple(map(float, done["sigmas"]))
     else:
         task.prepare(source)
-        spread = output_spread(task, task.load_train(source))
+        spread = output_spread(initial_model(task, 0), task.load_train(source).inputs)
         budgets = [bench.PrivacyBudget(epsilon, task.facts.default_delta) for epsilon in EPSILONS]
         sigmas = tuple(bench.recipes.DpSgd.of(task.facts).calibrated(budget).noise_multiplier for budget in budgets)
     rates = learning_rates(task, spread, sigmas)

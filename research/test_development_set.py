@@ -11,12 +11,14 @@ from torch import Tensor
 
 import dphpo_bench as bench
 from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.recipes.noise_law import BALANCE, BALANCE_OF_NUMBERS, output_spread
 from dphpo_bench.session.raw import RawRecords
 from dphpo_bench.session.session import open_session
 from dphpo_bench.training.clipping import Abadi, AutoS
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.randomness import Streams
 from research import development_set
+from research.development_runs import kind_of
 from research.made_up import MadeUp
 from research.made_up import task as made_up
 from research.stacked import Stack, StackedPerceptrons, gaussian_noise, initial_model, stack_of, train
@@ -163,7 +165,7 @@ def test_rates_follow_the_law() -> None:
     task = small("1")
     records = task.load_train(SOURCE)
     assert isinstance(records.inputs, torch.Tensor)
-    spread = development_set.output_spread(task, records, draws=4_000)
+    spread = output_spread(initial_model(task, 0), records.inputs, draws=1_000)
     centred = records.inputs - records.inputs.mean(0)
     assert spread == pytest.approx(float(centred.square().sum(1).mean().sqrt()), rel=0.05)
     rates = development_set.learning_rates(task, 2.0, (1.0, 3.0))
@@ -171,6 +173,34 @@ def test_rates_follow_the_law() -> None:
     assert rates[0, 0, 0] == pytest.approx(0.025 / (2 * math.sqrt(6)))
     assert (rates[1, 0] / rates[1, 1]).tolist() == pytest.approx([3.0] * 13)
     assert development_set.nus_of(small("2"))[1][4] == pytest.approx(0.4 / 16)  # regression, SGD
+
+
+@pytest.mark.parametrize(("network", "numbers", "larger_helps", "none_helps", "smaller_helps"), [
+    (False, False, 0.80, 0.83, 0.65),
+    (True, False, 0.87, 0.65, 0.89),
+    (False, True, 0.75, 0.91, 0.56),
+    (True, True, 0.84, 0.94, 0.97),
+])  # fmt: skip
+def test_what_limits_a_run_is_said_rightly(
+    network: bool, numbers: bool, larger_helps: float, none_helps: float, smaller_helps: float
+) -> None:
+    """docs/hyfreedp.md has these shares of runs, the less of AdamW's and SGD's; half a point counts as help."""
+    low, high = BALANCE_OF_NUMBERS if numbers else BALANCE[not network]
+    kind = f"{'numbers' if numbers else 'classes'}, {'networks' if network else 'linear'}"
+    for optimizer in (0, 1):
+        gains = {"rate": [], "noise": []}  # (of a larger rate, of a smaller)
+        for task in development_set.read():
+            if kind_of(task) == kind:
+                scores = 100 * np.nan_to_num(task.metric, nan=-0.1).clip(-0.1).mean(0)[optimizer]
+                for at, nu in enumerate(task.nus[optimizer]):
+                    if not low <= nu <= high:
+                        gains["rate" if nu < low else "noise"] += [
+                            (max(row[at:]) - row[at], max(row[: at + 1]) - row[at]) for row in scores
+                        ]
+        helps = {limit: (np.array(values) > 0.5).mean(0) for limit, values in gains.items()}
+        assert helps["rate"][0] >= larger_helps
+        assert 1 - helps["noise"][0] >= none_helps
+        assert helps["noise"][1] >= smaller_helps
 
 
 @pytest.fixture

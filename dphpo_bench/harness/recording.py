@@ -163,6 +163,7 @@ def _record(run: Run) -> RunRecord:
         seconds=seconds,
         peak_memory_bytes=None if run.hides_time else memory,
         constant_guess=run.guess,
+        output_noise=run.output_noise,
         further=dict(run.further),
         environment=environment(run.device, noise),
         created=moment(day_only=run.hides_time),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from dphpo_bench.base.tensors import Records
     from dphpo_bench.privacy.accountants.report import EpsilonReport
-    from dphpo_bench.records.record import ConstantGuess, FurtherMetrics, Identity, RunRecord, Status
+    from dphpo_bench.records.record import ConstantGuess, FurtherMetrics, Identity, OutputNoise, RunRecord, Status
     from dphpo_bench.records.store import RecordStore
     from dphpo_bench.session.checkpoints import Checkpoints
     from dphpo_bench.session.interfaces import Observer
@@ -95,6 +95,7 @@ class Run:
     # Measure and record.
     metrics: Mapping[str, float] = field(default_factory=dict)
     guess: "ConstantGuess | None" = None  # the best constant guess, if the model is no better
+    output_noise: "OutputNoise | None" = None
     further: "Mapping[str, FurtherMetrics]" = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)  # by stage
     record: "RunRecord" = field(init=False)
@@ -175,7 +176,7 @@ class Run:
     def fail(self, why: str | BaseException, *, status: "Status" = "failed", keep_model: bool = False) -> None:
         """Make it a failed run, without metrics; the model, which has been paid for, stays if only the test failed."""
         self.status, self.error = status, why if isinstance(why, str) else reason_of(why, self.unseeded)
-        self.metrics, self.guess, self.further = {}, None, {}
+        self.metrics, self.guess, self.output_noise, self.further = {}, None, None, {}
         if not keep_model:
             self.outcome = None
 

@@ -39,7 +39,11 @@ from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.state import Run, timed
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.ledger import Ledger
-from dphpo_bench.records.record import ConstantGuess, FurtherMetrics
+from dphpo_bench.recipes.dp_sgd import TRAINED_BY
+from dphpo_bench.recipes.noise_law import output_noise
+from dphpo_bench.records.record import ConstantGuess, FurtherMetrics, OutputNoise
+from dphpo_bench.training.clipping import parse_clipping
+from dphpo_bench.training.randomness import global_randomness
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -203,6 +207,7 @@ def measure(run: Run) -> None:
                     outputs = _outputs(model, test, task, task.metrics)
                     run.metrics = _values(model, test, outputs, task.metrics)
                     run.guess = constant_guess(task, test, outputs, run.metrics)
+                    run.output_noise = noise_in_outputs(run, test)
             for more in task.further_tests if run.metrics and not complaints else ():
                 metrics = task.metrics if more.metrics is None else more.metrics
                 heard: list[str] = []
@@ -255,6 +260,32 @@ def _values(model: "nn.Module", records: Records, outputs: Any, metrics: Sequenc
 def _diverged(outputs: Any) -> bool:
     """Return whether a model's outputs, a tensor or several by name, hold NaN or infinity."""
     return outputs is not None and not all(bool(tensor.isfinite().all()) for tensor in leaves(outputs))
+
+
+def noise_in_outputs(run: Run, test: Records) -> OutputNoise | None:
+    """Return what the noise of the run does to the outputs; None if no `DpSgd` at a constant rate trained the model."""
+    training = TRAINED_BY.get(run.outcome.model) if run.outcome else None
+    if training is None or training.schedule != "constant":
+        return None
+    try:
+        facts, targets = run.task.facts, leaves(test.targets)[0]
+        with global_randomness(0):
+            model = run.task.build_model()
+        if facts.kind == "regression" and facts.target_scale:
+            targets = facts.target_scale.apply(targets)
+        return output_noise(
+            model,
+            test.inputs,
+            learning_rate=training.learning_rate,
+            noise=training.noise_multiplier
+            * parse_clipping(training.clipping).sensitivity
+            / (training.sample_rate * facts.n_records),
+            steps=training.steps,
+            optimizer=training.optimizer,
+            target_spread=targets.double().std().item() if facts.kind == "regression" else None,
+        )
+    except Exception:  # a plug-in's outputs may have any form, and no run fails because of this
+        return None
 
 
 def constant_guess(task: Task, test: Records, outputs: Any, metrics: dict[str, float]) -> ConstantGuess | None:

@@ -186,7 +186,7 @@ def check_identity(identity: Identity, file: Path) -> int:
 
 
 VECTORS = {
-    **dict.fromkeys(("adult", "adult_few", "diabetes", "readmissions"), "tables"),
+    **dict.fromkeys(("adult", "adult_few", "diabetes", "diamonds", "readmissions"), "tables"),
     **dict.fromkeys(("mnli", "qnli", "qqp", "sst2"), "texts"),
     **dict.fromkeys(
         ("cifar10", "cifar100", "digits", "digits_eight", "fashion_mnist", "food101", "gtsrb", "mnist", "svhn"),
@@ -197,7 +197,7 @@ VECTORS = {
 
 LINEAR_MODELS, NETWORKS = "linear models", "networks"
 
-LINEAR = frozenset({"linear", "gaussian", "pretrained", "vit_head", "small_vit_head"})
+LINEAR = frozenset({"linear", "linear_both", "gaussian", "pretrained", "vit_head", "small_vit_head"})
 """Models that are linear in the numbers of a record. A number at the end, as in linear_300, is of records."""
 
 FINE_TUNED = frozenset(
@@ -210,8 +210,8 @@ DEVELOPMENT = frozenset({"adult", "adult_few", "diabetes", "digits", "digits_eig
 DEVELOPMENT_MODELS = frozenset({("cifar10", "pretrained")})
 """Tasks, and models of other tasks, on which this project settled constants of its methods; all others are tests."""
 
-TEACHER = "teacher"
-"""Base name of the models of `synthetic`, networks, all of them tests; methods were developed on other draws."""
+MADE_UP = {"rule": LINEAR_MODELS, "teacher": NETWORKS}
+"""Base names of the models of `synthetic`, all of them tests; methods were developed on other draws."""
 
 TEST_RECORDS = {"cifar10": 10_000, "digits": 359, "fashion_mnist": 10_000, "mnist": 10_000, "sst2": 872}
 """Numbers of test records of tasks that are ranked by accuracy."""
@@ -220,7 +220,8 @@ TEST_RECORDS = {"cifar10": 10_000, "digits": 359, "fashion_mnist": 10_000, "mnis
 def kinds_of(task: str, model: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the kinds, of the records first; none if the facts are of another form."""
     if task == "synthetic":
-        return ("made-up records", NETWORKS) if base_name(model) == TEACHER else ()
+        kind = MADE_UP.get(base_name(model))
+        return ("made-up records", kind) if kind else ()
     match facts.get("inputs"):
         case {"shape": [_]} if task in VECTORS:
             records = VECTORS[task]
@@ -280,7 +281,7 @@ class TaskModel:
     def development(self) -> bool:
         """True if constants of this project's methods were settled on these records, so that it flatters them."""
         if self.task == "synthetic":
-            return base_name(self.model) != TEACHER
+            return base_name(self.model) not in MADE_UP
         return self.task in DEVELOPMENT or (self.task, self.model) in DEVELOPMENT_MODELS
 
     @property

@@ -5,6 +5,7 @@ from .dp_sgd import Training as Training
 from .dp_sgd import dp_sgd_event as dp_sgd_event
 from .dp_sgd import trainable as trainable
 from .dp_sgd import training_steps as training_steps
+from .moments import NoisyMoments as NoisyMoments
 from .optimizing import UpdateRule as UpdateRule
 from .optimizing import WeightAverage as WeightAverage
 from .parts import Augmentation as Augmentation

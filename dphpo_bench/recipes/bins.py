@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Input, TaskFacts
 from dphpo_bench.data.columns import Category
+from dphpo_bench.session.made_up import session_on_made_up
 
 if TYPE_CHECKING:
     from dphpo_bench.session.session import Session
@@ -32,11 +34,13 @@ class Bins:
         labels: edges of the labels' bins, shape (labels − 1,).
         edges: of the bins of each input, shape (inputs, k − 1).
         attributes: the bins of each attribute, as places among the k bins of all inputs.
+        are_categories: whether an attribute is a category.
     """
 
     labels: Tensor
     edges: Tensor
     attributes: tuple[Tensor, ...]
+    are_categories: tuple[bool, ...]
 
     @classmethod
     def of(cls, session: "Session", k: int) -> "Bins":
@@ -55,7 +59,8 @@ class Bins:
             else:
                 attributes += (k * places[:, None] + torch.arange(k)).unbind()
             place += size
-        return cls(labels_of(facts), edges, tuple(attributes))
+        are_categories = tuple(is_category for size, is_category in kinds for _ in range(1 if is_category else size))
+        return cls(labels_of(facts), edges, tuple(attributes), are_categories)
 
     @property
     def k(self) -> int:
@@ -118,6 +123,34 @@ class NaiveBayes:
     bins: Bins
     shares: Tensor
     probabilities: tuple[Tensor, ...]
+
+    def session(self, session: "Session", n: int) -> "Session":
+        """Return a session on n records drawn from the model, which answers at no ε: they are post-processing."""
+        generator = torch.Generator().manual_seed(int(session.uniform("made-up records") * 2**53))
+        return session_on_made_up(session, self.records(session.facts, n, generator))
+
+    def records(self, facts: TaskFacts, n: int, generator: torch.Generator) -> Records:
+        """Return n records drawn from the model: a label, then a bin of each attribute, then a number of the bin.
+
+        Numbers are as likely within a bin as the logistic distribution says, no further out than half of the first and
+        of the last bin.
+        """
+
+        def numbers(bins: Tensor, k: int) -> Tensor:
+            u = (bins + torch.rand(n, generator=generator)) / k
+            return u.clamp(0.5 / k, 1 - 0.5 / k).logit()
+
+        labels = torch.multinomial(self.shares, n, replacement=True, generator=generator)
+        inputs, k = torch.zeros(n, len(self.bins.edges)), self.bins.k
+        drawn = zip(self.bins.attributes, self.bins.are_categories, self.probabilities, strict=True)
+        for places, is_category, probabilities in drawn:
+            bins = torch.multinomial(probabilities[labels], 1, generator=generator).squeeze(1)
+            columns = places[bins] // k
+            inputs[torch.arange(n), columns] = torch.ones(n) if is_category else numbers(bins, k)
+        if facts.kind == "regression":
+            targets = numbers(labels, len(self.shares))
+            return Records(inputs, targets if facts.target_scale is None else facts.target_scale.invert(targets))
+        return Records(inputs, labels.float() if facts.kind == "binary" else labels)
 
     def network(self, *, binary: bool) -> nn.Module:
         """Return the logarithm of P(label, inputs) as a network of torch's layers; of a binary task, the difference.

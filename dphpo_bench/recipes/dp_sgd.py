@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from weakref import WeakKeyDictionary
 
 from annotated_types import Interval
 
@@ -33,6 +34,9 @@ ClippingRule = Annotated[str, parse_clipping]
 """A clipping rule's name, as in `parse_clipping`."""
 
 Schedule = Literal["constant", "cosine", "linear"]
+
+TRAINED_BY: "WeakKeyDictionary[nn.Module, DpSgd]" = WeakKeyDictionary()
+"""The runs that trained models, as long as these live."""
 
 HYPERPARAMETERS = frozenset(
     {"learning_rate", "optimizer", "clipping", "weight_decay", "momentum", "schedule", "averaging"}
@@ -245,6 +249,7 @@ class DpSgd:
             gradients = gradients_together(batches, models, clippings, noise)
             for run, update, gradient in zip(runs, updates, gradients, strict=True):
                 update.apply(update.direction(gradient), run.rate_at(step))
+        TRAINED_BY.update({model: run for model, run in zip(models, runs, strict=True) if type(run) is DpSgd})
         return models
 
 

@@ -68,8 +68,8 @@ class NoisyTables:
             return inputs.shape[0]
         raise InvalidValueError(
             f"Expected vectors of numbers in a task of kind {' or '.join(kinds)}, got task {facts.task} of kind "
-            f"{facts.kind} with inputs {shown(inputs)}: {method} counts values of single columns, which texts and "
-            "pictures do not have. Use another method, such as hyfreedp."
+            f"{facts.kind} with inputs {shown(inputs)}: {method} reads single columns, which texts and pictures "
+            "do not have. Use another method, such as hyfreedp."
         )
 
     def fit(self, session: "Session") -> "NaiveBayes":

@@ -283,6 +283,29 @@ class ConstantGuess(_Part):
     why: Annotated[str, Field(max_length=MAX_WHY)]
 
 
+class OutputNoise(_Part):
+    """Noise of a whole run on the outputs, ν = η M J (docs/hyfreedp.md), and what therefore limits the run.
+
+    Attributes:
+        nu: ν; of a regression in standard deviations of the targets.
+        limit: "rate" below what good rates have, "noise" above, else "both".
+    """
+
+    nu: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    limit: Literal["rate", "noise", "both"]
+
+    def __str__(self) -> str:
+        """Return the line."""
+        return f"{LIMITS[self.limit]} (ν = {self.nu:.2g})"
+
+
+LIMITS = {
+    "rate": "rate-bound: a larger learning rate would likely have helped",
+    "noise": "noise-bound: a larger learning rate would not have helped; a smaller one, more ε or records might",
+    "both": "rate and noise are at a usual balance: more ε or more records would help most",
+}
+
+
 class FurtherMetrics(_Part):
     """The metrics of a further test; see `contract.metrics.FurtherTest`.
 
@@ -306,12 +329,14 @@ class RunRecord(Displayed, _Part):
         audit: None if nobody attacked the run.
         constant_guess: of a run whose first metric is no better than that of the best constant guess; None of others,
             and of older records, which do not say.
+        output_noise: whether the learning rate or the noise limits the run; None of others than `DpSgd` runs at a
+            constant rate, and of older records.
         further: the further tests of the model, by name; empty of older records, and of most tasks.
         accounting: `DECLARED` where the caller's own code trained, so that ε is that of an event which nobody checked;
             None of a run of the harness.
     """
 
-    newer = frozenset({"constant_guess", "further", "accounting"})
+    newer = frozenset({"constant_guess", "output_noise", "further", "accounting"})
 
     schema_version: Literal[2, 3] = SCHEMA_VERSION
     identity: Identity
@@ -325,6 +350,7 @@ class RunRecord(Displayed, _Part):
     peak_memory_bytes: Count | None = None
     audit: Audit | None = None
     constant_guess: ConstantGuess | None = None
+    output_noise: OutputNoise | None = None
     further: dict[Name, FurtherMetrics] = {}
     environment: dict[str, str]
     accounting: Literal["declared by the caller"] | None = None
@@ -384,6 +410,7 @@ class RunRecord(Displayed, _Part):
             rows.append(("best constant guess", f"{text}: this run is no better"))
         if self.released.get("winner", self) is None:
             rows.append(("trials", "none finished, so that nothing was trained: these are the initial weights"))
+        rows.append(("limited by", self.output_noise))
         rows += [
             *unit_rows(who.unit, who.facts.get("n_records")),
             ("accounting", self.accounting and f"{self.accounting}; nobody checked it"),

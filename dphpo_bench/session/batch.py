@@ -1,5 +1,6 @@
 """One Poisson batch: its releases are noisy, its own account pays for them, and clipping rules keep their bounds."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,24 @@ class CountingRule(HeldRule):
         """Return min(1, C / norm), and 0 where a norm is not a number."""
         self.seen += len(norms)
         self.unclipped += int((norms <= self.sensitivity).sum())
+        return super().factors(norms)
+
+
+class SlackRule(HeldRule):
+    """Clipping to a threshold that sums what it leaves over; engines ask once about every record.
+
+    As `CountingRule`, it knows about records, so a session makes its own.
+    """
+
+    def __init__(self, max_grad_norm: float, slots: int) -> None:
+        super().__init__(Abadi(max_grad_norm))
+        self.slots = torch.arange(slots, dtype=torch.float64)
+        self.filled = torch.zeros(slots, dtype=torch.float64)
+
+    def factors(self, norms: "Tensor") -> "Tensor":
+        """Return min(1, C / norm), and 0 where a norm is not a number, which leaves nothing over."""
+        left = (1 - norms.double().cpu() / self.sensitivity).nan_to_num(nan=0.0).clamp(0, 1)
+        self.filled += (len(self.slots) * left[:, None] - self.slots).clamp(0, 1).sum(0)
         return super().factors(norms)
 
 
@@ -168,6 +187,41 @@ class Batch(Unique):
             share = 0.5 + noisy.item() / self._expected_size  # of the expected batch size, never of the drawn one
             return self._noisy_mean(engine.model, total, rule, noise_multiplier), share
 
+    def gradient_and_slacks(
+        self, model: "nn.Module", max_grad_norm: float, noise_multiplier: float, slots: int
+    ) -> "tuple[list[Tensor], list[float]]":
+        """Return a noisy clipped gradient, and how much clipping leaves over, at the price of the gradient alone.
+
+        To the clipped gradient of a record, of length n, come K numbers (Zou et al. 2026, equations 6 to 8): number j
+        is C/√K · min(max(K (1 − n/C) − j, 0), 1). Their length is at most √(C (C − n)), so the whole vector is no
+        longer than C, as the gradient alone: one Gaussian covers both (docs/accounting.md, slacks).
+
+        Args:
+            model: as in `gradient`.
+            max_grad_norm: clipping threshold C.
+            noise_multiplier: noise standard deviation / C, of the sum of vectors.
+            slots: K.
+
+        Returns:
+            The gradient as in `gradient`, and for each slot the mean share of it that records fill. Number j is about
+            the share of gradients that are no longer than C (1 − j/K); it may lie outside [0, 1].
+
+        Raises:
+            OverBudgetError: if the plan does not cover the release; nothing is released then.
+        """
+        slots = whole("slots", slots, low=1, high=1000)
+        rule = SlackRule(checked_bound("max_grad_norm", max_grad_norm), slots)
+        noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
+        unit = rule.sensitivity / math.sqrt(slots)
+        with self._access.guard.alone():
+            engine = self._access.raw.own_model().engine(model)
+            self._account.charge(gaussian(noise_multiplier))
+            total = self._clipped_sum(engine, rule)
+            vector = [*total, (unit * rule.filled).to(total[0].device)]
+            *noisy, slacks = self._noisy_sum(vector, noise_multiplier, rule.sensitivity)
+            shares = (slacks.double() / (unit * self._expected_size)).tolist()
+            return self._mean_of(noisy, engine.model, rule), shares
+
     def _clipped_sum(self, engine: "GradientEngine", held: HeldRule) -> "list[Tensor]":
         raw = self._access.raw
         variants = generator_of_variants(self._access) if raw.augmentation else None
@@ -177,8 +231,10 @@ class Batch(Unique):
     def _noisy_mean(
         self, model: "nn.Module", total: "Sequence[Tensor]", held: HeldRule, noise_multiplier: float
     ) -> "list[Tensor]":
+        return self._mean_of(self._noisy_sum(total, noise_multiplier, held.sensitivity), model, held)
+
+    def _mean_of(self, noisy: "Sequence[Tensor]", model: "nn.Module", held: HeldRule) -> "list[Tensor]":
         dtypes = [parameter.dtype for parameter in model.parameters() if parameter.requires_grad]
-        noisy = self._noisy_sum(total, noise_multiplier, held.sensitivity)
         # Divided by the expected size: the drawn one is private.
         mean = [(part / self._expected_size).to(dtype) for part, dtype in zip(noisy, dtypes, strict=True)]
         if self._access.observer:

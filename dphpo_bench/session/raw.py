@@ -59,6 +59,11 @@ class RawRecords:
         self._lent: list[Records] = []
         self._own_models: list[OwnModel] = []
 
+    def on(self, records: Records) -> "RawRecords":
+        """Return made-up records of the same task, each a unit of its own."""
+        units = None if self._units is None else torch.arange(len(records))
+        return RawRecords(self._task, replace(records, units=units), self.device)
+
     @property
     def n_units(self) -> int:
         """The number of units; private."""

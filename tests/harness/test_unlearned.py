@@ -151,6 +151,21 @@ def test_no_run_fails_because_of_a_guess(monkeypatch: pytest.MonkeyPatch) -> Non
     assert result_of(X, 0 * CLASSES, nn.Linear(6, 2), "dp_sgd").record.status == "ok"
 
 
+@pytest.mark.parametrize(("rate", "limit"), [(1e-3, "rate"), (100.0, "noise")])
+def test_a_run_says_whether_its_rate_or_its_noise_limits_it(tmp_path: Path, rate: float, limit: str) -> None:
+    task = array_task("mine", (X[:400], CLASSES[:400]), nn.Linear(6, 2), (X[400:], CLASSES[400:]), learning_rate=rate)
+    result = bench.run("dp_sgd", task, BUDGET, seed=0, progress=bench.NullProgress(), results_dir=tmp_path)
+    record = bench.read_record(result.path or "")
+    assert record.output_noise is not None
+    assert record.output_noise.limit == limit
+    assert dict(record.display()[1])["limited by"].startswith(f"{limit}-bound: ")
+    old = json.loads(record.to_json())
+    del old["output_noise"]
+    assert "limited by" not in dict(type(record).model_validate(old).display()[1])
+    searched = bench.run("recommended", task, BUDGET, seed=0, progress=bench.NullProgress())
+    assert searched.record.output_noise != record.output_noise  # of the rate that it chose
+
+
 def test_record_show_run_and_results_say_it(tmp_path: Path) -> None:
     task = array_task(
         *("mine", (X[:400], 0 * CLASSES[:400]), nn.Linear(6, 2), (X[400:], CLASSES[400:])),

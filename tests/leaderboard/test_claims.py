@@ -115,10 +115,12 @@ def test_kinds_of_this_projects_tasks() -> None:
         ("mnist", "cnn", {"shape": [1, 28, 28]}, ("pictures", "networks")),
         ("cifar10", "pretrained", {"shape": [1280]}, ("pictures from features", "linear models")),
         ("adult", "mlp", {"shape": [107], "dtype": "float"}, ("tables", "networks")),
+        ("adult", "linear_both", {"shape": [109], "dtype": "float"}, ("tables", "linear models")),
         ("mine", "linear", {"shape": [3]}, ("tables and fixed features", "linear models")),
         ("mine", "own", {"left": {"shape": [3]}, "right": {"shape": [3]}}, ()),
         ("mine", "own", 3, ()),
         ("synthetic", "teacher_300", {"shape": [30]}, ("made-up records", "networks")),
+        ("synthetic", "rule_10000", {"shape": [30]}, ("made-up records", "linear models")),
         ("synthetic", "mine", {"shape": [50]}, ()),
     ],
 )

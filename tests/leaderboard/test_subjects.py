@@ -96,6 +96,7 @@ def test_how_deep_a_entry_may_fall(tmp_path: Path, tasks: int) -> None:
         ("adult_few", "linear_300", True),  # the first records of Adult
         ("synthetic", "17", True),
         ("synthetic", "teacher_300", False),
+        ("synthetic", "rule_10000", False),
         ("cifar10", "pretrained", True),
         ("cifar10", "linear", False),
     ],

@@ -12,6 +12,7 @@ from tests.conftest import TinyTask
 
 MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("adaptive_clipping", {"quantile": 1.0}, "quantile < 1"),
+    ("slaclip", {"clipping": "auto_s"}, "slaclip moves a threshold"),
     ("adaptive_clipping", {"count_noise": 0.5}, "Raise count_noise"),
     ("auto_clipping", {"clipping": "abadi:1"}, "auto_s, auto_v or psac"),
     ("banded_mf", {"bands": 0}, "bands"),

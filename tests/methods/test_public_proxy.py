@@ -196,7 +196,7 @@ class TestIdentity:
         assert len({*keys["noise_scaled"]}) == 1
 
 
-DECLARED = ("adult", "cifar10", "cifar100", "diabetes", "digits", "digits_eight")
+DECLARED = ("adult", "cifar10", "cifar100", "diabetes", "diamonds", "digits", "digits_eight")
 DECLARED += ("fashion_mnist", "mnist", "readmissions", "sst2")
 
 

@@ -1,6 +1,6 @@
 """Methods that spend the whole budget on one run: what they cost, and that their rules are the papers'."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ from dphpo_bench.methods.auto_clipping import AutoClipping
 from dphpo_bench.methods.dp_adam_wosm import DpAdamWosm
 from dphpo_bench.methods.dp_sgd import FixedDpSgd
 from dphpo_bench.methods.recommended import Recommended
+from dphpo_bench.methods.slaclip import SlaClip
 from tests.conftest import TinyTask, asking, session_on
 
 
@@ -86,6 +87,26 @@ def test_adaptive_clipping_pays_for_the_counts_with_a_little_more_noise(tiny_tas
     alone = FixedDpSgd().plan(tiny_task.facts, budget).parameters.noise_multiplier
     assert count_noise == 100 / 20
     assert noise == pytest.approx((alone**-2 - (2 * count_noise) ** -2) ** -0.5, rel=2e-3)
+
+
+@pytest.mark.parametrize(("feedback", "start"), [(False, 50.0), (False, 0.01), (True, 0.1)])
+def test_slaclip_has_the_noise_of_dp_sgd_and_follows_the_slacks(
+    tiny_task: TinyTask, budget, feedback: bool, start: float
+) -> None:
+    """C settles where the first share is γ, on weights that stay; two slots, so that the last is not empty."""
+    method = SlaClip(clipping=f"abadi:{start}", feedback=feedback, slots=2)
+    plan = method.plan(tiny_task.facts, budget)
+    assert plan.event == FixedDpSgd().plan(tiny_task.facts, budget).event
+    still = replace(plan.parameters, sample_rate=1.0, steps=150, noise_multiplier=0.01, learning_rate=1e-12)
+    outcome = method.run(replace(plan, parameters=still), session_on(tiny_task, tiny_task.load_train(None)))
+    train = tiny_task.load_train(None)
+    model = session_on(tiny_task, train).build_model()
+    residuals = model(train.inputs).softmax(1) - torch.nn.functional.one_hot(train.targets, 3)
+    norms = residuals.norm(dim=1) * (train.inputs.square().sum(1) + 1).sqrt()
+    last = outcome.released["max_grad_norm"][-1]
+    first, second = (((2 * (1 - norms / last)) - slot).clamp(0, 1).mean().item() for slot in (0, 1))
+    assert first == pytest.approx((1 + min(second / last, 1)) / 2 if feedback else 0.5, abs=1e-3)
+    assert second > 0.02
 
 
 @pytest.mark.parametrize(("quantile", "start"), [(0.3, 50.0), (0.9, 0.01)])

@@ -25,6 +25,7 @@ from dphpo_bench.recipes.noise_law import (
     first_rate,
     is_head,
     noise_walk,
+    output_noise,
 )
 from dphpo_bench.session.batch import Batch
 from dphpo_bench.training.optimizers import UpdateRule
@@ -154,6 +155,22 @@ def test_noise_moves_momentum_as_its_closed_form(steps: int) -> None:
     assert distance == pytest.approx(0.5 * math.sqrt(sum(gain**2 for gain in gains)), rel=0.1)
     last = 0.5 * math.sqrt(sum(0.81**k for k in range(steps)))
     assert (len(sizes), sizes[-1]) == (steps, pytest.approx(last, rel=0.1))
+
+
+@pytest.mark.parametrize(("rate", "limit"), [(0.01, "rate"), (0.1, "both"), (1.0, "noise")])
+def test_noise_of_a_linear_model_is_that_of_a_closed_form(rate: float, limit: str) -> None:
+    """ν = η M J; M is that of momentum, and J is the centred root mean square length of the inputs."""
+    model, inputs = nn.Linear(50, 2), torch.randn(300, 50, generator=torch.Generator().manual_seed(0))
+    before = [weight.clone() for weight in model.parameters()]
+    of_run = output_noise(model, inputs, learning_rate=rate, noise=0.5, steps=10)
+    length = float((inputs - inputs.mean(0)).square().sum(1).mean().sqrt())
+    moved = 0.5 * math.sqrt(sum(((1 - 0.9**k) / 0.1) ** 2 for k in range(1, 11)))
+    assert of_run.nu == pytest.approx(rate * moved * length, rel=0.15)
+    assert of_run.limit == limit
+    assert all(torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True))
+    numbers = output_noise(model, inputs, learning_rate=rate, noise=0.5, steps=10, target_spread=4.0)
+    assert numbers.nu == pytest.approx(of_run.nu / 4)
+    assert (numbers.limit == "noise") == (numbers.nu > 0.5)
 
 
 def onward(optimizer: str, steps: int, signal: float, noise: float = 0.5) -> float:

@@ -219,3 +219,51 @@ def test_other_tasks_are_refused_in_a_line_at_plan_time(change: dict[str, Any], 
     with pytest.raises(bench.errors.InvalidValueError, match=words) as caught:
         bench.make_method("naive_bayes").plan(facts, bench.PrivacyBudget(1, 1e-5))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["binary", "classification", "regression"])
+def test_made_up_records_fall_into_the_bins_as_often_as_the_model_says(kind: str) -> None:
+    """Each count is within 6.5 deviations of its mean: a false alarm has a probability below 1e-7 for 600 cells."""
+    n = 40_000
+    session = opened(rows(500, labels=3 if kind == "classification" else 2), kind)
+    model = NoisyTables(0.5, 8).fit(session)
+    drawn = model.records(session.facts, n, torch.Generator().manual_seed(4))
+    assert torch.as_tensor(drawn.inputs)[:, 1:4].sum(1).eq(1).all()  # of the three jobs
+    values: Any = model.bins.values(torch.device("cpu"))
+    counts = values(None, drawn.inputs, drawn.targets).sum(0)
+    each = [model.shares[:, None] * probabilities for probabilities in model.probabilities]
+    expected = torch.cat(each, 1).flatten() * n
+    assert (counts.sum(), expected.sum()) == (n * N_ATTRIBUTES, pytest.approx(n * N_ATTRIBUTES))
+    assert ((counts - expected).abs() <= 6.5 * expected.sqrt() + 1).all()
+
+
+def test_made_up_targets_are_in_the_units_of_the_declared_scale() -> None:
+    records = rows(500)
+    records = replace(records, targets=1000 + 50 * torch.as_tensor(records.inputs)[:, 0])
+
+    class Scaled(Table):
+        @property
+        def facts(self) -> bench.TaskFacts:
+            return replace(super().facts, target_scale=(1000, 50))
+
+    session = session_on(Scaled("regression", records), records)
+    drawn = NoisyTables(NO_NOISE, 8).fit(session).records(session.facts, 2000, torch.Generator().manual_seed(4))
+    targets, ages = torch.as_tensor(drawn.targets), torch.as_tensor(drawn.inputs)[:, 0]
+    assert abs(float(targets.mean()) - float(torch.as_tensor(records.targets).mean())) < 20
+    assert float(torch.corrcoef(torch.stack([targets, ages]))[0, 1]) > 0.8
+
+
+def test_a_session_on_made_up_records_charges_nobody_and_has_units_of_one() -> None:
+    from dphpo_bench.session.made_up import session_on_made_up
+    from tests.session.test_units import open_on, visits
+
+    session = open_on(visits(), "linear")
+    before = multiset(session._access.ledger.event)
+    visited = visits()
+    made_up = session_on_made_up(session, replace(visited, units=None))
+    batch = made_up.sample(bench.events.poisson_sampled(0.5, bench.events.gaussian(0.0)))
+    batch.gradient(made_up.build_model(), bench.clipping.Abadi(1.0), 0.0)
+    assert multiset(session._access.ledger.event) == before
+    assert made_up.expected_records == len(visited) > session.expected_records
+    assert made_up._access.raw.n_units == len(visited)
+    assert made_up.holdout(0.5)[0]._access.rows.tolist() != session.holdout(0.5)[0]._access.rows.tolist()  # type: ignore[union-attr]

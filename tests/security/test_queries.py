@@ -50,6 +50,8 @@ class TestBounds:
             batch.gradient(model, bench.clipping.Abadi(bound), 1.0)
         with pytest.raises(InvalidValueError, match="max_grad_norm <= 1e"):
             batch.gradient_and_quantile(model, bound, 1.0, 1.0)
+        with pytest.raises(InvalidValueError, match="max_grad_norm <= 1e"):
+            batch.gradient_and_slacks(model, bound, 1.0, 10)
 
     @pytest.mark.parametrize("bound", [1e-30, 1e30])
     def test_at_their_limits_have_noise_of_the_right_size(self, session, bound: float) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import logging
+import math
 import os
 import random
 import sys
@@ -11,6 +12,8 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, OverBudgetError, UnsupportedEventError
@@ -30,6 +33,7 @@ from dphpo_bench.privacy.holdout import held_out, holdout_name
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.run_counts import Binomial, Poisson, RunCount, UniformCount, geometric
 from dphpo_bench.session import selection
+from dphpo_bench.session.batch import SlackRule
 from dphpo_bench.session.interfaces import TrialResult
 from dphpo_bench.session.sealed import SealedUtilities
 from dphpo_bench.session.session import Session
@@ -188,6 +192,39 @@ def test_quantile_of_gradient_norms(open_session, tiny_task) -> None:
         parts = torch.autograd.grad(loss, list(model.parameters()))
         short += int(sum(float(part.square().sum()) for part in parts) <= 1.0)
     assert share == pytest.approx(short / tiny_task.n_records, abs=1e-6)
+
+
+@given(norms=st.lists(st.floats(0, 1e30) | st.just(math.inf) | st.just(math.nan), max_size=5), slots=st.integers(1, 40))
+def test_a_gradient_with_its_slacks_is_no_longer_than_the_threshold(norms: list[float], slots: int) -> None:
+    """Each record alone, in float64; and a sum is that of its records, whatever chunks the engine asks about."""
+    bound, whole = 0.7, SlackRule(0.7, slots)
+    lengths, total = torch.tensor(norms, dtype=torch.float64), torch.zeros(slots, dtype=torch.float64)
+    for length in lengths:
+        rule = SlackRule(bound, slots)
+        clipped = (rule.factors(length[None]) * length).nan_to_num(nan=0.0)
+        slacks = bound / math.sqrt(slots) * rule.filled
+        assert float(clipped.square().sum() + slacks.square().sum()) <= bound**2 * (1 + 1e-9)
+        total += rule.filled
+    whole.factors(lengths)
+    torch.testing.assert_close(whole.filled, total)
+
+
+def test_slacks_of_gradient_norms(open_session, tiny_task) -> None:
+    """The first share, of 50 slots, is about that of gradients below .98 C; one Gaussian is charged."""
+    session = open_session()
+    model, batch = session.build_model(), session.sample(EVERYBODY)
+    gradient, shares = batch.gradient_and_slacks(model, 1.0, NO_NOISE, 50)
+    reference = session.sample(EVERYBODY).gradient(model, bench.clipping.Abadi(1.0), NO_NOISE)
+    for ours, theirs in zip(gradient, reference, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    records = session.nonprivate()
+    norms = []
+    for x, y in zip(records.inputs, records.targets, strict=True):
+        loss = torch.nn.functional.cross_entropy(model(x[None]), y[None])
+        norms.append(math.sqrt(sum(float(g.square().sum()) for g in torch.autograd.grad(loss, [*model.parameters()]))))
+    for slot in (0, 7, 49):
+        filled = [min(max(50 * (1 - norm) - slot, 0), 1) for norm in norms]
+        assert shares[slot] == pytest.approx(sum(filled) / tiny_task.n_records, abs=1e-5)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

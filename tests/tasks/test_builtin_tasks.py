@@ -1,6 +1,7 @@
 """Built-in tasks: what they declare without data, and what the real files hold (marked real_data)."""
 
 import hashlib
+import math
 import os
 import struct
 import subprocess
@@ -14,14 +15,17 @@ import torch
 from sklearn.datasets import load_diabetes
 
 from dphpo_bench.base.errors import DataError
+from dphpo_bench.contract.metrics import R2
 from dphpo_bench.contract.task import Task
 from dphpo_bench.data.images import canonical_order, content_hash, decode, load_records
 from dphpo_bench.data.rows import load_rows
 from dphpo_bench.data.source import DataSource, download_command, weights_folder
+from dphpo_bench.tasks import diamonds
 from dphpo_bench.tasks.adult import ENCODING, Adult, AdultFew
 from dphpo_bench.tasks.cifar10 import Cifar10
 from dphpo_bench.tasks.cifar100 import Cifar100
 from dphpo_bench.tasks.diabetes import Diabetes
+from dphpo_bench.tasks.diamonds import Diamonds
 from dphpo_bench.tasks.digits import Digits
 from dphpo_bench.tasks.digits_eight import DigitsEight
 from dphpo_bench.tasks.fashion_mnist import FashionMnist
@@ -289,6 +293,13 @@ class TestSynthetic:
         seen = (*records.inputs[0, :2].tolist(), float(records.targets.double().mean()))
         assert seen == pytest.approx((-0.338312, -0.149733, 1.553333), rel=1e-4)
 
+    def test_least_squares_explains_of_the_rule_what_noise_leaves(self, tmp_path: Path) -> None:
+        task, source = Synthetic("rule_10000"), DataSource.resolve(cache_dir=tmp_path)
+        (x, y), (held_out, targets) = ((r.inputs, r.targets) for r in (task.load_train(source), task.load_test(source)))
+        weights = torch.linalg.lstsq(x, y[:, None]).solution
+        assert 1 - (targets - (held_out @ weights)[:, 0]).var() / targets.var() == pytest.approx(0.77, abs=0.01)
+        assert task.metrics[0] is R2
+
     def test_a_rare_class_is_rare_and_a_target_of_the_order_of_its_bound(self) -> None:
         assert DigitsEight().sibling.draw.records("test").targets.mean() == pytest.approx(0.1, abs=0.03)
         assert 0.2 < Diabetes().sibling.draw.records("test").targets.std() < 2
@@ -311,6 +322,29 @@ class TestDiabetes:
         monkeypatch.setattr("sklearn.datasets.load_diabetes", lambda **_: original)
         with pytest.raises(DataError, match="another diabetes dataset"):
             Diabetes().load_train(DataSource.resolve(cache_dir=tmp_path))
+
+
+class TestDiamonds:
+    def test_records_are_those_of_the_package_in_two_parts(self, tmp_path: Path) -> None:
+        """Quantities of the public table, counted by others: 53,940 stones, 21,551 of them of the best cut."""
+        source = DataSource.resolve(cache_dir=tmp_path)
+        train, test = Diamonds().load_train(source), Diamonds().load_test(source)
+        assert (len(train), len(test)) == (diamonds.N_TRAIN, 53_940 - diamonds.N_TRAIN)
+        targets, inputs = torch.cat([train.targets, test.targets]), torch.cat([train.inputs, test.inputs])
+        assert (targets.min(), targets.max()) == (-1, 1)  # the documented range, which both ends reach
+        assert inputs[:, 7].sum() == 21_551
+        carats = torch.exp(inputs[:, 0].double() * 0.6 - 0.3)
+        assert (carats.min(), carats.max()) == pytest.approx((0.2, 5.01), rel=1e-6)
+        prices = torch.exp((targets.double() + 1) / 2 * math.log(18_823 / 326)) * 326
+        assert prices.mean() == pytest.approx(3932.8, rel=1e-4)
+
+    def test_other_records_and_a_missing_package_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(diamonds, "CONTENT_HASH", "0" * 64)
+        with pytest.raises(DataError, match="another diamonds table"):
+            diamonds.stones()
+        monkeypatch.setattr(diamonds, "find_spec", lambda _: None)
+        with pytest.raises(DataError, match=r"pip install 'dphpo-bench\[tables\]'"):
+            diamonds.stones()
 
 
 class TestReadmissions:
@@ -346,6 +380,16 @@ class TestAdult:
         assert (train.targets.sum(), test.targets.sum()) == (7841, 3846)
         assert train.inputs.shape == (32_561, *task.facts.inputs.shape)
         assert test.inputs.abs().max() <= 5
+
+    @pytest.mark.real_data
+    def test_gains_and_losses_as_they_are_stand_beside_their_logarithms(self, real_source: DataSource) -> None:
+        without, both = (Adult(model).load_test(real_source).inputs for model in ("linear", "linear_both"))
+        assert torch.equal(both[:, :-2], without)
+        gain, loss = (list(Adult().columns).index(f"capital-{name}") for name in ("gain", "loss"))
+        first = [sum(c.size for c in list(Adult().columns.values())[:place] if c is not None) for place in (gain, loss)]
+        logarithms = torch.log1p(both[:, -2:].double() * torch.tensor([10_000, 1_000])) / 8
+        assert torch.allclose(logarithms, without[:, first].double(), atol=1e-5)
+        assert both[:, -2].max() == pytest.approx(9.9999)  # the census's top code
 
     def test_the_number_of_an_education_says_no_more_than_its_name(self) -> None:
         assert ENCODING["education-num"] is None
