@@ -17,12 +17,12 @@ from dphpo_bench.contract.method import Cost, Plan, Release
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import dp_sgd_event, trainable
 from dphpo_bench.recipes.queries import rising_share
-from dphpo_bench.records.record import OutputNoise
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
     from torch import Tensor, nn
 
+    from dphpo_bench.records.record import OutputNoise
     from dphpo_bench.session.session import Session
     from dphpo_bench.training.optimizers import UpdateRule
 
@@ -266,7 +266,7 @@ def output_noise(
     steps: int,
     optimizer: str = "SGD",
     target_spread: float | None = None,
-) -> OutputNoise:
+) -> "OutputNoise":
     """Tell whether a DP-SGD run is limited by its learning rate or by its noise; nothing is released for it.
 
     The answer needs inputs that are public, such as those of test records. On the development set, where it says that
@@ -284,6 +284,7 @@ def output_noise(
     Raises:
         InvalidValueError: if there is no such optimiser.
     """
+    from dphpo_bench.records.record import OutputNoise
     from dphpo_bench.training.optimizers import UpdateRule
 
     distance = noise_walk(UpdateRule(optimizer, dummy_weights(model)), noise, steps)[1]
