@@ -200,7 +200,7 @@ def compute(name: str, folder: Path) -> Curves:
         spread, sigmas = float(done["spread"]), tuple(map(float, done["sigmas"]))
     else:
         task.prepare(source)
-        spread = output_spread(initial_model(task, 0), task.load_train(source).inputs)
+        spread = output_spread(initial_model(task, 0), task.load_train(source).inputs, draws=16)
         budgets = [bench.PrivacyBudget(epsilon, task.facts.default_delta) for epsilon in EPSILONS]
         sigmas = tuple(bench.recipes.DpSgd.of(task.facts).calibrated(budget).noise_multiplier for budget in budgets)
     rates = learning_rates(task, spread, sigmas)

@@ -293,7 +293,7 @@ def output_noise(
     return OutputNoise(nu=nu, limit="rate" if nu < low else "noise" if nu > high else "both")
 
 
-def output_spread(model: "nn.Module", inputs: "Tensors", draws: int = 16) -> float:
+def output_spread(model: "nn.Module", inputs: "Tensors", draws: int = 4) -> float:
     """Return J: how much the outputs vary over records when each weight moves by a standard normal number.
 
     J is a standard deviation, linearised at the model's weights by moves of a ten-thousandth to both sides.
