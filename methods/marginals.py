@@ -42,16 +42,7 @@ class Marginals(bench.Method[bench.recipes.NoisyMoments]):
                 f"Expected at most {MOST_INPUTS:,} inputs, got {inputs:,} of task {facts.task}: {self.name} sums a "
                 "number for each pair of inputs. Use another method, such as objective_perturbation."
             )
-        noise = bench.events.calibrate(bench.events.gaussian, budget)
-        moments = bench.recipes.NoisyMoments(noise, self.penalty)
-        return bench.Plan(
-            budget=budget,
-            event=moments.event,
-            training_event=moments.event,
-            parameters=moments,
-            releases=moments.releases,
-            cost=bench.Cost(runs=1, steps=1, examples=float(facts.n_records)),
-        )
+        return bench.recipes.NoisyMoments(1.0, self.penalty).plan(facts, budget)
 
     def run(self, plan: bench.Plan[bench.recipes.NoisyMoments], session: bench.Session) -> bench.Outcome:
         """Release the moments, and solve for the weights."""
