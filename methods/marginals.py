@@ -36,12 +36,7 @@ class Marginals(bench.Method[bench.recipes.NoisyMoments]):
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.recipes.NoisyMoments]:
         """Plan one release at the smallest noise that meets the budget."""
-        inputs = bench.recipes.NoisyTables.inputs_of(facts, ("classification", "binary", "regression"), self.name)
-        if inputs > MOST_INPUTS:
-            raise bench.errors.InvalidValueError(
-                f"Expected at most {MOST_INPUTS:,} inputs, got {inputs:,} of task {facts.task}: {self.name} sums a "
-                "number for each pair of inputs. Use another method, such as objective_perturbation."
-            )
+        bench.recipes.NoisyTables.check_inputs(facts, self.name, most=MOST_INPUTS)
         return bench.recipes.NoisyMoments(1.0, self.penalty).plan(facts, budget)
 
     def run(self, plan: bench.Plan[bench.recipes.NoisyMoments], session: bench.Session) -> bench.Outcome:

@@ -34,7 +34,7 @@ class NaiveBayes(bench.Method[bench.recipes.NoisyTables]):
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.recipes.NoisyTables]:
         """Plan both releases at the smallest noise that meets the budget."""
-        bench.recipes.NoisyTables.inputs_of(facts, ("classification", "binary"), self.name)
+        bench.recipes.NoisyTables.check_inputs(facts, self.name, kinds=("classification", "binary"))
         return bench.recipes.NoisyTables(1.0, self.bins).plan(facts, budget)
 
     def run(self, plan: bench.Plan[bench.recipes.NoisyTables], session: bench.Session) -> bench.Outcome:

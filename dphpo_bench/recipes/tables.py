@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 LABELS_NOISE = 7.0
 """Noise multiplier of the counts of labels, relative to that of the tables: they take a fiftieth of μ²."""
 
+_KINDS: tuple[Kind, ...] = ("classification", "binary", "regression")
 _LEAST, _MOST = 2, 7  # bins of a number, as powers of two
 _NOISE, _RECORDS = 8, 30  # standard deviations of noise, and records, in a mean cell of the rarest label
 
@@ -92,15 +93,22 @@ class NoisyTables(NoisyReleases):
         )
 
     @staticmethod
-    def inputs_of(facts: TaskFacts, kinds: Collection[Kind], method: str) -> int:
-        """Return the number of a task's inputs; reject a task whose records have no attributes to count.
+    def check_inputs(
+        facts: TaskFacts, method: str, *, kinds: Collection[Kind] = _KINDS, most: int | None = None
+    ) -> None:
+        """Reject a task whose records have no attributes to count, or too many.
 
         Raises:
-            InvalidValueError: if the inputs are no vector of numbers, or the task is of another kind.
+            InvalidValueError: if the inputs are no vector of `most` numbers or fewer, or the task is of another kind.
         """
         inputs = facts.inputs
         if facts.kind in kinds and isinstance(inputs, Input) and inputs.dtype == "float" and len(inputs.shape) == 1:
-            return inputs.shape[0]
+            if most is None or inputs.shape[0] <= most:
+                return
+            raise InvalidValueError(
+                f"Expected at most {most:,} inputs, got {inputs.shape[0]:,} of task {facts.task}: {method} would take "
+                "too much time or memory. Use another method, such as objective_perturbation."
+            )
         raise InvalidValueError(
             f"Expected vectors of numbers in a task of kind {' or '.join(kinds)}, got task {facts.task} of kind "
             f"{facts.kind} with inputs {shown(inputs)}: {method} reads single columns, which texts and pictures "
