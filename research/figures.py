@@ -585,7 +585,7 @@ ABLATIONS = (
     Ablation("C = 0.01", 0.46, {"clipping": "abadi:0.01"}),
     Ablation("batches of 360", 1.46, {"batch_size": 360, "steps": 240}),
     Ablation("batches of 360, 60 steps", math.nan, {"batch_size": 360}),
-    Ablation("free step", math.nan, {"free_step": True}),
+    Ablation("no free step", math.nan, {"free_step": False}),
     Ablation("averages of weights, .9", math.nan, {"averaging": 0.9}),
     Ablation("line through three points", -1.12, {"third_share": 0.3}),
     Ablation("parabola through three", 0.05, {"third_share": 0.3, "degree": 2}),
@@ -679,7 +679,7 @@ def joint(seeds: int) -> Rows:
     task, rows = bench.make_task("digits"), Rows()
     for target in ABLATION_EPSILONS:
         runs = {
-            name: [run(task, "linear_scaling", target, seed, free_step=True, **parameters) for seed in range(seeds)]
+            name: [run(task, "linear_scaling", target, seed, **parameters) for seed in range(seeds)]
             for name, parameters in SEARCHED.items()
         }
         reached = {name: np.array([100 * each.metrics["accuracy"] for each in some]) for name, some in runs.items()}
@@ -785,7 +785,7 @@ def blur(seeds: int) -> Rows:
     cifar10: Any = type(bench.make_task("cifar10"))
     task, source = type("Blurred", (cifar10,), {"corruptions": BLURS})("pretrained"), bench.DataSource.resolve()
     (shifted,), rows = task.further_tests, Rows()
-    for method, parameters in (("linear_scaling", {"free_step": True}), ("recommended", {}), ("nonprivate", {})):
+    for method, parameters in (("linear_scaling", {}), ("recommended", {}), ("nonprivate", {})):
         made, budget = bench.make_method(method, parameters), bench.PrivacyBudget(1, DELTA)
         models = [bench.run(made, task, budget, seed=seed).model for seed in range(400, 400 + seeds)]
         tests = task.load_test(source), shifted.records(task.name, source)
