@@ -36,22 +36,8 @@ class Marginals(bench.Method[bench.recipes.NoisyMoments]):
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.recipes.NoisyMoments]:
         """Plan one release at the smallest noise that meets the budget."""
-        inputs = bench.recipes.NoisyTables.inputs_of(facts, ("classification", "binary", "regression"), self.name)
-        if inputs > MOST_INPUTS:
-            raise bench.errors.InvalidValueError(
-                f"Expected at most {MOST_INPUTS:,} inputs, got {inputs:,} of task {facts.task}: {self.name} sums a "
-                "number for each pair of inputs. Use another method, such as objective_perturbation."
-            )
-        noise = bench.events.calibrate(bench.events.gaussian, budget)
-        moments = bench.recipes.NoisyMoments(noise, self.penalty)
-        return bench.Plan(
-            budget=budget,
-            event=moments.event,
-            training_event=moments.event,
-            parameters=moments,
-            releases=moments.releases,
-            cost=bench.Cost(runs=1, steps=1, examples=float(facts.n_records)),
-        )
+        bench.recipes.NoisyTables.check_inputs(facts, self.name, most=MOST_INPUTS)
+        return bench.recipes.NoisyMoments(1.0, self.penalty).plan(facts, budget)
 
     def run(self, plan: bench.Plan[bench.recipes.NoisyMoments], session: bench.Session) -> bench.Outcome:
         """Release the moments, and solve for the weights."""

@@ -1,6 +1,6 @@
 """Naive Bayes on noisy tables: nothing is trained, and nothing is tuned."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import dphpo_bench as bench
@@ -34,18 +34,8 @@ class NaiveBayes(bench.Method[bench.recipes.NoisyTables]):
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.recipes.NoisyTables]:
         """Plan both releases at the smallest noise that meets the budget."""
-        bench.recipes.NoisyTables.inputs_of(facts, ("classification", "binary"), self.name)
-        tables = bench.recipes.NoisyTables(1.0, self.bins)
-        noise = bench.events.calibrate(lambda sigma: replace(tables, noise_multiplier=sigma).event, budget)
-        tables = replace(tables, noise_multiplier=noise)
-        return bench.Plan(
-            budget=budget,
-            event=tables.event,
-            training_event=tables.event,
-            parameters=tables,
-            releases=tables.releases,
-            cost=bench.Cost(runs=1, steps=1, examples=2.0 * facts.n_records),
-        )
+        bench.recipes.NoisyTables.check_inputs(facts, self.name, kinds=("classification", "binary"))
+        return bench.recipes.NoisyTables(1.0, self.bins).plan(facts, budget)
 
     def run(self, plan: bench.Plan[bench.recipes.NoisyTables], session: bench.Session) -> bench.Outcome:
         """Count, and make a network of the counts."""

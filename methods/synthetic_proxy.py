@@ -61,7 +61,7 @@ class SyntheticProxy(ProxyMethod[TablesThenTrain]):
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[TablesThenTrain]:
         """Calibrate the tables to their share, then the final run to what is left."""
-        bench.recipes.NoisyTables.inputs_of(facts, ("classification", "binary", "regression"), self.name)
+        bench.recipes.NoisyTables.check_inputs(facts, self.name)
         alone = bench.events.calibrate(lambda noise: bench.recipes.NoisyTables(noise).event, budget)
         planned = TablesThenTrain(
             bench.recipes.NoisyTables(alone / math.sqrt(self.share)), self.searched(facts, budget).calibrated(budget)

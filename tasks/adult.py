@@ -2,17 +2,14 @@
 
 import hashlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import dphpo_bench as bench
 from dphpo_bench.data.columns import Category, Number
 from dphpo_bench.data.source import Split, Table
 from dphpo_bench.zoo.dataset_task import DatasetTask, Schedule, Setup
 
-from .synthetic import Synthetic
-
-if TYPE_CHECKING:
-    import torch
+from .synthetic import OnVectors, Synthetic
 
 UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult"
 
@@ -86,7 +83,7 @@ DATASET = Table(
 )
 
 
-class Adult(DatasetTask):
+class Adult(DatasetTask, OnVectors):
     """32,561 training and 16,281 test records (Becker and Kohavi 1996), one in four of them above 50,000 dollars.
 
     "linear" is a linear layer from zero, and "mlp" has 64 hidden tanh units. "linear_both" is the layer on two further
@@ -99,6 +96,7 @@ class Adult(DatasetTask):
     datasets = (DATASET,)
     kind = "binary"
     n_classes = None
+    width = 64
     columns: bench.Columns
     classes = ("<=50K", ">50K")
 
@@ -116,17 +114,7 @@ class Adult(DatasetTask):
     def sibling(self) -> Synthetic:
         """A made-up rule. Each column adds about 1 to the squared length of a record; one in four earns more."""
         rms = (sum(column is not None for column in self.columns.values()) / self.columns.size) ** 0.5
-        return Synthetic(bench.recipes.SyntheticDraw.like(self.facts, rms, self._hidden))
-
-    @property
-    def _hidden(self) -> tuple[int, ...]:
-        return (64,) if self.model_name == "mlp" else ()
-
-    def build_model(self) -> "torch.nn.Module":
-        """Build the linear layer, of zeros, or the small network with torch's initial weights."""
-        from dphpo_bench.recipes.networks import perceptron
-
-        return perceptron(self.columns.size, *self._hidden, 1)
+        return self._made_up(rms)
 
     @property
     def _setup(self) -> Setup:
@@ -176,10 +164,6 @@ class AdultFew(Adult):
         """Adult's, of as many records."""
         draw = self._whole.sibling.draw
         return Synthetic(replace(draw, n_records=self._size, batch_size=self.facts.batch_size))
-
-    def build_model(self) -> "torch.nn.Module":
-        """Build Adult's model of that kind."""
-        return self._whole.build_model()
 
     def load_train(self, source: bench.DataSource) -> bench.Records:
         """Return the first records in the order of the file."""

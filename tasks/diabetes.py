@@ -5,11 +5,9 @@ from typing import TYPE_CHECKING
 
 import dphpo_bench as bench
 
-from .synthetic import PackagedTask, Synthetic
+from .synthetic import OnVectors, PackagedTask
 
 if TYPE_CHECKING:
-    import torch
-
     from dphpo_bench.data.cache import Array
 
 CONTENT_HASH = "1c000487cf55db005a79b628e527921858f4fcaf851fca1d242d0c9accd1971a"
@@ -33,7 +31,7 @@ PROGRESSION = (25, 346)
 """The documented range of the target, which becomes -1 to 1."""
 
 
-class Diabetes(PackagedTask):
+class Diabetes(PackagedTask, OnVectors):
     """442 patients (Efron et al. 2004), split by a rule on each record alone; a linear model from zero.
 
     So few records leave little to learn in private: the task tells methods apart by what they lose.
@@ -62,13 +60,7 @@ class Diabetes(PackagedTask):
     @property
     def sibling(self) -> bench.Task:
         """A made-up linear rule; inputs are in standard deviations."""
-        return Synthetic(bench.recipes.SyntheticDraw.like(self.facts, 1.0))
-
-    def build_model(self) -> "torch.nn.Module":
-        """Build a linear layer of zeros."""
-        from dphpo_bench.recipes.networks import zero_linear
-
-        return zero_linear(len(TYPICAL), 1)
+        return self._made_up(1.0)
 
     def fingerprint(self, source: bench.DataSource) -> str:
         """Hash what identifies the inputs and targets."""

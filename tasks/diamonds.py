@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import dphpo_bench as bench
 
-from .synthetic import PackagedTask, Synthetic
+from .synthetic import OnVectors, PackagedTask
 
 if TYPE_CHECKING:
     import pandas as pd
-    import torch
 
 CONTENT_HASH = "bbb3cb8cb3b4bc22bf9dd9298cbe9c8c09343700deef662abc59736a0f6f6f51"
 N_TRAIN = 43_300
@@ -36,7 +35,7 @@ PRICES = (326, 18_823)
 """The documented range of the target, whose logarithm becomes -1 to 1."""
 
 
-class Diamonds(PackagedTask):
+class Diamonds(PackagedTask, OnVectors):
     """53,940 stones (Wickham's ggplot2), split by a rule on each record alone; a linear model from zero, or a network.
 
     The table is part of plotnine, `pip install "dphpo-bench[tables]"`. Its lengths x, y and z are left out: they follow
@@ -45,7 +44,6 @@ class Diamonds(PackagedTask):
 
     name = "diamonds"
     summary = "plotnine's diamonds: the logarithm of a price, regression from a table, N=43,300; packaged."
-    models = ("linear", "mlp")
     columns = COLUMNS
 
     @property
@@ -67,17 +65,7 @@ class Diamonds(PackagedTask):
     @property
     def sibling(self) -> bench.Task:
         """A made-up rule. Each column adds about 1 to the squared length of a record."""
-        return Synthetic(bench.recipes.SyntheticDraw.like(self.facts, (6 / COLUMNS.size) ** 0.5, self._hidden))
-
-    @property
-    def _hidden(self) -> tuple[int, ...]:
-        return (32,) if self.model_name == "mlp" else ()
-
-    def build_model(self) -> "torch.nn.Module":
-        """Build the linear layer, of zeros, or the small network with torch's initial weights."""
-        from dphpo_bench.recipes.networks import perceptron
-
-        return perceptron(COLUMNS.size, *self._hidden, 1)
+        return self._made_up((6 / COLUMNS.size) ** 0.5)
 
     def fingerprint(self, source: bench.DataSource) -> str:
         """Hash what identifies the inputs and targets."""

@@ -5,11 +5,9 @@ from typing import TYPE_CHECKING
 
 import dphpo_bench as bench
 
-from .synthetic import PackagedTask, Synthetic
+from .synthetic import OnVectors, PackagedTask
 
 if TYPE_CHECKING:
-    import torch
-
     from dphpo_bench.data.cache import Array
 
 IMAGE_SHAPE = (1, 8, 8)
@@ -19,7 +17,7 @@ N_TRAIN = 1438
 TRAIN_BELOW = 205
 
 
-class Digits(PackagedTask):
+class Digits(PackagedTask, OnVectors):
     """1,797 pictures, split by a rule on each record alone, so that the split tells nothing about the others.
 
     Two models: "linear", a linear layer from zero on the 64 pixels, and "mlp", with 32 hidden tanh units.
@@ -27,7 +25,6 @@ class Digits(PackagedTask):
 
     name = "digits"
     summary = "scikit-learn's 8x8 handwritten digits, 10 classes; packaged, seconds per run."
-    models = ("linear", "mlp")
     n_outputs = 10
     positives = 0.1
 
@@ -49,17 +46,7 @@ class Digits(PackagedTask):
     @property
     def sibling(self) -> bench.Task:
         """Gaussian classes, whose inputs are as large as pixels that are uniform in [-1, 1]."""
-        return Synthetic(bench.recipes.SyntheticDraw.like(self.facts, 3**-0.5, self._hidden, self.positives))
-
-    @property
-    def _hidden(self) -> tuple[int, ...]:
-        return (32,) if self.model_name == "mlp" else ()
-
-    def build_model(self) -> "torch.nn.Module":
-        """Build the linear layer, of zeros, or the small network with torch's initial weights."""
-        from dphpo_bench.recipes.networks import perceptron
-
-        return perceptron(64, *self._hidden, self.n_outputs)
+        return self._made_up(3**-0.5, positives=self.positives)
 
     def fingerprint(self, source: bench.DataSource) -> str:
         """Hash what identifies the inputs; both models get the same."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import dphpo_bench as bench
 
-from .synthetic import PackagedTask, Synthetic
+from .synthetic import OnVectors, PackagedTask
 
 if TYPE_CHECKING:
     import torch
@@ -43,7 +43,7 @@ DRAWS = 17
 """Uniform numbers for each record."""
 
 
-class Readmissions(PackagedTask):
+class Readmissions(PackagedTask, OnVectors):
     """12,000 made-up stays at a hospital, one in fourteen followed by another within 30 days.
 
     Two models: "linear", a linear layer from zero, and "mlp", with 32 hidden tanh units.
@@ -51,7 +51,6 @@ class Readmissions(PackagedTask):
 
     name = "readmissions"
     summary = "Made-up hospital stays: missing values, dates, one in fourteen positive; binary, N=8,000, no download."
-    models = ("linear", "mlp")
     columns = COLUMNS
     classes = (False, True)
 
@@ -82,18 +81,7 @@ class Readmissions(PackagedTask):
     @property
     def sibling(self) -> bench.Task:
         """A made-up rule of another kind. Each column adds about 1 to the squared length of a record."""
-        size = (10 / COLUMNS.size) ** 0.5
-        return Synthetic(bench.recipes.SyntheticDraw.like(self.facts, size, self._hidden, positives=0.07))
-
-    @property
-    def _hidden(self) -> tuple[int, ...]:
-        return (32,) if self.model_name == "mlp" else ()
-
-    def build_model(self) -> "torch.nn.Module":
-        """Build the linear layer, of zeros, or the small network with torch's initial weights."""
-        from dphpo_bench.recipes.networks import perceptron
-
-        return perceptron(COLUMNS.size, *self._hidden, 1)
+        return self._made_up((10 / COLUMNS.size) ** 0.5, positives=0.07)
 
     def fingerprint(self, source: bench.DataSource) -> str:
         """Hash what identifies the inputs and targets."""

@@ -1,7 +1,7 @@
 """Synthetic: four classes by a random network, and numbers by a linear rule, made up; and siblings of other tasks."""
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import dphpo_bench as bench
 
@@ -39,6 +39,30 @@ class PackagedTask(bench.Task):
     @abstractmethod
     def _load(self, train: bool) -> bench.Records:
         """Return the training records, or the test records."""
+
+
+class OnVectors(bench.Task):
+    """A task on vectors with a linear layer from zero, "linear", and a network with a hidden layer, "mlp"."""
+
+    models: ClassVar[tuple[str, ...]] = ("linear", "mlp")
+    width = 32
+    n_outputs = 1
+
+    def build_model(self) -> "torch.nn.Module":
+        """Build the linear layer, of zeros, or the small network with torch's initial weights."""
+        from dphpo_bench.recipes.networks import perceptron
+
+        inputs = self.facts.inputs
+        assert isinstance(inputs, bench.recipes.Input)
+        return perceptron(*inputs.shape, *self._hidden, self.n_outputs)
+
+    def _made_up(self, rms: float, **options: float) -> "Synthetic":
+        """Return a made-up task of the same size, whose inputs have this root mean square."""
+        return Synthetic(bench.recipes.SyntheticDraw.like(self.facts, rms, self._hidden, **options))
+
+    @property
+    def _hidden(self) -> tuple[int, ...]:
+        return (self.width,) if self.model_name.startswith("mlp") else ()
 
 
 class Synthetic(PackagedTask):

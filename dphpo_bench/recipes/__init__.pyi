@@ -1,3 +1,4 @@
+from .boosting import NoisyBoosting as NoisyBoosting
 from .dp_sgd import HYPERPARAMETERS as HYPERPARAMETERS
 from .dp_sgd import BandedSgd as BandedSgd
 from .dp_sgd import DpSgd as DpSgd

@@ -1,6 +1,7 @@
 """Public bins of attributes and labels, and the naive Bayes model of counts in them; see `NoisyTables`."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from dphpo_bench.session.made_up import session_on_made_up
 
 if TYPE_CHECKING:
     from dphpo_bench.session.session import Session
-    from dphpo_bench.training.values import RecordModel, Values
+    from dphpo_bench.training.values import Values
 
 TARGET_BINS = 8
 """Bins of a regression's targets."""
@@ -67,17 +68,17 @@ class Bins:
         """Number of bins of a number."""
         return self.edges.shape[1] + 1
 
-    def values(self, device: torch.device) -> "Values":
-        """Return a function of a record: 1 for each cell of labels × bins that holds it, else 0."""
-        labels, places = label_values(self.labels.to(device)), torch.cat(self.attributes).to(device)
+    def counts(self, device: torch.device) -> "Values":
+        """Return a function of a record: 1 for each bin that holds it, else 0."""
+        places = torch.cat(self.attributes).to(device)
         ends = [end.flatten()[places] for end in _ends(self.edges.to(device))]
         columns = places // self.k
+        return lambda _, inputs, _targets: _inside(inputs[:, columns], *ends)
 
-        def values(model: "RecordModel", inputs: Tensor, targets: Tensor) -> Tensor:
-            rows, cells = labels(model, inputs, targets), _inside(inputs[:, columns], *ends)
-            return (rows[:, :, None] * cells[:, None]).flatten(1)
-
-        return values
+    def values(self, device: torch.device) -> "Values":
+        """Return a function of a record: 1 for each cell of labels × bins that holds it, else 0."""
+        labels, counts = label_values(self.labels.to(device)), self.counts(device)
+        return lambda *record: (labels(*record)[:, :, None] * counts(*record)[:, None]).flatten(1)
 
 
 def label_values(labels: Tensor) -> "Values":
@@ -153,25 +154,35 @@ class NaiveBayes:
         return Records(inputs, labels.float() if facts.kind == "binary" else labels)
 
     def network(self, *, binary: bool) -> nn.Module:
-        """Return the logarithm of P(label, inputs) as a network of torch's layers; of a binary task, the difference.
-
-        A steep unit for each edge says whether the input lies above it.
-        """
-        labels, (inputs, edges) = len(self.shares), self.bins.edges.shape
-        table = torch.zeros(labels, inputs * self.bins.k, dtype=torch.float64)
-        for places, probabilities in zip(self.bins.attributes, self.probabilities, strict=True):
-            table[:, places] = probabilities.log()
-        table = table.view(labels, inputs, self.bins.k)
-        weight, bias = table.diff(dim=2).flatten(1) / 6, self.shares.log() + table[:, :, 0].sum(1)
+        """Return the logarithm of P(label, inputs) as a network of torch's layers; of a binary task, the difference."""
+        tables, bias = [table.log() for table in self.probabilities], self.shares.log()
         if binary:
-            weight, bias = weight.diff(dim=0), bias.diff()
-        above = nn.Conv1d(inputs, inputs * edges, 1, groups=inputs)
-        head = nn.Linear(inputs * edges, len(bias))
-        network = nn.Sequential(nn.Unflatten(1, (inputs, 1)), above, nn.ReLU6(), nn.Flatten(), head)
-        slopes = torch.full_like(self.bins.edges, _STEEP)
-        with torch.no_grad():
-            for parameter, value in zip(
-                network.parameters(), (slopes, -slopes * self.bins.edges, weight, bias), strict=True
-            ):
-                parameter.copy_(value.view_as(parameter))
-        return network
+            tables, bias = [table.diff(dim=0) for table in tables], bias.diff()
+        return additive(self.bins, tables, bias)
+
+
+def additive(bins: Bins, tables: Sequence[Tensor], bias: Tensor) -> nn.Module:
+    """Return a network of torch's layers whose outputs are a sum of a number for each attribute's bin, and a bias.
+
+    A steep unit for each edge says whether the input lies above it.
+
+    Args:
+        bins: of the inputs.
+        tables: the numbers of each attribute, shape (outputs, bins).
+        bias: of each output.
+    """
+    inputs, edges = bins.edges.shape
+    table = torch.zeros(len(bias), inputs * bins.k, dtype=torch.float64)
+    for places, numbers in zip(bins.attributes, tables, strict=True):
+        table[:, places] = numbers
+    table = table.view(len(bias), inputs, bins.k)
+    weight, bias = table.diff(dim=2).flatten(1) / 6, bias + table[:, :, 0].sum(1)
+    above = nn.Conv1d(inputs, inputs * edges, 1, groups=inputs)
+    head = nn.Linear(inputs * edges, len(bias))
+    network = nn.Sequential(nn.Unflatten(1, (inputs, 1)), above, nn.ReLU6(), nn.Flatten(), head)
+    slopes = torch.full_like(bins.edges, _STEEP)
+    values = (slopes, -slopes * bins.edges, weight, bias)
+    with torch.no_grad():
+        for parameter, value in zip(network.parameters(), values, strict=True):
+            parameter.copy_(value.view_as(parameter))
+    return network

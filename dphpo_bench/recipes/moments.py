@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from dphpo_bench.contract.method import Release
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.data.columns import Category
+from dphpo_bench.recipes.tables import NoisyReleases, released
 
 if TYPE_CHECKING:
-    from dp_accounting.dp_event import DpEvent
     from torch import Tensor, nn
 
     from dphpo_bench.session.session import Session
@@ -19,7 +19,7 @@ _HELD = 2.0  # a regression's targets are held to this, in the units that a netw
 
 
 @dataclass(frozen=True)
-class NoisyMoments:
+class NoisyMoments(NoisyReleases):
     """A release of Σ zzᵀ and Σ ztᵀ at once: all of the records that ridge regression knows.
 
     z are a record's inputs x with a constant 1, scaled to norm 1. t is a row with a 1 at the class; 1 or −1 of a binary
@@ -30,15 +30,7 @@ class NoisyMoments:
         penalty: the ridge penalty lifts the least eigenvalue to this, relative to the norm of the noise.
     """
 
-    noise_multiplier: float
     penalty: float
-
-    @property
-    def event(self) -> "DpEvent":
-        """The event of the release."""
-        from dphpo_bench.privacy.events import gaussian
-
-        return gaussian(self.noise_multiplier)
 
     @property
     def releases(self) -> tuple[Release, ...]:
@@ -55,21 +47,12 @@ class NoisyMoments:
         from torch import nn
 
         facts, norm = session.facts, input_norm(session)
-        outputs = facts.n_classes if facts.kind == "classification" and facts.n_classes else 1
+        outputs = outputs_of(facts)
         (d,) = facts.inputs.shape  # type: ignore[union-attr]
         size, values = d + 1, moments(facts, norm)
         rows, columns = torch.triu_indices(size, size)
         count = len(rows) + size * outputs
-        means = session.release(
-            session.build_model(),
-            values,
-            math.sqrt(2),
-            self.noise_multiplier,
-            count=count,
-            together=True,
-            purpose="moments",
-        )
-        sums = session.expected_records * torch.tensor(means, dtype=torch.float64)
+        sums = released(session, values, math.sqrt(2), self.noise_multiplier, count, "moments")
         square = torch.zeros(size, size, dtype=torch.float64)
         square[rows, columns] = sums[: len(rows)] / _weights(rows, columns)
         square = square + square.triu(1).T
@@ -77,7 +60,7 @@ class NoisyMoments:
         lifted = self.penalty * deviation * math.sqrt(2 * size)
         ridge = max(0.0, lifted - torch.linalg.eigvalsh(square)[0].item())
         weights = torch.linalg.solve(square + ridge * torch.eye(size), sums[len(rows) :].view(size, outputs)).T
-        factor = _bound(facts) if facts.kind == "regression" else max(outputs, 2)
+        factor = held_to(facts) if facts.kind == "regression" else max(outputs, 2)
         layer = nn.Linear(d, outputs)
         with torch.no_grad():
             for parameter, part in zip(layer.parameters(), (weights[:, :-1], weights[:, -1]), strict=True):
@@ -103,19 +86,14 @@ def moments(facts: TaskFacts, norm: float) -> "Values":
     """
     import torch
 
-    classes = torch.arange(facts.n_classes or 0)
-
     def values(_: "RecordModel", inputs: "Tensor", targets: "Tensor") -> "Tensor":
         whole = torch.cat([inputs.double(), torch.ones_like(inputs[:, :1]).double()], 1)
         norms = whole.norm(dim=1, keepdim=True)
-        z, t = whole / norms, targets.reshape(len(inputs), -1).double()
+        z, t = whole / norms, targets_of(facts, targets.reshape(len(inputs), -1).double())
         if facts.kind == "regression":
-            t = facts.target_scale.apply(t) if facts.target_scale else t
-            t = (norm / norms * t / _bound(facts)).clamp(-1, 1)
+            t = (norm / norms * t / held_to(facts)).clamp(-1, 1)
         elif facts.kind == "binary":
-            t = 2.0 * (t > 0.5) - 1
-        else:
-            t = (t == classes.to(t.device)).double()
+            t = 2 * t - 1
         rows, columns = torch.triu_indices(z.shape[1], z.shape[1], device=z.device)
         square = z[:, rows] * z[:, columns] * _weights(rows, columns)
         return torch.cat([square, (z[:, :, None] * t[:, None]).flatten(1)], 1)
@@ -123,11 +101,27 @@ def moments(facts: TaskFacts, norm: float) -> "Values":
     return values
 
 
+def outputs_of(facts: TaskFacts) -> int:
+    """Return the number of outputs: one for each class, else 1."""
+    return facts.n_classes if facts.kind == "classification" and facts.n_classes else 1
+
+
+def targets_of(facts: TaskFacts, targets: "Tensor") -> "Tensor":
+    """Return targets, shape (n, 1), as rows with a 1 at the class, as 0 or 1, or in the units that a network learns."""
+    import torch
+
+    if facts.kind == "regression":
+        return facts.target_scale.apply(targets) if facts.target_scale else targets
+    if facts.kind == "binary":
+        return (targets > 0.5).double()
+    return (targets == torch.arange(facts.n_classes or 0, device=targets.device)).double()
+
+
 def _weights(rows: "Tensor", columns: "Tensor") -> "Tensor":
     """Return √2 off the diagonal, where an entry stands for two, and 1 on it."""
     return 1 + (math.sqrt(2) - 1) * (rows != columns).double()
 
 
-def _bound(facts: TaskFacts) -> float:
+def held_to(facts: TaskFacts) -> float:
     """Return the public bound that a regression's targets are held to, in the units that a network learns."""
     return _HELD if facts.target_scale or not facts.error_bound else facts.error_bound

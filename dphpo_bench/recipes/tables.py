@@ -5,19 +5,23 @@ attribute (docs/accounting.md, tables of counts). All else is post-processing.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
-from dphpo_bench.contract.method import Release
+from dphpo_bench.contract.method import Cost, Plan, Release
 from dphpo_bench.contract.task import Input, Kind, TaskFacts
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from dp_accounting.dp_event import DpEvent
     from torch import Tensor
 
+    from dphpo_bench.privacy.budget import PrivacyBudget
     from dphpo_bench.recipes.bins import NaiveBayes
     from dphpo_bench.session.session import Session
     from dphpo_bench.training.values import Values
@@ -25,12 +29,52 @@ if TYPE_CHECKING:
 LABELS_NOISE = 7.0
 """Noise multiplier of the counts of labels, relative to that of the tables: they take a fiftieth of μ²."""
 
+_KINDS: tuple[Kind, ...] = ("classification", "binary", "regression")
 _LEAST, _MOST = 2, 7  # bins of a number, as powers of two
 _NOISE, _RECORDS = 8, 30  # standard deviations of noise, and records, in a mean cell of the rarest label
 
 
 @dataclass(frozen=True)
-class NoisyTables:
+class NoisyReleases(ABC):
+    """Gaussian releases of sums over all records, in proportion to one noise multiplier.
+
+    Attributes:
+        noise_multiplier: to which those of all releases are proportional.
+    """
+
+    noise_multiplier: float
+
+    @property
+    @abstractmethod
+    def releases(self) -> tuple[Release, ...]:
+        """The releases."""
+
+    @property
+    def event(self) -> "DpEvent":
+        """The event of all releases."""
+        from dphpo_bench.privacy.events import compose, gaussian, repeat
+
+        return compose(*(repeat(gaussian(release.noise_multiplier), release.count) for release in self.releases))
+
+    def plan(self, facts: TaskFacts, budget: "PrivacyBudget") -> "Plan[Self]":
+        """Plan these releases at the smallest noise that meets the budget."""
+        from dphpo_bench.privacy.calibration import calibrate
+
+        noise = calibrate(lambda noise: replace(self, noise_multiplier=noise).event, budget)
+        planned = replace(self, noise_multiplier=noise)
+        counts = [release.count for release in planned.releases]
+        return Plan(
+            budget=budget,
+            event=planned.event,
+            training_event=planned.event,
+            parameters=planned,
+            releases=planned.releases,
+            cost=Cost(runs=1, steps=max(counts), examples=float(facts.n_records * sum(counts))),
+        )
+
+
+@dataclass(frozen=True)
+class NoisyTables(NoisyReleases):
     """A release of the counts of labels, and of the tables of labels by attributes with the bins that follow.
 
     Attributes:
@@ -38,15 +82,7 @@ class NoisyTables:
         bins: of a number; None: as many as leave enough records and little noise in a mean cell of the rarest label.
     """
 
-    noise_multiplier: float
     bins: int | None = None
-
-    @property
-    def event(self) -> "DpEvent":
-        """The event of both releases."""
-        from dphpo_bench.privacy.events import compose, gaussian
-
-        return compose(gaussian(LABELS_NOISE * self.noise_multiplier), gaussian(self.noise_multiplier))
 
     @property
     def releases(self) -> tuple[Release, ...]:
@@ -57,15 +93,22 @@ class NoisyTables:
         )
 
     @staticmethod
-    def inputs_of(facts: TaskFacts, kinds: Collection[Kind], method: str) -> int:
-        """Return the number of a task's inputs; reject a task whose records have no attributes to count.
+    def check_inputs(
+        facts: TaskFacts, method: str, *, kinds: Collection[Kind] = _KINDS, most: int | None = None
+    ) -> None:
+        """Reject a task whose records have no attributes to count, or too many.
 
         Raises:
-            InvalidValueError: if the inputs are no vector of numbers, or the task is of another kind.
+            InvalidValueError: if the inputs are no vector of `most` numbers or fewer, or the task is of another kind.
         """
         inputs = facts.inputs
         if facts.kind in kinds and isinstance(inputs, Input) and inputs.dtype == "float" and len(inputs.shape) == 1:
-            return inputs.shape[0]
+            if most is None or inputs.shape[0] <= most:
+                return
+            raise InvalidValueError(
+                f"Expected at most {most:,} inputs, got {inputs.shape[0]:,} of task {facts.task}: {method} would take "
+                "too much time or memory. Use another method, such as objective_perturbation."
+            )
         raise InvalidValueError(
             f"Expected vectors of numbers in a task of kind {' or '.join(kinds)}, got task {facts.task} of kind "
             f"{facts.kind} with inputs {shown(inputs)}: {method} reads single columns, which texts and pictures "
@@ -84,14 +127,14 @@ class NoisyTables:
 
         labels, sigma = labels_of(session.facts).to(session.device), self.noise_multiplier
         n_labels = len(labels) + 1
-        counts = _released(session, label_values(labels), 1.0, LABELS_NOISE * sigma, n_labels)
+        counts = released(session, label_values(labels), 1.0, LABELS_NOISE * sigma, n_labels)
         bins = Bins.of(session, 4)  # which fixes the number of attributes
         bound = math.sqrt(len(bins.attributes))
         deviation = sigma * bound
         cell = counts.min().item() / max(_NOISE * deviation, _RECORDS)
         bins = Bins.of(session, self.bins or 2 ** min(max(math.floor(math.log2(max(cell, 1))), _LEAST), _MOST))
         sizes = [len(places) for places in bins.attributes]
-        flat = _released(session, bins.values(session.device), bound, sigma, n_labels * sum(sizes))
+        flat = released(session, bins.values(session.device), bound, sigma, n_labels * sum(sizes))
         tables = torch.split(flat.view(n_labels, -1), sizes, dim=1)
         # Each table has all labels, too: the mean with the least variance.
         precisions = [(LABELS_NOISE * sigma) ** -2, *(1 / (size * deviation**2) for size in sizes)]
@@ -103,11 +146,22 @@ class NoisyTables:
         return NaiveBayes(bins, shares, tuple(table / table.sum(1, keepdim=True) for table in smooth))
 
 
-def _released(session: "Session", values: "Values", bound: float, noise_multiplier: float, count: int) -> "Tensor":
-    """Return noisy sums over all records of values that are a vector of a norm of at most `bound`."""
+def released(
+    session: "Session", values: "Values", bound: float, noise_multiplier: float, count: int, purpose: str = "tables"
+) -> "Tensor":
+    """Return noisy sums over all records of values that are a vector of a norm of at most `bound`.
+
+    Args:
+        session: of the records.
+        values: of a record.
+        bound: on the norm.
+        noise_multiplier: noise standard deviation / bound, of each sum.
+        count: number of values of a record.
+        purpose: names the random stream.
+    """
     import torch
 
     means = session.release(
-        session.build_model(), values, bound, noise_multiplier, count=count, together=True, purpose="tables"
+        session.build_model(), values, bound, noise_multiplier, count=count, together=True, purpose=purpose
     )
     return session.expected_records * torch.tensor(means, dtype=torch.float64)

@@ -50,6 +50,7 @@ LEAST_SHARE = 0.9
 NOT_LINEAR = {"diabetes", "diamonds", "e2e"}  # no classification, so methods for linear classifiers alone refuse them
 WIDE = {"cifar10", "cifar100", "fashion_mnist", "gtsrb", "mnist", "svhn"}
 REFUSED = {"naive_bayes": NOT_LINEAR, "synthetic_proxy": {"e2e"}, "marginals": {"e2e"} | WIDE}
+REFUSED["dp_ebm"] = REFUSED["marginals"] | {"food101", "mnli", "qnli", "qqp", "sst2"}
 
 
 def label(value: Any) -> str:
