@@ -16,7 +16,9 @@ between cells of a seed are not those of unlike noise. Nothing here is private: 
 - ablations: its Tables 1, 12, 13 and 15, and its free step; joint: its search of batch and threshold (A.4).
 - zeroth: its Table 14, the rule on DP-ZO; blur: its CIFAR-10-C, in Tables 5 and 10.
 - thresholds: Figure 1 of automatic clipping; its stability constant γ; thresholds_e2e: of a language model.
-- table_1: its Table 1 on MNIST and Fashion-MNIST, over hours. These two append each row at once, and go on there.
+- encodings: what encoding, clipping, rate and batch are worth on four tables, for docs/tasks.md;
+  chosen_encodings: a private choice among the encodings, on two.
+- table_1: its Table 1 on MNIST and Fashion-MNIST, over hours. It and thresholds_e2e append each row at once.
 """
 
 import argparse
@@ -25,8 +27,10 @@ import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from runpy import run_path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +47,7 @@ from dphpo_bench.privacy.accountants.report import epsilon
 from dphpo_bench.privacy.calibration import calibrate
 from dphpo_bench.privacy.events import compose, gaussian, laplace, poisson_sampled, repeat
 from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.recipes.networks import perceptron
 from dphpo_bench.records.measure import mean_interval
 from dphpo_bench.session.raw import RawRecords
 from dphpo_bench.session.session import open_session
@@ -804,6 +809,114 @@ def blur(seeds: int) -> Rows:
     return rows
 
 
+# Encodings, beside what is usually searched.
+
+TABLES = {"readmissions": ("readmissions", "linear"), "Adult": ("adult", "linear"), "digits": ("digits", "linear"),
+          "synthetic": ("synthetic", "rule_10000")}  # fmt: skip
+FIRST_SEED = 1500
+select_encoding = SimpleNamespace(**run_path(str(Path(__file__).parents[1] / "examples/select_encoding.py")))
+
+
+def encoded(task: bench.Task) -> dict[str, bench.Task]:
+    """The task with its numbers as they are, in public bins, and both; its linear model and its schedule."""
+    source, facts = bench.DataSource.resolve(), task.facts
+    task.prepare(source)
+    train, test = (records.named() for records in (task.load_train(source), task.load_test(source)))
+    ways = [select_encoding.encodings(records["inputs"].float(), task.columns) for records in (train, test)]
+    schedule = bench.TrainingOptions(batch_size=facts.batch_size, epochs=facts.epochs)
+    return {
+        way: bench.ArrayTask(
+            f"{task.name}_{way}", (inputs, train["targets"]),
+            partial(perceptron, inputs.shape[1], facts.n_classes or 1), (ways[1][way], test["targets"]),
+            kind=facts.kind, measures=bench.Measures(metrics=task.metrics), training=schedule, public=True,
+        )
+        for way, inputs in ways[0].items()
+    }  # fmt: skip
+
+
+def rate_of(task: bench.Task) -> float:
+    """The rate that a run of `noise_scaled` chooses at ε = 1."""
+    return run(task, "noise_scaled", 1.0, FIRST_SEED, clipping="abadi:1").released["learning_rate"]
+
+
+def encodings(seeds: int) -> Rows:
+    """Points by each single change of a run at ε = 1, and from the worst of three values to the best.
+
+    The run is SGD with momentum at the rate of `noise_scaled`, for which nothing is paid, clipped at 1, on the task's
+    schedule. Beside it, "chance" has the run itself at three groups of seeds: of three, one is the best by chance.
+    """
+    rows = Rows()
+    for name, which in TABLES.items():
+        task = bench.make_task(*which)
+        rate, ways = rate_of(task), encoded(task)
+
+        def cells(
+            task: bench.Task, batch: float = 1.0, first: int = FIRST_SEED, *factors: Sequence[float], rate: float = rate
+        ) -> np.ndarray:
+            """Shape (thresholds, rates, seeds)."""
+            share, (bounds, rates) = min(1.0, batch * task.facts.sample_rate), factors or ((1.0,), (1.0,))
+            plan = Schedule(share, round(task.facts.epochs / share))
+            rules = [parse_clipping(f"abadi:{bound}") for bound in bounds]
+            of_rates, sigmas = {"SGD": [rate * each for each in rates]}, [plan.noise(1.0)]
+            return np.stack([scores(task, first + seed, plan, of_rates, sigmas, rules, 0.99)[0, :, 0]
+                             for seed in range(seeds)], axis=-1)  # fmt: skip
+
+        thirds, quarters = (1.0, 1 / 3, 3.0), (1.0, 0.25, 4.0)
+        own = cells(ways["numbers"], 1.0, FIRST_SEED, quarters, thirds)
+        default = own[0, 0]
+        panels: dict[str, dict[Any, np.ndarray]] = {
+            "encoding": {"numbers": default, **{way: cells(ways[way])[0, 0] for way in ("bins", "both")}},
+            "clipping": dict(zip(quarters, own[:, 0], strict=True)),
+            "rate": dict(zip(thirds, own[0], strict=True)),
+            "batch": {1.0: default, **{batch: cells(ways["numbers"], batch)[0, 0] for batch in (0.25, 4.0)}},
+            "chance": {1500: default, **{seed: cells(ways["numbers"], 1.0, seed)[0, 0] for seed in (1600, 1700)}},
+        }
+        for what, values in panels.items():
+            of_table = {"table": name, "rate": rate, "what": what}
+            rows += [of_table | {"value": value} | interval(points, "points") for value, points in values.items()]
+            rows.append(of_table | {"value": "range"} | interval(from_worst_to_best([*values.values()]), "points"))
+    return rows
+
+
+def from_worst_to_best(values: Sequence[np.ndarray]) -> np.ndarray:
+    """Differences by seed between the settings of the largest and the smallest mean."""
+    ordered = sorted(values, key=np.mean)
+    return ordered[-1] - ordered[0]
+
+
+def chosen_encodings(seeds: int) -> Rows:
+    """ROC-AUC in % of each encoding at ε = 1, of the private choice, and how far that is behind; seeds are secret."""
+    rows, budget = Rows(), bench.PrivacyBudget(1.0, DELTA)
+    for name in ("Adult", "readmissions"):
+        task = bench.make_task(*TABLES[name])
+        ways, source, schedule = encoded(task), bench.DataSource.resolve(), (task.facts.sample_rate, task.facts.steps)
+        move = rate_of(task) / task.facts.batch_size
+        train = {way: each.load_train(source).named() for way, each in ways.items()}
+        test = {way: each.load_test(source).named() for way, each in ways.items()}
+        inputs, labels = {way: each["inputs"] for way, each in train.items()}, train["numbers"]["targets"]
+
+        def area(way: str, weights: Tensor, test: Any = test) -> float:
+            outputs = test[way]["inputs"] @ weights[:-1] + weights[-1]
+            return 100 * bench.metrics.ROC_AUC.of(outputs[:, None], test[way]["targets"])
+
+        noise, reached = Schedule(*schedule).noise(1.0), dict[str, np.ndarray]()
+        for way in ways:
+            generators = [torch.Generator().manual_seed(FIRST_SEED + seed) for seed in range(seeds)]
+            reached[way] = np.array([
+                area(way, select_encoding.descend(inputs[way], labels, noise, generator, move, *schedule))
+                for generator in generators
+            ])  # fmt: skip
+        results = [select_encoding.choose(inputs, labels, budget, move, *schedule) for _ in range(seeds)]
+        taken = [str(result.params["encoding"]) for result in results]
+        reached["private choice"] = np.array([area(way, each.model) for way, each in zip(taken, results, strict=True)])
+        rows += [
+            {"table": name, "way": way, "chosen": taken.count(way)} | interval(values, "points")
+            | interval(values - reached["private choice"], "ahead_of_choice")
+            for way, values in reached.items()
+        ]  # fmt: skip
+    return rows
+
+
 FIGURES: dict[str, Callable[[int], Rows]] = {
     "rounds": rounds,
     "noise": noise,
@@ -818,6 +931,8 @@ FIGURES: dict[str, Callable[[int], Rows]] = {
     "zeroth": zeroth,
     "choices": choices,
     "blur": blur,
+    "encodings": encodings,
+    "chosen_encodings": chosen_encodings,
     "thresholds": thresholds,
     "thresholds_e2e": thresholds_e2e,
     "table_1": table_1,

@@ -106,6 +106,40 @@ def test_blur_costs_what_the_pictures_of_a_severity_lose(monkeypatch: pytest.Mon
     assert (mean["clean"], mean["accuracy"], mean["lost"], mean["lost_low"]) == (100, 50, 50, 50)
 
 
+READMISSIONS = bench.make_task("readmissions")
+
+
+def test_a_run_on_numbers_as_they_are_is_the_tasks() -> None:
+    """Of the example too, without noise and in full batches."""
+    run = 0, figures.Schedule(1.0, 3), {"SGD": [4.0]}, [0.0], [figures.UNIT]
+    numbers = figures.encoded(READMISSIONS)["numbers"]
+    (area,) = figures.scores(READMISSIONS, *run).flatten()
+    assert figures.scores(numbers, *run).flatten() == area
+    train, test = (load(bench.DataSource.resolve()).named() for load in (numbers.load_train, numbers.load_test))
+    move = 4 / len(train["targets"])
+    weights = figures.select_encoding.descend(
+        train["inputs"], train["targets"], 0.0, torch.Generator().manual_seed(0), move, 1.0, 3
+    )
+    outputs = test["inputs"] @ weights[:-1] + weights[-1]
+    assert 100 * bench.metrics.ROC_AUC.of(outputs[:, None], test["targets"]) == pytest.approx(area, abs=0.1)
+
+
+def test_bins_hold_each_number_once_and_leave_categories() -> None:
+    columns = bench.Columns({"age": bench.Number(50, 10), "ward": bench.Category(("a", "b")), "id": None})
+    inputs = columns.encode({"age": [30, 50, 90], "ward": ["a", "b", "a"], "id": [1, 2, 3]})
+    ways = figures.select_encoding.encodings(inputs, columns)
+    assert ways["bins"][:, :2].tolist() == [[1, 0], [0, 1], [1, 0]]
+    assert ways["bins"][:, 2:].argmax(1).tolist() == [0, 3, 7]  # z = -2, 0, 4; a number on an edge is below it
+    assert ways["bins"][:, 2:].sum(1).tolist() == [1, 1, 1]
+    assert torch.equal(ways["both"], torch.cat([inputs, ways["bins"][:, 2:]], 1))
+    assert figures.select_encoding.encodings(inputs, None)["bins"].shape == (3, 3 * 8)
+
+
+def test_a_range_is_between_the_means_of_the_best_and_the_worst() -> None:
+    values = [np.array([1.0, 5.0]), np.array([4.0, 4.0]), np.array([2.0, 3.0])]
+    assert figures.from_worst_to_best(values).tolist() == [2.0, 1.0]
+
+
 def test_every_picture_has_numbers_that_a_command_computes() -> None:
     numbers = {path.stem.removeprefix("figure_") for path in figures.DATA.glob("figure_*.csv")}
     assert set(figure_charts.FIGURES) <= numbers <= set(figures.FIGURES)

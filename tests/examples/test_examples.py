@@ -79,6 +79,12 @@ def test_a_selection_around_a_loop(printed: Any, seeded: None) -> None:
     assert "run 1 on these records: ε = 3.00 at δ = 0.0001" in text
 
 
+def test_a_selection_among_encodings(printed: Any, seeded: None) -> None:
+    text = printed("select_encoding.py")
+    assert text.startswith("ε = 1.00 for {'encoding': ")
+    assert percent(text) > 65
+
+
 def test_a_loop_without_a_learning_rate(printed: Any, seeded: None) -> None:
     text = printed("opacus_loop.py")
     assert float(re.findall(r"Accuracy ([\d.]+)%", text)[0]) > 75
@@ -180,6 +186,7 @@ def test_all_examples_are_run_here() -> None:
         "own_network.py",
         "own_table.py",
         "price_history.toml",
+        "select_encoding.py",
         "select_loop.py",
         "trainer_callback.py",
     ]
