@@ -264,7 +264,7 @@ def _diverged(outputs: Any) -> bool:
 
 def noise_in_outputs(run: Run, test: Records) -> OutputNoise | None:
     """Return what the noise of the run does to the outputs; None if no `DpSgd` at a constant rate trained the model."""
-    training = TRAINED_BY.get(run.outcome.model) if run.outcome else None
+    training, records = TRAINED_BY.get(run.outcome.model, (None, 0)) if run.outcome else (None, 0)
     if training is None or training.schedule != "constant":
         return None
     try:
@@ -279,7 +279,7 @@ def noise_in_outputs(run: Run, test: Records) -> OutputNoise | None:
             learning_rate=training.learning_rate,
             noise=training.noise_multiplier
             * parse_clipping(training.clipping).sensitivity
-            / (training.sample_rate * facts.n_records),
+            / (training.sample_rate * records),
             steps=training.steps,
             optimizer=training.optimizer,
             target_spread=targets.double().std().item() if facts.kind == "regression" else None,

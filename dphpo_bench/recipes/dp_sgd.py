@@ -35,8 +35,8 @@ ClippingRule = Annotated[str, parse_clipping]
 
 Schedule = Literal["constant", "cosine", "linear"]
 
-TRAINED_BY: "WeakKeyDictionary[nn.Module, DpSgd]" = WeakKeyDictionary()
-"""The runs that trained models, as long as these live."""
+TRAINED_BY: "WeakKeyDictionary[nn.Module, tuple[DpSgd, float]]" = WeakKeyDictionary()
+"""The runs that trained models, each with its expected number of records, as long as these live."""
 
 HYPERPARAMETERS = frozenset(
     {"learning_rate", "optimizer", "clipping", "weight_decay", "momentum", "schedule", "averaging"}
@@ -249,7 +249,9 @@ class DpSgd:
             gradients = gradients_together(batches, models, clippings, noise)
             for run, update, gradient in zip(runs, updates, gradients, strict=True):
                 update.apply(update.direction(gradient), run.rate_at(step))
-        TRAINED_BY.update({model: run for model, run in zip(models, runs, strict=True) if type(run) is DpSgd})
+        for session, run, model in zip(sessions, runs, models, strict=True):
+            if type(run) is DpSgd:
+                TRAINED_BY[model] = run, session.expected_records
         return models
 
 

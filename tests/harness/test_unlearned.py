@@ -3,6 +3,7 @@
 import json
 import math
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,11 @@ from dphpo_bench.contract.metrics import Metric
 from dphpo_bench.harness import training
 from dphpo_bench.harness.run import RunResult
 from dphpo_bench.harness.training import best_guess
+from dphpo_bench.privacy.events import no_op
+from dphpo_bench.privacy.holdout import held_out
 from dphpo_bench.records.reading import read_results
 from dphpo_bench.records.record import RunRecord
+from methods.dp_sgd import FixedDpSgd
 from tests.own_task import array_task
 
 LABELS = torch.tensor([0] * 30 + [1] * 12 + [2] * 8)
@@ -164,6 +168,28 @@ def test_a_run_says_whether_its_rate_or_its_noise_limits_it(tmp_path: Path, rate
     assert "limited by" not in dict(type(record).model_validate(old).display()[1])
     searched = bench.run("recommended", task, BUDGET, seed=0, progress=bench.NullProgress())
     assert searched.record.output_noise != record.output_noise  # of the rate that it chose
+
+
+class OnHalf(FixedDpSgd):
+    name = "on_half"
+
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.recipes.DpSgd]:
+        plan = super().plan(facts, budget)
+        return replace(plan, event=held_out(plan.event, no_op(), 0.5))
+
+    def run(self, plan: bench.Plan[bench.recipes.DpSgd], session: bench.Session) -> bench.Outcome:
+        return super().run(plan, session.holdout(0.5)[0])
+
+
+def test_a_run_on_half_of_the_records_has_twice_the_noise() -> None:
+    task = array_task("mine", (X[:400], CLASSES[:400]), nn.Linear(6, 2), (X[400:], CLASSES[400:]), public=True)
+    whole, half = (
+        bench.run(method(optimizer="SGD"), task, BUDGET, seed=0, progress=bench.NullProgress()).record.output_noise
+        for method in (FixedDpSgd, OnHalf)
+    )
+    assert whole
+    assert half
+    assert half.nu == pytest.approx(2 * whole.nu)
 
 
 def test_record_show_run_and_results_say_it(tmp_path: Path) -> None:
