@@ -189,9 +189,9 @@ def numbers(method: Any, budget: bench.PrivacyBudget, runs: int, monkeypatch: An
     ("name", "parameters", "runs"),
     [
         ("papernot_steinke", {}, None),
-        ("papernot_steinke", {"distribution": "poisson"}, None),
+        pytest.param("papernot_steinke", {"distribution": "poisson"}, None, marks=pytest.mark.slow),
         ("liu_talwar", {"threshold": 0.9}, geometric(4.0)),
-        ("dp_hyper", {}, geometric(10.0)),
+        pytest.param("dp_hyper", {}, geometric(10.0), marks=pytest.mark.slow),
     ],
 )
 def test_the_number_of_trials_follows_its_distribution(

@@ -1,6 +1,5 @@
 """Boosting on noisy sums of residuals: what a record adds, what the rounds make of it, and who is refused."""
 
-import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -17,10 +16,9 @@ from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.recipes.bins import Bins
 from dphpo_bench.recipes.boosting import COUNTS_NOISE, NoisyBoosting, random_leaves, residual_bound, residuals
 from dphpo_bench.session.session import Session
-from dphpo_bench.training.losses import Objective
 from dphpo_bench.training.values import Query
 from tests.own_task import array_task
-from tests.recipes.test_tables import N_ATTRIBUTES, N_INPUTS, NO_NOISE, Table, opened, rows, vectors
+from tests.recipes.test_tables import N_ATTRIBUTES, NO_NOISE, Table, every_pair, opened, rows, vectors
 
 SIZES = (4, 3, 4, 4, 2)
 KINDS = ["binary", "classification", "regression"]
@@ -68,15 +66,7 @@ def test_the_residual_of_a_number_is_held_to_the_bound_of_its_target() -> None:
 def test_every_pair_of_tiny_neighbours(kind: str) -> None:
     """All data sets of up to two of these records, with and without each of them."""
     query, few = query_of(opened(rows(50), kind), 3.0), rows(5, seed=1)
-    each = vectors(query, *(torch.as_tensor(part) for part in (few.inputs, few.targets)))
-    model, scores = nn.Linear(N_INPUTS, 1), Objective(lambda *_: torch.zeros(1), lambda *_: torch.zeros(1))
-    for size in (0, 1, 2):
-        for others in itertools.combinations(range(5), size):
-            without = query.total(model, scores, few.rows(torch.tensor(others, dtype=torch.int64)))
-            for more in range(5):
-                whole = query.total(model, scores, few.rows(torch.tensor([*others, more])))
-                torch.testing.assert_close(whole - without, each[more])
-                assert (whole - without).norm() <= query.bound * (1 + 1e-12)
+    every_pair(query, few, query.bound)
 
 
 def test_leaves_hold_each_bin_once_and_neighbours_of_numbers_together() -> None:

@@ -1,6 +1,5 @@
 """Noisy second moments: what a record adds, what ridge regression makes of them, and who is refused."""
 
-import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -17,11 +16,10 @@ from dphpo_bench.privacy.event_trees import multiset
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.recipes.moments import NoisyMoments, input_norm, moments
 from dphpo_bench.session.session import Session
-from dphpo_bench.training.losses import Objective
 from dphpo_bench.training.values import Query
 from tests.conftest import session_on
 from tests.own_task import array_task
-from tests.recipes.test_tables import N_ATTRIBUTES, N_INPUTS, NO_NOISE, Table, opened, rows, vectors
+from tests.recipes.test_tables import N_ATTRIBUTES, N_INPUTS, NO_NOISE, Table, every_pair, opened, rows, vectors
 
 BOUND = math.sqrt(2)
 SIZE = N_INPUTS + 1
@@ -52,15 +50,7 @@ def test_no_record_whatever_it_holds_adds_more_than_the_bound(kind: str) -> None
 def test_every_pair_of_tiny_neighbours(kind: str) -> None:
     """All data sets of up to two of these records, with and without each of them; one record attains the bound."""
     query, few = query_of(opened(rows(50), kind)), rows(5, seed=1)
-    each = vectors(query, *(torch.as_tensor(part) for part in (few.inputs, few.targets)))
-    model, scores = nn.Linear(N_INPUTS, 1), Objective(lambda *_: torch.zeros(1), lambda *_: torch.zeros(1))
-    for size in (0, 1, 2):
-        for others in itertools.combinations(range(5), size):
-            without = query.total(model, scores, few.rows(torch.tensor(others, dtype=torch.int64)))
-            for more in range(5):
-                whole = query.total(model, scores, few.rows(torch.tensor([*others, more])))
-                torch.testing.assert_close(whole - without, each[more])
-                assert (whole - without).norm() <= BOUND * (1 + 1e-12)
+    each = every_pair(query, few, BOUND)
     assert kind == "regression" or each.norm(dim=1).max() == pytest.approx(BOUND)
 
 

@@ -108,21 +108,27 @@ def test_no_record_whatever_it_holds_adds_more_than_the_bound(kind: str) -> None
         assert norms.max() == pytest.approx(0 if math.isnan(label) else bound, abs=1e-9)
 
 
+def every_pair(query: Query, few: bench.Records, bound: float) -> Tensor:
+    """Compare sums over all sets of up to two of these records with and without each; return the records' vectors."""
+    each = vectors(query, *(torch.as_tensor(part) for part in (few.inputs, few.targets)))
+    model, scores = nn.Linear(N_INPUTS, 1), Objective(lambda *_: torch.zeros(1), lambda *_: torch.zeros(1))
+    for size in (0, 1, 2):
+        for others in itertools.combinations(range(len(few)), size):
+            without = query.total(model, scores, few.rows(torch.tensor(others, dtype=torch.int64)))
+            for more in range(len(few)):
+                whole = query.total(model, scores, few.rows(torch.tensor([*others, more])))
+                torch.testing.assert_close(whole - without, each[more])
+                assert (whole - without).norm() <= bound * (1 + 1e-12)
+    return each
+
+
 def test_every_pair_of_tiny_neighbours() -> None:
     """All data sets of up to two of these records, with and without each of them."""
     session = opened(rows(50))
     bins = Bins.of(session, 4)
     query = Query(bins.values(torch.device("cpu")), math.sqrt(N_ATTRIBUTES), 2 * sum(map(len, bins.attributes)), True)
     few = rows(5, seed=1)
-    each = vectors(query, *(torch.as_tensor(part) for part in (few.inputs, few.targets)))
-    model, scores = nn.Linear(N_INPUTS, 1), Objective(lambda *_: torch.zeros(1), lambda *_: torch.zeros(1))
-    for size in (0, 1, 2):
-        for others in itertools.combinations(range(5), size):
-            without = query.total(model, scores, few.rows(torch.tensor(others, dtype=torch.int64)))
-            for more in range(5):
-                whole = query.total(model, scores, few.rows(torch.tensor([*others, more])))
-                torch.testing.assert_close(whole - without, each[more])
-                assert (whole - without).norm() <= math.sqrt(N_ATTRIBUTES) * (1 + 1e-12)
+    every_pair(query, few, math.sqrt(N_ATTRIBUTES))
 
 
 @pytest.mark.parametrize(("kind", "labels"), [("binary", 2), ("classification", 2), ("classification", 3)])

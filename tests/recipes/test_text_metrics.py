@@ -89,6 +89,7 @@ def test_meteor_is_its_formula() -> None:
     assert measured(["A pub by"], [["a pub by the river", "nothing"]])["meteor"] == pytest.approx(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(which("java") is None, reason="needs Java")
 def test_meteor_takes_any_text() -> None:
     assert measured(["", "a ||| b"], [["the cat"], ["one\ntwo"]])["meteor"] < 0.1

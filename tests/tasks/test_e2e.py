@@ -60,6 +60,12 @@ class Small(E2e):
         return language_models.CausalModel(transformers.GPT2Config(**{**given, "n_embd": 32, "n_layer": 1}))
 
 
+@pytest.fixture(autouse=True)
+def no_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """METEOR's program takes half a minute to start; tests/recipes/test_text_metrics.py starts it."""
+    monkeypatch.setattr("dphpo_bench.zoo.language_models.which", lambda _: None)
+
+
 @pytest.fixture
 def source(tmp_path: Path) -> bench.DataSource:
     folder = tmp_path / "mirror/e2e"
