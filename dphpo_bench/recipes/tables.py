@@ -152,7 +152,6 @@ def released(
     """Return noisy sums over all records of values that are a vector of a norm of at most `bound`.
 
     Args:
-        session: of the records.
         values: of a record.
         bound: on the norm.
         noise_multiplier: noise standard deviation / bound, of each sum.
