@@ -372,10 +372,8 @@ def as_records(data: Any, which: str, kind: str, target: str, classes: tuple[Cla
     - for "tokens" also sequences alone, shape (n, length): each token but the first is to be predicted.
 
     Args:
-        data: see above.
         which: names the data in messages.
         kind: of task; see `TaskFacts.kind`.
-        target: see above.
         classes: declared ones of the labels; see `encoded_labels`.
 
     Returns:

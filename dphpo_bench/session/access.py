@@ -47,7 +47,6 @@ class Access(Unique):
     """Access to some of the private records, under one account, with random streams of its own.
 
     Attributes:
-        raw: the records.
         ledger: the account that pays for all releases.
         streams: random streams of this session.
         model_streams: streams of initial weights and of parts, which methods compared at one seed share.
@@ -55,7 +54,6 @@ class Access(Unique):
         guard: lets one query at a time see the records. All sessions of a run share it.
         begun: the streams in use, by what seeds them. Shared, too: a stream that starts again repeats its noise.
         counts: number of selections and the like so far. Shared, too.
-        progress: display of long work.
         meter: counts what is computed, in example passes.
         observer: called with each release, if given.
         order: number of trials of a selection → their indices in the order in which they run.

@@ -131,7 +131,6 @@ class SealedUtilities(Unique):
 
     Args:
         access: the account that pays for tests.
-        values: the utilities.
         sensitivity: of each utility.
     """
 

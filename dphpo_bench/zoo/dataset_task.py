@@ -58,7 +58,6 @@ class Setup:
     Attributes:
         input: one record's inputs.
         key: identity of the inputs and the initial weights, but for the records; JSON.
-        schedule: the model's.
     """
 
     input: Input

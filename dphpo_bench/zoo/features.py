@@ -117,7 +117,6 @@ class CachedFeatures:
         """Return the features of a split; extract them first if the cache lacks them.
 
         Args:
-            split: of the dataset.
             rows: its records, a tensor or a sequence.
             extract: gives blocks of some of them in their order, of the dtype, shape (rows, size).
 

@@ -111,7 +111,6 @@ class PictureClassifier(nn.Module):
 
     Args:
         network: as `empty` makes it; changed in place.
-        n_classes: number of outputs.
         which: what is trained beside the head; LoRA is for queries and values.
 
     Raises:
@@ -178,7 +177,6 @@ class RobertaClassifier(nn.Module):
     Args:
         network: an encoder as `encoder` makes it; changed in place.
         size: of a token.
-        n_classes: number of outputs.
         which: what is trained beside the head; of LoRA's layers queries and values get matrices.
         rank: of LoRA.
     """
@@ -234,7 +232,6 @@ class PoolingBlock(nn.Module):
     Args:
         block: one of BERT's, pretrained; changed in place.
         width: of a token.
-        n_classes: number of outputs.
         which: what is trained beside the head; LoRA is for queries and values.
 
     Raises:
@@ -288,7 +285,6 @@ class GruClassifier(nn.Module):
         table: embeddings, shape (vocabulary, width). They are not trained: most of their rows no record has, and noise
             would be added to all.
         size: of the state.
-        n_classes: number of outputs.
     """
 
     def __init__(self, table: Tensor, size: int, n_classes: int) -> None:

@@ -56,7 +56,6 @@ class Roberta:
         heads: of attention.
         size: of a token.
         inner: width within a block.
-        vocabulary: number of tokens.
         positions: two more than the longest text that the published model takes.
         rank: of LoRA. Source: Yu et al., "Differentially private fine-tuning of language models", ICLR 2022.
         weights: the network's, and its tokeniser.
@@ -105,7 +104,6 @@ class Roberta:
         """Build the network with published weights, and a head drawn from torch's global generator.
 
         Args:
-            n_classes: number of outputs.
             which: what is trained beside the head.
 
         Raises:
@@ -173,7 +171,6 @@ class Gpt2:
         layers: number of blocks.
         heads: of attention.
         size: of a token.
-        vocabulary: number of tokens.
         rank: of LoRA, whose product is multiplied by alpha / rank. Source, of both: Yu et al., "Differentially private
             fine-tuning of language models", ICLR 2022.
         alpha: see `rank`.

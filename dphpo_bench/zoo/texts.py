@@ -296,7 +296,6 @@ class WordPieces:
 
     Attributes:
         longest: number of tokens after which a text is cut.
-        vocabulary: number of tokens.
         size: of an embedding.
         weights: the encoder, and its tokeniser.
     """

@@ -43,10 +43,8 @@ class VisionTransformer(PictureRoute):
         side: pictures are made this many pixels high and wide.
         patch: height and width of a patch.
         width: of a token.
-        layers: how many.
         heads: of attention.
         inner: width of the hidden layer of each block's perceptron.
-        weights: the network's.
     """
 
     per_call: ClassVar[int] = 8
