@@ -134,10 +134,11 @@ class _GaussianLoss(GaussianPrivacyLoss):  # type: ignore[misc]  # dp_accounting
         ):
             cutoffs[odd] = self.inverse_privacy_loss(epsilon[inside][odd])
         deltas[inside] = self._deltas(epsilon[inside], cutoffs)
-        return np.clip(deltas, 0, 1)
+        return deltas
 
     def _deltas(self, epsilon: Array, cutoffs: Array) -> Array:
-        return np.clip(self.mu_upper_cdf(cutoffs) - np.exp(epsilon + self.mu_lower_log_cdf(cutoffs)), 0, 1)
+        lower = np.exp(epsilon + self.mu_lower_log_cdf(cutoffs))
+        return np.asarray(np.clip(self.mu_upper_cdf(cutoffs) - lower, 0, 1))
 
 
 class RenyiAccountant(rdp.RdpAccountant):  # type: ignore[misc]  # dp_accounting has no types
