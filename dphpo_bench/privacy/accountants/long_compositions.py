@@ -189,9 +189,9 @@ def _terms(rate: float, noise: float, order: float, start: int, stop: int) -> tu
     return left.tolist(), (right + (rest * rest - rest) / (2 * noise**2) + above).tolist()
 
 
-def _log_sum(one: float, other: float) -> float:
+def _log_sum(first: float, second: float) -> float:
     """Return ln(e^a + e^b)."""
-    less, more = (one, other) if one < other else (other, one)
+    less, more = (first, second) if first < second else (second, first)
     return more if less == -math.inf else math.log1p(math.exp(less - more)) + more
 
 
