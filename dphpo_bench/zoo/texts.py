@@ -296,7 +296,7 @@ class TextFeatures(Features):
         config.num_hidden_layers = self.layers
         with torch.random.fork_rng(devices=[]):  # it draws initial weights first
             # Fused attention is no faster on short texts, and slow where gradients are computed side by side.
-            encoder = AutoModel.from_config(config, attn_implementation="eager").eval()  # type: ignore[no-untyped-call]
+            encoder = AutoModel.from_config(config, attn_implementation="eager").eval()
         missing = encoder.load_state_dict(load_file(folder / self.weights.files[0][0]), strict=False).missing_keys
         if missing:
             raise DataError(f"The weights {self.weights.name} lack {missing[0]}; they belong to another configuration.")

@@ -75,7 +75,7 @@ class VisionTransformer(PictureRoute):
 
         del image_shape
         network = self._network(source)
-        network.eval().requires_grad_(False)  # type: ignore[no-untyped-call]
+        network.eval().requires_grad_(False)
         return lambda few: layer_norm(class_tokens(network, few), (self.width,)).bfloat16()
 
     def classifier(self, n_classes: int, which: "Which", source: DataSource | None = None) -> "torch.nn.Module":
