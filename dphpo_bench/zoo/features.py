@@ -26,6 +26,9 @@ Part = TypeVar("Part")
 Extract = Callable[[Any], "Iterable[torch.Tensor]"]
 _STORED_AS = {"bfloat16": "uint16", "int32": "int32"}
 
+PADDING, ROBERTA_PADDING = 0, 1
+"""The tokens that texts are padded with: word pieces, and those of RoBERTa."""
+
 
 class Features(ABC):
     """A route from records to features. Nothing in it depends on a dataset, so it costs no privacy."""

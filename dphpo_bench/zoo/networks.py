@@ -12,7 +12,7 @@ from dphpo_bench.base.errors import DataError, require_extra
 from dphpo_bench.data.source import DataSource, Weights, weights_folder
 from dphpo_bench.recipes.networks import zero_linear
 from dphpo_bench.training.evaluation import last_place
-from dphpo_bench.zoo.texts import PADDING, ROBERTA_PADDING
+from dphpo_bench.zoo.features import PADDING, ROBERTA_PADDING
 
 if TYPE_CHECKING:
     from transformers import RobertaConfig, RobertaModel, ViTConfig, ViTModel

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import InvalidValueError, require_extra
 from dphpo_bench.data.source import DataSource, Weights
-from dphpo_bench.zoo.texts import ROBERTA_PADDING, TokenIds, load_tokenizer, require_transformers
+from dphpo_bench.zoo.features import ROBERTA_PADDING
+from dphpo_bench.zoo.texts import TokenIds, load_tokenizer, require_transformers
 
 if TYPE_CHECKING:
     import torch

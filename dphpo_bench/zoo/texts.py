@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dphpo_bench.base.errors import DataError, InvalidValueError, require_extra
 from dphpo_bench.data.source import DataSource, Weights, weights_folder
-from dphpo_bench.zoo.features import Features, part_for_each_core
+from dphpo_bench.zoo.features import PADDING, Features, part_for_each_core
 
 if TYPE_CHECKING:
     import torch
@@ -56,10 +56,6 @@ def load_tokenizer(weights: Weights, vocabulary: int, source: DataSource | None 
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
-
-
-PADDING, ROBERTA_PADDING = 0, 1
-"""The tokens that texts are padded with: word pieces, and those of RoBERTa."""
 
 
 class TokenIds:
