@@ -48,7 +48,6 @@ class Access(Unique):
 
     Attributes:
         ledger: the account that pays for all releases.
-        streams: random streams of this session.
         model_streams: streams of initial weights and of parts, which methods compared at one seed share.
         expected_records: expected number of this session's records, or units; public.
         guard: lets one query at a time see the records. All sessions of a run share it.

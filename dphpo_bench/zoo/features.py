@@ -101,8 +101,6 @@ class CachedFeatures:
     """Features of a dataset's records, extracted once, then memory-mapped from the cache.
 
     Attributes:
-        source: whose cache.
-        dataset: whose records.
         key: identifies the features.
         size: number of features of one record.
         dtype: of the features; token ids are integers.

@@ -176,7 +176,6 @@ class Gpt2:
         that does not fit loses its own end, and leaves one token to the text.
 
         Args:
-            prompts: of each record.
             texts: what is to be written for each.
 
         Raises:
