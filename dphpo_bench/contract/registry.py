@@ -46,7 +46,6 @@ class Plugins(Mapping[str, Registered[PlugIn]]):
 
     Args:
         group: a key of `GROUPS`.
-        base: its class.
     """
 
     def __init__(self, group: str, base: type[PlugIn]) -> None:

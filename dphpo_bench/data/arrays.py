@@ -158,7 +158,6 @@ def declared_classes(classes: Any, kind: str) -> tuple[Class, ...]:
     Args:
         classes: a sequence; the first is the network's first output, or the label 0 of a binary task. Of "multilabel",
             the names of the labels.
-        kind: of task; see `TaskFacts.kind`.
 
     Raises:
         InvalidValueError: if the kind has no classes, or they are no sequence of different values.
@@ -373,7 +372,6 @@ def as_records(data: Any, which: str, kind: str, target: str, classes: tuple[Cla
 
     Args:
         which: names the data in messages.
-        kind: of task; see `TaskFacts.kind`.
         classes: declared ones of the labels; see `encoded_labels`.
 
     Returns:

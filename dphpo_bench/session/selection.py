@@ -72,7 +72,6 @@ class Trials:
         session: the one that selects.
         copy: makes a copy of the trial's function.
         base_event: what one trial may be asked.
-        streams: of the selection.
         together: how many trials may run at a time.
     """
 

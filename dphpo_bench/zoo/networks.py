@@ -12,6 +12,7 @@ from dphpo_bench.base.errors import DataError, require_extra
 from dphpo_bench.data.source import DataSource, Weights, weights_folder
 from dphpo_bench.recipes.networks import zero_linear
 from dphpo_bench.training.evaluation import last_place
+from dphpo_bench.zoo.features import PADDING, ROBERTA_PADDING
 
 if TYPE_CHECKING:
     from transformers import RobertaConfig, RobertaModel, ViTConfig, ViTModel
@@ -159,9 +160,6 @@ def named(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         tensors = {re.sub(pattern, name, key): tensor for key, tensor in tensors.items()}
     return tensors
 
-
-PADDING, ROBERTA_PADDING = 0, 1
-"""The tokens that texts are padded with: word pieces, and those of RoBERTa."""
 
 _DEVIATION = 0.02  # of initial weights, as in RoBERTa
 
