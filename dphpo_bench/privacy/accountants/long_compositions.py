@@ -77,16 +77,23 @@ def composed(first: PrivacyLossDistribution, second: PrivacyLossDistribution) ->
 
 def sampled_gaussian(noise: float, rate: float, interval: float) -> PrivacyLossDistribution:
     """Return `from_gaussian_mechanism` of this noise multiplier and sample rate, to the last bit."""
-    return PrivacyLossDistribution(
-        *(
-            privacy_loss_distribution._create_pld_pmf_from_monotone_privacy_loss(
-                _GaussianLoss(noise, rate, direction),
-                value_discretization_interval=interval,
-                use_connect_dots=True,
-            )
-            for direction in (AdjacencyType.REMOVE, AdjacencyType.ADD)[: 2 if rate < 1 else 1]
+    directions = (AdjacencyType.REMOVE, AdjacencyType.ADD)[: 2 if rate < 1 else 1]
+    return PrivacyLossDistribution(*(_connected(_GaussianLoss(noise, rate, way), interval) for way in directions))
+
+
+def _connected(loss: "_GaussianLoss", interval: float) -> PLDPmf:
+    """Return what the library makes of a loss, without a dictionary of its points if they are many."""
+    bounds = loss.connect_dots_bounds()
+    low, high = math.floor(bounds.epsilon_lower / interval), math.ceil(bounds.epsilon_upper / interval)
+    if high - low < _SPARSE:
+        return privacy_loss_distribution._create_pld_pmf_from_monotone_privacy_loss(
+            loss, value_discretization_interval=interval, use_connect_dots=True
         )
-    )
+    deltas = np.minimum.accumulate(loss.get_delta_for_epsilon(np.arange(low, high + 1) * interval))
+    falls, width = np.diff(deltas), math.expm1(interval)
+    first, last = 1 - deltas[0] + falls[0] / width, falls[-1] / math.expm1(-interval)
+    masses = np.r_[first, (falls[1:] - falls[:-1] * math.exp(interval)) / width, last]
+    return DensePLDPmf(interval, low, np.maximum(0.0, masses), deltas[-1], True)
 
 
 @dataclass(frozen=True)
