@@ -43,6 +43,7 @@ def test_every_kind_at_every_size() -> None:
             assert draw.steps * draw.batch_size * draw.n_inputs * draw.n_outputs <= MOST_WORK
 
 
+@pytest.mark.filterwarnings("ignore:No better than a constant")
 @pytest.mark.parametrize("number", range(16, 16 + len(KINDS)))
 def test_a_method_runs_on_each(number: int) -> None:
     made = task(str(number))
