@@ -36,8 +36,6 @@ class BandedMf(Recommended):
     name = "banded_mf"
     summary = "`recommended` with noise that is correlated between steps (BandMF); tunes nothing."
     reference = "Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization, Algorithm 2 and Theorem 4"
-    tuning: ClassVar[tuple[str, ...]] = ()
-    end_to_end_private = True
 
     plan_parameters: ClassVar[type] = bench.recipes.BandedSgd
 

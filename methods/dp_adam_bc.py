@@ -1,7 +1,6 @@
 """DP-AdamBC: Adam whose second moments are rid of the noise's variance."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import dphpo_bench as bench
 
@@ -33,7 +32,7 @@ class DpAdamBc(bench.recipes.SingleRun):
     name = "dp_adam_bc"
     summary = "Adam whose second moments have the noise's variance subtracted, at its authors' rate and floor."
     reference = "Tang et al. 2024, DP-AdamBC: Your DP-Adam Is Actually DP-SGD (Unless You Apply Bias Correction)"
-    tuning: ClassVar[tuple[str, ...]] = ()
+    tuning = ()
     end_to_end_private = True
 
     clipping: bench.parameters.ClippingRule = "abadi:1"

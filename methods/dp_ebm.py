@@ -1,7 +1,6 @@
 """The private explainable boosting machine: an additive model, boosted on noisy sums of residuals; tunes nothing."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import dphpo_bench as bench
 
@@ -36,7 +35,7 @@ class DpEbm(bench.Method[bench.recipes.NoisyBoosting]):
     name = "dp_ebm"
     summary = "DP-EBM: an additive model, boosted on noisy sums of residuals in random leaves; tunes nothing."
     reference = "Nori et al. 2021, Accuracy, Interpretability, and Differential Privacy via Explainable Boosting"
-    tuning: ClassVar[tuple[str, ...]] = ()
+    tuning = ()
     end_to_end_private = True
 
     rounds: bench.parameters.Count = 100

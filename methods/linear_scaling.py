@@ -84,6 +84,7 @@ class LinearScaling(bench.Method[Planned]):
     """
 
     name = "linear_scaling"
+    version = 2
     summary = "Two sweeps at small ε, a line through their best step sizes, one run on the line."
     reference = "Panda et al. 2024, A new linear scaling rule for private adaptive hyperparameter optimization"
     tuning = ("learning rate",)
@@ -103,7 +104,7 @@ class LinearScaling(bench.Method[Planned]):
     most_steps: bench.parameters.Count | None = field(default=None, metadata=bench.parameters.LATER)
     degree: Annotated[int, Interval(ge=1, le=2)] = field(default=1, metadata=bench.parameters.LATER)
     momentum: bench.parameters.Decay = field(default=0.9, metadata=bench.parameters.LATER)
-    free_step: bool = field(default=False, metadata=bench.parameters.LATER)
+    free_step: bool = field(default=True, metadata=bench.parameters.LATER)
     batch_size: bench.parameters.Count | None = field(default=None, metadata=bench.parameters.LATER)
     joint: bool = field(default=False, metadata=bench.parameters.LATER)
 

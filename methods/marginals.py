@@ -1,7 +1,6 @@
 """Ridge regression on noisy second moments: nothing is trained, and nothing is tuned."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import dphpo_bench as bench
 
@@ -29,7 +28,7 @@ class Marginals(bench.Method[bench.recipes.NoisyMoments]):
     name = "marginals"
     summary = "Ridge regression on noisy second moments: one pass, no training; tunes nothing."
     reference = "Wang 2018, Revisiting differentially private linear regression (AdaSSP)"
-    tuning: ClassVar[tuple[str, ...]] = ()
+    tuning = ()
     end_to_end_private = True
 
     penalty: bench.parameters.Positive = 0.5

@@ -1,7 +1,6 @@
 """Naive Bayes on noisy tables: nothing is trained, and nothing is tuned."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import dphpo_bench as bench
 
@@ -27,7 +26,7 @@ class NaiveBayes(bench.Method[bench.recipes.NoisyTables]):
     name = "naive_bayes"
     summary = "Naive Bayes on noisy tables of labels by attributes: one pass, no training; tunes nothing."
     reference = "Vaidya et al. 2013, Differentially Private Naive Bayes Classification"
-    tuning: ClassVar[tuple[str, ...]] = ()
+    tuning = ()
     end_to_end_private = True
 
     bins: bench.parameters.Count | None = None

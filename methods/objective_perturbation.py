@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import dphpo_bench as bench
 
@@ -48,7 +48,7 @@ class ObjectivePerturbation(bench.Method[Perturbation]):
     name = "objective_perturbation"
     summary = "Exact minimum of a randomly tilted loss, for linear classifiers: one release, no steps; tunes nothing."
     reference = "Redberg, Koskela and Wang 2023, Improving the Privacy and Practicality of Objective Perturbation"
-    tuning: ClassVar[tuple[str, ...]] = ()
+    tuning = ()
     end_to_end_private = True
     linear_only = True
 

@@ -1,7 +1,7 @@
 """Output perturbation: the exact minimum of a regularised convex loss, with noise on its weights."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from annotated_types import Interval
 
@@ -42,7 +42,7 @@ class OutputPerturbation(bench.Method[Minimum]):
     name = "output_perturbation"
     summary = "Exact minimum of a regularised loss, with noise on it, for linear classifiers: one release, no steps."
     reference = "Chaudhuri, Monteleoni and Sarwate 2011, Differentially Private Empirical Risk Minimization"
-    tuning: ClassVar[tuple[str, ...]] = ()
+    tuning = ()
     end_to_end_private = True
     linear_only = True
 

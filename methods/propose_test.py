@@ -131,16 +131,6 @@ def most_successes(resolution: float) -> int:
     return math.ceil(1 / resolution)
 
 
-def most_rounds(resolution: float, successes: int) -> int:
-    """Return the greatest number of rounds of `propose_and_test`, on any data.
-
-    A success doubles the step and a failure halves it, so from 2^k the step is below 1 once failures outnumber
-    successes by k + 1, and a search that ends with c successes did not get there.
-    """
-    goal = most_successes(resolution)
-    return 2 * min(successes, goal) + goal.bit_length() - 2
-
-
 def propose_and_test(
     open_test: "Callable[[], Callable[[float], int | None]]", resolution: float, successes: int
 ) -> list[int | None]:
@@ -156,7 +146,7 @@ def propose_and_test(
         successes: c at most, and so many tests are opened.
 
     Returns:
-        The answer of each round, at most `most_rounds` of them.
+        The answer of each round, at most 2 min(c, M) + ⌊log₂ M⌋ − 1 of them; M is that of `most_successes`.
     """
     goal, reached = most_successes(resolution), 0
     step = 2 ** (goal.bit_length() - 1)

@@ -3,6 +3,7 @@
     python -m research.development_runs --methods noise_scaled hyfreedp        # runs what is missing
     python -m research.development_runs --table                                # regrets by kind, worst tasks
     python -m research.development_runs --table --methods hyfreedp --seconds 0  # of these alone; runs nothing
+    python -m research.development_runs --edition 2 --table                     # on the second edition
 
 A method's name may have variants after it, such as `hyfreedp:LIMIT=inf` or `hyfreedp:optimizer=AdamW`: a constant of
 `noise_law` or `tuned_training`, or a parameter. Runs go through the harness, as on the board, with δ = N^-1.1.
@@ -34,9 +35,8 @@ from numpy.typing import NDArray
 
 import dphpo_bench as bench
 from dphpo_bench.recipes import noise_law, tuned_training
-from research.development_set import EPSILONS, Curves, make, read
+from research.development_set import EDITIONS, EPSILONS, Curves, make, read
 
-RESULTS = Path(__file__).with_name("data") / "development_runs.json"
 WORST = 100.0
 """Metrics, in %, are held to at least minus this."""
 
@@ -131,7 +131,7 @@ def regrets(results: dict[str, list[list[float]]], curves: Sequence[Curves]) -> 
 
 def kind_of(curves: Curves) -> str:
     """A row of the table: what is predicted, and by which kind of model."""
-    is_network = "mlp" in curves.stratum or "cnn" in curves.stratum
+    is_network = any(model in curves.stratum for model in ("mlp", "cnn", "gru"))
     return f"{'numbers' if curves.facts['metric'] == 'r2' else 'classes'}, {'networks' if is_network else 'linear'}"
 
 
@@ -167,13 +167,16 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*", default=[], help="names, perhaps with a variant")
     parser.add_argument("--seconds", type=float, default=3.0, help="tasks whose curves took at most this, a seed")
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--edition", type=int, choices=EDITIONS, default=1)
+    parser.add_argument("--results", type=Path, help="a file in place of the repository's")
     parser.add_argument("--table", action="store_true")
     asked = parser.parse_args()
-    results: Results = json.loads(asked.results.read_text()) if asked.results.exists() else {}
-    curves = read()
+    edition = EDITIONS[asked.edition]
+    path: Path = asked.results or edition.results.with_name(edition.results.stem.replace("set", "runs") + ".json")
+    results: Results = json.loads(path.read_text()) if path.exists() else {}
+    curves = read(edition)
     names = [each.name for each in curves if each.seconds <= asked.seconds * len(each.metric)]
-    run_missing(asked.methods, names, asked.seeds, results, asked.results)
+    run_missing(asked.methods, names, asked.seeds, results, path)
     if asked.table:
         sys.stdout.write(table({name: results[name] for name in asked.methods or results}, curves))
 

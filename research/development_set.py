@@ -3,9 +3,11 @@
     python -m research.development_set --dry-run          # tasks, seeds and hours; trains nothing
     python -m research.development_set                    # computes what is missing; may be killed at any time
     python -m research.development_set --only digits      # tasks whose name has this text
+    python -m research.development_set --edition 2
 
-Tasks: the draws `made_up.DEVELOPMENT`, the two named ones, digits, Adult, Fashion-MNIST, CIFAR-10's pretrained
-features and scikit-learn's tables. A run is one of `auto_clipping`: DP-SGD on the task's schedule with AUTO-S, at a
+Tasks of the first edition: the draws `made_up.DEVELOPMENT`, the two named ones, digits, Adult, Fashion-MNIST,
+CIFAR-10's pretrained features and scikit-learn's tables. Of the second: the draws `made_up_labels.DEVELOPMENT`, and
+Adult's first records. A run is one of `auto_clipping`: DP-SGD on the task's schedule with AUTO-S, at a
 fixed rate, the average of the weights, δ = N^-1.1. All runs of a task at one seed are a stack
 (`research.stacked`): they have noise of their own, and share initial weights and batches.
 
@@ -43,12 +45,11 @@ from dphpo_bench.recipes.noise_law import output_spread
 from dphpo_bench.recipes.synthetic import VERSION
 from dphpo_bench.training.noise import poisson_sample
 from dphpo_bench.training.randomness import Streams
-from research import made_up
+from research import made_up, made_up_labels
 from research.made_up import CASES, DEVELOPMENT, Draw, set_hash
-from research.stacked import Stack, gaussian_noise, initial_model, stack_of, train
+from research.stacked import Stack, gaussian_noise, initial_model, perceptron_layers, stack_of, train
 from tests.own_task import array_task
 
-RESULTS = Path(__file__).with_name("data") / "development_set.npz"
 EPSILONS = (0.3, 1.0, 3.0, 8.0)
 OPTIMIZERS = ("AdamW", "SGD")
 NUS = tuple(0.025 * 2**k for k in range(13))
@@ -59,13 +60,41 @@ SEEDS = {300: 16, 1_000: 8, 10_000: 4, math.inf: 2}
 """Seeds of tasks with fewer records than this."""
 FLOOR = -10.0
 """Metrics below are stored as this: an R² has no bound. NaN: the outputs were not finite."""
+MADE_UP = {"synthetic": made_up.task, "labels": made_up_labels.task}
 TABLES = ("tumours", "wine")
-DRAWS = tuple(Draw.of(name) for name in (*CASES, *map(str, DEVELOPMENT)))
 REAL = ("diabetes-linear", "digits-linear", "digits-mlp", "adult-linear", "adult-mlp")
 LARGE = ("cifar10-pretrained", "fashion_mnist-linear")
-NAMES = (*TABLES, *(f"synthetic-{draw.name}" for draw in DRAWS), *REAL, *LARGE)
-KEY = hashlib.sha256(json.dumps([set_hash(DRAWS), NUS, SHIFTS, EPSILONS, OPTIMIZERS]).encode()).hexdigest()
-"""A hash of the draws and of the grid: what has another one is of no use."""
+FEW = tuple(f"adult_few-{model}_{n}" for model in ("linear", "mlp") for n in (300, 1_000, 3_000, 10_000))
+
+
+@dataclass(frozen=True)
+class Edition:
+    """Tasks whose curves are in one file, and the draws among them."""
+
+    names: tuple[str, ...]
+    draws: tuple[Draw, ...]
+    results: Path
+
+    @property
+    def key(self) -> str:
+        """A hash of the draws and of the grid: what has another one is of no use."""
+        of = [set_hash(self.draws), NUS, SHIFTS, EPSILONS, OPTIMIZERS]
+        return hashlib.sha256(json.dumps(of).encode()).hexdigest()
+
+
+def _editions() -> dict[int, Edition]:
+    first = tuple(Draw.of(name) for name in (*CASES, *map(str, DEVELOPMENT)))
+    second = tuple(map(made_up_labels.draw_of, made_up_labels.DEVELOPMENT))
+    names = {
+        1: (*TABLES, *(f"synthetic-{draw.name}" for draw in first), *REAL, *LARGE),
+        2: (*(f"labels-{draw.name}" for draw in second), *FEW),
+    }
+    folder = Path(__file__).with_name("data")
+    files = {1: folder / "development_set.npz", 2: folder / "development_set_2.npz"}
+    return {number: Edition(names[number], draws, files[number]) for number, draws in ((1, first), (2, second))}
+
+
+EDITIONS = _editions()
 
 
 @dataclass(frozen=True)
@@ -101,8 +130,9 @@ class Curves:
 
 def make(name: str, seed: int = 0) -> Task:
     """The task of this name; scikit-learn's small tables are split anew for each seed."""
-    if name.startswith("synthetic-"):
-        return made_up.task(name.removeprefix("synthetic-"))
+    prefix, _, rest = name.partition("-")
+    if prefix in MADE_UP:
+        return MADE_UP[prefix](rest)
     if name not in TABLES:
         return bench.make_task(*name.split("-"))
     from sklearn.datasets import load_breast_cancer, load_wine
@@ -123,19 +153,18 @@ def make(name: str, seed: int = 0) -> Task:
 def n_seeds(task: Task) -> int:
     """Number of seeds: small tasks are noisy, and cheap but for networks that no stack takes."""
     count = next(count for size, count in SEEDS.items() if task.facts.n_records < size)
-    return min(count, 4) if is_convolutional(task) else count
+    return count if is_stacked(initial_model(task, 0)) else min(count, 4)
 
 
-def is_convolutional(task: Task) -> bool:
-    """Whether the model has convolutions."""
-    return any(isinstance(layer, nn.Conv2d) for layer in initial_model(task, 0).modules())
+def is_stacked(model: nn.Module) -> bool:
+    """Whether a stack takes the model; else it has convolutions or a state."""
+    return perceptron_layers(model) is not None
 
 
 def weights_of(task: Task) -> int:
-    """Number of trained numbers; for a convolution, of their uses."""
+    """Number of trained numbers; of a network that no stack takes, of their uses."""
     model = initial_model(task, 0)
-    shape = next(iter([task.facts.inputs])).shape  # type: ignore[union-attr]
-    uses = math.prod(shape) if is_convolutional(task) else 1
+    uses = 1 if is_stacked(model) else math.prod(task.facts.inputs.shape)  # type: ignore[union-attr]
     return uses * sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -147,8 +176,12 @@ def work(task: Task) -> float:
 
 def nus_of(task: Task) -> tuple[tuple[float, ...], ...]:
     """ν of the rates, by optimiser."""
-    shifts = SHIFTS.get(task.facts.kind, (1.0,) * len(OPTIMIZERS))
-    return tuple(tuple(nu * shift for nu in NUS) for shift in shifts)
+    shifts, unit = SHIFTS.get(task.facts.kind, (1.0,) * len(OPTIMIZERS)), getattr(_draw_of(task), "unit", 1.0)
+    return tuple(tuple(nu * shift * unit for nu in NUS) for shift in shifts)
+
+
+def _draw_of(task: Task) -> Draw | None:
+    return getattr(task, "draw", None)
 
 
 def learning_rates(task: Task, spread: float, sigmas: tuple[float, ...]) -> Tensor:
@@ -188,13 +221,13 @@ def curve(name: str, seed: int, sigmas: tuple[float, ...], rates: Tensor) -> NDA
     return measured(task, stack, task.load_test(source)).reshape(rates.shape)
 
 
-def compute(name: str, folder: Path) -> Curves:
-    """The curves of a task; each seed is kept in the folder once it is done."""
+def compute(name: str, folder: Path, key: str) -> Curves:
+    """The curves of a task of the edition with this key; each seed is kept in the folder once it is done."""
     torch.set_num_threads(1)
     start, task, source = time.process_time(), make(name), bench.DataSource.resolve()
     kept = folder / f"{name}.npz"
     done = dict(np.load(kept)) if kept.exists() else {}
-    done = done if str(done.get("key")) == KEY else {}
+    done = done if str(done.get("key")) == key else {}
     seconds = float(done.get("seconds", 0.0))
     if done:
         spread, sigmas = float(done["spread"]), tuple(map(float, done["sigmas"]))
@@ -207,7 +240,7 @@ def compute(name: str, folder: Path) -> Curves:
     metrics = [*done.get("metric", [])]
     while len(metrics) < n_seeds(task):
         metrics.append(curve(name, len(metrics), sigmas, rates))
-        entry = {"key": KEY, "spread": spread, "sigmas": sigmas, "rates": rates.numpy(), "metric": np.stack(metrics)}
+        entry = {"key": key, "spread": spread, "sigmas": sigmas, "rates": rates.numpy(), "metric": np.stack(metrics)}
         replacement = kept.with_suffix(".tmp.npz")
         np.savez_compressed(replacement, seconds=seconds + time.process_time() - start, **entry)  # type: ignore[arg-type]
         replacement.replace(kept)
@@ -226,33 +259,34 @@ def curves_of(name: str, entry: dict[str, Any]) -> Curves:
         "weights": sum(parameter.numel() for parameter in initial_model(task, 0).parameters()),
         "metric": task.metrics[0].name,
     }
-    draw = getattr(task, "draw", None)
+    draw = _draw_of(task)
     spread, seconds = (float(entry[key]) for key in ("spread", "seconds"))
     sigmas = tuple(map(float, entry["sigmas"]))
     stratum = draw.stratum if draw else name
     return Curves(name, stratum, facts, spread, nus_of(task), sigmas, seconds, entry["rates"], entry["metric"])
 
 
-def pack(curves: list[Curves], path: Path = RESULTS) -> None:
-    """Write all curves into one file."""
+def pack(curves: list[Curves], edition: Edition, path: Path) -> None:
+    """Write all curves of an edition into one file."""
     most = max(len(each.metric) for each in curves)
     metric = np.full((len(curves), most, len(OPTIMIZERS), len(EPSILONS), len(NUS)), np.nan, np.float32)
     for row, each in zip(metric, curves, strict=True):
         row[: len(each.metric)] = np.round(each.metric, 4)
     header = {
-        "generator": VERSION, "draws": set_hash(DRAWS), "key": KEY, "torch": torch.__version__, "numpy": np.__version__,
-        "epsilons": EPSILONS, "optimizers": OPTIMIZERS, "nus": NUS, "of": len(NAMES),
+        "generator": VERSION, "draws": set_hash(edition.draws), "key": edition.key, "torch": torch.__version__,
+        "numpy": np.__version__, "epsilons": EPSILONS, "optimizers": OPTIMIZERS, "nus": NUS, "of": len(edition.names),
         "tasks": [{**each.header(), "seeds": len(each.metric)} for each in curves],
     }  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(path, header=json.dumps(header), metric=metric, rates=np.stack([each.rates for each in curves]))
 
 
-def read(path: Path = RESULTS) -> list[Curves]:
-    """All curves of a file, in the order of `NAMES`; those of other draws or another grid are refused."""
+def read(edition: Edition = EDITIONS[1], path: Path | None = None) -> list[Curves]:
+    """All curves of an edition's file, in the order of its names; those of other draws or another grid are refused."""
+    path = path or edition.results
     data = np.load(path)
     header = json.loads(str(data["header"]))
-    if header["key"] != KEY:
+    if header["key"] != edition.key:
         raise ValueError(f"{path} has curves of other draws or another grid. Remove it, and compute them anew.")
     curves = []
     for entry, rates, metric in zip(header["tasks"], data["rates"], data["metric"], strict=True):
@@ -281,15 +315,18 @@ def main() -> None:
     """Compute what is missing, cheap tasks first, and pack all that is there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dry-run", action="store_true", help="how long it will take")
+    parser.add_argument("--edition", type=int, choices=EDITIONS, default=1)
     parser.add_argument("--only", default="", metavar="TEXT", help="tasks whose name has this text")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--folder", type=Path, default=Path("build/development_set"), help="of what is done so far")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="the file to pack into")
+    parser.add_argument("--results", type=Path, help="the file to pack into, in place of the repository's")
     asked = parser.parse_args()
+    edition = EDITIONS[asked.edition]
+    results: Path = asked.results or edition.results
     torch.set_num_threads(1)
     asked.folder.mkdir(parents=True, exist_ok=True)
-    have = {each.name: each for each in read(asked.results)} if asked.results.exists() else {}
-    names = [name for name in NAMES if asked.only in name]
+    have = {each.name: each for each in read(edition, results)} if results.exists() else {}
+    names = [name for name in edition.names if asked.only in name]
     missing = sorted((name for name in names if name not in have), key=lambda name: work(make(name)))
     sys.stdout.write(f"{len(names)} tasks, {len(missing)} to compute, {RUNS} runs a seed\n")
     if asked.dry_run:
@@ -298,7 +335,7 @@ def main() -> None:
         return
     total, done, start = sum(work(make(name)) for name in missing), 0.0, time.perf_counter()
     with ProcessPoolExecutor(asked.processes, mp_context=get_context("spawn")) as pool:
-        jobs = {pool.submit(compute, name, asked.folder): name for name in missing}
+        jobs = {pool.submit(compute, name, asked.folder, edition.key): name for name in missing}
         for count, job in enumerate(as_completed(jobs), start=1):
             try:
                 have[jobs[job]] = each = job.result()
@@ -312,7 +349,7 @@ def main() -> None:
                 f"about {hours * (total / done - 1):.2f} h to go by work\n"
             )
             sys.stdout.flush()
-            pack([have[name] for name in NAMES if name in have], asked.results)
+            pack([have[name] for name in edition.names if name in have], edition, results)
 
 
 if __name__ == "__main__":

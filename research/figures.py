@@ -371,7 +371,7 @@ def steps(
         rows.append(
             {"what": "lost within a factor 2 of r", "epsilon": target} | gaps(grid[:, at].mean(0), best, counts, rates)
         )
-        records = [run(task, "linear_scaling", target, seed) for seed in range(seeds)]
+        records = [run(task, "linear_scaling", target, seed, **ALONE) for seed in range(seeds)]
         sizes = [record.released["total_step_size"] for record in records]
         reached = [100 * record.metrics["accuracy"] for record in records]
         rows.append({"what": "rule", "epsilon": target, "steps": 60, "r": statistics.median(sizes)} | interval(reached))
@@ -571,6 +571,10 @@ def by_rdp(target: float) -> float:
     return epsilon(gaussian(calibrate(gaussian, bench.PrivacyBudget(target, DELTA), accountant="rdp")), DELTA).epsilon
 
 
+ALONE = {"free_step": False}
+"""The rule, a grid and ablations are compared without the free step."""
+
+
 class Ablation(NamedTuple):
     """A choice of the paper, undone; what undoing it costs in the paper, in points; parameters of `linear_scaling`."""
 
@@ -618,7 +622,8 @@ def ablations(seeds: int) -> Rows:
     rows = Rows()
     for target in ABLATION_EPSILONS:
         base: dict[str, np.ndarray] = {}
-        for each in ABLATIONS:
+        for choice in ABLATIONS:
+            each = choice._replace(parameters=ALONE | choice.parameters)
             task = bench.make_task("digits") if each.layer is None else digits_with(each.layer, each.name)
             spent = each.share(target)
             row: dict[str, Any] = {"table": "1", "epsilon": target, "choice": each.name, "published": each.published}
@@ -684,7 +689,7 @@ def joint(seeds: int) -> Rows:
     task, rows = bench.make_task("digits"), Rows()
     for target in ABLATION_EPSILONS:
         runs = {
-            name: [run(task, "linear_scaling", target, seed, free_step=True, **parameters) for seed in range(seeds)]
+            name: [run(task, "linear_scaling", target, seed, **parameters) for seed in range(seeds)]
             for name, parameters in SEARCHED.items()
         }
         reached = {name: np.array([100 * each.metrics["accuracy"] for each in some]) for name, some in runs.items()}
@@ -790,7 +795,7 @@ def blur(seeds: int) -> Rows:
     cifar10: Any = type(bench.make_task("cifar10"))
     task, source = type("Blurred", (cifar10,), {"corruptions": BLURS})("pretrained"), bench.DataSource.resolve()
     (shifted,), rows = task.further_tests, Rows()
-    for method, parameters in (("linear_scaling", {"free_step": True}), ("recommended", {}), ("nonprivate", {})):
+    for method, parameters in (("linear_scaling", {}), ("recommended", {}), ("nonprivate", {})):
         made, budget = bench.make_method(method, parameters), bench.PrivacyBudget(1, DELTA)
         models = [bench.run(made, task, budget, seed=seed).model for seed in range(400, 400 + seeds)]
         tests = task.load_test(source), shifted.records(task.name, source)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.random import Generator
@@ -35,6 +35,8 @@ STRATA: tuple[tuple[str, Literal["linear", "mlp", "cnn"]], ...] = (
 
 SIZES = 6
 """Levels of the number of records, from 100 to 50,000, which change after each round of kinds."""
+
+AnyDraw = TypeVar("AnyDraw", bound="Draw")
 
 MOST_WORK = 2e9
 """Bound of steps · batch size · weights, so that a few hundred curves take hours and not days."""
@@ -93,8 +95,7 @@ class Draw(SyntheticDraw):
             wave = frequencies[targets][..., axis, None] * where[:, None]
             angles = angles + (wave[..., None] if axis == 0 else wave[:, :, None])
         pictures = self.signal * np.cos(angles).mean(1) + generator.standard_normal((n, side, side)) + self.offset
-        anew = generator.integers(self.n_outputs, size=n)
-        return pictures[:, None], np.where(generator.random(n) < self.label_noise, anew, targets)
+        return pictures[:, None], self._mislabelled(targets, generator)
 
 
 class MadeUp(Synthetic):
@@ -148,7 +149,7 @@ def _numbered(number: int) -> Draw:
     hidden: tuple[int, ...] | None = None if model == "cnn" else ()
     if model == "mlp":
         hidden = tuple(random.choice((16, 32, 64)) for _ in range(1 + (turn + cycle) % 3))
-    batch_size, steps = _schedule(random, n_records)
+    batch_size, steps = schedule(random, n_records)
     signal = math.exp(random.uniform(0, math.log(6)))
     if shape == "classes":
         signal = random.uniform(2, 8) / math.sqrt(2 * n_inputs)  # two centres are 2 to 8 deviations apart
@@ -175,16 +176,16 @@ def _numbered(number: int) -> Draw:
         label_noise=label_noise,
         positives=max(0.01 * 20 ** random.random(), 10 / n_records) if shape == "rare" else None,
     )
-    return _affordable(draw)
+    return affordable(draw)
 
 
-def _schedule(random: Random, n_records: int) -> tuple[int, int]:
+def schedule(random: Random, n_records: int) -> tuple[int, int]:
     """Draw an expected batch size, N over a power of 2, and a number of steps."""
     sizes = [n_records >> k for k in range(10) if 50 <= n_records >> k <= 4_096]
     return random.choice(sizes[:5]), round(30 * (500 / 30) ** random.random())
 
 
-def _affordable(draw: Draw) -> Draw:
+def affordable(draw: AnyDraw) -> AnyDraw:
     """Return the draw with smaller batches, and then fewer steps, if it would take more than `MOST_WORK`."""
     widths = (draw.n_inputs, *(draw.hidden or ()), draw.n_outputs)
     weights = sum(a * b for a, b in pairwise(widths))

@@ -226,7 +226,8 @@ def test_each_run_has_its_optimiser_noise_and_rate() -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_curves_resume_and_come_back_from_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = development_set.compute("synthetic-10", tmp_path)
+    edition = development_set.EDITIONS[1]
+    whole = development_set.compute("synthetic-10", tmp_path, edition.key)
     (tmp_path / "killed").mkdir()
     real, calls = development_set.curve, []
 
@@ -238,25 +239,26 @@ def test_curves_resume_and_come_back_from_the_file(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(development_set, "curve", killed)
     with pytest.raises(KeyboardInterrupt):
-        development_set.compute("synthetic-10", tmp_path / "killed")
-    resumed = development_set.compute("synthetic-10", tmp_path / "killed")
+        development_set.compute("synthetic-10", tmp_path / "killed", edition.key)
+    resumed = development_set.compute("synthetic-10", tmp_path / "killed", edition.key)
     assert len(calls) == 3  # the first seed was kept
     np.testing.assert_array_equal(resumed.metric, whole.metric)
     assert resumed.metric.shape == (2, 2, 4, 13)
-    development_set.pack([whole], tmp_path / "packed.npz")
-    (back,) = development_set.read(tmp_path / "packed.npz")
+    development_set.pack([whole], edition, tmp_path / "packed.npz")
+    (back,) = development_set.read(edition, tmp_path / "packed.npz")
     assert back.header() == whole.header()
     np.testing.assert_allclose(back.metric, whole.metric, atol=6e-5)
-    monkeypatch.setattr(development_set, "KEY", "another")
     with pytest.raises(ValueError, match="other draws"):
-        development_set.read(tmp_path / "packed.npz")
+        development_set.read(development_set.EDITIONS[2], tmp_path / "packed.npz")
 
 
-@pytest.mark.skipif(not development_set.RESULTS.exists(), reason="nothing is computed yet")
-def test_the_curves_of_the_repository() -> None:
-    curves = development_set.read()
-    assert development_set.RESULTS.stat().st_size < 1e6
-    assert {each.name for each in curves} <= set(development_set.NAMES)
+@pytest.mark.parametrize("edition", development_set.EDITIONS.values(), ids=development_set.EDITIONS)
+def test_the_curves_of_the_repository(edition: development_set.Edition) -> None:
+    if not edition.results.exists():
+        pytest.skip("nothing is computed yet")
+    curves = development_set.read(edition)
+    assert edition.results.stat().st_size < 1e6
+    assert {each.name for each in curves} <= set(edition.names)
     for each in curves:
         assert len(each.metric) == development_set.n_seeds(development_set.make(each.name))
         assert -0.05 < np.nanmax(each.metric) <= 1  # some regressions on a hundred records are beyond all rates

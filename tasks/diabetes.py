@@ -44,18 +44,7 @@ class Diabetes(PackagedTask, OnVectors):
     @property
     def facts(self) -> bench.TaskFacts:
         """Public facts; reads no data."""
-        return bench.TaskFacts(
-            task=self.name,
-            model=self.model_name,
-            n_records=N_TRAIN,
-            inputs=bench.recipes.Input((len(TYPICAL),)),
-            kind="regression",
-            error_bound=1.0,
-            batch_size=N_TRAIN,
-            epochs=100,
-            optimizer="AdamW",
-            learning_rate=1e-3,  # AdamW's own default: tuned on nothing
-        )
+        return self._stated(N_TRAIN, len(TYPICAL), batch_size=N_TRAIN, epochs=100, kind="regression", error_bound=1.0)
 
     @property
     def sibling(self) -> bench.Task:

@@ -49,18 +49,7 @@ class Diamonds(PackagedTask, OnVectors):
     @property
     def facts(self) -> bench.TaskFacts:
         """Public facts; reads no data."""
-        return bench.TaskFacts(
-            task=self.name,
-            model=self.model_name,
-            n_records=N_TRAIN,
-            inputs=bench.recipes.Input((COLUMNS.size,)),
-            kind="regression",
-            error_bound=1.0,
-            batch_size=2048,
-            epochs=20,
-            optimizer="AdamW",
-            learning_rate=1e-3,  # AdamW's own default: tuned on nothing
-        )
+        return self._stated(N_TRAIN, COLUMNS.size, batch_size=2048, epochs=20, kind="regression", error_bound=1.0)
 
     @property
     def sibling(self) -> bench.Task:

@@ -31,17 +31,7 @@ class Digits(PackagedTask, OnVectors):
     @property
     def facts(self) -> bench.TaskFacts:
         """Public facts; reads no data."""
-        return bench.TaskFacts(
-            task=self.name,
-            model=self.model_name,
-            n_records=N_TRAIN,
-            inputs=bench.recipes.Input((64,)),
-            n_classes=10,
-            batch_size=512,
-            epochs=40,
-            optimizer="AdamW",
-            learning_rate=1e-3,  # AdamW's own default: tuned on nothing
-        )
+        return self._stated(N_TRAIN, 64, batch_size=512, epochs=40, n_classes=10)
 
     @property
     def sibling(self) -> bench.Task:

@@ -57,17 +57,7 @@ class Readmissions(PackagedTask, OnVectors):
     @property
     def facts(self) -> bench.TaskFacts:
         """Public facts; reads no data."""
-        return bench.TaskFacts(
-            task=self.name,
-            model=self.model_name,
-            n_records=N_TRAIN,
-            inputs=bench.recipes.Input((COLUMNS.size,)),
-            kind="binary",
-            batch_size=2000,
-            epochs=40,
-            optimizer="AdamW",
-            learning_rate=1e-3,  # AdamW's own default: tuned on nothing
-        )
+        return self._stated(N_TRAIN, COLUMNS.size, batch_size=2000, epochs=40, kind="binary")
 
     @property
     def metrics(self) -> tuple[bench.metrics.Metric, ...]:

@@ -1,7 +1,7 @@
 """Synthetic: four classes by a random network, and numbers by a linear rule, made up; and siblings of other tasks."""
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import dphpo_bench as bench
 
@@ -55,6 +55,13 @@ class OnVectors(bench.Task):
         inputs = self.facts.inputs
         assert isinstance(inputs, bench.recipes.Input)
         return perceptron(*inputs.shape, *self._hidden, self.n_outputs)
+
+    def _stated(self, n_records: int, n_inputs: int, batch_size: int, epochs: float, **others: Any) -> bench.TaskFacts:
+        """Return the facts of a vector of numbers, with AdamW at its own default rate: tuned on nothing."""
+        inputs = bench.recipes.Input((n_inputs,))
+        return bench.TaskFacts(
+            self.name, self.model_name, n_records, inputs, batch_size, epochs, "AdamW", learning_rate=1e-3, **others
+        )
 
     def _made_up(self, rms: float, **options: float) -> "Synthetic":
         """Return a made-up task of the same size, whose inputs have this root mean square."""

@@ -207,7 +207,6 @@ def best_bounds(
 
     Args:
         attacks: scores and coins of each, as in `guess`.
-        delta: of the claim.
         confidence: of all bounds together.
         weights: the attacks' shares of the error probability, positive and of sum 1 at most.
         curves: of the claim, for each attack. Refuting a curve needs no error probability of its own: under the curve

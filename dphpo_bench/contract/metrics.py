@@ -79,7 +79,6 @@ def quality(metric: Metric | ModelMetric, scale: "TargetScale | None", model: "n
     """Return a metric of a model, negative if less is better; NaN where it is undefined.
 
     Args:
-        metric: of a task.
         scale: of the task's targets, if it has one.
         model: on any device.
         records: with targets, at least one.

@@ -34,7 +34,6 @@ class Registered(Generic[PlugIn]):
     """Class of a plug-in, and where it comes from.
 
     Attributes:
-        cls: the class.
         origin: distribution and version, such as "dphpo-bench 0.1.0".
     """
 
@@ -47,7 +46,6 @@ class Plugins(Mapping[str, Registered[PlugIn]]):
 
     Args:
         group: a key of `GROUPS`.
-        base: its class.
     """
 
     def __init__(self, group: str, base: type[PlugIn]) -> None:
@@ -239,10 +237,6 @@ def _origin(distribution: Distribution | None) -> str:
 
 def read_parameters(cls: type[Method], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Read parameters by the types of the method's dataclass fields: texts loosely, JSON values strictly.
-
-    Args:
-        cls: the method's class.
-        overrides: as in `make_method`.
 
     Raises:
         UnknownNameError: if there is no such parameter.

@@ -42,10 +42,6 @@ def refuse_sealed(load: str, task: str) -> None:
 
     Pickle names this function and does not copy it; a copy would have seals of its own.
 
-    Args:
-        load: the method that was called.
-        task: the name of the task.
-
     Raises:
         SealedDataError: if data are sealed.
     """

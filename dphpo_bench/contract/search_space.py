@@ -170,9 +170,6 @@ def usual(
 
     Args:
         n_records: N; no batch is larger.
-        batch_size: of the task.
-        epochs: of the task.
-        learning_rate: of the task.
         decades: on either side of these rates.
     """
     from optuna.distributions import CategoricalDistribution, FloatDistribution
@@ -213,9 +210,6 @@ def joint(
 
     Args:
         n_records: N; no batch is larger.
-        batch_size: of the task.
-        epochs: of the task.
-        learning_rate: of the task.
         stated: hyperparameters that the task states, which replace the values here.
     """
     from optuna.distributions import CategoricalDistribution
@@ -337,7 +331,6 @@ def draw(space: "Mapping[str, BaseDistribution]", seed: int) -> Candidate:
     Draws with different seeds are independent, as the theorems of private selection ask.
 
     Args:
-        space: hyperparameters by name.
         seed: a non-negative integer.
     """
     import optuna
@@ -357,7 +350,6 @@ def grid(space: "Mapping[str, BaseDistribution]", points: int) -> list[Candidate
     """Return the product of `points` evenly spaced values of every number and all choices of every category.
 
     Args:
-        space: hyperparameters by name.
         points: values of each numeric hyperparameter, both ends included; 1 takes the middle. Batch size and epochs
             have all of the values that `draw` may give, whatever `points` is.
 

@@ -158,7 +158,6 @@ def declared_classes(classes: Any, kind: str) -> tuple[Class, ...]:
     Args:
         classes: a sequence; the first is the network's first output, or the label 0 of a binary task. Of "multilabel",
             the names of the labels.
-        kind: of task; see `TaskFacts.kind`.
 
     Raises:
         InvalidValueError: if the kind has no classes, or they are no sequence of different values.
@@ -372,10 +371,7 @@ def as_records(data: Any, which: str, kind: str, target: str, classes: tuple[Cla
     - for "tokens" also sequences alone, shape (n, length): each token but the first is to be predicted.
 
     Args:
-        data: see above.
         which: names the data in messages.
-        kind: of task; see `TaskFacts.kind`.
-        target: see above.
         classes: declared ones of the labels; see `encoded_labels`.
 
     Returns:

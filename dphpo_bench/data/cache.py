@@ -31,8 +31,6 @@ def cached_array(
 
     Args:
         path: a `.npy` file whose name identifies all that `compute` depends on.
-        shape: of the array.
-        dtype: of the array.
         compute: yields consecutive blocks of rows, so that the whole need not fit into memory.
 
     Returns:

@@ -35,12 +35,10 @@ class Split:
         name: such as "train", "validation" or "test".
         path: path of its file in the hub's repository; of a file from elsewhere its name. Of several files a pattern,
             such as "data/train-{:05d}-of-00008.parquet".
-        rows: number of records.
         content_hash: see `rows.content_hash`; "" if nobody has hashed the records yet.
         url: address of the file if it is not on the hub.
         sha256: of each file. Without a content hash only these files are taken; without either, any with the right
             number of rows, and the run's identity holds their SHA-256.
-        parts: number of files.
     """
 
     name: str
@@ -348,10 +346,8 @@ def download_from_hub(
 
     Args:
         path: of the file in its repository, and below `folder`.
-        folder: where to download to.
         what: names the file in an error.
         way_out: sentences on what a user without a network can do.
-        repo_id: name of the repository.
         repo_type: "dataset" or "model".
         revision: branch, tag or commit.
 

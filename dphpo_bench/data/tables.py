@@ -42,7 +42,6 @@ class Values:
     """One column of a table.
 
     Attributes:
-        name: of the column.
         series: the values, numbered from 0; a categorical's have the type of its categories.
         missing: True for None, NaN, NA, NaT and the empty text; shape (n,).
     """
@@ -295,7 +294,6 @@ def encoded_tables(train: Any, test: Any, columns: Declared, target: str, unit: 
     Args:
         train: a table that `Columns.encode` takes, with a column of labels; or a pair of a table and labels.
         test: as `train`, or None.
-        columns: the inputs.
         target: name of the column of labels.
         unit: name of a column of ids, which the test records need not have; or ids, or None, which are returned.
 

@@ -11,7 +11,7 @@ require_extra("lightning", "bench.lightning.BudgetCallback needs", "lightning")
 from lightning.pytorch import callbacks  # noqa: E402
 
 
-class BudgetCallback(StepBudget, callbacks.Callback):
+class BudgetCallback(StepBudget, callbacks.Callback):  # type: ignore[misc]  # mypy does not read the library
     __doc__ = f"""Callback of `lightning.Trainer` that ends a training before its budget is exceeded.
 
     {StepBudget.__doc__}"""

@@ -24,7 +24,6 @@ class Offer:
 
     Attributes:
         score: with its noise.
-        params: hyperparameters.
         model: the caller's, as `written` wrote it.
         has_drawn: whether training drew from generators that its trial started.
     """
@@ -102,7 +101,6 @@ def refuse_trained(model: Any, trained: dict[int, "ref[Tensor]"]) -> None:
     """Reject a model whose weights an earlier trial trained, and note its weights.
 
     Args:
-        model: of a trial.
         trained: weights of earlier trials, by id.
 
     Raises:

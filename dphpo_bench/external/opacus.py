@@ -165,7 +165,6 @@ class CallersOptimizer:
         loader: of a DPOptimizer.
         accountant: which takes in gradients too, if the DPOptimizer tells none of them.
         weights: of the caller's model, that are trained.
-        planned: the plan.
         takes_batches: whether that model takes whole batches.
 
     Raises:

@@ -105,12 +105,9 @@ class Procedure:
     """A private selection among the caller's trials, calibrated to its budget.
 
     Attributes:
-        method: whose selection it is.
-        selection: its rule.
         noise_multiplier: of a trial's training.
         score_noise: standard deviation of the noise on a score / sensitivity of the score.
         final_noise: noise multiplier of the final run; None: there is none.
-        event: of the whole procedure.
         training_event: of the training that is released.
     """
 

@@ -83,9 +83,7 @@ class StepBudget:
         """Fix the steps of the training, and count them in the account.
 
         Args:
-            model: of the Trainer.
             optimizer: of the Trainer, a DPOptimizer of Opacus in whatever wrappers.
-            loader: of the training records.
             most: how many steps the Trainer would take; infinite or -1: as many as it can.
             done: steps of its checkpoint.
 

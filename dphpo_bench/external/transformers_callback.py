@@ -14,7 +14,7 @@ _RECORD_MEANS = tuple(f"For{kind}Classification" for kind in ("Sequence", "Image
 """Losses of the library that are means over records, whose gradients do not depend on one another."""
 
 
-class BudgetCallback(StepBudget, TrainerCallback):
+class BudgetCallback(StepBudget, TrainerCallback):  # type: ignore[misc]  # mypy does not read the library
     __doc__ = f"""Callback of `transformers.Trainer` that ends a training before its budget is exceeded.
 
     {StepBudget.__doc__}"""

@@ -32,9 +32,6 @@ def hidden(streams: Streams) -> Iterator[None]:
 
     Standard output and error are dropped, those of child processes too, and all that is logged, in files as well.
     Visible stay progress bars around the loop, displays of a notebook, and warnings that the caller records.
-
-    Args:
-        streams: of the trial.
     """
     nowhere, secrets = _nowhere(), streams.within("global randomness")
     # Where nobody has asked for a GPU yet, its generator would start from a seed that is the same everywhere.

@@ -100,8 +100,6 @@ class WithLosses(nn.Module):
     """A model that returns its losses: parts of a batch by name in, one loss for each record out.
 
     Args:
-        model: the caller's.
-        losses: of the caller.
         example: a batch, in whose form the losses expect others.
     """
 
@@ -176,9 +174,7 @@ class CallersRecords(RawRecords):
     """The caller's records.
 
     Args:
-        rows: the records.
         model: the caller's, in its present form.
-        losses: of the caller.
 
     Raises:
         InvalidValueError: if losses or model do not treat each record alone, or fail on made-up records.

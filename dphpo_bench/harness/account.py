@@ -130,7 +130,6 @@ class Account:
     Several processes may use it at once. Nothing in it is secret, but for what its dates and digests tell.
 
     Args:
-        root: the folder of results.
         name: of the account; a folder may have several.
 
     Raises:

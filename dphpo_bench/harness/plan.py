@@ -32,8 +32,6 @@ class CheckedPlan(Displayed):
 
     Attributes:
         method: the method that made it.
-        facts: the task's public facts.
-        plan: the plan.
         epsilon: ε of the whole procedure.
         tuning_share: 1 − ε(training releases alone) / ε(all releases), in [0, 1].
         end_to_end_private: as the method said when it was asked for its plan.

@@ -292,7 +292,6 @@ def constant_guess(task: Task, test: Records, outputs: Any, metrics: dict[str, f
     """Return the best constant guess if a run's first metric is no better; else None.
 
     Args:
-        task: the task.
         test: its test records, at least one.
         outputs: of the model, in the units of the targets; None if no metric is of outputs.
         metrics: of the run, by name.
@@ -317,12 +316,6 @@ def best_guess(metric: Metric, kind: str, targets: "Tensor", n_classes: int | No
 
     Guesses are the frequencies of the classes, as log-odds; for F1 also the rare class, always; of a regression the
     mean and the median. They need not be the best ones of a metric that is not ready-made.
-
-    Args:
-        metric: the metric.
-        kind: of the task; see `TaskFacts.kind`.
-        targets: of the test records.
-        n_classes: of the task.
     """
     import torch
 

@@ -153,7 +153,7 @@ OTHER_KIND = 0.25
 COVERED = 0.75
 """A method is a candidate if it was measured on so much of the weight of all tasks: else its tasks may be easy ones."""
 
-BEYOND_RECORDS, BEYOND_EPSILON, BETWEEN_EPSILONS = 3.0, 1.25, 2.0
+BEYOND_RECORDS, BEYOND_EPSILON, BETWEEN_EPSILONS = 2.0, 1.25, 2.0
 """Nothing is known beyond these factors from the ends of what is measured; between ε, from the nearest of them."""
 
 NEAR_IN_EPSILON = 4.0
@@ -370,11 +370,11 @@ def _partly(option: Option, choice: Option) -> Partly | None:
 def _unmeasured(rows: Sequence[Measured], question: Question) -> str:
     """Return why the board has nothing near the question, or an empty text."""
     shares = [row for row in rows if Measure(row.metric).share]
-    if not Measure(question.metric).share:
+    known = sorted({row.metric for row in shares})
+    if question.metric not in known:
         tasks = sorted({row.task for row in rows if row.metric == question.metric})
         where = f"only measured on {', '.join(tasks)}" if tasks else "not measured"
-        known = ", ".join(sorted({row.metric for row in shares}))
-        return f"the {shown(question.metric)} is {where}; distances are known in points of {known}."
+        return f"the {shown(question.metric)} is {where}; distances are known in points of {', '.join(known)}."
     asked = [row for row in shares if row.kind == question.model]
     if not asked:
         kinds = ", ".join(kind for kind in KINDS if any(row.kind == kind for row in shares))

@@ -84,13 +84,11 @@ class Subject:
         known = [sample for sample in samples if sample]
         return known if len(known) == len(members) else []
 
-    def lead(
-        self, who: Entry | None, other: Entry | None, target: float | None = None, column: str = "score"
-    ) -> Estimate | None:
+    def lead(self, who: Entry | None, other: Entry | None, target: float | None = None) -> Estimate | None:
         """Return by how much the first is ahead, if both are known and different."""
         if who is None or other is None or who == other:
             return None
-        mean = self.mean(who, other, target, column)
+        mean = self.mean(who, other, target)
         return self.bounded(mean.estimate) if mean else None
 
     def bounded(self, difference: Estimate) -> Estimate:

@@ -12,7 +12,8 @@ from functools import cache, partial
 from itertools import count
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import BytecodeCache, Environment, PackageLoader, StrictUndefined
+from jinja2.bccache import Bucket
 from markupsafe import Markup
 
 from dphpo_bench.base.text import one_line
@@ -38,10 +39,27 @@ OVERALL = "overall"
 NO_BREAK = "\u00a0"
 
 
+class _Compiled(BytecodeCache):
+    """Templates of a form, compiled once in a process."""
+
+    def __init__(self) -> None:
+        self._codes: dict[str, Any] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        bucket.code = self._codes.get(bucket.key)
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self._codes[bucket.key] = bucket.code
+
+
+_COMPILED = {"html": _Compiled(), "md": _Compiled()}
+
+
 def page_writer(form: str, board: Board, paths: Paths | None, filters: Mapping[str, Any]) -> Callable[..., str]:
     """Return what fills a template, with all that sections of either form, "md" or "html", show."""
     environment = Environment(
         loader=PackageLoader("dphpo_bench.leaderboard", "templates"),
+        bytecode_cache=_COMPILED[form],
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

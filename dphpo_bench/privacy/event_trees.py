@@ -43,7 +43,6 @@ class Kind:
 
     Attributes:
         name: its name in files.
-        type: its class.
         build: checks the fields, given by name, and makes the event of exact values.
         fields: their names, in the order in which they are written. `event` and `events` hold the events inside.
         words: the event in words, from the event and the words of each event inside.

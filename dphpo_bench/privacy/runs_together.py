@@ -140,8 +140,6 @@ class RenyiFilter:
         steps, σ = 1.146, and order 13 allows 25.
 
         Args:
-            epsilon: ε of the cap.
-            delta: δ of the cap.
             like: the event of a run like those to come; None for Gaussian releases.
 
         Raises:

@@ -167,9 +167,7 @@ def additive(bins: Bins, tables: Sequence[Tensor], bias: Tensor) -> nn.Module:
     A steep unit for each edge says whether the input lies above it.
 
     Args:
-        bins: of the inputs.
         tables: the numbers of each attribute, shape (outputs, bins).
-        bias: of each output.
     """
     inputs, edges = bins.edges.shape
     table = torch.zeros(len(bias), inputs * bins.k, dtype=torch.float64)

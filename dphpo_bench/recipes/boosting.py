@@ -106,7 +106,6 @@ def residuals(facts: "TaskFacts", counts: "Values", scores: "Tensor", leaves: "T
     """Return a function of a record: its residuals, of each output, in each leaf that holds it, else 0.
 
     Args:
-        facts: of the task.
         counts: of the bins that hold a record.
         scores: what each bin adds to the outputs, shape (bins, outputs).
         leaves: see `random_leaves`.

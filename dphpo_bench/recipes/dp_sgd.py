@@ -135,14 +135,7 @@ class DpSgd:
 
     def as_plan(self, facts: TaskFacts, budget: PrivacyBudget) -> "Plan[Any]":
         """Return the plan of a method that does this one run."""
-        return Plan(
-            budget=budget,
-            event=self.event,
-            training_event=self.event,
-            parameters=self,
-            releases=self.releases,
-            cost=self.cost(facts.n_records),
-        )
+        return Plan(budget, self.event, self.event, self, self.releases, self.cost(facts.n_records))
 
     def having(self, hyperparameters: Mapping[str, Any]) -> "DpSgd":
         """Return the run with some hyperparameters replaced.

@@ -227,7 +227,6 @@ def check_values(facts: TaskFacts, space: "Mapping[str, BaseDistribution]") -> N
     Every search asks this in its plan, so that nothing is counted before.
 
     Args:
-        facts: of the task.
         space: what is searched, of which names that no run has are left to `refuse_search_space`.
 
     Raises:

@@ -178,14 +178,21 @@ class SyntheticDraw:
         else:
             targets = self._answers(self._functions(z, rules), generator)
         if self.label_noise and self.kind != "regression":
-            anew = (
-                generator.integers(classes, size=n)
-                if self.positives is None
-                else (generator.random(n) < self.positives).astype(targets.dtype)
-            )
-            targets = np.where(generator.random(n) < self.label_noise, anew, targets)
+            targets = self._mislabelled(targets, generator)
         inputs = z * spectrum
         return (inputs @ rotation if self.decay else inputs) + common, targets
+
+    def _mislabelled(self, targets: "NDArray[Any]", generator: "Generator") -> "NDArray[Any]":
+        """Draw a share `label_noise` of labels anew."""
+        import numpy as np
+
+        n = len(targets)
+        anew = (
+            generator.integers(self.n_outputs, size=n)
+            if self.positives is None
+            else (generator.random(n) < self.positives).astype(targets.dtype)
+        )
+        return np.where(generator.random(n) < self.label_noise, anew, targets)
 
     def _functions(self, z: "NDArray[Any]", rules: "Generator") -> "NDArray[Any]":
         """Return random functions of z, about of unit variance: shape (n, outputs)."""

@@ -63,14 +63,8 @@ class NoisyReleases(ABC):
         noise = calibrate(lambda noise: replace(self, noise_multiplier=noise).event, budget)
         planned = replace(self, noise_multiplier=noise)
         counts = [release.count for release in planned.releases]
-        return Plan(
-            budget=budget,
-            event=planned.event,
-            training_event=planned.event,
-            parameters=planned,
-            releases=planned.releases,
-            cost=Cost(runs=1, steps=max(counts), examples=float(facts.n_records * sum(counts))),
-        )
+        cost = Cost(runs=1, steps=max(counts), examples=float(facts.n_records * sum(counts)))
+        return Plan(budget, planned.event, planned.event, planned, planned.releases, cost)
 
 
 @dataclass(frozen=True)
@@ -152,7 +146,6 @@ def released(
     """Return noisy sums over all records of values that are a vector of a norm of at most `bound`.
 
     Args:
-        session: of the records.
         values: of a record.
         bound: on the norm.
         noise_multiplier: noise standard deviation / bound, of each sum.

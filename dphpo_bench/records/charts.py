@@ -109,11 +109,11 @@ class Group:
         self.x, self.y, self.width, self.height = x, y, width, height
         self._parts: dict[str, list[Spec]] = {"data": [], "scales": [], "axes": [], "marks": []}
 
-    def axis(self, name: str, axis: Axis, orient: str, count: int = 5, ends: Sequence[float] = ()) -> None:
-        """Add a scale and its axis. `ends` are its first and last place, by default those of the group."""
-        span = ends or ([0, self.width] if orient in ("top", "bottom") else [self.height, 0])
+    def axis(self, name: str, axis: Axis, orient: str, count: int = 5) -> None:
+        """Add a scale as long as the group, and its axis."""
+        span = [0, self.width] if orient in ("top", "bottom") else [self.height, 0]
         self._parts["scales"].append(
-            {"name": name, "type": "log" if axis.log else "linear", "domain": [axis.low, axis.high], "range": [*span],
+            {"name": name, "type": "log" if axis.log else "linear", "domain": [axis.low, axis.high], "range": span,
              "zero": False}
         )  # fmt: skip
         text = {"signal": "format(datum.value, '~g')"}

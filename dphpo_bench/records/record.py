@@ -118,8 +118,6 @@ class Identity(_Part):
         facts: all public facts of the task, as in `TaskFacts.to_json`, and its metrics.
         model_fingerprint: hash of the model's structure, and of the weights it starts from if the task gives them.
         data_fingerprint: hash of the records, as the task states it.
-        epsilon: the budget's ε.
-        delta: the budget's δ.
         seed: None for a run without a seed.
         run: a random number that tells runs apart that have no seed, or are on private records; 16 hexadecimal digits.
         sibling: hash of the public task on which the method tuned; None of methods that tune on none.

@@ -47,15 +47,12 @@ class Access(Unique):
     """Access to some of the private records, under one account, with random streams of its own.
 
     Attributes:
-        raw: the records.
         ledger: the account that pays for all releases.
-        streams: random streams of this session.
         model_streams: streams of initial weights and of parts, which methods compared at one seed share.
         expected_records: expected number of this session's records, or units; public.
         guard: lets one query at a time see the records. All sessions of a run share it.
         begun: the streams in use, by what seeds them. Shared, too: a stream that starts again repeats its noise.
         counts: number of selections and the like so far. Shared, too.
-        progress: display of long work.
         meter: counts what is computed, in example passes.
         observer: called with each release, if given.
         order: number of trials of a selection → their indices in the order in which they run.
@@ -146,14 +143,7 @@ class Access(Unique):
             )
 
     def on_part(self, partition: str, part: str, start: float, end: float) -> "Access":
-        """Return access to the records or units whose coin, uniform in [0, 1), falls into [start, end).
-
-        Args:
-            partition: names the coins.
-            part: names the interval.
-            start: of the interval.
-            end: of the interval.
-        """
+        """Return access to the records or units whose coin of a partition, uniform in [0, 1), is in [start, end)."""
         if self.within:
             # A rule of its own, with coins of its own: those of the outer partition have been tossed already.
             partition += " of " + "/".join(name for pair in self.within for name in pair)

@@ -356,12 +356,6 @@ def gradients_together(
     That is so for full batches of the same records and linear models of one shape. Each batch is charged to
     its own ledger and has its own noise.
 
-    Args:
-        batches: a batch for each model.
-        models: see `Batch.gradient`.
-        clippings: see `Batch.gradient`.
-        noise_multipliers: see `Batch.gradient`.
-
     Raises:
         InvalidValueError: if the lists differ in length.
         OverBudgetError: if the plan does not cover the release of a batch.

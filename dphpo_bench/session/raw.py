@@ -33,11 +33,6 @@ class RawRecords:
 
     Sessions and batches hold numbers of units, in the order of their ids; without units, numbers of records.
 
-    Args:
-        task: where models come from.
-        train: the private records.
-        device: where models and batches live.
-
     Raises:
         DataError: if the records have no units though the task names some, or the other way round.
         InvalidValueError: if the task's augmentation does not treat each record alone.

@@ -131,8 +131,6 @@ class SealedUtilities(Unique):
 
     Args:
         access: the account that pays for tests.
-        values: the utilities.
-        sensitivity: of each utility.
     """
 
     def __init__(self, access: Access, values: Sequence[float], sensitivity: float) -> None:

@@ -47,7 +47,6 @@ class Tried:
     """One trial that is over.
 
     Attributes:
-        index: its number.
         outcome: what is released if it wins.
         score: None if it failed.
         observer: saw its releases, if there is an observer.
@@ -73,7 +72,6 @@ class Trials:
         session: the one that selects.
         copy: makes a copy of the trial's function.
         base_event: what one trial may be asked.
-        streams: of the selection.
         together: how many trials may run at a time.
     """
 
@@ -111,7 +109,6 @@ class Trials:
         """Run independent trials in this order.
 
         Args:
-            indices: their numbers.
             candidate: of all of them; None: each draws its own.
         """
         for start in range(0, len(indices), self.together):
@@ -138,7 +135,6 @@ class Trials:
         """Run trials one after the other; the scores of the earlier ones shape the density of each candidate.
 
         Args:
-            indices: their numbers.
             copy: makes a copy of the proposals.
         """
         proposals = copy()
@@ -252,8 +248,6 @@ def _winner(trials: Trials, tries: Generator[Tried], count: int, threshold: floa
     """Run the trials, on locked accounts, and return the winner's outcome; None if there is no winner.
 
     Args:
-        trials: of one selection.
-        tries: runs them.
         count: the most that there are.
         threshold: the first trial whose score reaches it wins; None: the best of all.
     """
@@ -284,7 +278,6 @@ def _end_if(access: Access, refused: str | None, failed: str | None) -> None:
     """End the run if a trial has left one of these messages.
 
     Args:
-        access: the selection's.
         refused: why a release was refused: a mistake in the method, not in the data.
         failed: see `Access.failure`.
 

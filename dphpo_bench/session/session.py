@@ -51,7 +51,6 @@ def open_session(
     Args:
         raw: the private records, and models that meet them.
         ledger: the account that pays for all releases.
-        streams: random streams of this run.
         model_streams: streams of the initial weights and of the split into parts, which methods compared at one seed
             share; None: those of the run.
         sibling: session on the records of the task's public sibling, if the method tunes on it.

@@ -112,7 +112,6 @@ class Excerpt(Task):
     """The first records of another task and its model, with a schedule of two short epochs.
 
     Args:
-        task: the other task.
         n_records: how many training records, or units of several, at most.
     """
 

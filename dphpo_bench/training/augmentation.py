@@ -155,7 +155,6 @@ def augmented_sum(
 
     Args:
         engine: of the model; see `GradientEngine.clipped_unit_sum`.
-        records: a whole dataset.
         clipping: bounds a unit's mean.
         units: of the batch. Without units of several records, each record is one.
         augmentation: the transform, and the number of variants.

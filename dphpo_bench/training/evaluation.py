@@ -51,8 +51,6 @@ def by_length(
 
     Args:
         model: one that tells lengths.
-        inputs: of a whole dataset.
-        targets: of a whole dataset.
         indices: the batch in it; None: all of it.
         rows: the most records of a piece.
     """

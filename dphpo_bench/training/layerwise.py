@@ -36,8 +36,6 @@ class _Site:
     """A layer with a rule.
 
     Attributes:
-        module: of the engine's model.
-        rule: for its gradients.
         trained: names of its trained parameters → their places in `GradientEngine.parameters`.
     """
 
@@ -173,10 +171,8 @@ class _Pass:
     """One forward and one backward pass.
 
     Attributes:
-        n: number of records.
         gradients: by parameter, a part for each use.
         arena: memory for the gradients.
-        weights: the trained parameters.
         uses: products with weights of recurrent layers.
         starts: where the backward pass has to arrive.
         waiting: bytes that wait for the backward pass, by their place in memory.

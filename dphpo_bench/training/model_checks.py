@@ -216,14 +216,7 @@ def differs_in_batches(model: nn.Module, inputs: Tensors) -> str:
 
 
 def try_values(values: PerRecord, what: str, outputs: Tensors, targets: Tensors) -> Tensor:
-    """Return losses or scores of made-up records; reject those that fail, or are not a number for each record.
-
-    Args:
-        values: the losses or scores.
-        what: "loss" or "score".
-        outputs: of the model.
-        targets: made up.
-    """
+    """Return losses or scores of made-up records; reject those that fail, or are not a number for each record."""
     try:
         with torch.no_grad():
             result: Tensor = Alone(of_one(values, what))(outputs, targets)

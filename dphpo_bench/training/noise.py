@@ -212,7 +212,6 @@ def add_gaussian_noise(
         gradients: tensors of any shapes; the noise is added in place.
         noise_multiplier: standard deviation of each coordinate's noise / sensitivity; 0 adds none.
         sensitivity: L2 sensitivity of all tensors together.
-        generator: source of randomness.
 
     Raises:
         InvalidValueError: if the standard deviation is negative or not finite, or too small or large for a secure
@@ -250,7 +249,6 @@ class AboveThreshold:
     Args:
         sensitivity: Δ > 0, of each value.
         epsilon: ε > 0.
-        generator: source of randomness.
 
     Raises:
         InvalidValueError: with a secure generator, if a number is out of its range; see `laplace_grid`.

@@ -44,7 +44,6 @@ class OwnModel:
     Args:
         build: returns it.
         records: only names, shapes and types are used.
-        objective: losses and scores.
         example: inputs of public records, for a model that fails on made-up ones; see `Task.example`.
     """
 

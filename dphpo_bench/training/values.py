@@ -56,8 +56,6 @@ class RecordModel:
         Args:
             direction: one tensor for each trained parameter.
             steps: h₁, ..., h_k.
-            inputs: of the records.
-            targets: of the records.
         """
         trained = [(name, weight) for name, weight in self.model.named_parameters() if weight.requires_grad]
         pairs = [(*named, part.to(named[1])) for named, part in zip(trained, direction, strict=True)]
@@ -112,7 +110,6 @@ class Query:
         Args:
             model: in the mode that it computes in; see `outputs_of`.
             objective: losses and scores of the task.
-            records: the records.
             rows: of the records that count; None: all.
             shares: weights of these records, float64 of shape (n,); see `Units.shares`. None: 1.
 

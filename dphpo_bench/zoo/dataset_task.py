@@ -56,9 +56,7 @@ class Setup:
     """The inputs of a task's model, and its training.
 
     Attributes:
-        input: one record's inputs.
         key: identity of the inputs and the initial weights, but for the records; JSON.
-        schedule: the model's.
     """
 
     input: Input
@@ -71,8 +69,6 @@ class DatasetTask(Task):
 
     Attributes:
         datasets: one.
-        kind: see `TaskFacts.kind`.
-        n_classes: see `TaskFacts.n_classes`.
         fine_tuned: the models that fine-tune a network, and what of it they train.
     """
 

@@ -26,6 +26,9 @@ Part = TypeVar("Part")
 Extract = Callable[[Any], "Iterable[torch.Tensor]"]
 _STORED_AS = {"bfloat16": "uint16", "int32": "int32"}
 
+PADDING, ROBERTA_PADDING = 0, 1
+"""The tokens that texts are padded with: word pieces, and those of RoBERTa."""
+
 
 class Features(ABC):
     """A route from records to features. Nothing in it depends on a dataset, so it costs no privacy."""
@@ -98,8 +101,6 @@ class CachedFeatures:
     """Features of a dataset's records, extracted once, then memory-mapped from the cache.
 
     Attributes:
-        source: whose cache.
-        dataset: whose records.
         key: identifies the features.
         size: number of features of one record.
         dtype: of the features; token ids are integers.
@@ -117,7 +118,6 @@ class CachedFeatures:
         """Return the features of a split; extract them first if the cache lacks them.
 
         Args:
-            split: of the dataset.
             rows: its records, a tensor or a sequence.
             extract: gives blocks of some of them in their order, of the dtype, shape (rows, size).
 

@@ -162,7 +162,6 @@ class TestTexts(Records):
     """Test records, and the texts that they were made from.
 
     Attributes:
-        prompts: of each record.
         references: of each record: what a person wrote for the prompt.
     """
 

@@ -12,6 +12,7 @@ from dphpo_bench.base.errors import DataError, require_extra
 from dphpo_bench.data.source import DataSource, Weights, weights_folder
 from dphpo_bench.recipes.networks import zero_linear
 from dphpo_bench.training.evaluation import last_place
+from dphpo_bench.zoo.features import PADDING, ROBERTA_PADDING
 
 if TYPE_CHECKING:
     from transformers import RobertaConfig, RobertaModel, ViTConfig, ViTModel
@@ -111,7 +112,6 @@ class PictureClassifier(nn.Module):
 
     Args:
         network: as `empty` makes it; changed in place.
-        n_classes: number of outputs.
         which: what is trained beside the head; LoRA is for queries and values.
 
     Raises:
@@ -161,9 +161,6 @@ def named(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return tensors
 
 
-PADDING, ROBERTA_PADDING = 0, 1
-"""The tokens that texts are padded with: word pieces, and those of RoBERTa."""
-
 _DEVIATION = 0.02  # of initial weights, as in RoBERTa
 
 
@@ -178,7 +175,6 @@ class RobertaClassifier(nn.Module):
     Args:
         network: an encoder as `encoder` makes it; changed in place.
         size: of a token.
-        n_classes: number of outputs.
         which: what is trained beside the head; of LoRA's layers queries and values get matrices.
         rank: of LoRA.
     """
@@ -234,7 +230,6 @@ class PoolingBlock(nn.Module):
     Args:
         block: one of BERT's, pretrained; changed in place.
         width: of a token.
-        n_classes: number of outputs.
         which: what is trained beside the head; LoRA is for queries and values.
 
     Raises:
@@ -288,7 +283,6 @@ class GruClassifier(nn.Module):
         table: embeddings, shape (vocabulary, width). They are not trained: most of their rows no record has, and noise
             would be added to all.
         size: of the state.
-        n_classes: number of outputs.
     """
 
     def __init__(self, table: Tensor, size: int, n_classes: int) -> None:

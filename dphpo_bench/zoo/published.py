@@ -4,13 +4,14 @@ Where `source` is None, weights are searched as the environment says. On torch's
 without values, and need no weights.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import InvalidValueError, require_extra
 from dphpo_bench.data.source import DataSource, Weights
-from dphpo_bench.zoo.texts import load_tokenizer, padded_ids, require_transformers
+from dphpo_bench.zoo.features import ROBERTA_PADDING
+from dphpo_bench.zoo.texts import TokenIds, load_tokenizer, require_transformers
 
 if TYPE_CHECKING:
     import torch
@@ -44,23 +45,22 @@ ROBERTA = Weights(
 
 
 @dataclass(frozen=True)
-class Roberta:
+class Roberta(TokenIds):
     """A RoBERTa with a head for classes (Liu et al. 2019); the defaults are RoBERTa-base.
 
     The configuration stands here and not in a file, so that a model's structure is known without its weights.
 
     Attributes:
-        longest: number of tokens after which a text or a pair is cut, RoBERTa's own marks counted in. Of a pair the
-            longer text loses its end first.
+        longest: RoBERTa's own marks counted in.
         layers: number of blocks.
         heads: of attention.
         size: of a token.
         inner: width within a block.
-        vocabulary: number of tokens.
         positions: two more than the longest text that the published model takes.
         rank: of LoRA. Source: Yu et al., "Differentially private fine-tuning of language models", ICLR 2022.
-        weights: the network's, and its tokeniser.
     """
+
+    padding, marks = ROBERTA_PADDING, True
 
     longest: int = 128
     layers: int = 12
@@ -78,34 +78,10 @@ class Roberta:
                 f"Expected longest from 8 to {self.positions - 2} of {self.weights.name}, got {self.longest}."
             )
 
-    @property
-    def key(self) -> dict[str, Any]:
-        """Identity of token ids and initial weights, for the cache and for the identity of a run."""
-        return {"tokens": type(self).__name__, "longest": self.longest, "weights": self.weights.key}
-
-    def token_ids(self, rows: Sequence[tuple[str, ...]], source: DataSource | None = None) -> "Iterator[torch.Tensor]":
-        """Tokenise texts, or pairs of texts.
-
-        Args:
-            rows: of one text or two each.
-
-        Yields:
-            Consecutive rows, int32, shape (rows, longest): token after token, then the token for padding.
-
-        Raises:
-            DataError: if the weights cannot be had; see `weights_folder`.
-            InvalidValueError: if the tokeniser has another vocabulary.
-        """
-        from dphpo_bench.zoo.networks import ROBERTA_PADDING
-
-        tokenizer = load_tokenizer(self.weights, self.vocabulary, source)
-        yield from padded_ids(tokenizer, rows, self.longest, ROBERTA_PADDING, marks=True)
-
     def classifier(self, n_classes: int, which: "Which", source: DataSource | None = None) -> "RobertaClassifier":
         """Build the network with published weights, and a head drawn from torch's global generator.
 
         Args:
-            n_classes: number of outputs.
             which: what is trained beside the head.
 
         Raises:
@@ -122,8 +98,6 @@ class Roberta:
 
     def _config(self) -> "RobertaConfig":
         from transformers import RobertaConfig
-
-        from dphpo_bench.zoo.networks import ROBERTA_PADDING
 
         return RobertaConfig(
             vocab_size=self.vocabulary,
@@ -173,7 +147,6 @@ class Gpt2:
         layers: number of blocks.
         heads: of attention.
         size: of a token.
-        vocabulary: number of tokens.
         rank: of LoRA, whose product is multiplied by alpha / rank. Source, of both: Yu et al., "Differentially private
             fine-tuning of language models", ICLR 2022.
         alpha: see `rank`.
@@ -203,7 +176,6 @@ class Gpt2:
         that does not fit loses its own end, and leaves one token to the text.
 
         Args:
-            prompts: of each record.
             texts: what is to be written for each.
 
         Raises:

@@ -6,11 +6,11 @@ Where `source` is None, weights are searched as the environment says.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dphpo_bench.base.errors import DataError, InvalidValueError, require_extra
 from dphpo_bench.data.source import DataSource, Weights, weights_folder
-from dphpo_bench.zoo.features import Features, part_for_each_core
+from dphpo_bench.zoo.features import PADDING, Features, part_for_each_core
 
 if TYPE_CHECKING:
     import torch
@@ -58,31 +58,50 @@ def load_tokenizer(weights: Weights, vocabulary: int, source: DataSource | None 
     return tokenizer
 
 
-def padded_ids(
-    tokenizer: "Tokenizer", rows: Sequence[tuple[str, ...]], longest: int, padding: int, marks: bool
-) -> "Iterator[torch.Tensor]":
-    """Tokenise texts, or pairs of texts.
+class TokenIds:
+    """Token ids of texts, or of pairs of texts. Subclasses are dataclasses with the first three as fields.
 
-    Args:
-        tokenizer: from `load_tokenizer`.
-        rows: of one text or two each.
+    Attributes:
         longest: number of tokens after which a text or a pair is cut. Of a pair the longer text loses its end first.
+        vocabulary: number of the network's tokens.
+        weights: the network's, and its tokeniser.
         padding: token after the end.
         marks: whether to add the tokeniser's own marks.
-
-    Yields:
-        Consecutive rows, int32, shape (rows, longest).
     """
-    import torch
 
-    tokenizer.enable_truncation(longest)
-    for start in range(0, len(rows), _ENCODED_AT_ONCE):
-        # One at a time: a batch starts threads of the tokeniser's own, which complains when the process forks.
-        few = [
-            tokenizer.encode(row[0], row[1] if len(row) == 2 else None, add_special_tokens=marks).ids
-            for row in rows[start : start + _ENCODED_AT_ONCE]
-        ]
-        yield torch.tensor([ids + (longest - len(ids)) * [padding] for ids in few], dtype=torch.int32)
+    longest: int
+    vocabulary: int
+    weights: Weights
+    padding: ClassVar[int]
+    marks: ClassVar[bool]
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """Identity of token ids and published weights, for the cache and for the identity of a run."""
+        return {"tokens": type(self).__name__, "longest": self.longest, "weights": self.weights.key}
+
+    def token_ids(self, rows: Sequence[tuple[str, ...]], source: DataSource | None = None) -> "Iterator[torch.Tensor]":
+        """Tokenise rows of one text or two each.
+
+        Yields:
+            Consecutive rows, int32, shape (rows, longest): token after token, then the one for padding.
+
+        Raises:
+            DataError: if the weights cannot be had; see `weights_folder`.
+            InvalidValueError: if the tokeniser has another vocabulary.
+        """
+        import torch
+
+        tokenizer = load_tokenizer(self.weights, self.vocabulary, source)
+        tokenizer.enable_truncation(self.longest)
+        for start in range(0, len(rows), _ENCODED_AT_ONCE):
+            # One at a time: a batch starts threads of the tokeniser's own, which complains when the process forks.
+            few = [
+                tokenizer.encode(row[0], row[1] if len(row) == 2 else None, add_special_tokens=self.marks).ids
+                for row in rows[start : start + _ENCODED_AT_ONCE]
+            ]
+            padded = [ids + (self.longest - len(ids)) * [self.padding] for ids in few]
+            yield torch.tensor(padded, dtype=torch.int32)
 
 
 _TEXTS_PER_CALL = 32
@@ -273,7 +292,7 @@ class TextFeatures(Features):
         config.num_hidden_layers = self.layers
         with torch.random.fork_rng(devices=[]):  # it draws initial weights first
             # Fused attention is no faster on short texts, and slow where gradients are computed side by side.
-            encoder = AutoModel.from_config(config, attn_implementation="eager").eval()  # type: ignore[no-untyped-call]
+            encoder = AutoModel.from_config(config, attn_implementation="eager").eval()
         missing = encoder.load_state_dict(load_file(folder / self.weights.files[0][0]), strict=False).missing_keys
         if missing:
             raise DataError(f"The weights {self.weights.name} lack {missing[0]}; they belong to another configuration.")
@@ -291,40 +310,19 @@ def _padded(rows: list[list[int]]) -> "torch.Tensor":
 
 
 @dataclass(frozen=True)
-class WordPieces:
+class WordPieces(TokenIds):
     """BERT's vocabulary of English word pieces, in lower case, with the embeddings that MiniLM begins with.
 
     Attributes:
-        longest: number of tokens after which a text is cut.
-        vocabulary: number of tokens.
         size: of an embedding.
-        weights: the encoder, and its tokeniser.
     """
+
+    padding, marks = PADDING, False
 
     longest: int = 64
     vocabulary: int = 30_522
     size: int = 384
     weights: Weights = MINILM
-
-    @property
-    def key(self) -> dict[str, Any]:
-        """Identity of token ids and embeddings, for the cache and for the identity of a run."""
-        return {"tokens": type(self).__name__, "longest": self.longest, "weights": self.weights.key}
-
-    def token_ids(self, rows: Sequence[tuple[str, ...]], source: DataSource | None = None) -> "Iterator[torch.Tensor]":
-        """Tokenise texts, without marks of their beginnings and ends; see `padded_ids`.
-
-        Args:
-            rows: of one text or two each.
-
-        Raises:
-            DataError: if the weights cannot be had; see `weights_folder`.
-            InvalidValueError: if the tokeniser has another vocabulary.
-        """
-        from dphpo_bench.zoo.networks import PADDING
-
-        tokenizer = load_tokenizer(self.weights, self.vocabulary, source)
-        yield from padded_ids(tokenizer, rows, self.longest, PADDING, marks=False)
 
     def embeddings(self, source: DataSource | None = None) -> "torch.Tensor":
         """Load the embeddings, each brought to mean 0 and variance 1 by itself: shape (vocabulary, size).

@@ -43,10 +43,8 @@ class VisionTransformer(PictureRoute):
         side: pictures are made this many pixels high and wide.
         patch: height and width of a patch.
         width: of a token.
-        layers: how many.
         heads: of attention.
         inner: width of the hidden layer of each block's perceptron.
-        weights: the network's.
     """
 
     per_call: ClassVar[int] = 8
@@ -77,7 +75,7 @@ class VisionTransformer(PictureRoute):
 
         del image_shape
         network = self._network(source)
-        network.eval().requires_grad_(False)  # type: ignore[no-untyped-call]
+        network.eval().requires_grad_(False)
         return lambda few: layer_norm(class_tokens(network, few), (self.width,)).bfloat16()
 
     def classifier(self, n_classes: int, which: "Which", source: DataSource | None = None) -> "torch.nn.Module":

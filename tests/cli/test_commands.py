@@ -148,7 +148,7 @@ def test_a_budget_that_means_nothing_is_a_warning(main_here: Any) -> None:
 
 def test_interrupt_leaves_no_record(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [*COMMAND, "run", "-m", "auto_clipping", "-t", "digits", "--set", "epochs=3000"],
+        [*COMMAND, "run", "-m", "noiseless", "-t", "digits", "--set", "epochs=3000"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

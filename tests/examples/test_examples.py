@@ -119,7 +119,8 @@ RECORD = EXAMPLES.parent / "leaderboard" / "results" / "digits" / "papernot_stei
 def test_a_record_in_mlflow(printed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A selection's winner alone, as a run of one moment: a duration would tell the number of trials."""
     mlflow = pytest.importorskip("mlflow")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "file:mlruns")  # a database begins with seconds of migrations
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setattr("sys.argv", ["", str(RECORD)])
     run, record = mlflow.MlflowClient().get_run(printed("mlflow_record.py").split()[-1]), bench.read_record(RECORD)
     assert run.info.start_time == run.info.end_time == int(record.created.timestamp() * 1000)

@@ -2,8 +2,6 @@
 
 import copy
 import pickle
-import warnings
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
@@ -25,11 +23,7 @@ RATE, STEPS = TASK.facts.sample_rate, TASK.facts.steps
 HELD_OUT = 0.1
 
 
-@pytest.fixture(autouse=True)
-def quiet(one_number: None) -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+pytestmark = [pytest.mark.usefixtures("one_number"), pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(scope="module")

@@ -185,6 +185,7 @@ def numbers(method: Any, budget: bench.PrivacyBudget, runs: int, monkeypatch: An
     return counts
 
 
+@pytest.mark.parametrize("studies", [500, pytest.param(1500, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("name", "parameters", "runs"),
     [
@@ -195,15 +196,15 @@ def numbers(method: Any, budget: bench.PrivacyBudget, runs: int, monkeypatch: An
     ],
 )
 def test_the_number_of_trials_follows_its_distribution(
-    name: str, parameters: dict[str, Any], runs: RunCount | None, monkeypatch: Any
+    name: str, parameters: dict[str, Any], runs: RunCount | None, studies: int, monkeypatch: Any
 ) -> None:
-    """A χ² test of 1500 studies; a false alarm has a chance of 1e-7."""
+    """A χ² test of many studies; a false alarm has a chance of 1e-7."""
     method: Any = make_method(name, parameters)
     runs = runs or method.runs
-    counts = Counter(numbers(method, bench.PrivacyBudget(5.0, 1e-5), 1500, monkeypatch))
-    expected = 1500 * runs.probability(np.arange(200))
+    counts = Counter(numbers(method, bench.PrivacyBudget(5.0, 1e-5), studies, monkeypatch))
+    expected = studies * runs.probability(np.arange(200))
     common = [k for k in range(200) if expected[k] >= 10]
-    rest = 1500 - sum(expected[k] for k in common), 1500 - sum(counts[k] for k in common)
+    rest = studies - sum(expected[k] for k in common), studies - sum(counts[k] for k in common)
     cells = [(expected[k], counts[k]) for k in common] + ([rest] if rest[0] >= 5 else [])
     statistic = sum((seen - mean) ** 2 / mean for mean, seen in cells)
     assert statistic < chi2.isf(1e-7, len(cells) - 1)

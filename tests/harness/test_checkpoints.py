@@ -21,7 +21,8 @@ from tests.own_task import array_task
 
 BUDGET = bench.PrivacyBudget(3.0, 1e-3)
 SINGLE_RUNS = (
-    *("dp_sgd", "hyfreedp", "hyfreedp_paper", "noise_scaled", "adaptive_clipping", "dp_adam_wosm", "dp_zo"),
+    *("dp_sgd", "hyfreedp", "hyfreedp_paper", "noise_scaled", "adaptive_clipping", "dp_adam_wosm"),
+    bench.make_method("dp_zo", {"epochs": 4}),
     *("adadp", "random_search", bench.make_method("banded_mf", {"bands": 4})),
     *("disk", "doppler", "dp_adam_bc", "muon", "tail_average"),
     *("prodigy", "dadaptation", "dog", "ldog", "dowg", "mechanic", "schedule_free"),

@@ -1,7 +1,6 @@
 """No two runs on private records share noise, whatever seed both have; whoever names an earlier run gets its own."""
 
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,7 @@ Y = (X[:, 0] > 0).long()
 BUDGET = bench.PrivacyBudget(3.0, 1e-4)
 
 
-@pytest.fixture(autouse=True)
-def _no_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Scaled(nn.Linear):

@@ -167,10 +167,17 @@ def test_a_single_task_of_the_kind_has_no_interval() -> None:
         (Question(50_000, "network", 3.0), "no table of the board has a network model. It has: linear."),
         (Question(50_000, "linear", 50.0), "ε = 50 is not near an ε that is measured with a linear model: 3."),
         (Question(50_000, "linear", 2.3), "ε = 2.3 is not near an ε that is measured with a linear model: 3."),
-        (Question(900, "linear", 3.0), "900 records are far from those that are measured with a linear model: 50,000."),
         (
-            Question(10**6, "linear", 3.0),
-            "1,000,000 records are far from those that are measured with a linear model: 50,000.",
+            Question(24_000, "linear", 3.0),
+            "24,000 records are far from those that are measured with a linear model: 50,000.",
+        ),
+        (
+            Question(101_000, "linear", 3.0),
+            "101,000 records are far from those that are measured with a linear model: 50,000.",
+        ),
+        (
+            Question(50_000, "linear", 3.0, metric="f1"),
+            "the f1 is not measured; distances are known in points of accuracy.",
         ),
         (
             Question(50_000, "linear", 3.0, metric="perplexity"),

@@ -21,7 +21,7 @@ from dphpo_bench.methods.grid_oracle import GridOracle
 from dphpo_bench.methods.linear_scaling import LinearScaling, on_line
 from dphpo_bench.methods.liu_talwar import LiuTalwar
 from dphpo_bench.methods.papernot_steinke import PapernotSteinke
-from dphpo_bench.methods.propose_test import most_rounds, most_successes, propose_and_test
+from dphpo_bench.methods.propose_test import most_successes, propose_and_test
 from dphpo_bench.methods.subsampled_tuning import SubsampledTuning
 from dphpo_bench.privacy.accountants.report import epsilon, epsilon_by
 from dphpo_bench.privacy.event_trees import walk
@@ -205,6 +205,10 @@ def test_every_run_may_sample(plain_run, tiny_task, budget) -> None:
 @pytest.mark.parametrize("resolution", [1.0, 0.3, 0.01])
 @pytest.mark.parametrize("successes", [1, 3, 100])
 def test_the_number_of_rounds_and_of_tests_is_bounded(resolution: float, successes: int) -> None:
+    """A success doubles the step and a failure halves it, so from 2^k the step is below 1 once failures outnumber
+    successes by k + 1, and a search that ends with c successes did not get there.
+    """
+    most = most_successes(resolution)
     for pattern in range(2**11):
         bits = itertools.chain([pattern >> i & 1 for i in range(11)], itertools.cycle([pattern & 1, 0]))
         opened: list[Callable[[float], int | None]] = []
@@ -214,8 +218,8 @@ def test_the_number_of_rounds_and_of_tests_is_bounded(resolution: float, success
             return opened[-1]
 
         answers = propose_and_test(open_test, resolution, successes)
-        assert len(answers) <= most_rounds(resolution, successes)
-        assert len(opened) <= min(successes, most_successes(resolution))
+        assert len(answers) <= 2 * min(successes, most) + most.bit_length() - 2
+        assert len(opened) <= min(successes, most)
         assert answers.count(0) <= len(opened)
 
 

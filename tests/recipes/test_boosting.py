@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.stats import norm
 from torch import nn
 
 import dphpo_bench as bench
@@ -18,7 +17,7 @@ from dphpo_bench.recipes.boosting import COUNTS_NOISE, NoisyBoosting, random_lea
 from dphpo_bench.session.session import Session
 from dphpo_bench.training.values import Query
 from tests.own_task import array_task
-from tests.recipes.test_tables import N_ATTRIBUTES, NO_NOISE, Table, every_pair, opened, rows, vectors
+from tests.recipes.test_tables import N_ATTRIBUTES, NO_NOISE, every_pair, opened, rows, vectors
 
 SIZES = (4, 3, 4, 4, 2)
 KINDS = ["binary", "classification", "regression"]
@@ -160,15 +159,6 @@ def test_each_release_is_charged_before_and_refused_beyond() -> None:
         made.fit(opened(records, ledger=ledger))
 
 
-@pytest.mark.parametrize("epsilon", [0.3, 3.0])
-def test_the_noise_is_that_of_the_closed_form(epsilon: float) -> None:
-    """δ of a Gaussian mechanism (Balle and Wang 2018) of μ² = 1/σ² + 1/(3σ)², of the noise that is planned."""
-    plan = bench.make_method("dp_ebm").plan(Table().facts, bench.PrivacyBudget(epsilon, 1e-5))
-    mu = math.sqrt(10 / 9) / plan.parameters.noise_multiplier
-    delta = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
-    assert 0.98e-5 < delta <= 1e-5
-
-
 def test_a_saved_model_predicts_as_before_in_the_units_of_the_target(tmp_path: Any) -> None:
     inputs = torch.randn(2000, 4, generator=generator())
     targets = 1000 + 50 * torch.tanh(inputs[:, 0]) + 25 * inputs[:, 1]
@@ -180,18 +170,3 @@ def test_a_saved_model_predicts_as_before_in_the_units_of_the_target(tmp_path: A
     predicted = np.ravel(loaded.predict(inputs))
     assert (predicted == np.ravel(result.trained.predict(inputs))).all()  # type: ignore[union-attr]
     assert np.abs(predicted - targets.numpy()).mean() < 15
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"kind": "multilabel", "n_classes": 2}, "of kind multilabel"),
-        ({"inputs": bench.recipes.Input((7,), "int", 100)}, "texts and pictures do not have"),
-        ({"inputs": bench.recipes.Input((3, 8, 8))}, "texts and pictures do not have"),
-        ({"inputs": bench.recipes.Input((384,))}, "at most 256 inputs, got 384"),
-    ],
-)
-def test_other_tasks_are_refused_in_a_line_at_plan_time(change: dict[str, Any], words: str) -> None:
-    with pytest.raises(bench.errors.InvalidValueError, match=words) as caught:
-        bench.make_method("dp_ebm").plan(replace(Table().facts, **change), bench.PrivacyBudget(1, 1e-5))
-    assert "\n" not in str(caught.value)

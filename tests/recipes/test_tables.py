@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from scipy.stats import norm
 from torch import Tensor, nn
 
 import dphpo_bench as bench
@@ -210,21 +211,36 @@ def test_a_saved_model_predicts_as_before(tmp_path: Any) -> None:
     assert (loaded.predict_proba(inputs) == result.trained.predict_proba(inputs)).all()
 
 
+METHODS = ("naive_bayes", "marginals", "dp_ebm")
+
+
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("method", "change", "words"),
     [
-        ({"kind": "regression", "n_classes": None}, "of kind regression"),
-        ({"kind": "multilabel", "n_classes": 2}, "of kind multilabel"),
-        ({"inputs": bench.recipes.Input((7,), "int", 100)}, "dtype='int'"),
-        ({"inputs": bench.recipes.Input((3, 8, 8))}, r"shape=\(3, 8, 8\)"),
-        ({"inputs": {"ids": bench.recipes.Input((7,), "int")}}, "ids"),
+        ("naive_bayes", {"kind": "regression", "n_classes": None}, "of kind regression"),
+        *[(method, {"kind": "multilabel", "n_classes": 2}, "of kind multilabel") for method in METHODS],
+        *[(method, {"inputs": bench.recipes.Input((7,), "int", 100)}, "dtype='int'") for method in METHODS],
+        *[(method, {"inputs": bench.recipes.Input((3, 8, 8))}, r"shape=\(3, 8, 8\)") for method in METHODS],
+        *[(method, {"inputs": {"ids": bench.recipes.Input((7,), "int")}}, "ids") for method in METHODS],
+        ("marginals", {"inputs": bench.recipes.Input((7776,))}, "at most 2,048 inputs, got 7,776"),
+        ("dp_ebm", {"inputs": bench.recipes.Input((384,))}, "at most 256 inputs, got 384"),
     ],
 )
-def test_other_tasks_are_refused_in_a_line_at_plan_time(change: dict[str, Any], words: str) -> None:
-    facts = replace(Table().facts, **change)
+def test_other_tasks_are_refused_in_a_line_at_plan_time(method: str, change: dict[str, Any], words: str) -> None:
     with pytest.raises(bench.errors.InvalidValueError, match=words) as caught:
-        bench.make_method("naive_bayes").plan(facts, bench.PrivacyBudget(1, 1e-5))
+        bench.make_method(method).plan(replace(Table().facts, **change), bench.PrivacyBudget(1, 1e-5))
     assert "\n" not in str(caught.value)
+    assert ("at most" in words) != ("texts and pictures do not have" in str(caught.value))
+
+
+@pytest.mark.parametrize(("method", "squares"), [("naive_bayes", 50 / 49), ("marginals", 1), ("dp_ebm", 10 / 9)])
+@pytest.mark.parametrize("epsilon", [0.3, 3.0])
+def test_the_noise_is_that_of_the_closed_form(epsilon: float, method: str, squares: float) -> None:
+    """δ of a Gaussian mechanism (Balle and Wang 2018) of μ², the sum of both releases' σ⁻², of the planned noise."""
+    plan = bench.make_method(method).plan(Table().facts, bench.PrivacyBudget(epsilon, 1e-5))
+    mu = math.sqrt(squares) / plan.parameters.noise_multiplier
+    delta = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
+    assert 0.98e-5 < delta <= 1e-5
 
 
 @pytest.mark.parametrize("kind", ["binary", "classification", "regression"])

@@ -3,10 +3,9 @@
 import json
 import random
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
+from multiprocessing import Pipe
 
 import pytest
 
@@ -14,8 +13,9 @@ from dphpo_bench.base.errors import DataError, OtherRunError, RecordError, Sweep
 from dphpo_bench.harness.reasons import MAX_REASON
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import job_of, run_cell
-from dphpo_bench.sweep.driver import START_ATTEMPTS, log_path, sweep, take_stock
+from dphpo_bench.sweep.driver import START_ATTEMPTS, Claims, log_path, sweep, take_stock
 from dphpo_bench.sweep.executors import Answer, NotStartedError, ProcessExecutor, SerialExecutor
+from tests.harness.children import ended, start
 from tests.sweep.conftest import Silent, contents
 from tests.sweep.test_processes import gone, wait_for
 
@@ -76,32 +76,25 @@ def test_what_is_finished_is_not_run_again(blobs, source, store) -> None:
     assert not hasattr(watcher, "prepared")  # nothing is prepared where nothing is to run
 
 
-def test_another_parameter_data_or_code_is_another_cell(blobs, source, store, plugin) -> None:
-    def keys(methods):
+def test_another_parameter_data_or_code_is_another_cell(blobs, plugin, tmp_path, monkeypatch) -> None:
+    def keys(methods='"faulty"'):
         return {cell.key for cell in blobs(methods, seeds=1)}
 
-    plain = keys('"faulty"')
-    assert keys('"faulty"') == plain
-    assert keys('{ name = "faulty", parameters = { sleep = 0.1 } }').isdisjoint(plain)
+    def keys_elsewhere(old, new):
+        """The keys as a process sees them that imports the plug-in after this change; the first to import it."""
+        code.write_text(text.replace(old, new))
+        assert ended(start(lambda: (tmp_path / "keys").write_text(" ".join(keys())))) == 0
+        return {*(tmp_path / "keys").read_text().split()}
+
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     code = plugin / "faulty_plugin.py"
     text = code.read_text()
-    code.write_text(text.replace("blobs-1", "blobs-10"))
-    assert _keys_elsewhere(plugin).isdisjoint(plain)
-    code.write_text(text.replace("0.0", "0.00"))
-    assert _keys_elsewhere(plugin).isdisjoint(plain)
-
-
-def _keys_elsewhere(plugin: Path) -> set[str]:
-    """The keys of the suite on disk, as a process sees them that has not imported the plug-in yet."""
-    suite = plugin.parent / "suite.toml"
-    suite.write_text(suite.read_text().replace('{ name = "faulty", parameters = { sleep = 0.1 } }', '"faulty"'))
-    code = (
-        "import sys; from pathlib import Path; from dphpo_bench.sweep.suite import load_suite; "
-        "from dphpo_bench.sweep.cells import cells_of; from dphpo_bench.data.source import DataSource; "
-        "[print(cell.key) for cell in cells_of(load_suite(Path(sys.argv[1])), DataSource.resolve())]"
-    )
-    done = subprocess.run([sys.executable, "-B", "-c", code, str(suite)], capture_output=True, text=True, check=True)
-    return set(done.stdout.split())
+    elsewhere = [keys_elsewhere(*change) for change in (("", ""), ("blobs-1", "blobs-10"), ("0.0", "0.00"))]
+    code.write_text(text)
+    plain = keys()
+    assert keys() == plain == elsewhere[0]
+    assert keys('{ name = "faulty", parameters = { sleep = 0.1 } }').isdisjoint(plain)
+    assert all(changed.isdisjoint(plain) for changed in elsewhere[1:])
 
 
 FAULTS = {
@@ -222,15 +215,15 @@ def test_a_cell_of_another_sweep_is_waited_for(blobs, source, store) -> None:
     cells = blobs('"auto_clipping"')
     store.check_writable()
     key = cells[0].key
-    code = (
-        "import sys, time; from pathlib import Path; from dphpo_bench.sweep.driver import Claims; "
-        "claims = Claims(Path(sys.argv[1])); assert claims.take(sys.argv[2]); print('taken', flush=True); "
-        "sys.stdin.read()"
-    )
-    other = subprocess.Popen(
-        [sys.executable, "-c", code, str(store.root), key], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert other.stdout.readline() == "taken\n"
+    here, there = Pipe()
+
+    def claim() -> None:
+        claims = Claims(store.root)
+        there.send(claims.take(key))
+        there.recv()
+
+    other = start(claim)
+    assert here.recv()
     record = run_cell(job_of(cells[0], source))
 
     class EndsOther(Silent):
@@ -242,8 +235,8 @@ def test_a_cell_of_another_sweep_is_waited_for(blobs, source, store) -> None:
                 path = store.path_of(cells[0].identity)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(record)
-                other.stdin.close()
-                other.wait()
+                here.send("go")
+                assert ended(other) == 0
 
     watcher = EndsOther()
     summary = sweep(cells, store, SerialExecutor(), source, watcher)

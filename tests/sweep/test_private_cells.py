@@ -46,6 +46,20 @@ def own_task(**changes) -> bench.ArrayTask:
     return array_task("own_rows", (X, Y), nn.Linear(4, 2), (X, Y), **{"epochs": 1, **changes})
 
 
+class FileRows(bench.Task):
+    """A class of tasks on private records; where they come from is up to its subclasses."""
+
+    summary = "Rows of a file."
+    models = ("linear",)
+
+    @property
+    def facts(self) -> bench.TaskFacts:
+        return bench.TaskFacts(self.name, "linear", 240, bench.recipes.Input((4,)), 60, 1, "SGD", 0.1, n_classes=2)
+
+    def build_model(self) -> nn.Module:
+        return nn.Linear(4, 2)
+
+
 def compared(methods, **options) -> bench.Comparison:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -159,23 +173,14 @@ def test_a_cell_starts_again_with_its_noise_under_the_same_conditions_only(cappe
 
 
 def test_private_records_in_classes_that_changed_are_no_old_results(tmp_path: Path) -> None:
-    class Rows(bench.Task):
+    class Rows(FileRows):
         name = "rows"
-        summary = "Rows of a file."
-        models = ("linear",)
-
-        @property
-        def facts(self) -> bench.TaskFacts:
-            return bench.TaskFacts("rows", "linear", 240, bench.recipes.Input((4,)), 60, 1, "SGD", 0.1, n_classes=2)
 
         def load_train(self, source: bench.DataSource) -> bench.Records:
             moved = float((tmp_path / "moved").read_text())
             return bench.Records(X + moved, Y)
 
         load_test = load_train
-
-        def build_model(self) -> nn.Module:
-            return nn.Linear(4, 2)
 
     (tmp_path / "moved").write_text("0")
     bench.compare(["dp_sgd"], Rows(), [2], delta=1e-4, quiet=True, workers=1)
@@ -336,14 +341,8 @@ def test_a_cell_that_cannot_be_planned_costs_nothing_and_leaves_the_total_known(
 def test_an_error_that_quotes_a_private_record_is_in_no_record(tmp_path: Path) -> None:
     """The data are read for their preparation, their digest and the run, where a record breaks it."""
 
-    class Rows(bench.Task):
+    class Rows(FileRows):
         name = "quoted"
-        summary = "Rows of a file."
-        models = ("linear",)
-
-        @property
-        def facts(self) -> bench.TaskFacts:
-            return bench.TaskFacts("quoted", "linear", 240, bench.recipes.Input((4,)), 60, 1, "SGD", 0.1, n_classes=2)
 
         def load_train(self, source: bench.DataSource) -> bench.Records:
             with (tmp_path / "read").open("a+") as file:
@@ -353,9 +352,6 @@ def test_an_error_that_quotes_a_private_record_is_in_no_record(tmp_path: Path) -
 
         def load_test(self, source: bench.DataSource) -> bench.Records:
             return bench.Records(X, Y)
-
-        def build_model(self) -> nn.Module:
-            return nn.Linear(4, 2)
 
     table = bench.compare(["dp_sgd"], Rows(), [2], delta=1e-4, quiet=True, workers=1)
     assert [one.status for one in table.records] == ["failed"] * 3

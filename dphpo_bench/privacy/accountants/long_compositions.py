@@ -7,15 +7,17 @@ All functions keep its guarantees: ε is an upper bound. None composes distribut
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+from dp_accounting import dp_event, rdp
 from dp_accounting.pld import common, privacy_loss_distribution
 from dp_accounting.pld.pld_pmf import DensePLDPmf, PLDPmf, SparsePLDPmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dp_accounting.pld.privacy_loss_mechanism import AdditiveNoisePrivacyLoss, AdjacencyType, GaussianPrivacyLoss
 from numpy.typing import ArrayLike, NDArray
 from scipy import fft
-from scipy.special import log_ndtr, ndtr, ndtri
+from scipy.special import gammaln, log_ndtr, ndtr, ndtri
 
 from dphpo_bench.privacy.accountants.refusals import MOST_POINTS, RefusedError, check_points
 
@@ -29,6 +31,9 @@ _VANISHING = -120.0  # logarithm of what is far below rounding
 _MARGIN = 1e-6  # far above the difference of two logarithm functions
 _ORDERS_OF_RANGE = np.outer(np.geomspace(1e-3, 40.0, 60), (-1.0, 1.0)).ravel()
 """Orders of Chernoff bounds, times the number of points of one release."""
+_MOST_TERMS = 1000
+"""The library gives up a series of this many terms."""
+_TERMS_AT_ONCE = 50
 _LARGEST_LOSS = 700.0  # of larger ones, the exponential may vanish
 
 
@@ -71,17 +76,24 @@ def composed(first: PrivacyLossDistribution, second: PrivacyLossDistribution) ->
 
 
 def sampled_gaussian(noise: float, rate: float, interval: float) -> PrivacyLossDistribution:
-    """Return `from_gaussian_mechanism` of this noise multiplier and sample rate below 1, to the last bit."""
-    return PrivacyLossDistribution(
-        *(
-            privacy_loss_distribution._create_pld_pmf_from_monotone_privacy_loss(
-                _GaussianLoss(noise, rate, direction),
-                value_discretization_interval=interval,
-                use_connect_dots=True,
-            )
-            for direction in (AdjacencyType.REMOVE, AdjacencyType.ADD)
+    """Return `from_gaussian_mechanism` of this noise multiplier and sample rate, to the last bit."""
+    directions = (AdjacencyType.REMOVE, AdjacencyType.ADD)[: 2 if rate < 1 else 1]
+    return PrivacyLossDistribution(*(_connected(_GaussianLoss(noise, rate, way), interval) for way in directions))
+
+
+def _connected(loss: "_GaussianLoss", interval: float) -> PLDPmf:
+    """Return what the library makes of a loss, without a dictionary of its points if they are many."""
+    bounds = loss.connect_dots_bounds()
+    low, high = math.floor(bounds.epsilon_lower / interval), math.ceil(bounds.epsilon_upper / interval)
+    if high - low < _SPARSE:
+        return privacy_loss_distribution._create_pld_pmf_from_monotone_privacy_loss(
+            loss, value_discretization_interval=interval, use_connect_dots=True
         )
-    )
+    deltas = np.minimum.accumulate(loss.get_delta_for_epsilon(np.arange(low, high + 1) * interval))
+    falls, width = np.diff(deltas), math.expm1(interval)
+    first, last = 1 - deltas[0] + falls[0] / width, falls[-1] / math.expm1(-interval)
+    masses = np.r_[first, (falls[1:] - falls[:-1] * math.exp(interval)) / width, last]
+    return DensePLDPmf(interval, low, np.maximum(0.0, masses), deltas[-1], True)
 
 
 @dataclass(frozen=True)
@@ -112,6 +124,9 @@ class _GaussianLoss(GaussianPrivacyLoss):  # type: ignore[misc]  # dp_accounting
 
     def get_delta_for_epsilon(self, epsilon: Array) -> Array:
         removal, rate = self.adjacency_type == AdjacencyType.REMOVE, self.sampling_prob
+        invert = self._inverse_privacy_loss_without_subsampling_remove
+        if rate == 1:
+            return self._deltas(epsilon, invert(epsilon))
         size = epsilon if removal else -epsilon
         inside = size > math.log1p(-rate)
         deltas = np.zeros_like(epsilon) if not removal else np.where(inside, 0.0, -np.expm1(epsilon))
@@ -120,14 +135,71 @@ class _GaussianLoss(GaussianPrivacyLoss):  # type: ignore[misc]  # dp_accounting
         raised, taken = at + np.log(1 / rate), np.log(1 / rate - 1)
         with np.errstate(divide="ignore", invalid="ignore"):
             unsampled = raised + np.log1p(-np.exp(taken - raised))
-        invert = self._inverse_privacy_loss_without_subsampling_remove
         cutoffs = np.asarray(invert(unsampled) if removal else self.sensitivity + invert(-unsampled))
         for odd in np.flatnonzero(
             (at == 0) | (raised <= taken) | np.isclose(at, math.log(1 - rate), rtol=1e-8, atol=0)
         ):
             cutoffs[odd] = self.inverse_privacy_loss(epsilon[inside][odd])
-        deltas[inside] = self.mu_upper_cdf(cutoffs) - np.exp(epsilon[inside] + self.mu_lower_log_cdf(cutoffs))
-        return np.clip(deltas, 0, 1)
+        deltas[inside] = self._deltas(epsilon[inside], cutoffs)
+        return deltas
+
+    def _deltas(self, epsilon: Array, cutoffs: Array) -> Array:
+        lower = np.exp(epsilon + self.mu_lower_log_cdf(cutoffs))
+        return np.asarray(np.clip(self.mu_upper_cdf(cutoffs) - lower, 0, 1))
+
+
+class RenyiAccountant(rdp.RdpAccountant):  # type: ignore[misc]  # dp_accounting has no types
+    """Accountant of Rényi DP that computes the moments of sampled Gaussians fast, to the library's last bit."""
+
+    def _maybe_compose(self, event: dp_event.DpEvent, count: int, do_compose: bool) -> object:
+        if isinstance(event, dp_event.PoissonSampledDpEvent) and isinstance(event.event, dp_event.GaussianDpEvent):
+            rate, noise = event.sampling_probability, event.event.noise_multiplier
+            if do_compose and 0 < rate < 1 and noise > 0:
+                moments = [_log_moment(rate, noise, order) for order in map(float, self._orders)]
+                self._rdp += count * (np.array(moments) / (self._orders - 1))
+                return None
+        return super()._maybe_compose(event, count, do_compose)
+
+
+@lru_cache(maxsize=2**14)  # an order is asked for again at another δ, and where a grid is chosen
+def _log_moment(rate: float, noise: float, order: float) -> float:
+    """Return ln E[(P/Q)^α] at the order α > 1; infinite if the series of a broken α does not converge."""
+    if order.is_integer():
+        total = -math.inf
+        for term in _terms(rate, noise, order, 0, int(order) + 1)[0]:
+            total = _log_sum(total, term)
+        return total
+    left = right = last_left = last_right = -math.inf
+    for start in range(0, _MOST_TERMS, _TERMS_AT_ONCE):
+        for term_left, term_right in zip(*_terms(rate, noise, order, start, start + _TERMS_AT_ONCE), strict=True):
+            left, right = _log_sum(left, term_left), _log_sum(right, term_right)
+            total = _log_sum(left, right)
+            if term_left < last_left and term_right < last_right and max(term_left, term_right) < total - 30:
+                return total
+            last_left, last_right = term_left, term_right
+    return math.inf
+
+
+def _terms(rate: float, noise: float, order: float, start: int, stop: int) -> tuple[list[float], list[float]]:
+    """Return logarithms of the series' terms on both sides of where P and Q are equal; of a whole α, of all in one."""
+    index = np.arange(start, stop)
+    rest = order - index
+    chosen = gammaln(order + 1) - gammaln(index + 1) - gammaln(rest + 1)
+    left = chosen + index * math.log(rate) + rest * math.log1p(-rate)
+    if order.is_integer():
+        return (left + (index * index - index) / (2 * noise**2)).tolist(), []
+    right = chosen + rest * math.log(rate) + index * math.log1p(-rate)
+    equal, scale = noise**2 * math.log(1 / rate - 1) + 0.5, math.sqrt(2) * noise
+    below = math.log(0.5) + (math.log(2) + log_ndtr(-((index - equal) / scale) * 2**0.5))
+    above = math.log(0.5) + (math.log(2) + log_ndtr(-((equal - rest) / scale) * 2**0.5))
+    left = left + (index * index - index) / (2 * noise**2) + below
+    return left.tolist(), (right + (rest * rest - rest) / (2 * noise**2) + above).tolist()
+
+
+def _log_sum(first: float, second: float) -> float:
+    """Return ln(e^a + e^b)."""
+    less, more = (first, second) if first < second else (second, first)
+    return more if less == -math.inf else math.log1p(math.exp(less - more)) + more
 
 
 def self_composed(distribution: PrivacyLossDistribution, count: int) -> PrivacyLossDistribution:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Literal
 
@@ -78,7 +78,7 @@ def epsilon(event: DpEvent, rules: Rules, rough_epsilon: float | None = None) ->
             # Solved from the curve itself, without a grid.
             curve = composed.only.curve()
             return profiles.first_epsilon(curve, rules.delta * (1 - 1e-9), profiles.MAX_EPSILON)
-        distribution = composed.distribution(rough_epsilon)
+        distribution = _distribution(composed, rough_epsilon)
     except LossesTooLargeError:
         return math.inf
     return epsilon_for_delta(distribution, rules.delta - composed.own_rounding)
@@ -200,12 +200,14 @@ class _Composition:
 
     event: DpEvent
     rules: Rules
-    mechanisms: dict[DpEvent, _Mechanism]
-    counts: dict[DpEvent, int]
+    mechanisms: dict[DpEvent, _Mechanism] = field(compare=False)
+    counts: dict[DpEvent, int] = field(compare=False)
 
     @classmethod
     def of(cls, event: DpEvent, rules: Rules) -> "_Composition":
         """Return the composition of a simplified tree, unless a part has no rule."""
+        if not event_trees.has_selection(event):
+            rules = replace(rules, bound=None)  # the same for every bound, and computed once for all
         mechanisms = of_parts(event, lambda part: _mechanism(part, rules))
         return cls(event, rules, mechanisms, dict(event_trees.multiset(event)))
 
@@ -250,7 +252,7 @@ class _Composition:
         """Return the profile of the whole."""
         if self.only is not None and self.only.profile is not None:
             return self.only.profile()
-        return profiles.from_distribution(self.distribution(rough_epsilon), self.own_rounding)
+        return profiles.from_distribution(_distribution(self, rough_epsilon), self.own_rounding)
 
     def distribution(self, rough_epsilon: float | None = None) -> PrivacyLossDistribution:
         """Return the privacy loss distribution of the whole, unless its losses cannot be represented."""
@@ -294,7 +296,7 @@ class _Composition:
             return 1e-4
         if rough_epsilon is None:
             try:
-                rough_epsilon = renyi.epsilon(self.event, _ROUGH_DELTA, renyi.ROUGH_ORDERS)
+                rough_epsilon = _rough_epsilon(self.event)
             except RefusedError:
                 rough_epsilon = math.inf
         if rough_epsilon == math.inf:
@@ -308,7 +310,17 @@ class _Composition:
         return max(min(usual, max(0.4 * min(inflated, default=math.inf), reach / 4e5)), 1e-7)
 
 
+@lru_cache(maxsize=32)
+def _rough_epsilon(event: DpEvent) -> float:
+    return renyi.epsilon(event, _ROUGH_DELTA, renyi.ROUGH_ORDERS)
+
+
 @lru_cache(maxsize=8)  # risk and each bound of a selection start from the distributions that ε was read from
+def _distribution(whole: _Composition, rough_epsilon: float | None) -> PrivacyLossDistribution:
+    return whole.distribution(rough_epsilon)
+
+
+@lru_cache(maxsize=32)  # both bounds of a selection start from those of each branch of a joint search
 def _native(counts: tuple[tuple[DpEvent, int], ...], interval: float) -> PrivacyLossDistribution:
     """Return the distribution of events with counts, to the last bit that of the library's PLD accountant.
 
@@ -326,9 +338,7 @@ def _repeated(event: DpEvent, count: int, interval: float) -> PrivacyLossDistrib
     if isinstance(event, dp_event.PoissonSampledDpEvent):
         rate, noise = event.sampling_probability, event.event
     if isinstance(event, dp_event.GaussianDpEvent):  # several are one
-        return privacy_loss_distribution.from_gaussian_mechanism(
-            event.noise_multiplier / math.sqrt(count), value_discretization_interval=interval
-        )
+        return sampled_gaussian(event.noise_multiplier / math.sqrt(count), 1.0, interval)
     if isinstance(noise, dp_event.GaussianDpEvent):
         return self_composed(sampled_gaussian(noise.noise_multiplier, rate, interval), count)
     laplace = privacy_loss_distribution.from_laplace_mechanism(

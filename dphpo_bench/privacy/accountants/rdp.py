@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from dphpo_bench.privacy import event_trees, objective
+from dphpo_bench.privacy.accountants.long_compositions import RenyiAccountant
 from dphpo_bench.privacy.accountants.refusals import no_rule, of_parts
 from dphpo_bench.privacy.event_trees import has_selection
 from dphpo_bench.privacy.events import (
@@ -151,7 +152,7 @@ def _curve(event: DpEvent, orders: Array) -> Array:
     """Return ε(α) of a tree at each order α > 1."""
     counts = event_trees.multiset(event)
     ours = of_parts(event, lambda part: _one_curve(part, orders))
-    accountant = rdp.RdpAccountant(orders)
+    accountant = RenyiAccountant(orders)
     accountant.compose(event_trees.from_multiset({part: counts[part] for part in counts if ours[part] is None}))
     total = np.asarray(accountant.rdp + _ROUNDING * sum(counts.values()) / (orders - 1))
     for part, curve in ours.items():

@@ -5,12 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dp_accounting import rdp
 from dp_accounting.dp_event import DpEvent
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from dphpo_bench.privacy.accountants import rdp as renyi
 from dphpo_bench.privacy.accountants.long_compositions import (
+    RenyiAccountant,
     composed_often,
     sampled_gaussian,
     self_composed,
@@ -40,6 +42,8 @@ def dense(distribution: PrivacyLossDistribution) -> PrivacyLossDistribution:
         (1.0, 0.02, 4e-4),
         (120.0, 0.35, 5e-6),
         (5.0, 1e-100, 1e-4),
+        (0.7, 1.0, 3e-3),
+        (90.0, 1.0, 3e-5),
     ],
 )
 def test_sampled_gaussians_are_the_librarys_to_the_last_bit(noise: float, rate: float, interval: float) -> None:
@@ -106,3 +110,14 @@ def test_a_selection_whose_losses_are_all_infinite_is_composed(noise: float, cou
     found = epsilon(event, 1e-5, coarseness=coarseness).by_accountant
     assert found["layer_cake"] > 100
     assert found["rdp"] > 100
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.4, 1.0, 7.3, 300.0])
+@pytest.mark.parametrize("rate", [1e-7, 0.013, 0.5, 0.97, 1.0])
+def test_moments_of_sampled_gaussians_are_the_librarys_to_the_last_bit(rate: float, noise: float) -> None:
+    """Among them series that do not converge."""
+    orders = (1.01, 1.5, 2, 2.7, 7.3, 32, 63.9, 64, 300, 1536)
+    ours, theirs = RenyiAccountant(orders), rdp.RdpAccountant(orders)
+    for accountant in (ours, theirs):
+        accountant.compose(compose(gaussian(3), repeat(poisson_sampled(rate, gaussian(noise)), 17), laplace(5)))
+    assert ours.rdp.tolist() == theirs.rdp.tolist()

@@ -15,6 +15,7 @@ from opacus.accountants.analysis import rdp as opacus_rdp
 from scipy.stats import norm
 
 from dphpo_bench.base.errors import UnsupportedEventError
+from dphpo_bench.privacy.accountants import pld as distributions
 from dphpo_bench.privacy.accountants.rdp import ORDERS as RDP_ORDERS
 from dphpo_bench.privacy.accountants.report import epsilon, epsilon_by
 from dphpo_bench.privacy.events import (
@@ -25,6 +26,7 @@ from dphpo_bench.privacy.events import (
     no_op,
     non_private,
     on_part,
+    one_of,
     poisson_sampled,
     pure_dp,
     repeat,
@@ -348,3 +350,14 @@ def test_one_accountant_says_what_it_says_among_all(event: DpEvent) -> None:
     """To the last bit: a published ε is held against this."""
     for name, value in epsilon(event, DELTA).by_accountant.items():
         assert epsilon_by(event, DELTA, name) == value
+
+
+def test_epsilon_and_risk_of_a_joint_search_compute_each_distribution_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed, repeated = [], distributions._repeated
+    monkeypatch.setattr(distributions, "_repeated", lambda *asked: computed.append(asked) or repeated(*asked))
+    branches = [repeat(poisson_sampled(0.01, gaussian(2 + index / 10)), 20) for index in range(10)]
+    search = best_of(one_of(branches, [0.1] * 10), geometric(3))
+    epsilon_by(compose(search, gaussian(7)), DELTA, "layer_cake")
+    risk(compose(search, gaussian(7)), DELTA)
+    assert len({event for event, *_ in computed}) == 11
+    assert len(computed) == len({(event, count, interval) for event, count, interval in computed})
