@@ -87,7 +87,8 @@ def _distances(tables: dict[str, pd.DataFrame], settings: int, title: str, kind:
 def sizes() -> str:
     """Draw the distance to the oracle by the number of training records, of the same tasks."""
     rows = rows_of_defaults()
-    rows = rows[rows.task.isin(("adult_few", "synthetic")) & (rows.epsilon_target == 1)]
+    of_sizes = rows.task.isin(("adult_few", "synthetic")) & (rows.metric != "r2")
+    rows = rows[of_sizes & (rows.epsilon_target == 1)]
     panels = {f"N = {records:,}": rows[rows.n_records == records] for records in (300, 1_000, 3_000, 10_000)}
     return _distances(panels, 3, "Points below an oracle that has as many records", "tasks and models, ε = 1")
 

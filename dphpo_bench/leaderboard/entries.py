@@ -346,7 +346,7 @@ def with_falls(contests: Sequence[Contest], counts: Callable[[Contest], bool]) -
     }  # fmt: skip
 
     def depth(who: Entry, unit: str) -> float:
-        known = max(drops[who, unit], default=deepest[unit] if who in searches else 0.0)
+        known = max(drops[who, unit], default=deepest.get(unit, 0.0) if who in searches else 0.0)
         return math.inf if runs[who, unit] < FEW_RUNS and (known or who in collapsed) else known
 
     return [

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dphpo_bench.leaderboard.entries import Standard, contests_of, frame_of
+from dphpo_bench.leaderboard.entries import Standard, contests_of, frame_of, with_falls
 from dphpo_bench.leaderboard.means import Rate
 from dphpo_bench.leaderboard.submissions import TaskModel
 from dphpo_bench.records.measure import ACCURACY
@@ -68,6 +68,14 @@ def test_a_collapse_in_one_table_is_allowed_for_in_the_others(tmp_path: Path) ->
         next(row for row in fallen.tables[0].rows if row.entry.method == "hyfreedp").utility
         == next(row for row in calm.tables[0].rows if row.entry.method == "hyfreedp").utility
     )
+
+
+def test_a_search_in_a_table_that_does_not_count_by_a_metric_that_none_has_that_counts(tmp_path: Path) -> None:
+    numbers = [make_record("liu_talwar", "numbers", seed=seed, accuracy=0.5, metric="r2", runs=2) for seed in range(3)]
+    submit(tmp_path, *runs("liu_talwar", 0.7, "classes", 0, runs=2), *numbers)
+    every = contests_of(frame_of(read(tmp_path).runs), Standard.builtin())
+    contests = with_falls(every, lambda contest: contest.task_model.task == "classes")
+    assert {contest.task_model.task: contest.members[0].falls.deepest for contest in contests}["numbers"] == 0
 
 
 @pytest.mark.parametrize("tasks", [1, 7])
