@@ -93,7 +93,7 @@ class LabelDraw(Draw):
         inputs, targets = getattr(self, f"_{self.shape}")(n, rules, generator)
         return inputs + self.offset, self._mislabelled(targets, generator)
 
-    def _classes(self, n: int, generator: Generator) -> NDArray[Any]:
+    def _labels(self, n: int, generator: Generator) -> NDArray[Any]:
         return generator.integers(self.n_outputs, size=n)
 
     def _ordinal(self, n: int, rules: Generator, generator: Generator) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -106,7 +106,7 @@ class LabelDraw(Draw):
         shares = np.exp(self.signal * rules.standard_normal((self.n_outputs, self.n_inputs)))
         shares *= np.arange(1, self.n_inputs + 1.0) ** -self.decay
         shares /= shares.sum(1, keepdims=True)
-        targets = self._classes(n, generator)
+        targets = self._labels(n, generator)
         numbers = generator.poisson(self.length * shares[targets]).astype(float)
         return numbers if self.tails == "inputs" else np.log1p(numbers), targets
 
@@ -117,7 +117,7 @@ class LabelDraw(Draw):
         return signs + noise, (signs[:, 0] * signs[:, 1] > 0).astype(int)
 
     def _features(self, n: int, rules: Generator, generator: Generator) -> tuple[NDArray[Any], NDArray[Any]]:
-        targets = self._classes(n, generator)
+        targets = self._labels(n, generator)
         centres = self.signal * rules.standard_normal((self.n_outputs, self.n_inputs))
         inputs = centres[targets] + generator.standard_normal((n, self.n_inputs))
         inputs *= np.arange(1, self.n_inputs + 1.0) ** -self.decay
@@ -125,7 +125,7 @@ class LabelDraw(Draw):
 
     def _drawn(self, n: int, rules: Generator, generator: Generator) -> tuple[NDArray[Any], NDArray[Any]]:
         del rules
-        side, targets = math.isqrt(self.n_inputs), self._classes(n, generator)
+        side, targets = math.isqrt(self.n_inputs), self._labels(n, generator)
         middle = side * (0.3 + 0.4 * generator.random((2, n, 1, 1)))
         radius = side * (0.15 + 0.15 * generator.random((n, 1, 1)))
         across, down = abs(np.arange(side) - middle[0]) / radius, abs(np.arange(side)[:, None] - middle[1]) / radius
@@ -137,7 +137,7 @@ class LabelDraw(Draw):
 
     def _waves(self, n: int, rules: Generator, generator: Generator) -> tuple[NDArray[Any], NDArray[Any]]:
         frequencies = rules.permutation(self.length // 2 - 1)[: self.n_outputs] + 1
-        targets = self._classes(n, generator)
+        targets = self._labels(n, generator)
         angles = 2 * math.pi * np.arange(self.length) / self.length * frequencies[targets][:, None]
         phases = 2 * math.pi * generator.random((n, 1, CHANNELS))
         waves = self.signal * np.cos(angles[..., None] + phases)
@@ -250,10 +250,10 @@ def draw_of(number: int) -> LabelDraw:
     turn, remainder = divmod(number, len(KINDS))
     hard, model = KINDS[remainder].split("-")
     slow = model in ("cnn", "gru")
-    most = 80 if slow else 500
+    span = 80 if slow else 500  # from 100 records to so many times as many
     settings: dict[str, Any] = {
         "shape": hard,
-        "n_records": round(100 * most ** ((turn % SIZES + dice.random()) / SIZES)),
+        "n_records": round(100 * span ** ((turn % SIZES + dice.random()) / SIZES)),
         "hidden": tuple(dice.choice((16, 32, 64)) for _ in range(1 + turn % 2)) if model == "mlp" else (),
         "signal": dice.between(1, 6),
         "scale": dice.between(0.1, 3),
