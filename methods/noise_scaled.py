@@ -11,14 +11,13 @@ class NoiseScaled(bench.recipes.TrainingMethod[bench.hyfreedp.Looked]):
     """DP-SGD at a fixed rate, found by eight queries before the first step.
 
     The noise of a whole run moves each weight by η M Z, with Z standard normal. M is public: it follows from the noise
-    multiplier, the number of steps and the optimiser. The method adds such noise to the initial weights and subtracts
-    it, and asks a batch for the share of records whose loss rises by a fifth or more, averaged over both sides. At the
-    rate it is a half; the rate is six times as large if only a last layer is trained and the task is no regression.
+    multiplier, the number of steps and the optimiser. The queries add noise to the initial weights and subtract it, and
+    ask a batch for the share of records whose loss rises by a fifth or more, averaged over both sides. They find s, the
+    noise at which the share is a half. The rate is about s / M, less where many weights are trained, and bounded where
+    there is little noise (`dphpo_bench.recipes.noise_law.first_rate`; docs/hyfreedp.md has the law behind it).
 
     Released are the gradients, T × Poisson(q; Gaussian σ), and the queries, Poisson(p; 8 × Gaussian σ_p), calibrated as
-    one event. It is what every method that adapts its rate has to beat; docs/hyfreedp.md has the law behind it.
-
-    On networks with tens of thousands of records the rate may be too large, because there noise is not what limits it.
+    one event. It is what every method that adapts its rate has to beat.
 
     The other parameters are those of every `TrainingMethod`.
 
@@ -29,7 +28,8 @@ class NoiseScaled(bench.recipes.TrainingMethod[bench.hyfreedp.Looked]):
     """
 
     name = "noise_scaled"
-    summary = "DP-SGD at the rate whose noise the initial weights tolerate, found by eight queries; one constant."
+    version = 2
+    summary = "DP-SGD at the rate whose noise the initial weights tolerate, found by eight queries."
     reference = "this benchmark, docs/hyfreedp.md"
     tuning = ("learning rate", "clipping threshold")
     end_to_end_private = True
@@ -54,18 +54,16 @@ class NoiseScaled(bench.recipes.TrainingMethod[bench.hyfreedp.Looked]):
         ).as_plan(budget)
 
     def run(self, plan: bench.Plan[bench.hyfreedp.Looked], session: "bench.Session") -> bench.Outcome:
-        """Find the rate, then train for T steps."""
+        """Find the rate, then train for T steps; scale the last layer if the plan says so."""
         planned, model = plan.parameters, session.build_model()
         clipping = bench.clipping.parse_clipping(self.clipping)
         noise = planned.noise_multiplier * clipping.sensitivity / planned.batch_size
-        weights, rate = bench.recipes.trainable(model), list[float]()
-        update = bench.recipes.UpdateRule(planned.optimizer, weights)
-        decays, state = [self.averaging], [update, rate]
-        for step in bench.recipes.training_steps(session, planned.steps, [model], decays, state=state):
-            if step == 0:
-                simulated = bench.recipes.UpdateRule(planned.optimizer, bench.hyfreedp.dummy_weights(model))
-                _, distance, _ = bench.hyfreedp.noise_walk(simulated, noise, planned.steps)
-                rate.append(bench.hyfreedp.first_rate(planned, session, model, distance))
-            gradient = session.sample(planned.step).gradient(model, clipping, planned.noise_multiplier)
-            update.apply(update.direction(gradient), rate[0])
-        return bench.Outcome(model, {"learning_rate": rate[0]})
+        update, simulated = (
+            bench.recipes.UpdateRule(planned.optimizer, weights)
+            for weights in (bench.recipes.trainable(model), bench.hyfreedp.dummy_weights(model))
+        )
+        training = bench.hyfreedp.TunedTraining(planned, session, model, update, simulated, noise)
+        decays = [self.averaging]
+        for _ in bench.recipes.training_steps(session, planned.steps, [model], decays, state=training.state):
+            training.step(session.sample(planned.step).gradient(model, clipping, planned.noise_multiplier))
+        return bench.Outcome(model, training.results())

@@ -277,7 +277,6 @@ class Tuner:
         steps: T.
         noise_multiplier: of the gradients, for `make_private`.
         learning_rate: of the latest step; NaN before the first.
-        path: what the gradients said, and the learning rate after it.
         steps_taken: number of steps so far.
         finished: as `finish` returned it; None before.
 
@@ -340,11 +339,6 @@ class Tuner:
         """See above."""
         return self._tuned.learning_rate if self.steps_taken else float("nan")
 
-    @property
-    def path(self) -> list[dict[str, float]]:
-        """See above."""
-        return [*self._tuned.path] if self.steps_taken else []
-
     def attach(self, optimizer: Any, loader: Any = None, accountant: Any = None) -> None:
         """Take the optimiser of the loop, whose `step` the tuner replaces.
 
@@ -406,7 +400,7 @@ class Tuner:
             )
         tuned = self._tuned  # counted from here on
         self._is_under_way = True
-        tuned.step(self.steps_taken, private.noisy_gradient() if private else self._gradient or [])
+        tuned.step(private.noisy_gradient() if private else self._gradient or [])
         self._average.update()
         self.steps_taken += 1
         self._gradient, self._is_under_way = None, False

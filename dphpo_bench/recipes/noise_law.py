@@ -2,7 +2,7 @@
 
 DP-SGD adds noise of known size in every step. A rate is about right if the noise of the whole run, added to the initial
 weights, harms the model a little: with less, the run does not get far; with more, noise is most of what it ends at.
-docs/hyfreedp.md has the law behind this, on 251 tasks.
+docs/hyfreedp.md has the law behind this.
 """
 
 import math
@@ -30,8 +30,14 @@ if TYPE_CHECKING:
 RISE = 1.2
 """Half of the records' losses may rise by this factor from the noise of a whole run."""
 
-HEAD = 6.0
-"""Factor by which a linear classifier tolerates more noise: its outputs have no scale of their own."""
+EXPONENT, FACTOR = {False: 0.3, True: 0.1}, {False: 15.0, True: 2.8}
+"""Of the number of weights, and of the rate: for a classifier, and for a regression."""
+
+CONVOLUTIONS = 2.0
+"""Factor of the rate of a classifier whose convolutions are trained: each of their weights counts at many places."""
+
+PACE = 25.0
+"""How far weights may move in a step, beside how far noise may move them in the whole run."""
 
 QUERIES = 8
 """Number of queries to a batch, before the first step and perhaps after the last."""
@@ -39,8 +45,13 @@ QUERIES = 8
 QUERIED = 512
 """Expected number of records in the batch of these queries."""
 
-GUESS, STRIDE, SHRINK = 0.05, 3.0, 0.72
-"""For the search of the noise per weight: start, first stride of its logarithm, factor between strides."""
+PRIOR, SPREAD = {False: 0.25, True: 0.08}, 2.0
+"""What is known before the first query of the noise per weight, for a classifier and for a regression: a typical one,
+and the standard deviation of its logarithm over tasks."""
+
+WIDTH, SCATTER = 0.8, 0.2
+"""How far the logarithms of what records tolerate are apart, and what a random direction adds to the error of a
+share, both as standard deviations."""
 
 BALANCE = {True: (1.0, 8.0), False: (0.1, 0.8)}
 """The ν of good rates, for a classifier of which a last layer is trained or more; below a regression's."""
@@ -180,34 +191,53 @@ class Looked:
         )
 
 
-def first_rate(planned: Looked, session: "Session", model: "nn.Module", distance: float) -> float:
-    """Return the learning rate at which the noise of the whole run is what the initial weights tolerate.
+def first_rate(planned: Looked, session: "Session", model: "nn.Module", distance: float, pace: float) -> float:
+    """Return c s / (M pᵃ + P/25), the learning rate that the initial weights tolerate.
 
-    Eight noisy queries to one batch of about 512 records search, on a log scale, for the noise per weight that raises
-    half of the losses by 20 %.
+    s is the noise per weight that raises half of the losses by a fifth, averaged over both signs. Eight noisy queries
+    to one batch of about 512 records find it: each asks at the present guess, in a new random direction. The guess
+    follows from all answers and their noise by Bayes' rule.
+
+    M is how far noise moves a weight in the whole run at rate 1, and p the number of trained weights. Where noise is
+    small, P/25 bounds the rate: P is how far gradients that all point the same way move the weights in a step. c and a
+    depend on whether the task is a regression, c also on whether convolutions are trained.
 
     Args:
         planned: the plan, which pays for the queries.
         session: whose records answer.
         model: at its initial weights.
-        distance: how far noise moves a weight in the whole run at rate 1; see `noise_walk`.
+        distance: M; see `noise_walk`.
+        pace: P, for gradients as long as a clipped record's.
     """
     import torch
 
-    batch, size = session.sample(planned.queries(QUERIES), "walk"), math.log(GUESS)
-    weights = trainable(model)
+    batch, weights = session.sample(planned.queries(QUERIES), "walk"), trainable(model)
     generator = torch.Generator().manual_seed(random.Random(session.uniform("walk")).getrandbits(63))
-    # What the sign of an answer is worth: its chance of being right minus that of being wrong, if all records agree.
-    trust = math.erf(1 / (math.sqrt(2) * planned.deviation))
-    for query in range(QUERIES):
+    rate, size = planned.look_rate, math.log(PRIOR[planned.regression])
+    candidates = size + torch.linspace(-5 * SPREAD, 5 * SPREAD, 401, dtype=torch.float64)
+    belief = -((candidates - size) / SPREAD).square() / 2
+    error = math.hypot(planned.deviation / 2, math.sqrt((1 - rate) / (4 * rate * planned.records)), SCATTER)
+    for _ in range(QUERIES):
         sides = (math.exp(size), -math.exp(size))  # both, so that a lucky direction does not pass for a harmless one
         direction = [torch.randn(w.shape, generator=generator, dtype=w.dtype).to(w.device) for w in weights]
         share = rising_share(batch, model, direction, sides, RISE, planned.look_noise)
-        size += math.copysign(trust * STRIDE * SHRINK**query, 0.5 - share)
-    return math.exp(size) * (HEAD if is_head(model) and not planned.regression else 1.0) / distance
+        belief -= ((share - torch.special.ndtr((size - candidates) / WIDTH)) / error).square() / 2
+        size = (belief.softmax(0) @ candidates).item()
+    count = float(sum(weight.numel() for weight in weights))
+    slow = distance * math.pow(count, EXPONENT[planned.regression]) + pace / PACE
+    faster = CONVOLUTIONS if has_convolutions(model) and not planned.regression else 1.0
+    return faster * FACTOR[planned.regression] * math.exp(size) / slow
 
 
-def noise_walk(update: "UpdateRule", noise: float, steps: int, signal: float = 0.0) -> tuple[list[float], float, float]:
+def has_convolutions(model: "nn.Module") -> bool:
+    """Return whether a convolution is trained."""
+    from torch import nn
+
+    kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    return any(isinstance(layer, kinds) and layer.weight.requires_grad for layer in model.modules())
+
+
+def noise_walk(update: "UpdateRule", noise: float, steps: int, signal: float = 0.0) -> tuple[float, float]:
     """Return how far an optimiser moves a weight by noise alone, and how much farther a signal amid it takes a step.
 
     All are at learning rate 1. No record has a part in it, and the same numbers come out each time.
@@ -219,21 +249,19 @@ def noise_walk(update: "UpdateRule", noise: float, steps: int, signal: float = 0
         signal: of each coordinate of a gradient, in all steps the same.
 
     Returns:
-        The root mean square of each step of noise, and of all steps together; the mean of what the signal adds to the
-        last step.
+        The root mean square of all steps of noise together; the mean of what the signal adds to the last step.
     """
     import torch
 
     generator = torch.Generator().manual_seed(0)
     alone, _ = update.parameters
-    total, sizes = torch.zeros_like(alone), []
-    for _ in range(min(steps, 2_000)):
+    total, simulated = torch.zeros_like(alone), min(steps, 2_000)
+    for _ in range(simulated):
         drawn = (torch.randn(len(alone), generator=generator) * noise).to(alone)
         direction, onward = update.direction([drawn, drawn + signal])
         total += direction
-        sizes.append(root_mean_square([direction]))
-    distance = root_mean_square([total]) * math.sqrt(steps / len(sizes))
-    return sizes, distance, (onward - direction).double().mean().item()
+    distance = root_mean_square([total]) * math.sqrt(steps / simulated)
+    return distance, (onward - direction).double().mean().item()
 
 
 def dummy_weights(model: "nn.Module") -> "list[Tensor]":
@@ -287,7 +315,7 @@ def output_noise(
     from dphpo_bench.records.record import OutputNoise
     from dphpo_bench.training.optimizers import UpdateRule
 
-    distance = noise_walk(UpdateRule(optimizer, dummy_weights(model)), noise, steps)[1]
+    distance = noise_walk(UpdateRule(optimizer, dummy_weights(model)), noise, steps)[0]
     nu = learning_rate * distance * output_spread(model, inputs) / (target_spread or 1.0)
     low, high = BALANCE_OF_NUMBERS if target_spread else BALANCE[is_head(model)]
     return OutputNoise(nu=nu, limit="rate" if nu < low else "noise" if nu > high else "both")

@@ -57,12 +57,8 @@ def by_the_method(
     return outcome.released, outcome.model, watching.gradients, start
 
 
-def assert_same(tuner: bench.hyfreedp.Tuner, finished: Any, expected: Any, rel: float) -> None:
-    assert (len(tuner.path) > 10) == tuner.planned.regression
-    for ours, theirs in zip(finished.record.released["path"], expected["path"], strict=True):
-        assert ours == pytest.approx(theirs, rel=rel, abs=rel)
-    for name in ("learning_rate", "scale"):
-        assert finished.record.released[name] == pytest.approx(expected[name], rel=rel)
+def assert_same(finished: Any, expected: Any, rel: float) -> None:
+    assert finished.record.released == pytest.approx(expected, rel=rel)
 
 
 @pytest.mark.parametrize("regression", [False, True])
@@ -80,7 +76,7 @@ def test_a_plain_loop_releases_what_the_method_releases(name: str, regression: b
     finished = tuner.finish()
     if not regression:
         assert tuner.planned == HyFreeDP().plan(TinyTask(name).facts, BUDGET).parameters
-    assert_same(tuner, finished, expected, 1e-2)
+    assert_same(finished, expected, 1e-2)
     for weight, other in zip(model.parameters(), trained.parameters(), strict=True):
         torch.testing.assert_close(weight, other, rtol=1e-2, atol=1e-3)
 
@@ -102,8 +98,8 @@ def test_an_opacus_loop_fed_with_batches_and_noise_of_the_method_has_its_rates(n
     """Opacus clips by C / (norm + 1e-6) and the method by C / norm; else all is the same but for the order of sums."""
     expected, trained, _, model = by_the_method(name, clipping="abadi:0.5", optimizer=optimizer)
     options = {"momentum": 0.9} if optimizer == "SGD" else {}
-    tuner, finished = opacus_loop(model, getattr(torch.optim, optimizer)(model.parameters(), lr=9.0, **options))
-    assert_same(tuner, finished, expected, 1e-2)
+    _, finished = opacus_loop(model, getattr(torch.optim, optimizer)(model.parameters(), lr=9.0, **options))
+    assert_same(finished, expected, 1e-2)
     for weight, other in zip(model.parameters(), trained.parameters(), strict=True):
         torch.testing.assert_close(weight, other, rtol=1e-2, atol=1e-3)
 
@@ -366,14 +362,12 @@ def test_the_noise_walk_is_of_the_optimiser_in_its_first_state(name: str, option
     tuner = tuner_of(model)
     tuner.attach(optimizer)
     simulated = tuner._optimizer.rule_of([torch.zeros(50), torch.zeros(50)])  # type: ignore[union-attr]
-    sizes, distance, _ = noise_walk(simulated, 0.3, 9)
+    distance, _ = noise_walk(simulated, 0.3, 9)
     weight, generator = torch.zeros(50), torch.Generator().manual_seed(0)
     anew = getattr(torch.optim, name)([weight], **{**options, "lr": 1.0, "weight_decay": 0.0})
-    for size in sizes:
-        before = weight.clone()
+    for _ in range(9):
         weight.grad = torch.randn(50, generator=generator) * 0.3
         anew.step()
-        assert float((weight - before).square().mean().sqrt()) == pytest.approx(size, rel=1e-3)
     assert float(weight.square().mean().sqrt()) == pytest.approx(distance, rel=1e-3)
     loop(tuner, 2)
     assert all(bool(weight.isfinite().all()) for weight in model.parameters())

@@ -89,20 +89,6 @@ def test_a_killed_run_ends_with_the_record_and_model_of_one_that_was_not(
     assert list((tmp_path / "killed/.unfinished").iterdir()) == []
 
 
-def test_a_rate_that_grows_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    inputs = torch.randn(240, 5, generator=torch.Generator().manual_seed(0))
-    numbers = inputs @ torch.tensor([100.0, 3.0, 1.0, 0.3, 0.1])  # far away: the rate grows all the way
-    records, test = (inputs[:192], numbers[:192]), (inputs[192:], numbers[192:])
-    options: dict[str, Any] = {"kind": "regression", "public": True, "batch_size": 32, "epochs": 4}
-    task = array_task("far", records, nn.Linear(5, 1), test, **options)
-    unbroken = run(tmp_path / "whole", "hyfreedp", task, execution=every(None))
-    rates = {step["learning_rate"] for step in unbroken.record.released["path"]}
-    assert len(rates) > 1
-    for step in (7, 20):
-        killed_at(step, monkeypatch, tmp_path / "killed", "hyfreedp", task)
-    assert bits(run(tmp_path / "killed", "hyfreedp", task)) == bits(unbroken)
-
-
 def test_variants_of_an_augmentation_go_on_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def noisy(inputs: Tensor, generator: torch.Generator) -> Tensor:
         inputs += torch.randn(inputs.shape, generator=generator)
