@@ -35,7 +35,7 @@ class NoiseScaled(bench.recipes.TrainingMethod[bench.hyfreedp.Looked]):
     end_to_end_private = True
     scaled: ClassVar[bool] = False  # by queries after the last step
 
-    share: bench.parameters.Share = 0.03
+    share: bench.parameters.Share = 0.025
     clipping: bench.parameters.ClippingRule = "auto_s"
     optimizer: bench.parameters.OptimizerOrTask = "SGD"
 

@@ -148,7 +148,7 @@ class Cells:
         """The tolerance as eight noisy queries find it: what `first_rate` does, of made-up answers."""
         n, steps, batch = (2 ** self.fact(key) for key in ("n_records", "steps", "batch_size"))
         rate = np.minimum(1.0, law.QUERIED / n)
-        noise = rate * 2**self.sigma * np.sqrt(law.QUERIES / (0.03 * steps)) * n / batch
+        noise = rate * 2**self.sigma * np.sqrt(law.QUERIES / (0.025 * steps)) * n / batch
         deviation = np.maximum(law.QUIETEST * math.sqrt(law.QUERIES), noise) / (rate * n)
         error = np.sqrt((deviation / 2) ** 2 + (1 - rate) / (4 * rate * n))
         apart = np.array([np.std(facts["tolerances"]) for _, facts in self.tasks])

@@ -239,7 +239,7 @@ def _records(batch: Any) -> Records:
 
 _MAX_STEPS = 10**6
 
-_CLIPPING, _AVERAGING, _SHARE = "auto_s", 0.99, 0.03
+_CLIPPING, _AVERAGING, _SHARE = "auto_s", 0.99, 0.025
 """Defaults of the method: how `backward` clips, the decay of averaged weights, about twice the queries' share of ε."""
 
 _INNER = ("_module", "_orig_mod", "module")

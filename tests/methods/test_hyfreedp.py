@@ -30,11 +30,17 @@ def share_of(method: bench.Method, task: bench.Task | str, epsilon: float = 3.0)
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
-    "sizes",
-    [(128, 32, 10), (2_000, 128, 10), (10_000, 256, 20), (60_000, 1_024, 20)],
+    ("sizes", "epsilon"),
+    [
+        *[((128, 32, 10), 3), ((60_000, 1_024, 20), 3), ((10_000, 256, 20), 3)],
+        *[((5_000, 5_000, 40), 1), ((1_000, 1_000, 5), 8), ((10_000, 10_000, 40), 0.3), ((2_000, 500, 40), 3)],
+    ],
 )
-def test_queries_take_two_percent_at_most(method: type[bench.Method], sizes: tuple[int, int, int]) -> None:
-    assert 0 < share_of(method(), Sized(*sizes)) <= 0.02
+def test_queries_take_two_percent_at_most(
+    method: type[bench.Method], sizes: tuple[int, int, int], epsilon: float
+) -> None:
+    """The last four are the worst of 168 plans: seven N, three batch sizes, two lengths, four ε."""
+    assert 0 < share_of(method(), Sized(*sizes), epsilon) <= 0.02
 
 
 @pytest.mark.parametrize("method", METHODS)
