@@ -1,4 +1,4 @@
-"""Rules for the learning rate of a whole run, scored on the curves of the development set: no training, seconds.
+"""Rules for the learning rate of a whole run, scored on the curves of the development set: no training, a minute.
 
     python -m research.rate_rules              # regret of each rule, by kind of task and by edition
     python -m research.rate_rules --measure    # what is missing of data/rate_facts.json; ten minutes
@@ -151,13 +151,13 @@ class Cells:
         noise = rate * 2**self.sigma * np.sqrt(law.QUERIES / (0.025 * steps)) * n / batch
         deviation = np.maximum(law.QUIETEST * math.sqrt(law.QUERIES), noise) / (rate * n)
         error = np.sqrt((deviation / 2) ** 2 + (1 - rate) / (4 * rate * n))
-        apart = np.array([np.std(facts["tolerances"]) for _, facts in self.tasks])
+        directions = np.array([facts["tolerances"] for _, facts in self.tasks])
         prior, spread, width = math.log2(law.PRIOR[is_regression]), law.SPREAD / math.log(2), law.WIDTH / math.log(2)
         candidates = prior + np.linspace(-5 * spread, 5 * spread, 401)
         belief = np.tile(-(((candidates - prior) / spread) ** 2) / 2, (len(n), 1))
         size = np.full(len(n), prior)
         for _ in range(law.QUERIES):
-            of_direction = self.tolerance + apart * generator.standard_normal(len(n))
+            of_direction = directions[np.arange(len(n)), generator.integers(DRAWS, size=len(n))]
             shares = ndtr((size - of_direction) / width) + error * generator.standard_normal(len(n))
             expected = ndtr((size[:, None] - candidates) / width)
             belief -= ((shares[:, None] - expected) / np.hypot(error, law.SCATTER)[:, None]) ** 2 / 2
@@ -194,8 +194,8 @@ def rule(*, weights: bool = True, pace: bool = True, faster: bool = True) -> Rul
     def rates(cells: Cells, tolerance: Values, kind: str) -> Values:
         is_regression = "numbers" in kind
         exponent = law.EXPONENT[is_regression]
-        typical = 0.0 if weights else float(np.median(cells.fact("weights")))
-        count = cells.fact("weights") if weights else typical
+        count = cells.fact("weights")
+        count = count if weights else np.full_like(count, np.median(count))
         slow = np.logaddexp2(cells.walk + exponent * count, math.log2(ONWARD / law.PACE) if pace else -np.inf)
         factor = cells.convolutions * math.log2(law.CONVOLUTIONS) if faster and not is_regression else 0.0
         return tolerance + math.log2(law.FACTOR[is_regression]) + factor - slow

@@ -250,8 +250,8 @@ class Tuner:
     """The method `hyfreedp` in a loop of yours, which needs no learning rate.
 
     The gradients are yours: of an Opacus `DPOptimizer` that the tuner is attached to, or of `backward`. The tuner sets
-    each step's length from a few noisy queries to the records and from the gradients, as the method does
-    (docs/hyfreedp.md; docs/own_loop.md has loops). Its releases and the gradients are one event within the budget.
+    the length of steps from a few noisy queries to the records, as the method does (docs/hyfreedp.md; docs/own_loop.md
+    has loops). Its releases and the gradients are one event within the budget.
 
     The end of the block calls `finish`; an exception that leaves it ends the training with a record of status "failed".
     Nothing is counted before the first step. From there on the training counts as a whole, whether it is finished or
@@ -276,7 +276,7 @@ class Tuner:
         event: of the whole training: gradients and queries.
         steps: T.
         noise_multiplier: of the gradients, for `make_private`.
-        learning_rate: of the latest step; NaN before the first.
+        learning_rate: NaN before the first step.
         steps_taken: number of steps so far.
         finished: as `finish` returned it; None before.
 

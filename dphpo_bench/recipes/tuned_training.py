@@ -76,11 +76,11 @@ class TunedTraining:
 
     def results(self) -> dict[str, Any]:
         """Scale the last layer, after the last step, and return what the training released beside the gradients."""
-        scale = {"scale": self.scaled()} if self.planned.scalings else {}
+        scale = {"scale": self._scaled()} if self.planned.scalings else {}
         return {"learning_rate": self.learning_rate, **scale}
 
     @torch.no_grad()
-    def scaled(self) -> float:
+    def _scaled(self) -> float:
         """Scale the last layer to where the cross entropy is least, and return by how much."""
         planned, logarithm = self.planned, 0.0
         batch = self.session.sample(planned.queries(planned.scalings), "scale")

@@ -15,14 +15,14 @@ def test_a_method(main_here: Any) -> None:
     code, out, err = main_here("describe", "hyfreedp")
     assert (code, err) == (0, "")
     for text in (
-        "hyfreedp: Starts at the rate",
+        "hyfreedp: DP-SGD at the rate",
         "Liu and Bu 2025",
         "learning rate, clipping threshold",
         "end to end private",
     ):
         assert text in out
     (line,) = (line for line in out.splitlines() if line.strip().startswith("share"))
-    for text in ("0.03", "0 < number < 1", "about twice the largest share of ε"):
+    for text in ("0.025", "0 < number < 1", "about twice the largest share of ε"):
         assert text in line
 
 

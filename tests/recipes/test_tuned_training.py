@@ -72,7 +72,7 @@ def scaled(sure: float, look_noise: float) -> float:
         last.weight.copy_(2 * sure * torch.eye(3, 5))  # the difference of two centres: they have unit covariance
         copied.bias.zero_()
         last.bias.zero_()
-    scale = training.scaled()
+    scale = training._scaled()
     assert torch.equal(copied.weight, torch.eye(5))
     assert last.weight[0, 0].item() == pytest.approx(2 * sure * scale, rel=1e-4)
     return float(scale)
@@ -92,7 +92,7 @@ def test_a_change_within_two_deviations_of_the_noise_does_not_scale(
     monkeypatch.setattr(tuned_training, "mean_loss_changes", lambda *_: [change])
     training = training_on(TinyTask(), planned)
     before = weights_of(training)
-    scale = training.scaled()
+    scale = training._scaled()
     assert (scale > 1) == moves
     for start, end in zip(before, weights_of(training), strict=True):
         torch.testing.assert_close(end, start * scale, rtol=1e-4, atol=1e-6)
