@@ -153,7 +153,8 @@ def make(name: str, seed: int = 0) -> Task:
 def n_seeds(task: Task) -> int:
     """Number of seeds: small tasks are noisy, and cheap but for networks that no stack takes."""
     count = next(count for size, count in SEEDS.items() if task.facts.n_records < size)
-    return count if is_stacked(initial_model(task, 0)) else min(count, 4)
+    most = 2 if isinstance(_draw_of(task), made_up_labels.LabelDraw) else 4
+    return count if is_stacked(initial_model(task, 0)) else min(count, most)
 
 
 def is_stacked(model: nn.Module) -> bool:
@@ -170,8 +171,8 @@ def weights_of(task: Task) -> int:
 
 def work(task: Task) -> float:
     """About how many seconds the curves of a task take: a part for each step, and one for each product."""
-    facts = task.facts
-    return n_seeds(task) * (1 + facts.steps * (0.004 + 2e-8 * facts.batch_size * weights_of(task)))
+    facts, runs = task.facts, 1 if is_stacked(initial_model(task, 0)) else RUNS
+    return n_seeds(task) * (1 + facts.steps * (0.004 * runs + 4e-8 * facts.batch_size * weights_of(task)))
 
 
 def nus_of(task: Task) -> tuple[tuple[float, ...], ...]:
