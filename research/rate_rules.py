@@ -228,10 +228,10 @@ def trees(cells: Cells, labels: bool) -> Values:
 
 RULES: dict[str, Rule] = {
     "version 12, its first rate": version_12,
-    "version 13": rule(),
-    "13 without the number of weights": rule(weights=False),
-    "13 without the pace": rule(pace=False),
-    "13 without the factor of convolutions": rule(faster=False),
+    "noise, weights and pace": rule(),
+    "without the number of weights": rule(weights=False),
+    "without the pace": rule(pace=False),
+    "without the factor of convolutions": rule(faster=False),
 }
 
 
@@ -251,7 +251,7 @@ def main() -> None:
         generator = np.random.default_rng(0)
         rows = {name: cells.regret(each(cells, cells.tolerance, kind)) for name, each in RULES.items()}
         asked = [rule()(cells, cells.answered(generator, "numbers" in kind), kind) for _ in range(12)]
-        rows["13 by noisy answers"] = np.mean([cells.regret(rates) for rates in asked], axis=0)
+        rows["noise, weights and pace, by noisy answers"] = np.mean([cells.regret(rates) for rates in asked], axis=0)
         rows |= {f"trees{' that see labels' * labels}": trees(cells, labels) for labels in (False, True)}
         for name, regret in rows.items():
             parts = [regret[cells.of_edition == number] for number in EDITIONS]
