@@ -1,6 +1,7 @@
 """Rules for the learning rate of a whole run, scored on the curves of the development set: no training, a minute.
 
     python -m research.rate_rules              # regret of each rule, by kind of task and by edition
+    python -m research.rate_rules --only fashion_mnist    # on tasks whose name has this text: means hide much
     python -m research.rate_rules --measure    # what is missing of data/rate_facts.json; ten minutes
 
 A rule gets public facts of a task, and how much noise its initial weights tolerate: the noise per weight at which half
@@ -24,7 +25,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.special import ndtr
-from torch import nn
 
 import dphpo_bench as bench
 from dphpo_bench.recipes import noise_law as law
@@ -48,12 +48,6 @@ PRIOR, SPREAD, WIDTH, SCATTER = {False: 0.25, True: 0.08}, 2.0, 0.8, 0.2
 that over records, and what a random direction adds to the error of a share."""
 
 Values = NDArray[np.float64]
-
-
-def has_convolutions(model: nn.Module) -> bool:
-    """Whether a convolution is trained."""
-    kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-    return any(isinstance(layer, kinds) and layer.weight.requires_grad for layer in model.modules())
 
 
 def measured(name: str) -> dict[str, Any]:
@@ -91,13 +85,13 @@ def measured(name: str) -> dict[str, Any]:
     along = (moved(gradient, 1e-4 / length)[0] - moved(gradient, -1e-4 / length)[0]) / 2e-4
     centred = x.flatten(1) - x.flatten(1).mean(0)
     squares = torch.linalg.svdvals(centred).square()
-    facts = {
+    return {
+        "tolerances": tolerances,
         "gradient": length,
         "along": (along - along.mean(0)).square().mean().sqrt().item(),
         "rank": (squares.sum().square() / squares.square().sum()).item(),
         "offset": (x.flatten(1).mean(0).norm() / centred.norm(dim=1).square().mean().sqrt()).item(),
     }
-    return {"tolerances": tolerances, "convolutions": has_convolutions(model), **facts}
 
 
 @dataclass(frozen=True)
@@ -131,14 +125,13 @@ class Cells:
     @cached_property
     def walk(self) -> Values:
         """How far the noise of a whole run moves a weight at rate 1."""
-        steps = [curves.facts["steps"] for curves, _ in self.tasks]
-        momentum = [math.sqrt(sum(((1 - 0.9**k) / 0.1) ** 2 for k in range(1, count + 1))) for count in steps]
-        return np.log2(momentum) + self.sigma - self.fact("batch_size")
+        nus = np.log2([curves.nus[1][0] / curves.spread for curves, _ in self.tasks])
+        return nus - self.curves[1]  # by which the rates of the grid were made
 
     @cached_property
     def convolutions(self) -> Values:
         """Whether there are any."""
-        return np.array([facts["convolutions"] for _, facts in self.tasks], dtype=float)
+        return np.array(["cnn" in curves.stratum for curves, _ in self.tasks], dtype=float)
 
     @cached_property
     def curves(self) -> tuple[Values, Values, Values]:
@@ -185,7 +178,7 @@ def cells_by_kind() -> dict[str, Cells]:
     """All cells of both editions."""
     facts, by_kind = json.loads(FACTS.read_text()), dict[str, list[Any]]()
     for number, edition in EDITIONS.items():
-        for curves in read(edition) if edition.results.exists() else []:
+        for curves in read(edition):
             rows = [((curves, facts[curves.name]), e, number) for e in range(len(EPSILONS))]
             by_kind.setdefault(kind_of(curves), []).extend(rows)
     columns = {kind: zip(*rows, strict=True) for kind, rows in sorted(by_kind.items())}
@@ -216,6 +209,11 @@ def rule(*, weights: bool = True, pace: bool = True, faster: bool = True) -> Rul
         return tolerance + math.log2(FACTOR[is_regression]) + factor - slow
 
     return rates
+
+
+def by_rank(cells: Cells) -> Values:
+    """13.5 s / (M √rank), of linear classifiers: the effective rank of the inputs in place of the number of weights."""
+    return cells.tolerance - cells.walk - cells.fact("rank") / 2 + math.log2(13.5)
 
 
 def trees(cells: Cells, labels: bool) -> Values:
@@ -254,22 +252,28 @@ def main() -> None:
     """Measure what is missing, or print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measure", action="store_true", help="facts that are missing")
-    if parser.parse_args().measure:
+    parser.add_argument("--only", default="", metavar="TEXT", help="tasks whose name has this text")
+    asked = parser.parse_args()
+    if asked.measure:
         torch.set_num_threads(1)
         facts = json.loads(FACTS.read_text()) if FACTS.exists() else {}
         for name in [name for edition in EDITIONS.values() for name in edition.names if name not in facts]:
             facts[name] = measured(name)
-            FACTS.write_text(json.dumps(facts, indent=None))
+            FACTS.write_text(json.dumps(facts))
         return
     for kind, cells in cells_by_kind().items():
+        chosen = np.array([asked.only in curves.name for curves, _ in cells.tasks])
+        if not chosen.any():
+            continue
         sys.stdout.write(f"\n{kind} | edition 1: mean, within 1, 90th, worst | edition 2\n")
         generator = np.random.default_rng(0)
         rows = {name: cells.regret(each(cells, cells.tolerance, kind)) for name, each in RULES.items()}
-        asked = [rule()(cells, cells.answered(generator, "numbers" in kind), kind) for _ in range(12)]
-        rows["noise, weights and pace, by noisy answers"] = np.mean([cells.regret(rates) for rates in asked], axis=0)
+        found = [rule()(cells, cells.answered(generator, "numbers" in kind), kind) for _ in range(12)]
+        rows["noise, weights and pace, by noisy answers"] = np.mean([cells.regret(rates) for rates in found], axis=0)
+        rows |= {"noise and rank": cells.regret(by_rank(cells))} if kind == "classes, linear" else {}
         rows |= {f"trees{' that see labels' * labels}": trees(cells, labels) for labels in (False, True)}
         for name, regret in rows.items():
-            parts = [regret[cells.of_edition == number] for number in EDITIONS]
+            parts = [regret[chosen & (cells.of_edition == number)] for number in EDITIONS]
             sys.stdout.write(f"{name} | {' || '.join(summary(part) for part in parts if len(part))}\n")
 
 
