@@ -1,6 +1,7 @@
 """Rules for the learning rate of a whole run, scored on the curves of the development set: no training, a minute.
 
     python -m research.rate_rules              # regret of each rule, by kind of task and by edition
+    python -m research.rate_rules --only fashion_mnist    # on tasks whose name has this text: means hide much
     python -m research.rate_rules --measure    # what is missing of data/rate_facts.json; ten minutes
 
 A rule gets public facts of a task, and how much noise its initial weights tolerate: the noise per weight at which half
@@ -37,6 +38,14 @@ FACTS = Path(__file__).with_name("data") / "rate_facts.json"
 ROWS, DRAWS = 1_024, 8
 ONWARD = 10.0
 """How far SGD's momentum moves the weights by gradients of length 1 that all point the same way, at rate 1."""
+
+EXPONENT, FACTOR = {False: 0.3, True: 0.1}, {False: 15.0, True: 2.8}
+"""Of the number of weights, and of the rate: for a classifier, and for a regression."""
+CONVOLUTIONS, PACE = 2.0, 25.0
+"""Factor of the rate where convolutions are trained; how far weights may move in a step, beside how far noise may."""
+PRIOR, SPREAD, WIDTH, SCATTER = {False: 0.25, True: 0.08}, 2.0, 0.8, 0.2
+"""Of a tolerance that is found by Bayes' rule: a typical one, and the standard deviation of its logarithm over tasks;
+that over records, and what a random direction adds to the error of a share."""
 
 Values = NDArray[np.float64]
 
@@ -76,13 +85,13 @@ def measured(name: str) -> dict[str, Any]:
     along = (moved(gradient, 1e-4 / length)[0] - moved(gradient, -1e-4 / length)[0]) / 2e-4
     centred = x.flatten(1) - x.flatten(1).mean(0)
     squares = torch.linalg.svdvals(centred).square()
-    facts = {
+    return {
+        "tolerances": tolerances,
         "gradient": length,
         "along": (along - along.mean(0)).square().mean().sqrt().item(),
         "rank": (squares.sum().square() / squares.square().sum()).item(),
         "offset": (x.flatten(1).mean(0).norm() / centred.norm(dim=1).square().mean().sqrt()).item(),
     }
-    return {"tolerances": tolerances, "convolutions": law.has_convolutions(model), **facts}
 
 
 @dataclass(frozen=True)
@@ -116,14 +125,13 @@ class Cells:
     @cached_property
     def walk(self) -> Values:
         """How far the noise of a whole run moves a weight at rate 1."""
-        steps = [curves.facts["steps"] for curves, _ in self.tasks]
-        momentum = [math.sqrt(sum(((1 - 0.9**k) / 0.1) ** 2 for k in range(1, count + 1))) for count in steps]
-        return np.log2(momentum) + self.sigma - self.fact("batch_size")
+        nus = np.log2([curves.nus[1][0] / curves.spread for curves, _ in self.tasks])
+        return nus - self.curves[1]  # by which the rates of the grid were made
 
     @cached_property
     def convolutions(self) -> Values:
         """Whether there are any."""
-        return np.array([facts["convolutions"] for _, facts in self.tasks], dtype=float)
+        return np.array(["cnn" in curves.stratum for curves, _ in self.tasks], dtype=float)
 
     @cached_property
     def curves(self) -> tuple[Values, Values, Values]:
@@ -145,14 +153,14 @@ class Cells:
         return found
 
     def answered(self, generator: np.random.Generator, is_regression: bool) -> Values:
-        """The tolerance as eight noisy queries find it: what `first_rate` does, of made-up answers."""
+        """The tolerance as eight noisy queries find it by Bayes' rule, each asked at the mean of what is believed."""
         n, steps, batch = (2 ** self.fact(key) for key in ("n_records", "steps", "batch_size"))
         rate = np.minimum(1.0, law.QUERIED / n)
-        noise = rate * 2**self.sigma * np.sqrt(law.QUERIES / (0.025 * steps)) * n / batch
+        noise = rate * 2**self.sigma * np.sqrt(law.QUERIES / (0.03 * steps)) * n / batch
         deviation = np.maximum(law.QUIETEST * math.sqrt(law.QUERIES), noise) / (rate * n)
         error = np.sqrt((deviation / 2) ** 2 + (1 - rate) / (4 * rate * n))
         directions = np.array([facts["tolerances"] for _, facts in self.tasks])
-        prior, spread, width = math.log2(law.PRIOR[is_regression]), law.SPREAD / math.log(2), law.WIDTH / math.log(2)
+        prior, spread, width = math.log2(PRIOR[is_regression]), SPREAD / math.log(2), WIDTH / math.log(2)
         candidates = prior + np.linspace(-5 * spread, 5 * spread, 401)
         belief = np.tile(-(((candidates - prior) / spread) ** 2) / 2, (len(n), 1))
         size = np.full(len(n), prior)
@@ -160,7 +168,7 @@ class Cells:
             of_direction = directions[np.arange(len(n)), generator.integers(DRAWS, size=len(n))]
             shares = ndtr((size - of_direction) / width) + error * generator.standard_normal(len(n))
             expected = ndtr((size[:, None] - candidates) / width)
-            belief -= ((shares[:, None] - expected) / np.hypot(error, law.SCATTER)[:, None]) ** 2 / 2
+            belief -= ((shares[:, None] - expected) / np.hypot(error, SCATTER)[:, None]) ** 2 / 2
             chances = np.exp(belief - belief.max(1, keepdims=True))
             size = (chances * candidates).sum(1) / chances.sum(1)
         return size
@@ -170,7 +178,7 @@ def cells_by_kind() -> dict[str, Cells]:
     """All cells of both editions."""
     facts, by_kind = json.loads(FACTS.read_text()), dict[str, list[Any]]()
     for number, edition in EDITIONS.items():
-        for curves in read(edition) if edition.results.exists() else []:
+        for curves in read(edition):
             rows = [((curves, facts[curves.name]), e, number) for e in range(len(EPSILONS))]
             by_kind.setdefault(kind_of(curves), []).extend(rows)
     columns = {kind: zip(*rows, strict=True) for kind, rows in sorted(by_kind.items())}
@@ -189,18 +197,23 @@ def version_12(cells: Cells, tolerance: Values, kind: str) -> Values:
 
 
 def rule(*, weights: bool = True, pace: bool = True, faster: bool = True) -> Rule:
-    """The rule of `hyfreedp` 13, perhaps without the number of weights, the pace, or the factor of convolutions."""
+    """c s / (M pᵃ + P/25), perhaps without the number of weights p, the pace P, or the factor of convolutions in c."""
 
     def rates(cells: Cells, tolerance: Values, kind: str) -> Values:
         is_regression = "numbers" in kind
-        exponent = law.EXPONENT[is_regression]
+        exponent = EXPONENT[is_regression]
         count = cells.fact("weights")
         count = count if weights else np.full_like(count, np.median(count))
-        slow = np.logaddexp2(cells.walk + exponent * count, math.log2(ONWARD / law.PACE) if pace else -np.inf)
-        factor = cells.convolutions * math.log2(law.CONVOLUTIONS) if faster and not is_regression else 0.0
-        return tolerance + math.log2(law.FACTOR[is_regression]) + factor - slow
+        slow = np.logaddexp2(cells.walk + exponent * count, math.log2(ONWARD / PACE) if pace else -np.inf)
+        factor = cells.convolutions * math.log2(CONVOLUTIONS) if faster and not is_regression else 0.0
+        return tolerance + math.log2(FACTOR[is_regression]) + factor - slow
 
     return rates
+
+
+def by_rank(cells: Cells) -> Values:
+    """13.5 s / (M √rank), of linear classifiers: the effective rank of the inputs in place of the number of weights."""
+    return cells.tolerance - cells.walk - cells.fact("rank") / 2 + math.log2(13.5)
 
 
 def trees(cells: Cells, labels: bool) -> Values:
@@ -239,22 +252,28 @@ def main() -> None:
     """Measure what is missing, or print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measure", action="store_true", help="facts that are missing")
-    if parser.parse_args().measure:
+    parser.add_argument("--only", default="", metavar="TEXT", help="tasks whose name has this text")
+    asked = parser.parse_args()
+    if asked.measure:
         torch.set_num_threads(1)
         facts = json.loads(FACTS.read_text()) if FACTS.exists() else {}
         for name in [name for edition in EDITIONS.values() for name in edition.names if name not in facts]:
             facts[name] = measured(name)
-            FACTS.write_text(json.dumps(facts, indent=None))
+            FACTS.write_text(json.dumps(facts))
         return
     for kind, cells in cells_by_kind().items():
+        chosen = np.array([asked.only in curves.name for curves, _ in cells.tasks])
+        if not chosen.any():
+            continue
         sys.stdout.write(f"\n{kind} | edition 1: mean, within 1, 90th, worst | edition 2\n")
         generator = np.random.default_rng(0)
         rows = {name: cells.regret(each(cells, cells.tolerance, kind)) for name, each in RULES.items()}
-        asked = [rule()(cells, cells.answered(generator, "numbers" in kind), kind) for _ in range(12)]
-        rows["noise, weights and pace, by noisy answers"] = np.mean([cells.regret(rates) for rates in asked], axis=0)
+        found = [rule()(cells, cells.answered(generator, "numbers" in kind), kind) for _ in range(12)]
+        rows["noise, weights and pace, by noisy answers"] = np.mean([cells.regret(rates) for rates in found], axis=0)
+        rows |= {"noise and rank": cells.regret(by_rank(cells))} if kind == "classes, linear" else {}
         rows |= {f"trees{' that see labels' * labels}": trees(cells, labels) for labels in (False, True)}
         for name, regret in rows.items():
-            parts = [regret[cells.of_edition == number] for number in EDITIONS]
+            parts = [regret[chosen & (cells.of_edition == number)] for number in EDITIONS]
             sys.stdout.write(f"{name} | {' || '.join(summary(part) for part in parts if len(part))}\n")
 
 
