@@ -11,10 +11,11 @@ class NoiseScaled(bench.recipes.TrainingMethod[bench.hyfreedp.Looked]):
     """DP-SGD at a fixed rate, found by eight queries before the first step.
 
     The noise of a whole run moves each weight by η M Z, with Z standard normal. M is public: it follows from the noise
-    multiplier, the number of steps and the optimiser. The queries add noise to the initial weights and subtract it, and
-    ask a batch for the share of records whose loss rises by a fifth or more, averaged over both sides. They find s, the
-    noise at which the share is a half. The rate is about s / M, less where many weights are trained, and bounded where
-    there is little noise (`dphpo_bench.recipes.noise_law.first_rate`; docs/hyfreedp.md has the law behind it).
+    multiplier, the number of steps and the optimiser. Seven queries find s, the noise that the initial weights
+    tolerate: each adds noise to them and subtracts it, and asks a batch for the share of records whose loss rises by a
+    fifth or more, averaged over both sides. At s the share is a half. One query finds r, the effective rank of what
+    records have in common. The rate is about s / (M √r), and bounded where there is little noise
+    (`dphpo_bench.recipes.noise_law.first_rate`; docs/hyfreedp.md has the law behind it).
 
     Released are the gradients, T × Poisson(q; Gaussian σ), and the queries, Poisson(p; 8 × Gaussian σ_p), calibrated as
     one event. It is what every method that adapts its rate has to beat.

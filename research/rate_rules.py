@@ -4,11 +4,11 @@
     python -m research.rate_rules --only fashion_mnist    # on tasks whose name has this text: means hide much
     python -m research.rate_rules --measure    # what is missing of data/rate_facts.json; ten minutes
 
-A rule gets public facts of a task, and how much noise its initial weights tolerate: the noise per weight at which half
-of the losses rise by a fifth, averaged over both signs (`noise_law`). Its regret is that of a fixed rate, between the
-rates of the grid (`development_runs`). Answers are exact, or those of the eight queries of a plan, with their noise and
-that of their random directions. Trees choose a rate by what they have learned on other tasks: about the best that any
-rule can do that sees as much.
+A rule gets public facts of a task and what queries at its initial weights find: how much noise the weights tolerate,
+and an effective rank (`noise_law`). Its regret is that of a fixed rate, between the rates of the grid
+(`development_runs`). Answers are exact, or those of a plan's queries, with their noise and that of their random
+directions. Trees choose a rate by what they have learned on other tasks: about the best that any rule can do that sees
+as much.
 """
 
 import argparse
@@ -25,27 +25,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.special import ndtr
+from torch.nn.functional import normalize
 
 import dphpo_bench as bench
 from dphpo_bench.recipes import noise_law as law
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.gradients import gradient_engine
+from dphpo_bench.training.values import RecordModel
 from research.development_runs import held, kind_of, references, summary
 from research.development_set import EDITIONS, EPSILONS, NUS, Curves, make, read
 from research.stacked import initial_model
 
 FACTS = Path(__file__).with_name("data") / "rate_facts.json"
 ROWS, DRAWS = 1_024, 8
+SHARE = 0.025
+"""The default of `noise_scaled`."""
 ONWARD = 10.0
 """How far SGD's momentum moves the weights by gradients of length 1 that all point the same way, at rate 1."""
-
-EXPONENT, FACTOR = {False: 0.3, True: 0.1}, {False: 15.0, True: 2.8}
-"""Of the number of weights, and of the rate: for a classifier, and for a regression."""
-CONVOLUTIONS, PACE = 2.0, 25.0
-"""Factor of the rate where convolutions are trained; how far weights may move in a step, beside how far noise may."""
-PRIOR, SPREAD, WIDTH, SCATTER = {False: 0.25, True: 0.08}, 2.0, 0.8, 0.2
-"""Of a tolerance that is found by Bayes' rule: a typical one, and the standard deviation of its logarithm over tasks;
-that over records, and what a random direction adds to the error of a share."""
 
 Values = NDArray[np.float64]
 
@@ -83,10 +79,18 @@ def measured(name: str) -> dict[str, Any]:
     gradient = [part.float() / len(y) for part in engine.clipped_sum(x, y, AutoS())]
     length = math.sqrt(sum(part.square().sum().item() for part in gradient))
     along = (moved(gradient, 1e-4 / length)[0] - moved(gradient, -1e-4 / length)[0]) / 2e-4
+    moved(start, 0.0)
+    ours, size, squares_of_moments = RecordModel(model, task.objective()), 2 ** float(np.median(tolerances)), []
+    for _ in range(DRAWS):
+        ways = [[torch.randn(w.shape, generator=generator) for w in weights] for _ in range(law.QUERIES)]
+        with torch.no_grad():
+            changes = normalize(ours.output_changes(ways, law.MOVE * size, x), eps=1e-300)
+        squares_of_moments.append(round((changes.T @ changes / len(x)).square().sum().item(), 5))
     centred = x.flatten(1) - x.flatten(1).mean(0)
     squares = torch.linalg.svdvals(centred).square()
     return {
         "tolerances": tolerances,
+        "moments": squares_of_moments,
         "gradient": length,
         "along": (along - along.mean(0)).square().mean().sqrt().item(),
         "rank": (squares.sum().square() / squares.square().sum()).item(),
@@ -152,26 +156,59 @@ class Cells:
         found: Values = best - (1 - share) * metrics[cells, column] - share * metrics[cells, column + 1]
         return found
 
-    def answered(self, generator: np.random.Generator, is_regression: bool) -> Values:
-        """The tolerance as eight noisy queries find it by Bayes' rule, each asked at the mean of what is believed."""
+    @cached_property
+    def rank(self) -> Values:
+        """The effective rank, by all moves together."""
+        shares = np.array([np.mean(facts["moments"]) for _, facts in self.tasks]) * law.QUERIES - 1
+        return -np.log2(np.clip(shares / (law.QUERIES - 1), 1e-4, 1))
+
+    def noises(self) -> tuple[Values, Values]:
+        """Rate of the queries' batch, and the deviation of the noise on a mean of theirs (`noise_law.Looked`)."""
         n, steps, batch = (2 ** self.fact(key) for key in ("n_records", "steps", "batch_size"))
-        rate = np.minimum(1.0, law.QUERIED / n)
-        noise = rate * 2**self.sigma * np.sqrt(law.QUERIES / (0.03 * steps)) * n / batch
-        deviation = np.maximum(law.QUIETEST * math.sqrt(law.QUERIES), noise) / (rate * n)
-        error = np.sqrt((deviation / 2) ** 2 + (1 - rate) / (4 * rate * n))
+        rate, queries = np.minimum(1.0, law.QUERIED / n), law.QUERIES
+        affordable = rate * 2**self.sigma * np.sqrt(queries / (SHARE * steps)) * n / batch
+        return rate, np.maximum(law.QUIETEST * math.sqrt(queries), affordable) / (rate * n)
+
+    def tolerance_answered(self, generator: np.random.Generator, is_regression: bool) -> Values:
+        """The tolerance as `noise_law` finds it by noisy queries."""
+        rate, deviation = self.noises()
+        error = np.sqrt((deviation / 2) ** 2 + (1 - rate) / (4 * rate * 2 ** self.fact("n_records")))
         directions = np.array([facts["tolerances"] for _, facts in self.tasks])
-        prior, spread, width = math.log2(PRIOR[is_regression]), SPREAD / math.log(2), WIDTH / math.log(2)
+        prior = math.log2(law.PRIOR[is_regression])
+        spread, width = law.SPREAD / math.log(2), law.WIDTH / math.log(2)
         candidates = prior + np.linspace(-5 * spread, 5 * spread, 401)
-        belief = np.tile(-(((candidates - prior) / spread) ** 2) / 2, (len(n), 1))
-        size = np.full(len(n), prior)
-        for _ in range(law.QUERIES):
-            of_direction = directions[np.arange(len(n)), generator.integers(DRAWS, size=len(n))]
-            shares = ndtr((size - of_direction) / width) + error * generator.standard_normal(len(n))
+        belief = np.tile(-(((candidates - prior) / spread) ** 2) / 2, (len(rate), 1))
+        size = np.full(len(rate), prior)
+        for _ in range(law.QUERIES - 1):
+            of_direction = directions[np.arange(len(rate)), generator.integers(DRAWS, size=len(rate))]
+            shares = ndtr((size - of_direction) / width) + error * generator.standard_normal(len(rate))
             expected = ndtr((size[:, None] - candidates) / width)
-            belief -= ((shares[:, None] - expected) / np.hypot(error, SCATTER)[:, None]) ** 2 / 2
-            chances = np.exp(belief - belief.max(1, keepdims=True))
-            size = (chances * candidates).sum(1) / chances.sum(1)
+            belief -= ((shares[:, None] - expected) / np.hypot(error, law.SCATTER)[:, None]) ** 2 / 2
+            size = mean(belief, candidates)
         return size
+
+    def rank_answered(self, generator: np.random.Generator) -> Values:
+        """The effective rank as `noise_law` finds it: noise adds to |S|² its own square and 2 ⟨S, noise⟩."""
+        k, count = law.QUERIES, len(self.epsilons)
+        numbers, noise = k * (k + 1) // 2, self.noises()[1]
+        squares = np.array([facts["moments"] for _, facts in self.tasks])
+        heard = squares[np.arange(count), generator.integers(DRAWS, size=count)]
+        along, all_of = generator.standard_normal(count), generator.chisquare(numbers, count)
+        heard = heard + 2 * np.sqrt(heard) * noise * along + (all_of - numbers) * noise**2
+        candidates = np.linspace(0, 8, 401)
+        expected = (1 + (k - 1) * np.exp(-candidates)) / k
+        error = (law.RANK_SCATTER * (k - 1) / k * np.exp(-candidates)) ** 2
+        error = error + (2 * numbers * noise**4)[:, None] + 4 * noise[:, None] ** 2 * expected
+        typical = law.RANK * math.log(2) * self.fact("weights")[:, None]
+        belief = -(((candidates - typical) / law.RANK_SPREAD) ** 2) - (heard[:, None] - expected) ** 2 / error
+        return mean((belief - np.log(error)) / 2, candidates) / math.log(2)
+
+
+def mean(belief: Values, candidates: Values) -> Values:
+    """The mean of candidates by logarithms of their chances, shape (cells, candidates)."""
+    chances = np.exp(belief - belief.max(1, keepdims=True))
+    found: Values = (chances * candidates).sum(1) / chances.sum(1)
+    return found
 
 
 def cells_by_kind() -> dict[str, Cells]:
@@ -185,35 +222,41 @@ def cells_by_kind() -> dict[str, Cells]:
     return {kind: Cells(tasks, np.array(e), np.array(n)) for kind, (tasks, e, n) in columns.items()}
 
 
-Rule = Callable[[Cells, Values, str], Values]
-"""(cells, logarithms of tolerances, kind) → logarithms of rates."""
+Rule = Callable[[Cells, Values, Values, str], Values]
+"""(cells, logarithms of tolerances, of ranks, kind) → logarithms of rates."""
 
 
-def version_12(cells: Cells, tolerance: Values, kind: str) -> Values:
+def version_12(cells: Cells, tolerance: Values, _: Values, kind: str) -> Values:
     """The first rate of `hyfreedp` 12: without its growth in regressions."""
     if kind == "classes, linear":
         return tolerance - cells.walk + math.log2(6)
     return np.minimum(tolerance - cells.walk, -1.0 if "numbers" in kind else 1.0)
 
 
-def rule(*, weights: bool = True, pace: bool = True, faster: bool = True) -> Rule:
-    """c s / (M pᵃ + P/25), perhaps without the number of weights p, the pace P, or the factor of convolutions in c."""
+def rule(*, pace: bool = True, factors: bool = True) -> Rule:
+    """c s / (M √r + P / (35 √r)), perhaps without the pace, or with the same c for all models."""
 
-    def rates(cells: Cells, tolerance: Values, kind: str) -> Values:
-        is_regression = "numbers" in kind
-        exponent = EXPONENT[is_regression]
-        count = cells.fact("weights")
-        count = count if weights else np.full_like(count, np.median(count))
-        slow = np.logaddexp2(cells.walk + exponent * count, math.log2(ONWARD / PACE) if pace else -np.inf)
-        factor = cells.convolutions * math.log2(CONVOLUTIONS) if faster and not is_regression else 0.0
-        return tolerance + math.log2(FACTOR[is_regression]) + factor - slow
+    def rates(cells: Cells, tolerance: Values, rank: Values, kind: str) -> Values:
+        slow = np.logaddexp2(cells.walk + rank / 2, math.log2(ONWARD / law.PACE) - rank / 2 if pace else -np.inf)
+        factor = np.full(len(rank), math.log2(law.FACTOR))
+        if factors and "classes" in kind:
+            heads = "linear" in kind
+            factor += math.log2(law.HEAD) if heads else cells.convolutions * math.log2(law.CONVOLUTIONS)
+        return tolerance + factor - slow
 
     return rates
 
 
-def by_rank(cells: Cells) -> Values:
-    """13.5 s / (M √rank), of linear classifiers: the effective rank of the inputs in place of the number of weights."""
-    return cells.tolerance - cells.walk - cells.fact("rank") / 2 + math.log2(13.5)
+def without_rank(cells: Cells, tolerance: Values, rank: Values, kind: str) -> Values:
+    """The rule with the same rank everywhere."""
+    return rule()(cells, tolerance, np.full_like(rank, np.median(rank)), kind)
+
+
+def by_weights(cells: Cells, tolerance: Values, _: Values, kind: str) -> Values:
+    """c s / (M pᵃ + P / 25): the number of weights p in place of the rank, and no factor of heads."""
+    exponent, factor = (0.1, 2.8) if "numbers" in kind else (0.3, 15.0)
+    slow = np.logaddexp2(cells.walk + exponent * cells.fact("weights"), math.log2(ONWARD / 25))
+    return tolerance + math.log2(factor) + ("classes" in kind) * cells.convolutions - slow
 
 
 def trees(cells: Cells, labels: bool) -> Values:
@@ -241,10 +284,11 @@ def trees(cells: Cells, labels: bool) -> Values:
 
 RULES: dict[str, Rule] = {
     "version 12, its first rate": version_12,
-    "noise, weights and pace": rule(),
-    "without the number of weights": rule(weights=False),
+    "noise, rank and pace": rule(),
+    "without the rank": without_rank,
     "without the pace": rule(pace=False),
-    "without the factor of convolutions": rule(faster=False),
+    "without the factors of heads and convolutions": rule(factors=False),
+    "weights in place of the rank": by_weights,
 }
 
 
@@ -267,10 +311,14 @@ def main() -> None:
             continue
         sys.stdout.write(f"\n{kind} | edition 1: mean, within 1, 90th, worst | edition 2\n")
         generator = np.random.default_rng(0)
-        rows = {name: cells.regret(each(cells, cells.tolerance, kind)) for name, each in RULES.items()}
-        found = [rule()(cells, cells.answered(generator, "numbers" in kind), kind) for _ in range(12)]
-        rows["noise, weights and pace, by noisy answers"] = np.mean([cells.regret(rates) for rates in found], axis=0)
-        rows |= {"noise and rank": cells.regret(by_rank(cells))} if kind == "classes, linear" else {}
+        rows = {name: cells.regret(each(cells, cells.tolerance, cells.rank, kind)) for name, each in RULES.items()}
+        answers = [
+            (cells.tolerance_answered(generator, "numbers" in kind), cells.rank_answered(generator)) for _ in range(12)
+        ]
+        rows |= {
+            f"{name}, by noisy answers": np.mean([cells.regret(RULES[name](cells, *each, kind)) for each in answers], 0)
+            for name in ("noise, rank and pace", "weights in place of the rank")
+        }
         rows |= {f"trees{' that see labels' * labels}": trees(cells, labels) for labels in (False, True)}
         for name, regret in rows.items():
             parts = [regret[chosen & (cells.of_edition == number)] for number in EDITIONS]

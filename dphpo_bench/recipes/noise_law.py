@@ -1,4 +1,4 @@
-"""A learning rate from the noise of a whole run: a few noisy queries find how much the initial weights tolerate.
+"""A learning rate from the noise of a whole run: a few noisy queries find how much of it the initial weights tolerate.
 
 DP-SGD adds noise of known size in every step. A rate is about right if the noise of the whole run, added to the initial
 weights, harms the model a little: with less, the run does not get far; with more, noise is most of what it ends at.
@@ -16,13 +16,15 @@ from dphpo_bench.base.tensors import Records, Tensors, each, length
 from dphpo_bench.contract.method import Cost, Plan, Release
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import dp_sgd_event, trainable
-from dphpo_bench.recipes.queries import rising_share
+from dphpo_bench.recipes.queries import rising_share, second_moments
 
 if TYPE_CHECKING:
+    import torch
     from dp_accounting.dp_event import DpEvent
     from torch import Tensor, nn
 
     from dphpo_bench.records.record import OutputNoise
+    from dphpo_bench.session.batch import Batch
     from dphpo_bench.session.session import Session
     from dphpo_bench.training.optimizers import UpdateRule
 
@@ -30,17 +32,18 @@ if TYPE_CHECKING:
 RISE = 1.2
 """Half of the records' losses may rise by this factor from the noise of a whole run."""
 
-EXPONENT, FACTOR = {False: 0.3, True: 0.1}, {False: 15.0, True: 2.8}
-"""Of the number of weights, and of the rate: for a classifier, and for a regression."""
+FACTOR, HEAD, CONVOLUTIONS = 2.4, 6.0, 2.0
+"""Of the rate: of every model, of a classifier of which the last layer alone is trained, of one with convolutions."""
 
-CONVOLUTIONS = 2.0
-"""Factor of the rate of a classifier whose convolutions are trained: each of their weights counts at many places."""
-
-PACE = 25.0
+PACE = 35.0
 """How far weights may move in a step, beside how far noise may move them in the whole run."""
 
 QUERIES = 8
-"""Number of queries to a batch, before the first step and perhaps after the last."""
+"""Number of queries to a batch, before the first step and perhaps after the last. The last query of the first batch is
+about as many moves of the weights, the others are about losses."""
+
+MOVE = 0.25
+"""Length of these moves, beside the noise per weight that raises losses."""
 
 QUERIED = 512
 """Expected number of records in the batch of these queries."""
@@ -52,6 +55,10 @@ and the standard deviation of its logarithm over tasks."""
 WIDTH, SCATTER = 0.8, 0.2
 """How far the logarithms of what records tolerate are apart, and what a random direction adds to the error of a
 share, both as standard deviations."""
+
+RANK, RANK_SPREAD, RANK_SCATTER = 0.4, 1.0, 0.3
+"""What is known of the effective rank: a typical one is this power of the number of trained weights; the standard
+deviation of its logarithm over tasks; that over random moves."""
 
 BALANCE = {True: (1.0, 8.0), False: (0.1, 0.8)}
 """The ν of good rates, for a classifier of which a last layer is trained or more; below a regression's."""
@@ -177,10 +184,13 @@ class Looked:
 
     def as_plan(self, budget: PrivacyBudget) -> Plan["Looked"]:
         """Return the plan of a method that does this and nothing else."""
-        queries = [Release("share of records", QUERIES, self.look_noise, self.look_rate)]
+        queries = [
+            Release("share of records", QUERIES - 1, self.look_noise, self.look_rate),
+            Release("second moments of moved outputs", 1, self.look_noise, self.look_rate),
+        ]
         if self.scalings:
             queries.append(Release("clipped sum of loss changes", self.scalings, self.look_noise, self.look_rate))
-        passes = (3 * QUERIES + 2 * self.scalings) * self.look_rate + self.sample_rate * self.steps
+        passes = (5 * QUERIES - 3 + 2 * self.scalings) * self.look_rate + self.sample_rate * self.steps
         return Plan(
             budget=budget,
             event=self.event,
@@ -192,15 +202,15 @@ class Looked:
 
 
 def first_rate(planned: Looked, session: "Session", model: "nn.Module", distance: float, pace: float) -> float:
-    """Return c s / (M pᵃ + P/25), the learning rate that the initial weights tolerate.
+    """Return c s / (M √r + P / (35 √r)), the learning rate that the initial weights tolerate.
 
-    s is the noise per weight that raises half of the losses by a fifth, averaged over both signs. Eight noisy queries
-    to one batch of about 512 records find it: each asks at the present guess, in a new random direction. The guess
-    follows from all answers and their noise by Bayes' rule.
+    s is the noise per weight that raises half of the losses by a fifth, averaged over both signs (`_tolerance`). r is
+    the effective rank of what records' outputs have in common (`_rank`). Noisy queries to one batch of about 512
+    records find both.
 
-    M is how far noise moves a weight in the whole run at rate 1, and p the number of trained weights. Where noise is
-    small, P/25 bounds the rate: P is how far gradients that all point the same way move the weights in a step. c and a
-    depend on whether the task is a regression, c also on whether convolutions are trained.
+    M is how far noise moves a weight in the whole run at rate 1. Where noise is small, P bounds the rate: how far
+    gradients that all point the same way move the weights in a step. c is 2.4, six times as much if a classifier's last
+    layer alone is trained, twice if its convolutions are.
 
     Args:
         planned: the plan, which pays for the queries.
@@ -211,22 +221,64 @@ def first_rate(planned: Looked, session: "Session", model: "nn.Module", distance
     """
     import torch
 
-    batch, weights = session.sample(planned.queries(QUERIES), "walk"), trainable(model)
+    batch = session.sample(planned.queries(QUERIES), "walk")
     generator = torch.Generator().manual_seed(random.Random(session.uniform("walk")).getrandbits(63))
+    size = _tolerance(planned, batch, model, generator)
+    root = math.sqrt(_rank(planned, batch, model, generator, MOVE * size))
+    factor = FACTOR
+    if not planned.regression:
+        factor *= HEAD if is_head(model) else CONVOLUTIONS if has_convolutions(model) else 1.0
+    return factor * size / (distance * root + pace / (PACE * root))
+
+
+def _tolerance(planned: Looked, batch: "Batch", model: "nn.Module", generator: "torch.Generator") -> float:
+    """Return the noise per weight that raises half of the losses by a fifth.
+
+    Each of seven queries asks at the present guess, in a new random direction. The guess follows from all answers and
+    their noise by Bayes' rule.
+    """
+    import torch
+
     rate, size = planned.look_rate, math.log(PRIOR[planned.regression])
     candidates = size + torch.linspace(-5 * SPREAD, 5 * SPREAD, 401, dtype=torch.float64)
     belief = -((candidates - size) / SPREAD).square() / 2
     error = math.hypot(planned.deviation / 2, math.sqrt((1 - rate) / (4 * rate * planned.records)), SCATTER)
-    for _ in range(QUERIES):
+    for _ in range(QUERIES - 1):
         sides = (math.exp(size), -math.exp(size))  # both, so that a lucky direction does not pass for a harmless one
-        direction = [torch.randn(w.shape, generator=generator, dtype=w.dtype).to(w.device) for w in weights]
-        share = rising_share(batch, model, direction, sides, RISE, planned.look_noise)
+        share = rising_share(batch, model, _direction(model, generator), sides, RISE, planned.look_noise)
         belief -= ((share - torch.special.ndtr((size - candidates) / WIDTH)) / error).square() / 2
         size = (belief.softmax(0) @ candidates).item()
-    count = float(sum(weight.numel() for weight in weights))
-    slow = distance * math.pow(count, EXPONENT[planned.regression]) + pace / PACE
-    faster = CONVOLUTIONS if has_convolutions(model) and not planned.regression else 1.0
-    return faster * FACTOR[planned.regression] * math.exp(size) / slow
+    return math.exp(size)
+
+
+def _rank(planned: Looked, batch: "Batch", model: "nn.Module", generator: "torch.Generator", move: float) -> float:
+    """Return r = 1 / E cos², of the angle between what moves of the weights do to the outputs of two records.
+
+    For a linear model r is the effective rank of the inputs, (tr Σ)² / tr Σ², each scaled to length 1. Eight random
+    moves stand for all. Their second moments S have E |S|² = (1 + 7/r) / 8, more by what noise adds and by what each
+    record has in common with itself.
+    """
+    import torch
+
+    ways = [_direction(model, generator) for _ in range(QUERIES)]
+    moments = second_moments(batch, model, ways, move, planned.look_noise)
+    k, noise = QUERIES, planned.deviation**2
+    numbers = k * (k + 1) / 2
+    heard = moments.square().sum() - numbers * noise - 1 / (planned.look_rate * planned.records)
+    candidates = torch.linspace(0, 8, 401, dtype=torch.float64)
+    shares = (-candidates).exp()
+    expected = (1 + (k - 1) * shares) / k
+    error = (RANK_SCATTER * (k - 1) / k * shares).square() + 2 * numbers * noise**2 + 4 * noise * expected
+    typical = RANK * math.log(sum(weight.numel() for weight in trainable(model)))
+    belief = ((candidates - typical) / RANK_SPREAD).square() + (heard - expected).square() / error + error.log()
+    return math.exp(((-belief / 2).softmax(0) @ candidates).item())
+
+
+def _direction(model: "nn.Module", generator: "torch.Generator") -> "list[Tensor]":
+    """Return a standard normal number for each trained weight."""
+    import torch
+
+    return [torch.randn(w.shape, generator=generator, dtype=w.dtype).to(w.device) for w in trainable(model)]
 
 
 def has_convolutions(model: "nn.Module") -> bool:

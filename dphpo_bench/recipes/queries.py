@@ -4,6 +4,7 @@ Write a query of your own in the same way: values of one record, a bound, and th
 values to the bound and charges the sum as a Gaussian of that sensitivity, before it computes anything.
 """
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -134,8 +135,57 @@ def rising_share(
     return 0.5 + centred  # of the expected batch size, never of the drawn one
 
 
+def second_moments(
+    batch: "Batch",
+    model: "nn.Module",
+    directions: "Sequence[Sequence[Tensor]]",
+    step: float,
+    noise_multiplier: float,
+) -> "Tensor":
+    """Return the noisy mean of u uᵀ: u is what k moves do to a record's outputs, scaled to length 1.
+
+    A move is to w + h · G from w − h · G, and of the outputs it counts one public combination. The batch releases the
+    mean's k (k + 1) / 2 numbers, those off the diagonal times √2, as one vector. A record's vector has length 1, so
+    they are one Gaussian.
+
+    Args:
+        batch: answers one Gaussian query.
+        model: at weights w.
+        directions: G of each move, one tensor for each trainable parameter.
+        step: h.
+        noise_multiplier: noise standard deviation / sensitivity of the sum.
+
+    Returns:
+        float64 on the CPU, shape (k, k), symmetric. Its noise has standard deviation τ = noise_multiplier / (N · rate)
+        on the diagonal and τ/√2 beside it.
+    """
+    import torch
+
+    ways, k = [_checked(model, direction) for direction in directions], len(directions)
+    rows, columns = torch.triu_indices(k, k).tolist()
+    weights = torch.tensor([1.0 if i == j else math.sqrt(2) for i, j in zip(rows, columns, strict=True)])
+
+    def values(model: "RecordModel", inputs: Any, *_: Any) -> "Tensor":
+        changes = model.output_changes(ways, step, inputs)
+        u = torch.nn.functional.normalize(changes, eps=1e-300)
+        return u[:, rows] * u[:, columns] * weights.to(u)
+
+    released = batch.release(
+        model, values, 1.0, noise_multiplier, count=len(rows), together=True, passes=2 * k, purpose="moments"
+    )
+    moments = torch.zeros(k, k, dtype=torch.float64)
+    moments[rows, columns] = moments[columns, rows] = torch.tensor(released, dtype=torch.float64) / weights
+    return moments
+
+
 def _losses_along(model: "nn.Module", direction: "Sequence[Tensor]", steps: Sequence[float]) -> "Values":
-    """Return a function (model, inputs, targets) → losses at w − h · direction for each h, float64 of shape (n, k).
+    """Return a function (model, inputs, targets) → losses at w − h · direction for each h, float64 of shape (n, k)."""
+    parts, line = _checked(model, direction), tuple(map(float, steps))
+    return lambda model, inputs, targets: model.losses_along(parts, line, inputs, targets)
+
+
+def _checked(model: "nn.Module", direction: "Sequence[Tensor]") -> "list[Tensor]":
+    """Return a direction's tensors, plain.
 
     Raises:
         InvalidValueError: if the direction has not a tensor of values for each trainable parameter, of its shape.
@@ -144,5 +194,4 @@ def _losses_along(model: "nn.Module", direction: "Sequence[Tensor]", steps: Sequ
     shapes, expected = ([tuple(tensor.shape) for tensor in tensors] for tensors in (parts, trainable(model)))
     if shapes != expected or any(tensor.is_meta for tensor in parts):
         raise InvalidValueError(f"Expected a direction of shapes {expected}, with values, got {shapes}.")
-    line = tuple(map(float, steps))
-    return lambda model, inputs, targets: model.losses_along(parts, line, inputs, targets)
+    return parts
