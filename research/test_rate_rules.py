@@ -1,11 +1,15 @@
 """Rules for the rate: what they are scored by, and that the rule knows no units."""
 
+import math
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from torch import nn
 
-from research.rate_rules import Cells, cells_by_kind, rule
+from dphpo_bench.recipes import noise_law as law
+from research.rate_rules import ONWARD, Cells, cells_by_kind, rule
 
 KINDS = cells_by_kind()
 
@@ -21,15 +25,29 @@ def test_a_rate_of_the_grid_has_the_regret_of_its_curve() -> None:
 
 @pytest.mark.parametrize(("kind", "cells"), KINDS.items(), ids=KINDS)
 def test_the_rule_follows_the_units_of_the_tolerance_and_never_goes_faster_by_noise(kind: str, cells: Cells) -> None:
-    rates = rule()(cells, cells.tolerance, kind)
-    np.testing.assert_allclose(rule()(cells, cells.tolerance + 3, kind), rates + 3)
+    rates = rule()(cells, cells.tolerance, cells.rank, kind)
+    np.testing.assert_allclose(rule()(cells, cells.tolerance + 3, cells.rank, kind), rates + 3)
     names = [curves.name for curves, _ in cells.tasks]
     falls = (np.diff(cells.sigma) < 0) & np.array([one == other for one, other in pairwise(names)])
     assert falls.sum() == len(set(names)) * 3
     assert (np.diff(rates)[falls] >= 0).all()
 
 
-def test_quiet_answers_find_the_tolerance() -> None:
+def test_the_rule_is_that_of_the_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without noise on answers and with the same walk, pace and answers."""
     cells = KINDS["classes, linear"]
-    error = abs(cells.answered(np.random.default_rng(0), is_regression=False) - cells.tolerance)
-    assert np.median(error) < 0.2  # octaves
+    monkeypatch.setattr(law, "_tolerance", lambda *_: 2.0 ** cells.tolerance[0])
+    monkeypatch.setattr(law, "_rank", lambda *_: 2.0 ** cells.rank[0])
+    session = SimpleNamespace(sample=lambda *_: None, uniform=lambda _: 0.5)
+    planned = law.Looked(0.1, 10, 1.0, 600, 0.8, 1.0, 0, False, "SGD")
+    rate = law.first_rate(planned, session, nn.Linear(2, 2), 2.0 ** cells.walk[0], ONWARD)  # type: ignore[arg-type]
+    assert math.log2(rate) == pytest.approx(rule()(cells, cells.tolerance, cells.rank, "classes, linear")[0])
+
+
+def test_quiet_answers_find_tolerance_and_rank() -> None:
+    """In octaves; eight moves leave a scatter of .3 in the logarithm of a rank."""
+    cells, generator = KINDS["classes, linear"], np.random.default_rng(0)
+    quiet = cells.noises()[1] < 0.02
+    error = abs(cells.tolerance_answered(generator, is_regression=False) - cells.tolerance)
+    assert np.median(error) < 0.2
+    assert np.median(abs(cells.rank_answered(generator) - cells.rank)[quiet]) < 0.5

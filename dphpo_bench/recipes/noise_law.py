@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 RISE = 1.2
 """Half of the records' losses may rise by this factor from the noise of a whole run."""
 
-FACTOR, HEAD, CONVOLUTIONS = 2.4, 6.0, 2.0
+FACTOR, HEAD, CONVOLUTIONS = 2.8, 5.5, 2.0
 """Of the rate: of every model, of a classifier of which the last layer alone is trained, of one with convolutions."""
 
-PACE = 35.0
+PACE = 25.0
 """How far weights may move in a step, beside how far noise may move them in the whole run."""
 
 QUERIES = 8
 """Number of queries to a batch, before the first step and perhaps after the last. The last query of the first batch is
-about as many moves of the weights, the others are about losses."""
+about gradients along as many directions, the others are about losses."""
 
 MOVE = 0.25
-"""Length of these moves, beside the noise per weight that raises losses."""
+"""How far losses along these directions are apart on each side, beside the noise per weight that raises losses."""
 
 QUERIED = 512
 """Expected number of records in the batch of these queries."""
@@ -56,9 +56,9 @@ WIDTH, SCATTER = 0.8, 0.2
 """How far the logarithms of what records tolerate are apart, and what a random direction adds to the error of a
 share, both as standard deviations."""
 
-RANK, RANK_SPREAD, RANK_SCATTER = 0.4, 1.0, 0.3
+RANK, RANK_SPREAD, RANK_SCATTER = 0.33, 1.0, 0.3
 """What is known of the effective rank: a typical one is this power of the number of trained weights; the standard
-deviation of its logarithm over tasks; that over random moves."""
+deviation of its logarithm over tasks; that over random directions."""
 
 BALANCE = {True: (1.0, 8.0), False: (0.1, 0.8)}
 """The ν of good rates, for a classifier of which a last layer is trained or more; below a regression's."""
@@ -186,7 +186,7 @@ class Looked:
         """Return the plan of a method that does this and nothing else."""
         queries = [
             Release("share of records", QUERIES - 1, self.look_noise, self.look_rate),
-            Release("second moments of moved outputs", 1, self.look_noise, self.look_rate),
+            Release("second moments of gradients", 1, self.look_noise, self.look_rate),
         ]
         if self.scalings:
             queries.append(Release("clipped sum of loss changes", self.scalings, self.look_noise, self.look_rate))
@@ -202,14 +202,14 @@ class Looked:
 
 
 def first_rate(planned: Looked, session: "Session", model: "nn.Module", distance: float, pace: float) -> float:
-    """Return c s / (M √r + P / (35 √r)), the learning rate that the initial weights tolerate.
+    """Return c s / (M √r + P / (25 √r)), the learning rate that the initial weights tolerate.
 
     s is the noise per weight that raises half of the losses by a fifth, averaged over both signs (`_tolerance`). r is
-    the effective rank of what records' outputs have in common (`_rank`). Noisy queries to one batch of about 512
+    the effective rank of records' gradients (`_rank`). Noisy queries to one batch of about 512
     records find both.
 
     M is how far noise moves a weight in the whole run at rate 1. Where noise is small, P bounds the rate: how far
-    gradients that all point the same way move the weights in a step. c is 2.4, six times as much if a classifier's last
+    gradients that all point the same way move the weights in a step. c is 2.8, 5.5 times as much if a classifier's last
     layer alone is trained, twice if its convolutions are.
 
     Args:
@@ -252,11 +252,11 @@ def _tolerance(planned: Looked, batch: "Batch", model: "nn.Module", generator: "
 
 
 def _rank(planned: Looked, batch: "Batch", model: "nn.Module", generator: "torch.Generator", move: float) -> float:
-    """Return r = 1 / E cos², of the angle between what moves of the weights do to the outputs of two records.
+    """Return r = (tr Σ)² / tr Σ² of Σ = E u uᵀ, where u is a record's gradient, scaled to length 1.
 
-    For a linear model r is the effective rank of the inputs, (tr Σ)² / tr Σ², each scaled to length 1. Eight random
-    moves stand for all. Their second moments S have E |S|² = (1 + 7/r) / 8, more by what noise adds and by what each
-    record has in common with itself.
+    So 1/r is the mean squared cosine of the angle between two records' gradients. Eight random directions stand for
+    all. Their second moments S have E |S|² = (1 + 7/r) / 8, more by what noise adds and by what each record has in
+    common with itself. The rank follows by Bayes' rule.
     """
     import torch
 

@@ -142,16 +142,15 @@ def second_moments(
     step: float,
     noise_multiplier: float,
 ) -> "Tensor":
-    """Return the noisy mean of u uᵀ: u is what k moves do to a record's outputs, scaled to length 1.
+    """Return the noisy mean of u uᵀ, where u is a record's gradient along k directions, scaled to length 1.
 
-    A move is to w + h · G from w − h · G, and of the outputs it counts one public combination. The batch releases the
-    mean's k (k + 1) / 2 numbers, those off the diagonal times √2, as one vector. A record's vector has length 1, so
-    they are one Gaussian.
+    Along a direction G it is the loss at w + h · G minus that at w − h · G. The batch releases the mean's k (k + 1) / 2
+    numbers, those off the diagonal times √2, as one vector. A record's vector has length 1, so all are one Gaussian.
 
     Args:
         batch: answers one Gaussian query.
         model: at weights w.
-        directions: G of each move, one tensor for each trainable parameter.
+        directions: G₁, ..., G_k, each one tensor for each trainable parameter.
         step: h.
         noise_multiplier: noise standard deviation / sensitivity of the sum.
 
@@ -161,13 +160,13 @@ def second_moments(
     """
     import torch
 
-    ways, k = [_checked(model, direction) for direction in directions], len(directions)
-    rows, columns = torch.triu_indices(k, k).tolist()
-    weights = torch.tensor([1.0 if i == j else math.sqrt(2) for i, j in zip(rows, columns, strict=True)])
+    lines, k = [_losses_along(model, direction, (step, -step)) for direction in directions], len(directions)
+    rows, columns = torch.triu_indices(k, k)
+    weights = torch.where(rows == columns, 1.0, math.sqrt(2))
 
-    def values(model: "RecordModel", inputs: Any, *_: Any) -> "Tensor":
-        changes = model.output_changes(ways, step, inputs)
-        u = torch.nn.functional.normalize(changes, eps=1e-300)
+    def values(model: "RecordModel", inputs: Any, targets: Any) -> "Tensor":
+        sides = torch.stack([losses_of(model, inputs, targets) for losses_of in lines])
+        u = torch.nn.functional.normalize((sides[..., 0] - sides[..., 1]).T, eps=1e-300)
         return u[:, rows] * u[:, columns] * weights.to(u)
 
     released = batch.release(
@@ -179,13 +178,7 @@ def second_moments(
 
 
 def _losses_along(model: "nn.Module", direction: "Sequence[Tensor]", steps: Sequence[float]) -> "Values":
-    """Return a function (model, inputs, targets) → losses at w − h · direction for each h, float64 of shape (n, k)."""
-    parts, line = _checked(model, direction), tuple(map(float, steps))
-    return lambda model, inputs, targets: model.losses_along(parts, line, inputs, targets)
-
-
-def _checked(model: "nn.Module", direction: "Sequence[Tensor]") -> "list[Tensor]":
-    """Return a direction's tensors, plain.
+    """Return a function (model, inputs, targets) → losses at w − h · direction for each h, float64 of shape (n, k).
 
     Raises:
         InvalidValueError: if the direction has not a tensor of values for each trainable parameter, of its shape.
@@ -194,4 +187,5 @@ def _checked(model: "nn.Module", direction: "Sequence[Tensor]") -> "list[Tensor]
     shapes, expected = ([tuple(tensor.shape) for tensor in tensors] for tensors in (parts, trainable(model)))
     if shapes != expected or any(tensor.is_meta for tensor in parts):
         raise InvalidValueError(f"Expected a direction of shapes {expected}, with values, got {shapes}.")
-    return parts
+    line = tuple(map(float, steps))
+    return lambda model, inputs, targets: model.losses_along(parts, line, inputs, targets)

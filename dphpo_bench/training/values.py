@@ -48,21 +48,6 @@ class RecordModel:
         """Return the scores, shape (n,)."""
         return of_one(self.objective.scores, "score")(self(inputs), targets)
 
-    def moved(self, direction: Sequence[Tensor], step: float) -> "RecordModel":
-        """Return it at w − step · direction. Where the step is 0 the direction does not matter, even if not finite.
-
-        Args:
-            direction: one tensor for each trained parameter.
-            step: h.
-        """
-        trained = [(name, weight) for name, weight in self.model.named_parameters() if weight.requires_grad]
-        pairs = zip(trained, direction, strict=True)
-        if step == 0:
-            return replace(self, weights=dict(trained))
-        return replace(
-            self, weights={name: torch.add(weight, part.to(weight), alpha=-step) for (name, weight), part in pairs}
-        )
-
     def losses_along(
         self, direction: Sequence[Tensor], steps: Sequence[float], inputs: Tensors, targets: Tensors
     ) -> Tensor:
@@ -72,34 +57,19 @@ class RecordModel:
             direction: one tensor for each trained parameter.
             steps: h₁, ..., h_k.
         """
-        losses = [
-            # A model or a loss may write to its arguments.
-            self.moved(direction, step).losses(*(each(Tensor.clone, part) for part in (inputs, targets)))
+        trained = [(name, weight) for name, weight in self.model.named_parameters() if weight.requires_grad]
+        pairs = [(*named, part.to(named[1])) for named, part in zip(trained, direction, strict=True)]
+        lines = [
+            # Where h is 0 the direction must not matter, even if it is not finite.
+            {name: weight if step == 0 else torch.add(weight, part, alpha=-step) for name, weight, part in pairs}
             for step in steps
         ]
+        losses = [
+            # A model or a loss may write to its arguments.
+            replace(self, weights=weights).losses(*(each(Tensor.clone, part) for part in (inputs, targets)))
+            for weights in lines
+        ]
         return torch.stack(losses, dim=1).double()
-
-    def output_changes(self, directions: Sequence[Sequence[Tensor]], step: float, inputs: Tensors) -> Tensor:
-        """Return how a public combination of the outputs changes from w − h · direction to w + h · direction.
-
-        The combination has the weights cos 1, cos 2, ..., which no structure of a model's outputs is made for.
-
-        Args:
-            directions: k lists of one tensor for each trained parameter.
-            step: h.
-
-        Returns:
-            float64, shape (n, k).
-        """
-
-        def combined(model: RecordModel) -> Tensor:
-            outputs = model(each(Tensor.clone, inputs))
-            parts = [outputs] if isinstance(outputs, Tensor) else [*outputs.values()]
-            numbers = torch.cat([part.flatten(1).double() for part in parts], dim=1)
-            return numbers @ torch.arange(1.0, numbers.shape[1] + 1).to(numbers).cos()
-
-        changes = [combined(self.moved(way, -step)) - combined(self.moved(way, step)) for way in directions]
-        return torch.stack(changes, dim=1)
 
 
 Values = Callable[[RecordModel, Any, Any], Tensor]

@@ -1,6 +1,7 @@
 """The law of noise: what its queries cost, the rate that they find, and how far noise moves a weight."""
 
 import math
+import statistics
 from dataclasses import replace
 
 import pytest
@@ -12,25 +13,29 @@ from torch import nn
 import dphpo_bench as bench
 from dphpo_bench.methods.hyfreedp import HyFreeDP
 from dphpo_bench.privacy.event_trees import multiset
+from dphpo_bench.privacy.events import gaussian
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.recipes import noise_law
 from dphpo_bench.recipes.noise_law import (
     CONVOLUTIONS,
-    EXPONENT,
     FACTOR,
+    HEAD,
     PACE,
     PRIOR,
     QUERIES,
     QUIETEST,
+    RANK,
     Looked,
     first_rate,
     is_head,
     noise_walk,
     output_noise,
 )
+from dphpo_bench.recipes.queries import second_moments
 from dphpo_bench.session.batch import Batch
 from dphpo_bench.training.optimizers import UpdateRule
-from tests.conftest import TinyTask, session_on
+from dphpo_bench.training.randomness import Streams
+from tests.conftest import TinyTask, asking, session_on
 
 BUDGET = bench.PrivacyBudget(3.0, 1e-5)
 PLANNED = Looked(0.1, 100, 1.0, 600, 0.8, 1e-6, 0, False, "SGD")
@@ -40,7 +45,7 @@ PLANNED = Looked(0.1, 100, 1.0, 600, 0.8, 1e-6, 0, False, "SGD")
 def test_there_are_no_queries_after_a_regression(regression: bool) -> None:
     planned = Looked.calibrated(BUDGET, 0.1, 50, 1_000, share=0.03, regression=regression, optimizer="SGD", scaled=True)
     assert planned.scalings == (0 if regression else QUERIES)
-    assert [release.count for release in planned.as_plan(BUDGET).releases] == [50, 8] + [8] * (not regression)
+    assert [release.count for release in planned.as_plan(BUDGET).releases] == [50, 7, 1] + [8] * (not regression)
     assert len(planned.around) == 2 - regression
 
 
@@ -101,55 +106,129 @@ def answered(threshold: float, wrong: int | None = None, sharp: bool = True) -> 
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(noise_law, "rising_share", share)
-        rate = rate_of(Scaled(1.0), replace(PLANNED, regression=True))
-    return rate * WEIGHTS ** EXPONENT[True] / FACTOR[True]
-
-
-WEIGHTS = 3 * 5 + 3
+        patched.setattr(noise_law, "_rank", lambda *_: 1.0)
+        return rate_of(Scaled(1.0), replace(PLANNED, regression=True)) / FACTOR
 
 
 @given(threshold=st.floats(2e-3, 2.0), sharp=st.booleans())
 def test_queries_find_a_threshold(threshold: float, sharp: bool) -> None:
-    assert abs(math.log(answered(threshold, sharp=sharp) / threshold)) < (0.5 if sharp else 0.05)
+    assert abs(math.log(answered(threshold, sharp=sharp) / threshold)) < (0.6 if sharp else 0.05)
 
 
-@given(threshold=st.floats(2e-3, 2.0), wrong=st.integers(0, QUERIES - 1))
+@given(threshold=st.floats(0.011, 0.6), wrong=st.integers(0, QUERIES - 2))
 def test_no_query_decides_alone(threshold: float, wrong: int) -> None:
-    """Later queries make up for most of a wrong answer: in the worst case, a factor of two is left."""
-    assert abs(math.log(answered(threshold, wrong, sharp=False) / threshold)) < 0.7
+    """Later queries make up for most of a wrong answer. Thresholds are those of most tasks: e² times a typical one."""
+    assert abs(math.log(answered(threshold, wrong, sharp=False) / threshold)) < 0.8
 
 
 @pytest.mark.parametrize("regression", [False, True])
-def test_where_noise_hides_everything_the_tolerance_is_a_typical_one(regression: bool) -> None:
+def test_where_noise_hides_everything_tolerance_and_rank_are_typical_ones(regression: bool) -> None:
     rate = rate_of(Scaled(1.0), replace(PLANNED, look_noise=1e6, regression=regression))
-    assert rate * WEIGHTS ** EXPONENT[regression] / FACTOR[regression] == pytest.approx(PRIOR[regression], rel=0.05)
+    typical = PRIOR[regression] * (3 * 5 + 3) ** (-RANK / 2)  # of so many weights
+    assert rate / FACTOR / (1 if regression else HEAD) == pytest.approx(typical, rel=0.15)
 
 
 def test_noise_and_pace_bound_the_rate_together() -> None:
     alone, slow = rate_of(Scaled(1.0), distance=0.7), rate_of(Scaled(1.0), distance=0.0, pace=3.0)
     assert 1 / rate_of(Scaled(1.0), distance=0.7, pace=3.0) == pytest.approx(1 / alone + 1 / slow)
-    assert slow / alone == pytest.approx(0.7 * WEIGHTS ** EXPONENT[False] * PACE / 3.0)
+
+
+def moments_of(task: bench.Task, records: bench.Records) -> torch.Tensor:
+    session = session_on(task, records)
+    model = session.build_model()
+    return second_moments(session.sample(asking(1.0, gaussian(1e-12))), model, ways_of(model), 0.01, 1e-12)
+
+
+def ways_of(model: nn.Module) -> list[list[torch.Tensor]]:
+    generator = torch.Generator().manual_seed(5)
+    return [[torch.randn(weight.shape, generator=generator) for weight in model.parameters()] for _ in range(4)]
+
+
+def test_second_moments_are_those_of_projected_gradients() -> None:
+    task = TinyTask()
+    records = task.load_train(bench.DataSource.resolve())
+    model = session_on(task, records).build_model()
+    residuals = model(records.inputs).softmax(1) - nn.functional.one_hot(records.targets, 3)
+    projected = [(residuals * (records.inputs @ weight.T + bias)).sum(1) for weight, bias in ways_of(model)]
+    gradients = torch.stack(projected, 1).detach().double()
+    u = gradients / gradients.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(moments_of(task, records), u.T @ u / len(u), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("model_name", ["linear", "mlp"])
+def test_a_record_changes_second_moments_by_one_at_most(model_name: str) -> None:
+    """Norm of the change of the sum, over all numbers; what cannot be computed counts as one, too."""
+    task = TinyTask(model_name)
+    records = task.load_train(bench.DataSource.resolve())
+    fewer = task.n_records * moments_of(task, records)
+    for last in (records.inputs[-1] * 1e6, torch.full((5,), math.nan)):
+        changed = bench.Records(torch.cat([records.inputs[:-1], last[None]]), records.targets)
+        # Both have one record for the other: twice one at most, less what the two have in common.
+        assert (task.n_records * moments_of(task, changed) - fewer).norm() <= 2
+    # A record more: the same sum and one vector of length one.
+    more = bench.Records(
+        torch.cat([records.inputs, records.inputs[:1]]), torch.cat([records.targets, records.targets[:1]])
+    )
+    assert (task.n_records * moments_of(task, more) - fewer).norm().item() == pytest.approx(1.0, abs=1e-4)
+
+
+def test_the_noise_of_second_moments_is_that_of_one_vector() -> None:
+    """500 sums of ten numbers each: their mean square is within 12 % of 1 but in one of 10⁷ cases."""
+    squares, records = [], TinyTask().load_train(bench.DataSource.resolve()).rows(slice(5))
+    quiet = moments_of(TinyTask(), records)
+    for seed in range(500):
+        session = session_on(TinyTask(), records, streams=Streams(seed))
+        model = session.build_model()
+        noisy = second_moments(session.sample(asking(1.0, gaussian(3.0))), model, ways_of(model), 0.01, 3.0)
+        squares.append((TinyTask.n_records * (noisy - quiet) / 3.0).square().sum().item() / 10)
+    assert sum(squares) / len(squares) == pytest.approx(1, abs=0.12)
+
+
+@pytest.mark.parametrize("rank", [1, 4, 16, 32])
+def test_the_rank_of_orthogonal_inputs_is_found(rank: int) -> None:
+    """With two classes gradients have the rank of inputs. Eight directions leave a scatter of .3 in the logarithm."""
+
+    class Orthogonal(TinyTask):
+        def build_model(self) -> nn.Module:
+            return nn.Linear(50, 2, bias=False)
+
+        @property
+        def facts(self) -> bench.TaskFacts:
+            return replace(super().facts, inputs=bench.recipes.Input((50,)))
+
+    task, found = Orthogonal(), []
+    inputs = torch.eye(50)[torch.arange(600) % rank]
+    for seed in range(5):
+        session = session_on(task, bench.Records(inputs, torch.zeros(600, dtype=torch.long)), streams=Streams(seed))
+        batch, generator = session.sample(PLANNED.queries(QUERIES)), torch.Generator().manual_seed(seed)
+        found.append(math.log(noise_law._rank(PLANNED, batch, session.build_model(), generator, 0.1)))
+    assert statistics.fmean(found) == pytest.approx(math.log(rank), abs=0.35)
 
 
 class Convolution(nn.Module):
-    """A convolution that sees everything at once: a linear layer by another name."""
+    """A convolution, and a last layer."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer = nn.Conv1d(1, 3, 5)
+        self.layers = nn.Sequential(nn.Conv1d(1, 3, 5), nn.Flatten(), nn.Linear(3, 3))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.layer(inputs[:, None])[..., 0]
+        return self.layers(inputs[:, None])
 
 
 @pytest.mark.parametrize("regression", [False, True])
-def test_trained_convolutions_are_faster_unless_in_a_regression(regression: bool) -> None:
+def test_heads_and_trained_convolutions_are_faster_unless_in_a_regression(
+    regression: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(noise_law, "_tolerance", lambda *_: 1.0)
+    monkeypatch.setattr(noise_law, "_rank", lambda *_: 4.0)
     planned = replace(PLANNED, regression=regression)
-    convolution, linear = Convolution(), nn.Linear(5, 3)
-    for weight, same in zip(linear.parameters(), convolution.parameters(), strict=True):
-        same.data.copy_(weight.data.view_as(same))
-    factor = rate_of(convolution, planned) / rate_of(linear, planned)
-    assert factor == pytest.approx(1.0 if regression else CONVOLUTIONS, rel=1e-3)
+    network = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+    rates = [rate_of(model, planned) for model in (network, nn.Linear(5, 3), Convolution())]
+    factors = [FACTOR] * 3 if regression else [FACTOR, FACTOR * HEAD, FACTOR * CONVOLUTIONS]
+    assert rates == pytest.approx([factor / 2 for factor in factors])
+    slow = rate_of(network, planned, distance=0.0, pace=3.0)
+    assert slow == pytest.approx(FACTOR * 2 * PACE / 3)
 
 
 def frozen(*layers: nn.Module) -> nn.Module:
