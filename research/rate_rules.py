@@ -197,7 +197,7 @@ class Cells:
         heard = heard + 2 * np.sqrt(heard) * noise * along + (all_of - numbers) * noise**2
         candidates = np.linspace(0, 8, 401)
         expected = (1 + (k - 1) * np.exp(-candidates)) / k
-        error = (law.RANK_SCATTER * (k - 1) / k * np.exp(-candidates)) ** 2
+        error = (law.SCATTER * (k - 1) / k * np.exp(-candidates)) ** 2
         error = error + (2 * numbers * noise**4)[:, None] + 4 * noise[:, None] ** 2 * expected
         typical = law.RANK * math.log(2) * self.fact("weights")[:, None]
         belief = -(((candidates - typical) / law.RANK_SPREAD) ** 2) - (heard[:, None] - expected) ** 2 / error

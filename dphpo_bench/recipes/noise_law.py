@@ -53,12 +53,12 @@ PRIOR, SPREAD = {False: 0.25, True: 0.08}, 2.0
 and the standard deviation of its logarithm over tasks."""
 
 WIDTH, SCATTER = 0.8, 0.2
-"""How far the logarithms of what records tolerate are apart, and what a random direction adds to the error of a
-share, both as standard deviations."""
+"""How far the logarithms of what records tolerate are apart, and what random directions add to the error of a share
+and of the logarithm of a rank, as standard deviations."""
 
-RANK, RANK_SPREAD, RANK_SCATTER = 0.33, 1.0, 0.3
+RANK, RANK_SPREAD = 1 / 3, 1.0
 """What is known of the effective rank: a typical one is this power of the number of trained weights; the standard
-deviation of its logarithm over tasks; that over random directions."""
+deviation of its logarithm over tasks."""
 
 BALANCE = {True: (1.0, 8.0), False: (0.1, 0.8)}
 """The ν of good rates, for a classifier of which a last layer is trained or more; below a regression's."""
@@ -268,7 +268,7 @@ def _rank(planned: Looked, batch: "Batch", model: "nn.Module", generator: "torch
     candidates = torch.linspace(0, 8, 401, dtype=torch.float64)
     shares = (-candidates).exp()
     expected = (1 + (k - 1) * shares) / k
-    error = (RANK_SCATTER * (k - 1) / k * shares).square() + 2 * numbers * noise**2 + 4 * noise * expected
+    error = (SCATTER * (k - 1) / k * shares).square() + 2 * numbers * noise**2 + 4 * noise * expected
     typical = RANK * math.log(sum(weight.numel() for weight in trainable(model)))
     belief = ((candidates - typical) / RANK_SPREAD).square() + (heard - expected).square() / error + error.log()
     return math.exp(((-belief / 2).softmax(0) @ candidates).item())

@@ -184,7 +184,7 @@ def test_the_noise_of_second_moments_is_that_of_one_vector() -> None:
     assert sum(squares) / len(squares) == pytest.approx(1, abs=0.12)
 
 
-@pytest.mark.parametrize("rank", [1, 4, 16, 32])
+@pytest.mark.parametrize("rank", [1, 4, 16])
 def test_the_rank_of_orthogonal_inputs_is_found(rank: int) -> None:
     """With two classes gradients have the rank of inputs. Eight directions leave a scatter of .3 in the logarithm."""
 
