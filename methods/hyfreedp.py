@@ -16,8 +16,8 @@ class HyFreeDP(NoiseScaled):
     - After the last step, eight queries to one batch find a scale of the last layer, unless the task is a regression:
       temperature scaling (Guo et al. 2017), because normalised gradients let margins grow without end.
 
-    Released are gradients, T × Poisson(q; Gaussian σ), and queries: Poisson(p; 8 × Gaussian σ_p) first, as shares of
-    records, and Poisson(p; 8 × Gaussian σ_p) last, as clipped sums of changes of the loss. They are calibrated as one
+    Released are gradients, T × Poisson(q; Gaussian σ), and queries: Poisson(p; 8 × Gaussian σ_p) first, seven shares of
+    records and a matrix, and Poisson(p; 8 × Gaussian σ_p) last, as clipped sums of changes of the loss. They are calibrated as one
     event. σ_p follows from `share` and public numbers.
 
     The parameters are those of `NoiseScaled`.
