@@ -17,8 +17,8 @@ class HyFreeDP(NoiseScaled):
       temperature scaling (Guo et al. 2017), because normalised gradients let margins grow without end.
 
     Released are gradients, T × Poisson(q; Gaussian σ), and queries: Poisson(p; 8 × Gaussian σ_p) first, seven shares of
-    records and a matrix, and Poisson(p; 8 × Gaussian σ_p) last, as clipped sums of changes of the loss. They are calibrated as one
-    event. σ_p follows from `share` and public numbers.
+    records and a matrix, and Poisson(p; 8 × Gaussian σ_p) last, as clipped sums of changes of the loss. They are
+    calibrated as one event. σ_p follows from `share` and public numbers.
 
     The parameters are those of `NoiseScaled`.
     """
