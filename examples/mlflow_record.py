@@ -1,6 +1,6 @@
 """Log a finished record to MLflow: what was released, its ε, the proven risk and the statement.
 
-    python examples/mlflow_record.py results/digits/hyfreedp/a70ed9284f64e079.json
+    python examples/mlflow_record.py results/digits/hyfreedp/5c9ec6eb98ad6ca6.json
 
 Needs `pip install mlflow`. The place is MLflow's: `mlflow.set_tracking_uri`, MLFLOW_TRACKING_URI. Log a record when its
 run is over, as a run that starts and ends at one moment: how long a private selection takes tells its number of

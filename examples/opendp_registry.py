@@ -1,6 +1,6 @@
 """Draft entries of OpenDP's registry of deployments of differential privacy, in YAML, from records of runs.
 
-    python examples/opendp_registry.py results/digits/hyfreedp/a70ed9284f64e079.json > entry.yaml
+    python examples/opendp_registry.py results/digits/hyfreedp/5c9ec6eb98ad6ca6.json > entry.yaml
 
 Needs `pip install pyyaml`. Names and words are those of `schemas/deployments-schema.yaml` in the repository
 opendp/deployments-registry-data, at commit 057e5d81 of 2026. What only you know is marked TO BE FILLED IN: the
