@@ -14,7 +14,7 @@ class NoiseScaled(bench.recipes.TrainingMethod[bench.hyfreedp.Looked]):
     multiplier, the number of steps and the optimiser. Seven queries find s, the noise that the initial weights
     tolerate: each adds noise to them and subtracts it, and asks a batch for the share of records whose loss rises by a
     fifth or more, averaged over both sides. At s the share is a half. One query finds r, the effective rank of
-    records' gradients. The rate is about s / (M √r), and bounded where there is little noise
+    records' gradients. The rate is c s / (M √r), and bounded where there is little noise
     (`dphpo_bench.recipes.noise_law.first_rate`; docs/hyfreedp.md has the law behind it).
 
     Released are the gradients, T × Poisson(q; Gaussian σ), and the queries, Poisson(p; 8 × Gaussian σ_p), calibrated as

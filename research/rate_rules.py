@@ -46,7 +46,7 @@ Values = NDArray[np.float64]
 
 
 def measured(name: str) -> dict[str, Any]:
-    """What no curve says of a task, from the first 1,024 records: tolerances, and facts that only trees see."""
+    """What no curve says of a task, from the first 1,024 records: tolerances, moments, and what only trees see."""
     task, source = make(name), bench.DataSource.resolve()
     task.prepare(source)
     some = task.load_train(source).rows(slice(ROWS))
@@ -93,7 +93,7 @@ def measured(name: str) -> dict[str, Any]:
         "moments": moments,
         "gradient": length,
         "along": (along - along.mean(0)).square().mean().sqrt().item(),
-        "rank": (squares.sum().square() / squares.square().sum()).item(),
+        "input_rank": (squares.sum().square() / squares.square().sum()).item(),
         "offset": (x.flatten(1).mean(0).norm() / centred.norm(dim=1).square().mean().sqrt()).item(),
     }
 
@@ -159,19 +159,25 @@ class Cells:
     @cached_property
     def rank(self) -> Values:
         """The effective rank, by all moves together."""
-        shares = np.array([np.mean(facts["moments"]) for _, facts in self.tasks]) * law.QUERIES - 1
+        shares = self.moments.mean(1) * law.QUERIES - 1
         return -np.log2(np.clip(shares / (law.QUERIES - 1), 1e-4, 1))
 
-    def noises(self) -> tuple[Values, Values]:
-        """Rate of the queries' batch, and the deviation of the noise on a mean of theirs (`noise_law.Looked`)."""
+    @cached_property
+    def moments(self) -> Values:
+        """|S|² of each draw, without what each record has in common with itself."""
+        own = 1 / np.minimum(ROWS, 2 ** self.fact("n_records"))
+        return np.array([facts["moments"] for _, facts in self.tasks]) - own[:, None]
+
+    def noises(self, is_regression: bool) -> tuple[Values, Values]:
+        """Rate of the queries' batch, and the deviation of the noise on a mean of theirs (`Looked` of `hyfreedp`)."""
         n, steps, batch = (2 ** self.fact(key) for key in ("n_records", "steps", "batch_size"))
-        rate, queries = np.minimum(1.0, law.QUERIED / n), law.QUERIES
+        rate, queries = np.minimum(1.0, law.QUERIED / n), law.QUERIES * (1 if is_regression else 2)
         affordable = rate * 2**self.sigma * np.sqrt(queries / (SHARE * steps)) * n / batch
-        return rate, np.maximum(law.QUIETEST * math.sqrt(queries), affordable) / (rate * n)
+        return rate, np.maximum(law.QUIETEST * math.sqrt(law.QUERIES), affordable) / (rate * n)
 
     def tolerance_answered(self, generator: np.random.Generator, is_regression: bool) -> Values:
         """The tolerance as `noise_law` finds it by noisy queries."""
-        rate, deviation = self.noises()
+        rate, deviation = self.noises(is_regression)
         error = np.sqrt((deviation / 2) ** 2 + (1 - rate) / (4 * rate * 2 ** self.fact("n_records")))
         directions = np.array([facts["tolerances"] for _, facts in self.tasks])
         prior = math.log2(law.PRIOR[is_regression])
@@ -187,18 +193,20 @@ class Cells:
             size = mean(belief, candidates)
         return size
 
-    def rank_answered(self, generator: np.random.Generator) -> Values:
+    def rank_answered(self, generator: np.random.Generator, is_regression: bool) -> Values:
         """The effective rank as `noise_law` finds it: noise adds to |S|² its own square and 2 ⟨S, noise⟩."""
         k, count = law.QUERIES, len(self.epsilons)
-        numbers, noise = k * (k + 1) // 2, self.noises()[1]
-        squares = np.array([facts["moments"] for _, facts in self.tasks])
-        heard = squares[np.arange(count), generator.integers(DRAWS, size=count)]
+        rate, deviation = self.noises(is_regression)
+        numbers, noise, size = k * (k + 1) // 2, deviation**2, rate * 2 ** self.fact("n_records")
+        drawn = (1 + np.sqrt((1 - rate) / size) * generator.standard_normal(count)) ** 2
+        heard = self.moments[np.arange(count), generator.integers(DRAWS, size=count)] * drawn
         along, all_of = generator.standard_normal(count), generator.chisquare(numbers, count)
-        heard = heard + 2 * np.sqrt(heard) * noise * along + (all_of - numbers) * noise**2
+        heard = np.maximum(heard + 2 * np.sqrt(heard * noise) * along + (all_of - numbers) * noise, 1 / k)
         candidates = np.linspace(0, 8, 401)
         expected = (1 + (k - 1) * np.exp(-candidates)) / k
         error = (law.SCATTER * (k - 1) / k * np.exp(-candidates)) ** 2
-        error = error + (2 * numbers * noise**4)[:, None] + 4 * noise[:, None] ** 2 * expected
+        error = error + (2 * numbers * noise**2)[:, None] + 4 * noise[:, None] * expected
+        error += 4 * ((1 - rate) / size)[:, None] * expected**2
         typical = law.RANK * math.log(2) * self.fact("weights")[:, None]
         belief = -(((candidates - typical) / law.RANK_SPREAD) ** 2) - (heard[:, None] - expected) ** 2 / error
         return mean((belief - np.log(error)) / 2, candidates) / math.log(2)
@@ -263,7 +271,13 @@ def trees(cells: Cells, labels: bool) -> Values:
     """Regret of trees of which each is asked about tasks that it has not seen."""
     from sklearn.ensemble import ExtraTreesRegressor
 
-    keys = ("weights", "n_records", "batch_size", "steps", *(("gradient", "along", "rank", "offset") if labels else ()))
+    keys = (
+        "weights",
+        "n_records",
+        "batch_size",
+        "steps",
+        *(("gradient", "along", "input_rank", "offset") if labels else ()),
+    )
     spread = np.log2([curves.spread for curves, _ in cells.tasks])
     seen = np.stack([cells.tolerance, cells.walk, cells.sigma, spread, *map(cells.fact, keys)], 1)
     octaves = np.arange(-6, 6.5, 0.5)
@@ -313,7 +327,8 @@ def main() -> None:
         generator = np.random.default_rng(0)
         rows = {name: cells.regret(each(cells, cells.tolerance, cells.rank, kind)) for name, each in RULES.items()}
         answers = [
-            (cells.tolerance_answered(generator, "numbers" in kind), cells.rank_answered(generator)) for _ in range(12)
+            (cells.tolerance_answered(generator, reg), cells.rank_answered(generator, reg))
+            for reg in 12 * ["numbers" in kind]
         ]
         rows |= {
             f"{name}, by noisy answers": np.mean([cells.regret(RULES[name](cells, *each, kind)) for each in answers], 0)

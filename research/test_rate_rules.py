@@ -47,7 +47,7 @@ def test_the_rule_is_that_of_the_method(monkeypatch: pytest.MonkeyPatch) -> None
 def test_quiet_answers_find_tolerance_and_rank() -> None:
     """In octaves; eight moves leave a scatter of .3 in the logarithm of a rank."""
     cells, generator = KINDS["classes, linear"], np.random.default_rng(0)
-    quiet = cells.noises()[1] < 0.02
+    quiet = cells.noises(is_regression=False)[1] < 0.02
     error = abs(cells.tolerance_answered(generator, is_regression=False) - cells.tolerance)
     assert np.median(error) < 0.2
-    assert np.median(abs(cells.rank_answered(generator) - cells.rank)[quiet]) < 0.5
+    assert np.median(abs(cells.rank_answered(generator, is_regression=False) - cells.rank)[quiet]) < 0.5

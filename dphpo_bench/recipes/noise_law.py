@@ -190,7 +190,7 @@ class Looked:
         ]
         if self.scalings:
             queries.append(Release("clipped sum of loss changes", self.scalings, self.look_noise, self.look_rate))
-        passes = (5 * QUERIES - 3 + 2 * self.scalings) * self.look_rate + self.sample_rate * self.steps
+        passes = (3 * (QUERIES - 1) + 2 * QUERIES + 2 * self.scalings) * self.look_rate + self.sample_rate * self.steps
         return Plan(
             budget=budget,
             event=self.event,
@@ -262,13 +262,14 @@ def _rank(planned: Looked, batch: "Batch", model: "nn.Module", generator: "torch
 
     ways = [_direction(model, generator) for _ in range(QUERIES)]
     moments = second_moments(batch, model, ways, move, planned.look_noise)
-    k, noise = QUERIES, planned.deviation**2
+    k, noise, expected_size = QUERIES, planned.deviation**2, planned.look_rate * planned.records
     numbers = k * (k + 1) / 2
-    heard = moments.square().sum() - numbers * noise - 1 / (planned.look_rate * planned.records)
+    heard = (moments.square().sum() - numbers * noise - 1 / expected_size).clamp(min=1 / k)
     candidates = torch.linspace(0, 8, 401, dtype=torch.float64)
     shares = (-candidates).exp()
     expected = (1 + (k - 1) * shares) / k
     error = (SCATTER * (k - 1) / k * shares).square() + 2 * numbers * noise**2 + 4 * noise * expected
+    error += 4 * (1 - planned.look_rate) / expected_size * expected.square()  # of the number of records drawn
     typical = RANK * math.log(sum(weight.numel() for weight in trainable(model)))
     belief = ((candidates - typical) / RANK_SPREAD).square() + (heard - expected).square() / error + error.log()
     return math.exp(((-belief / 2).softmax(0) @ candidates).item())

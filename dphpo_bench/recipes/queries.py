@@ -145,7 +145,8 @@ def second_moments(
     """Return the noisy mean of u uᵀ, where u is a record's gradient along k directions, scaled to length 1.
 
     Along a direction G it is the loss at w + h · G minus that at w − h · G. The batch releases the mean's k (k + 1) / 2
-    numbers, those off the diagonal times √2, as one vector. A record's vector has length 1, so all are one Gaussian.
+    numbers, those off the diagonal times √2, as one vector. A record's vector has length 1, or 0 where its losses do
+    not differ or are not finite, so all are one Gaussian.
 
     Args:
         batch: answers one Gaussian query.
@@ -166,7 +167,7 @@ def second_moments(
 
     def values(model: "RecordModel", inputs: Any, targets: Any) -> "Tensor":
         sides = torch.stack([losses_of(model, inputs, targets) for losses_of in lines])
-        u = torch.nn.functional.normalize((sides[..., 0] - sides[..., 1]).T, eps=1e-300)
+        u = torch.nn.functional.normalize((sides[..., 1] - sides[..., 0]).T, eps=1e-300).nan_to_num(0.0)
         return u[:, rows] * u[:, columns] * weights.to(u)
 
     released = batch.release(

@@ -157,7 +157,7 @@ def test_second_moments_are_those_of_projected_gradients() -> None:
 
 @pytest.mark.parametrize("model_name", ["linear", "mlp"])
 def test_a_record_changes_second_moments_by_one_at_most(model_name: str) -> None:
-    """Norm of the change of the sum, over all numbers; what cannot be computed counts as one, too."""
+    """Norm of the change of the sum, over all numbers."""
     task = TinyTask(model_name)
     records = task.load_train(bench.DataSource.resolve())
     fewer = task.n_records * moments_of(task, records)
@@ -182,6 +182,15 @@ def test_the_noise_of_second_moments_is_that_of_one_vector() -> None:
         noisy = second_moments(session.sample(asking(1.0, gaussian(3.0))), model, ways_of(model), 0.01, 3.0)
         squares.append((TinyTask.n_records * (noisy - quiet) / 3.0).square().sum().item() / 10)
     assert sum(squares) / len(squares) == pytest.approx(1, abs=0.12)
+
+
+def test_records_without_a_gradient_make_the_rate_no_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of them, or all, count as a higher rank, never as a lower one."""
+    ranks = []
+    for live in (1.0, 0.75, 0.5, 0.0):
+        monkeypatch.setattr(noise_law, "second_moments", lambda *_, live=live: live * torch.diag(torch.ones(8) / 8))
+        ranks.append(noise_law._rank(PLANNED, None, nn.Linear(5, 3), torch.Generator(), 0.1))  # type: ignore[arg-type]
+    assert ranks[1:] == [pytest.approx(ranks[0])] * 3
 
 
 @pytest.mark.parametrize("rank", [1, 4, 16])
