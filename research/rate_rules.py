@@ -7,8 +7,8 @@
 A rule gets public facts of a task and what queries at its initial weights find: how much noise the weights tolerate,
 and an effective rank (`noise_law`). Its regret is that of a fixed rate, between the rates of the grid
 (`development_runs`). Answers are exact, or those of a plan's queries, with their noise and that of their random
-directions. Trees choose a rate by what they have learned on other tasks: about the best that any rule can do that sees
-as much.
+directions, or those of permuted labels. Trees choose a rate by what they have learned on other tasks: about the best
+that any rule can do that sees as much.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -54,43 +54,48 @@ def measured(name: str) -> dict[str, Any]:
     model, losses = initial_model(task, 0).float(), task.objective().losses
     weights = [*model.parameters()]
     start = [weight.detach().clone() for weight in weights]
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator()
 
     @torch.no_grad()
-    def moved(direction: Sequence[torch.Tensor], size: float) -> tuple[torch.Tensor, torch.Tensor]:
+    def moved(direction: Sequence[torch.Tensor], size: float, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         torch._foreach_copy_(weights, torch._foreach_add(start, direction, alpha=size))
         outputs = model(x)
         return outputs, losses(outputs, y)
 
-    before = moved(start, 0.0)[1]
-    tolerances = []
-    for _ in range(DRAWS):
-        direction = [torch.randn(weight.shape, generator=generator) for weight in weights]
-        low, high = math.log2(1e-7), math.log2(1e5)
-        while high - low > 0.01:
-            size = 2 ** (middle := (low + high) / 2)
-            average = (moved(direction, size)[1] + moved(direction, -size)[1]) / 2
-            rising = (~(average <= law.RISE * before)).float().mean() > 0.5
-            low, high = (low, middle) if rising else (middle, high)
-        tolerances.append(round(low, 2))
-    moved(start, 0.0)
+    def drawn() -> list[torch.Tensor]:
+        return [torch.randn(weight.shape, generator=generator) for weight in weights]
+
+    def answers(y: torch.Tensor) -> dict[str, list[float]]:
+        generator.manual_seed(1)
+        before, tolerances, moments = moved(start, 0.0, y)[1], list[float](), list[float]()
+        for direction in [drawn() for _ in range(DRAWS)]:
+            low, high = math.log2(1e-7), math.log2(1e5)
+            while high - low > 0.01:
+                size = 2 ** (middle := (low + high) / 2)
+                average = (moved(direction, size, y)[1] + moved(direction, -size, y)[1]) / 2
+                rising = (~(average <= law.RISE * before)).float().mean() > 0.5
+                low, high = (low, middle) if rising else (middle, high)
+            tolerances.append(round(low, 2))
+        size = law.MOVE * 2 ** float(np.median(tolerances))
+        for _ in range(DRAWS):
+            ways = [drawn() for _ in range(law.QUERIES)]
+            changes = torch.stack([moved(way, size, y)[1] - moved(way, -size, y)[1] for way in ways], dim=1)
+            u = normalize(changes.double(), eps=1e-300)
+            moments.append(round((u.T @ u / len(u)).square().sum().item(), 5))
+        moved(start, 0.0, y)
+        return {"tolerances": tolerances, "moments": moments}
+
+    asked = answers(y)
+    permuted = answers(y[torch.randperm(len(y), generator=torch.Generator().manual_seed(3))])
     engine = gradient_engine(model, losses, like=some)
     gradient = [part.float() / len(y) for part in engine.clipped_sum(x, y, AutoS())]
     length = math.sqrt(sum(part.square().sum().item() for part in gradient))
-    along = (moved(gradient, 1e-4 / length)[0] - moved(gradient, -1e-4 / length)[0]) / 2e-4
-    moved(start, 0.0)
-    size, moments = law.MOVE * 2 ** float(np.median(tolerances)), []
-    for _ in range(DRAWS):
-        ways = [[torch.randn(w.shape, generator=generator) for w in weights] for _ in range(law.QUERIES)]
-        changes = torch.stack([moved(way, size)[1] - moved(way, -size)[1] for way in ways], dim=1)
-        u = normalize(changes.double(), eps=1e-300)
-        moments.append(round((u.T @ u / len(u)).square().sum().item(), 5))
-    moved(start, 0.0)
+    along = (moved(gradient, 1e-4 / length, y)[0] - moved(gradient, -1e-4 / length, y)[0]) / 2e-4
     centred = x.flatten(1) - x.flatten(1).mean(0)
     squares = torch.linalg.svdvals(centred).square()
     return {
-        "tolerances": tolerances,
-        "moments": moments,
+        **asked,
+        "permuted": permuted,
         "gradient": length,
         "along": (along - along.mean(0)).square().mean().sqrt().item(),
         "input_rank": (squares.sum().square() / squares.square().sum()).item(),
@@ -241,10 +246,12 @@ def version_12(cells: Cells, tolerance: Values, _: Values, kind: str) -> Values:
     return np.minimum(tolerance - cells.walk, -1.0 if "numbers" in kind else 1.0)
 
 
-def rule(*, pace: bool = True, factors: bool = True) -> Rule:
-    """c s / (M √r + P / (25 √r)), perhaps without the pace, or with the same c for all models."""
+def rule(*, pace: bool = True, factors: bool = True, drawn: bool = True) -> Rule:
+    """c s / (M √r + P / (25 √r)), perhaps without the pace, with one c for all models, or with ranks as they are."""
 
     def rates(cells: Cells, tolerance: Values, rank: Values, kind: str) -> Values:
+        common = math.log2(law.COMMON)
+        rank = common + (rank - common) / (1 + 2 ** cells.fact("n_records") / law.MANY) if drawn else rank
         slow = np.logaddexp2(cells.walk + rank / 2, math.log2(ONWARD / law.PACE) - rank / 2 if pace else -np.inf)
         factor = np.full(len(rank), math.log2(law.FACTOR))
         if factors and "classes" in kind:
@@ -302,6 +309,7 @@ RULES: dict[str, Rule] = {
     "without the rank": without_rank,
     "without the pace": rule(pace=False),
     "without the factors of heads and convolutions": rule(factors=False),
+    "ranks as they are, however many records": rule(drawn=False),
     "weights in place of the rank": by_weights,
 }
 
@@ -330,6 +338,9 @@ def main() -> None:
             (cells.tolerance_answered(generator, reg), cells.rank_answered(generator, reg))
             for reg in 12 * ["numbers" in kind]
         ]
+        facts = tuple((curves, facts | facts["permuted"]) for curves, facts in cells.tasks)
+        other = replace(cells, tasks=facts)
+        rows["noise, rank and pace, labels permuted"] = cells.regret(rule()(cells, other.tolerance, other.rank, kind))
         rows |= {
             f"{name}, by noisy answers": np.mean([cells.regret(RULES[name](cells, *each, kind)) for each in answers], 0)
             for name in ("noise, rank and pace", "weights in place of the rank")

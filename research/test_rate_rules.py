@@ -39,7 +39,8 @@ def test_the_rule_is_that_of_the_method(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(law, "_tolerance", lambda *_: 2.0 ** cells.tolerance[0])
     monkeypatch.setattr(law, "_rank", lambda *_: 2.0 ** cells.rank[0])
     session = SimpleNamespace(sample=lambda *_: None, uniform=lambda _: 0.5)
-    planned = law.Looked(0.1, 10, 1.0, 600, 0.8, 1.0, 0, False, "SGD")
+    records = round(2 ** cells.fact("n_records")[0])
+    planned = law.Looked(0.1, 10, 1.0, records, 0.8, 1.0, 0, False, "SGD")
     rate = law.first_rate(planned, session, nn.Linear(2, 2), 2.0 ** cells.walk[0], ONWARD)  # type: ignore[arg-type]
     assert math.log2(rate) == pytest.approx(rule()(cells, cells.tolerance, cells.rank, "classes, linear")[0])
 

@@ -60,6 +60,9 @@ RANK, RANK_SPREAD = 1 / 3, 1.0
 """What is known of the effective rank: a typical one is this power of the number of trained weights; the standard
 deviation of its logarithm over tasks."""
 
+COMMON, MANY = 4.0, 10_000
+"""An effective rank, and the number of records from which a rate is nearer to that of this rank than to its own."""
+
 BALANCE = {True: (1.0, 8.0), False: (0.1, 0.8)}
 """The ν of good rates, for a classifier of which a last layer is trained or more; below a regression's."""
 
@@ -205,8 +208,8 @@ def first_rate(planned: Looked, session: "Session", model: "nn.Module", distance
     """Return c s / (M √r + P / (25 √r)), the learning rate that the initial weights tolerate.
 
     s is the noise per weight that raises half of the losses by a fifth, averaged over both signs (`_tolerance`). r is
-    the effective rank of records' gradients (`_rank`). Noisy queries to one batch of about 512
-    records find both.
+    the effective rank of records' gradients (`_rank`), drawn towards 4 where records are many: its logarithm's distance
+    from that of 4 is divided by 1 + N/10,000. Noisy queries to one batch of about 512 records find both.
 
     M is how far noise moves a weight in the whole run at rate 1. Where noise is small, P bounds the rate: how far
     gradients that all point the same way move the weights in a step. c is 2.8, 5.5 times as much if a classifier's last
@@ -224,7 +227,8 @@ def first_rate(planned: Looked, session: "Session", model: "nn.Module", distance
     batch = session.sample(planned.queries(QUERIES), "walk")
     generator = torch.Generator().manual_seed(random.Random(session.uniform("walk")).getrandbits(63))
     size = _tolerance(planned, batch, model, generator)
-    root = math.sqrt(_rank(planned, batch, model, generator, MOVE * size))
+    rank = _rank(planned, batch, model, generator, MOVE * size)
+    root = math.sqrt(COMMON * (rank / COMMON) ** (MANY / (MANY + planned.records)))
     factor = FACTOR
     if not planned.regression:
         factor *= HEAD if is_head(model) else CONVOLUTIONS if has_convolutions(model) else 1.0
