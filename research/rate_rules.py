@@ -252,11 +252,12 @@ def rule(*, pace: bool = True, factors: bool = True, drawn: bool = True) -> Rule
     def rates(cells: Cells, tolerance: Values, rank: Values, kind: str) -> Values:
         common = math.log2(law.COMMON)
         rank = common + (rank - common) / (1 + 2 ** cells.fact("n_records") / law.MANY) if drawn else rank
-        slow = np.logaddexp2(cells.walk + rank / 2, math.log2(ONWARD / law.PACE) - rank / 2 if pace else -np.inf)
+        heads = kind == "classes, linear"
+        bounded = math.log2(ONWARD / law.PACE) - rank / 2 if pace and not heads else -np.inf
         factor = np.full(len(rank), math.log2(law.FACTOR))
         if factors and "classes" in kind:
-            heads = "linear" in kind
             factor += math.log2(law.HEAD) if heads else cells.convolutions * math.log2(law.CONVOLUTIONS)
+        slow = np.logaddexp2(cells.walk + rank / 2, bounded)
         return tolerance + factor - slow
 
     return rates

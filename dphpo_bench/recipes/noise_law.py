@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 RISE = 1.2
 """Half of the records' losses may rise by this factor from the noise of a whole run."""
 
-FACTOR, HEAD, CONVOLUTIONS = 2.8, 5.5, 2.0
+FACTOR, HEAD, CONVOLUTIONS = 2.8, 4.5, 2.0
 """Of the rate: of every model, of a classifier of which the last layer alone is trained, of one with convolutions."""
 
 PACE = 25.0
@@ -212,8 +212,9 @@ def first_rate(planned: Looked, session: "Session", model: "nn.Module", distance
     from that of 4 is divided by 1 + N/10,000. Noisy queries to one batch of about 512 records find both.
 
     M is how far noise moves a weight in the whole run at rate 1. Where noise is small, P bounds the rate: how far
-    gradients that all point the same way move the weights in a step. c is 2.8, 5.5 times as much if a classifier's last
-    layer alone is trained, twice if its convolutions are.
+    gradients that all point the same way move the weights in a step. c is 2.8, twice as much if a classifier's
+    convolutions are trained. If its last layer alone is, c is 4.5 times as much, and there is no P, since its outputs
+    have no scale of their own.
 
     Args:
         planned: the plan, which pays for the queries.
@@ -229,10 +230,10 @@ def first_rate(planned: Looked, session: "Session", model: "nn.Module", distance
     size = _tolerance(planned, batch, model, generator)
     rank = _rank(planned, batch, model, generator, MOVE * size)
     root = math.sqrt(COMMON * (rank / COMMON) ** (MANY / (MANY + planned.records)))
-    factor = FACTOR
-    if not planned.regression:
-        factor *= HEAD if is_head(model) else CONVOLUTIONS if has_convolutions(model) else 1.0
-    return factor * size / (distance * root + pace / (PACE * root))
+    if planned.regression or not is_head(model):
+        is_faster = has_convolutions(model) and not planned.regression
+        return FACTOR * (CONVOLUTIONS if is_faster else 1.0) * size / (distance * root + pace / (PACE * root))
+    return FACTOR * HEAD * size / (distance * root)
 
 
 def _tolerance(planned: Looked, batch: "Batch", model: "nn.Module", generator: "torch.Generator") -> float:

@@ -130,8 +130,10 @@ def test_where_noise_hides_everything_tolerance_and_rank_are_typical_ones(regres
 
 
 def test_noise_and_pace_bound_the_rate_together() -> None:
-    alone, slow = rate_of(Scaled(1.0), distance=0.7), rate_of(Scaled(1.0), distance=0.0, pace=3.0)
-    assert 1 / rate_of(Scaled(1.0), distance=0.7, pace=3.0) == pytest.approx(1 / alone + 1 / slow)
+    planned = replace(PLANNED, regression=True)
+    alone, slow = rate_of(Scaled(1.0), planned, distance=0.7), rate_of(Scaled(1.0), planned, distance=0.0, pace=3.0)
+    assert 1 / rate_of(Scaled(1.0), planned, distance=0.7, pace=3.0) == pytest.approx(1 / alone + 1 / slow)
+    assert rate_of(Scaled(1.0), distance=0.7, pace=3.0) == rate_of(Scaled(1.0), distance=0.7)  # of a linear classifier
 
 
 def moments_of(task: bench.Task, records: bench.Records) -> torch.Tensor:
