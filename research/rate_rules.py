@@ -3,6 +3,7 @@
     python -m research.rate_rules              # regret of each rule, by kind of task and by edition
     python -m research.rate_rules --only fashion_mnist    # on tasks whose name has this text: means hide much
     python -m research.rate_rules --measure    # what is missing of data/rate_facts.json; ten minutes
+    python -m research.rate_rules --kinds      # regrets by kind of records, which `advise` shows; how they carry over
 
 A rule gets public facts of a task and what queries at its initial weights find: how much noise the weights tolerate,
 and an effective rank (`noise_law`). Its regret is that of a fixed rate, between the rates of the grid
@@ -15,6 +16,7 @@ import argparse
 import json
 import math
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,6 +30,7 @@ from scipy.special import ndtr
 from torch.nn.functional import normalize
 
 import dphpo_bench as bench
+from dphpo_bench import leaderboard
 from dphpo_bench.recipes import noise_law as law
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.gradients import gradient_engine
@@ -36,6 +39,10 @@ from research.development_set import EDITIONS, EPSILONS, NUS, Curves, make, read
 from research.stacked import initial_model
 
 FACTS = Path(__file__).with_name("data") / "rate_facts.json"
+KINDS = Path(leaderboard.__file__).with_name("kinds.csv")
+FEWEST = 8
+"""A kind with fewer tasks goes with the others of real records."""
+
 ROWS, DRAWS = 1_024, 8
 SHARE = 0.025
 """The default of `noise_scaled`."""
@@ -304,6 +311,37 @@ def trees(cells: Cells, labels: bool) -> Values:
     return found
 
 
+def by_noisy_answers(name: str, cells: Cells, kind: str) -> Values:
+    """Regrets of twelve draws of the answers, shape (12, cells)."""
+    generator, is_regression = np.random.default_rng(0), "numbers" in kind
+    answers = [
+        (cells.tolerance_answered(generator, is_regression), cells.rank_answered(generator, is_regression))
+        for _ in range(12)
+    ]
+    return np.stack([cells.regret(RULES[name](cells, *each, kind)) for each in answers])
+
+
+def write_kinds() -> dict[str, float]:
+    """Write what 19 of 20 tasks of a kind lose at most; return how often that of the worst other kind holds for it."""
+    lines, shares = ["model_kind,epsilon,kind,tasks,most"], dict[str, float]()
+    for kind, model_kind in (("classes, linear", "linear"), ("classes, networks", "network")):
+        cells = cells_by_kind()[kind]
+        regrets = by_noisy_answers("noise, rank and pace", cells, kind)
+        strata = [curves.stratum.rpartition("-")[0] for curves, _ in cells.tasks]
+        few = {name for name, count in Counter(strata).items() if count < FEWEST * len(EPSILONS)}
+        names = np.array(["real" if name in few else name for name in strata])
+        held = defaultdict[str, list[float]](list)
+        for at, epsilon in enumerate(EPSILONS):
+            of_kind = {name: regrets[:, (names == name) & (cells.epsilons == at)] for name in sorted({*names})}
+            most = {name: float(np.quantile(found, 0.95)) for name, found in of_kind.items()}
+            for name, found in of_kind.items():
+                lines.append(f"{model_kind},{epsilon:g},{name},{found.shape[1]},{most[name]:.1f}")
+                held[name].append(float((found <= max(most[other] for other in most if other != name)).mean()))
+        shares |= {f"{model_kind}, {name}": float(np.mean(found)) for name, found in held.items()}
+    KINDS.write_text("\n".join(lines) + "\n")
+    return shares
+
+
 RULES: dict[str, Rule] = {
     "version 12, its first rate": version_12,
     "noise, rank and pace": rule(),
@@ -320,7 +358,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measure", action="store_true", help="facts that are missing")
     parser.add_argument("--only", default="", metavar="TEXT", help="tasks whose name has this text")
+    parser.add_argument("--kinds", action="store_true", help="write the table of `advise`")
     asked = parser.parse_args()
+    if asked.kinds:
+        sys.stdout.writelines(f"{name}: {100 * share:.0f} %\n" for name, share in write_kinds().items())
+        return
     if asked.measure:
         torch.set_num_threads(1)
         facts = json.loads(FACTS.read_text()) if FACTS.exists() else {}
@@ -333,17 +375,12 @@ def main() -> None:
         if not chosen.any():
             continue
         sys.stdout.write(f"\n{kind} | edition 1: mean, within 1, 90th, worst | edition 2\n")
-        generator = np.random.default_rng(0)
         rows = {name: cells.regret(each(cells, cells.tolerance, cells.rank, kind)) for name, each in RULES.items()}
-        answers = [
-            (cells.tolerance_answered(generator, reg), cells.rank_answered(generator, reg))
-            for reg in 12 * ["numbers" in kind]
-        ]
         facts = tuple((curves, facts | facts["permuted"]) for curves, facts in cells.tasks)
         other = replace(cells, tasks=facts)
         rows["noise, rank and pace, labels permuted"] = cells.regret(rule()(cells, other.tolerance, other.rank, kind))
         rows |= {
-            f"{name}, by noisy answers": np.mean([cells.regret(RULES[name](cells, *each, kind)) for each in answers], 0)
+            f"{name}, by noisy answers": by_noisy_answers(name, cells, kind).mean(0)
             for name in ("noise, rank and pace", "weights in place of the rank")
         }
         rows |= {f"trees{' that see labels' * labels}": trees(cells, labels) for labels in (False, True)}

@@ -45,7 +45,7 @@ def advise_command(
 
     Exit code: 0 done, also where it is not known; 2 a mistake in the call.
     """
-    from dphpo_bench.leaderboard.advice import Question, advise, read_board
+    from dphpo_bench.leaderboard.advice import Question, advise, read_board, unseen
 
     question = Question(records, model, epsilon, compute, metric)
     rows, source = read_board(board)
@@ -62,6 +62,7 @@ def advise_command(
                 "front": [_option_json(option) for option in advice.front],
                 "following": [_option_json(option) for option in advice.following],
                 "partly": [asdict(each) for each in advice.partly],
+                "other_kinds": unseen(choice.label, question) if choice else "",
             }
         )
     elif advice.choice is None:
@@ -72,7 +73,14 @@ def advise_command(
 
 
 def _show(advice: "Advice", choice: "Option", source: str) -> None:
-    from dphpo_bench.leaderboard.advice import cost_text, distance_text, interval_text, number, rate_text
+    from dphpo_bench.leaderboard.advice import (
+        cost_text,
+        distance_text,
+        interval_text,
+        number,
+        rate_text,
+        unseen,
+    )
 
     question = advice.question
     say(f"Take {escaped(choice.label)}.")
@@ -81,6 +89,7 @@ def _show(advice: "Advice", choice: "Option", source: str) -> None:
     rests = f"{count(len(tables), 'table')} of {count(choice.tasks, 'task')} with a {question.model} model"
     rows = [
         ("to the oracle", f"{distance_text(choice)}, {interval_text([choice.distance])}"),
+        *([("other kinds", other)] if (other := unseen(choice.label, question)) else []),
         ("collapsed runs", rate_text(choice.collapses)),
         ("cost", cost_text(choice)),
         ("rests on", f"{rests}, and {count(others, 'table')} with another at a quarter of the weight"),

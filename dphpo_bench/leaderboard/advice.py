@@ -24,6 +24,9 @@ TABLE = "leaderboard.csv"
 SHIPPED = "advice.csv"
 """The columns and rows of the project's own board that advice needs: what an installed package has of it."""
 
+UNSEEN, RATED = "kinds.csv", ("hyfreedp", "noise_scaled")
+"""What the rate of these methods loses on made-up kinds of records (`research/rate_rules.py`)."""
+
 KINDS = ("linear", "network", "fine-tuned")
 """Kinds of models; `TaskModel.model_kind` tells which models of the tasks are of which."""
 
@@ -402,6 +405,21 @@ def _unaffordable(options: Sequence[Option], question: Question) -> str:
     return (
         f"no method that is measured on enough tasks costs {question.compute:g} untuned runs or less. "
         f"The cheapest costs {cheapest:g}."
+    )
+
+
+def unseen(label: str, question: Question) -> str:
+    """Return what the method's rate loses on other kinds of records, at the nearest ε; empty if that is not known."""
+    table = (files("dphpo_bench.leaderboard") / UNSEEN).read_text(encoding="utf-8")
+    lines = [line for line in csv.DictReader(io.StringIO(table)) if line["model_kind"] == question.model]
+    if label not in RATED or not lines:
+        return ""
+    nearest = min((float(line["epsilon"]) for line in lines), key=lambda at: abs(math.log(at / question.epsilon)))
+    most = {line["kind"]: float(line["most"]) for line in lines if float(line["epsilon"]) == nearest}
+    worst = max(most, key=lambda kind: most[kind])
+    return (
+        f"19 of 20 tasks within {median(most.values()):.1f} points in the median of {len(most)} kinds, within "
+        f"{most[worst]:.1f} in the worst ({worst})"
     )
 
 

@@ -29,6 +29,7 @@ from dphpo_bench.leaderboard.advice import (
     rate_text,
     shipped_file,
     shipped_table,
+    unseen,
 )
 from dphpo_bench.leaderboard.columns import to_csv
 from dphpo_bench.leaderboard.means import Rate
@@ -61,6 +62,14 @@ def choice(advice: Advice) -> Option:
 STEADY = rows("steady", 1.0, 1.2, 0.8, 1.0)
 LUCKY = rows("lucky", -2.0, 0.0, 3.0, 1.0)
 """A better mean than the steady method, and a worse bound."""
+
+
+def test_what_is_known_of_other_kinds_is_of_the_rule_alone_and_of_the_nearest_epsilon() -> None:
+    one, three = (unseen("hyfreedp", replace(QUESTION, epsilon=epsilon)) for epsilon in (1.2, 2.9))
+    assert one != three
+    assert unseen("hyfreedp", QUESTION) == unseen("noise_scaled", QUESTION) == three
+    assert "in the worst (parity)" in unseen("hyfreedp", replace(QUESTION, model="network"))
+    assert unseen("prodigy", QUESTION) == unseen("hyfreedp", replace(QUESTION, model="fine-tuned")) == ""
 
 
 def test_alike_tasks_give_the_textbooks_prediction_interval() -> None:
@@ -241,7 +250,7 @@ def test_the_packages_table_is_that_of_the_board_here_and_small() -> None:
     place = shipped_file(ROOT / "leaderboard")
     assert place is not None
     assert (ROOT / "leaderboard" / place).resolve() == shipped.resolve()
-    assert f'"dphpo_bench.leaderboard" = ["{SHIPPED}", ' in (ROOT / "pyproject.toml").read_text()
+    assert '"dphpo_bench.leaderboard" = ["*.csv", ' in (ROOT / "pyproject.toml").read_text()
 
 
 @pytest.mark.parametrize(
