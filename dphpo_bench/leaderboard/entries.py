@@ -331,7 +331,11 @@ def with_falls(contests: Sequence[Contest], counts: Callable[[Contest], bool]) -
                 drops[of_unit] += member.drops
                 runs[of_unit] += len(sample.by_seed) + len(sample.more)
                 lowest[contest.task_model] = min(lowest[contest.task_model], *sample.by_seed.values(), *sample.more)
-                if member.entry.end_to_end_private and not member.entry.reference and len(member.finished) == len(member.runs):
+                if (
+                    member.entry.end_to_end_private
+                    and not member.entry.reference
+                    and len(member.finished) == len(member.runs)
+                ):
                     here[contest.task_model] = max([here[contest.task_model], *member.drops])
     collapsed = {who for (who, _), of_unit in drops.items() if of_unit}
 
