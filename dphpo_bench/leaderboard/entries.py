@@ -194,11 +194,6 @@ class Member:
         return sample.all_runs.drops if (sample := self.sample()) else []
 
     @property
-    def searches(self) -> bool:
-        """True if a run trains several times."""
-        return any(runs > 1 for runs in self.runs["runs"].tolist())
-
-    @property
     def ranked(self) -> bool:
         return not self.entry.reference and len(self.runs) >= MIN_SEEDS_TO_RANK and not self.lacks
 
@@ -320,15 +315,15 @@ def _with_expected(contests: Sequence[Contest]) -> list[Contest]:
 def with_falls(contests: Sequence[Contest], counts: Callable[[Contest], bool]) -> list[Contest]:
     """Return the contests with how deep each entry may fall: as deep as it did by metrics of the same unit.
 
-    A private search that never fell may fall as deep as others, since they all draw their trials. With few runs by
-    metrics of one unit, an entry that may fall at all, or that fell by metrics of another, may fall anywhere. A run
-    outside of the tables that count says nothing about those: at a very small ε every method scatters.
+    Where some private entry fell, all may: not to have seen it of one is no proof. With few runs by metrics of a unit,
+    an entry that fell by them, or by metrics of another, may fall anywhere. A run outside of the tables that count says
+    nothing about those: at a very small ε every method scatters.
     """
     contests = _with_expected(contests)
     drops: defaultdict[tuple[Entry, str], list[float]] = defaultdict(list)
     runs: Counter[tuple[Entry, str]] = Counter()
     lowest: defaultdict[TaskModel, float] = defaultdict(lambda: math.inf)
-    searches: set[Entry] = set()
+    here: defaultdict[TaskModel, float] = defaultdict(float)
     for contest in filter(counts, contests):
         for member in contest.members:
             of_unit = member.entry, contest.task_model.measure.unit
@@ -336,18 +331,19 @@ def with_falls(contests: Sequence[Contest], counts: Callable[[Contest], bool]) -
                 drops[of_unit] += member.drops
                 runs[of_unit] += len(sample.by_seed) + len(sample.more)
                 lowest[contest.task_model] = min(lowest[contest.task_model], *sample.by_seed.values(), *sample.more)
-            if member.entry.end_to_end_private and not member.entry.reference and member.searches:
-                searches.add(member.entry)
+                if (
+                    member.entry.end_to_end_private
+                    and not member.entry.reference
+                    and len(member.finished) == len(member.runs)
+                ):
+                    here[contest.task_model] = max([here[contest.task_model], *member.drops])
     collapsed = {who for (who, _), of_unit in drops.items() if of_unit}
-    deepest = {
-        unit: max((drop for (who, other), some in drops.items() if who in searches and other == unit for drop in some),
-                  default=0.0)
-        for _, unit in drops
-    }  # fmt: skip
 
-    def depth(who: Entry, unit: str) -> float:
-        known = max(drops[who, unit], default=deepest.get(unit, 0.0) if who in searches else 0.0)
-        return math.inf if runs[who, unit] < FEW_RUNS and (known or who in collapsed) else known
+    def depth(who: Entry, task_model: TaskModel) -> float:
+        of_unit = who, task_model.measure.unit
+        if who in collapsed and runs[of_unit] < FEW_RUNS:
+            return math.inf
+        return max([here[task_model] if who.end_to_end_private and not who.reference else 0.0, *drops[of_unit]])
 
     return [
         replace(
@@ -357,7 +353,7 @@ def with_falls(contests: Sequence[Contest], counts: Callable[[Contest], bool]) -
                     member,
                     falls=replace(
                         member.falls,
-                        deepest=max([depth(member.entry, contest.task_model.measure.unit), *member.drops]),
+                        deepest=max([depth(member.entry, contest.task_model), *member.drops]),
                         lowest=min([lowest[contest.task_model], *member.by_seed().values()]),
                     ),
                     _samples={},
