@@ -62,13 +62,13 @@ def test_levels_are_equally_likely_and_ordered() -> None:
 def test_words_are_those_of_the_class() -> None:
     """A likelihood that knows the shares tells classes apart; texts have about the declared length."""
     _, inputs, targets = of_kind(
-        "counts-linear", n_records=2_000, n_outputs=2, signal=1.0, length=100, label_noise=0.0, tails="inputs"
+        "counts-linear", n_records=500, n_outputs=2, signal=1.0, length=100, label_noise=0.0, tails="inputs"
     )
     assert inputs.sum(1).mean() == pytest.approx(100, rel=0.02)
     assert inputs == pytest.approx(inputs.round(), abs=1e-4)
     shares = np.array([inputs[targets == label].mean(0) + 1e-3 for label in (0, 1)])
     assert ((inputs @ np.log(shares.T)).argmax(1) == targets).mean() > 0.95
-    _, logarithms, _ = of_kind("counts-linear", n_records=2_000, n_outputs=2, tails="normal")
+    _, logarithms, _ = of_kind("counts-linear", n_records=500, n_outputs=2, tails="normal")
     assert np.exp(logarithms) == pytest.approx(np.exp(logarithms).round(), abs=1e-3)
 
 

@@ -315,7 +315,7 @@ class Exits(nn.Module):
         return outputs
 
 
-@pytest.mark.parametrize("says_so", [False, True])
+@pytest.mark.parametrize("says_so", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.filterwarnings("ignore:The model, or its loss, gets each record in turn")
 def test_a_loop_of_whole_batches_is_none_for_a_model_that_takes_one_record_at_once(says_so: bool) -> None:
     """In queries and in `tuner.backward()` it gets each record alone; the loop's own passes are the caller's."""

@@ -79,6 +79,7 @@ def test_cider_is_its_formula() -> None:
     assert 0 < sum(expected) / 3 < 10
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(which("java") is None, reason="needs Java")
 def test_meteor_is_its_formula() -> None:
     """α, β, γ and δ for English of the program's documentation; "a", "by" and "the" are function words of its list."""
