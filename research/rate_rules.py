@@ -323,21 +323,21 @@ def by_noisy_answers(name: str, cells: Cells, kind: str) -> Values:
 
 def write_kinds() -> dict[str, float]:
     """Write what 19 of 20 tasks of a kind lose at most; return how often that of the worst other kind holds for it."""
-    lines, shares = ["model_kind,epsilon,kind,tasks,most"], dict[str, float]()
+    lines, shares, by_kind = ["model_kind,epsilon,kind,tasks,most"], dict[str, float](), cells_by_kind()
     for kind, model_kind in (("classes, linear", "linear"), ("classes, networks", "network")):
-        cells = cells_by_kind()[kind]
+        cells = by_kind[kind]
         regrets = by_noisy_answers("noise, rank and pace", cells, kind)
         strata = [curves.stratum.rpartition("-")[0] for curves, _ in cells.tasks]
         few = {name for name, count in Counter(strata).items() if count < FEWEST * len(EPSILONS)}
         names = np.array(["real" if name in few else name for name in strata])
-        held = defaultdict[str, list[float]](list)
+        below = defaultdict[str, list[float]](list)
         for at, epsilon in enumerate(EPSILONS):
             of_kind = {name: regrets[:, (names == name) & (cells.epsilons == at)] for name in sorted({*names})}
             most = {name: float(np.quantile(found, 0.95)) for name, found in of_kind.items()}
             for name, found in of_kind.items():
                 lines.append(f"{model_kind},{epsilon:g},{name},{found.shape[1]},{most[name]:.1f}")
-                held[name].append(float((found <= max(most[other] for other in most if other != name)).mean()))
-        shares |= {f"{model_kind}, {name}": float(np.mean(found)) for name, found in held.items()}
+                below[name].append(float((found <= max(most[other] for other in most if other != name)).mean()))
+        shares |= {f"{model_kind}, {name}": float(np.mean(found)) for name, found in below.items()}
     KINDS.write_text("\n".join(lines) + "\n")
     return shares
 

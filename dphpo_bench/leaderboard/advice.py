@@ -25,7 +25,7 @@ SHIPPED = "advice.csv"
 """The columns and rows of the project's own board that advice needs: what an installed package has of it."""
 
 UNSEEN, RATED = "kinds.csv", ("hyfreedp", "noise_scaled")
-"""What the rate of these methods loses on made-up kinds of records (`research/rate_rules.py`)."""
+"""The table of what a rate loses on other kinds of records (`research/rate_rules.py`), and the methods that have it."""
 
 KINDS = ("linear", "network", "fine-tuned")
 """Kinds of models; `TaskModel.model_kind` tells which models of the tasks are of which."""
@@ -410,10 +410,10 @@ def _unaffordable(options: Sequence[Option], question: Question) -> str:
 
 def unseen(label: str, question: Question) -> str:
     """Return what the method's rate loses on other kinds of records, at the nearest ε; empty if that is not known."""
+    if label not in RATED or question.model == "fine-tuned":
+        return ""
     table = (files("dphpo_bench.leaderboard") / UNSEEN).read_text(encoding="utf-8")
     lines = [line for line in csv.DictReader(io.StringIO(table)) if line["model_kind"] == question.model]
-    if label not in RATED or not lines:
-        return ""
     nearest = min((float(line["epsilon"]) for line in lines), key=lambda at: abs(math.log(at / question.epsilon)))
     most = {line["kind"]: float(line["most"]) for line in lines if float(line["epsilon"]) == nearest}
     worst = max(most, key=lambda kind: most[kind])

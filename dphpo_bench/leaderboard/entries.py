@@ -334,7 +334,7 @@ def with_falls(contests: Sequence[Contest], counts: Callable[[Contest], bool]) -
                 if (
                     member.entry.end_to_end_private
                     and not member.entry.reference
-                    and len(member.finished) == len(member.runs)
+                    and len(member.finished) == len(member.runs)  # else the fall may be of a run that failed
                 ):
                     here[contest.task_model] = max([here[contest.task_model], *member.drops])
     collapsed = {who for (who, _), of_unit in drops.items() if of_unit}
