@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 CONTENT_HASH = "bbb3cb8cb3b4bc22bf9dd9298cbe9c8c09343700deef662abc59736a0f6f6f51"
 N_TRAIN = 43_300
-# A stone is a training record if the first byte of its digest is below this: about four in five. Stones that differ by
-# their price or lengths alone have the same digest.
+# A stone is a training record if the first byte of its digest is below this: about four in five.
 TRAIN_BELOW = 205
 # Usual sizes and shapes, and the grades of the trade; nothing here is from these records.
 COLUMNS = bench.Columns(
@@ -65,7 +64,8 @@ class Diamonds(PackagedTask, OnVectors):
         import numpy as np
         import torch
 
-        digests, frame = stones()
+        # Stones that differ by their price or lengths alone have the same digest.
+        digests, frame = packaged_table("plotnine", "data/diamonds.csv", CONTENT_HASH, unhashed=4)
         chosen = frame[np.array([digest[0] < TRAIN_BELOW for digest in digests]) == train]
         low, high = map(math.log, PRICES)
         inputs = COLUMNS.encode(chosen.assign(**{"log carat": np.log(chosen["carat"])})[list(COLUMNS)])
@@ -73,20 +73,26 @@ class Diamonds(PackagedTask, OnVectors):
         return bench.Records(inputs, torch.from_numpy(targets).float())
 
 
-def stones() -> "tuple[list[bytes], pd.DataFrame]":
-    """Return digests of the columns before the price, sorted, and the rows that they are of.
+def packaged_table(package: str, file: str, content_hash: str, unhashed: int = 0) -> "tuple[list[bytes], pd.DataFrame]":
+    """Return digests of a packaged table's rows, sorted, and the rows that they are of.
+
+    Args:
+        package: the package whose file it is.
+        file: the path in the package, of a CSV file with a heading.
+        content_hash: of the lines in the order of their digests.
+        unhashed: the number of last columns that are left out of a row's digest.
 
     Raises:
-        DataError: if plotnine is missing, or ships other records than those known here.
+        DataError: if the package is missing, or ships other records than those known here.
     """
     import pandas as pd
 
-    package = find_spec("plotnine")
-    if package is None or package.origin is None:
-        raise bench.errors.DataError("diamonds needs the package plotnine: pip install 'dphpo-bench[tables]'.")
-    lines = (Path(package.origin).parent / "data" / "diamonds.csv").read_text(encoding="utf-8").splitlines()
-    rows = sorted((hashlib.sha256(line.rsplit(",", 4)[0].encode()).digest(), line) for line in lines[1:])
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        raise bench.errors.DataError(f"{file} is of the package {package}: pip install 'dphpo-bench[tables]'.")
+    lines = (Path(spec.origin).parent / file).read_text(encoding="utf-8").splitlines()
+    rows = sorted((hashlib.sha256(line.rsplit(",", unhashed)[0].encode()).digest(), line) for line in lines[1:])
     text = "\n".join([lines[0], *(line for _, line in rows)])
-    if hashlib.sha256(text.encode()).hexdigest() != CONTENT_HASH:
-        raise bench.errors.DataError("The installed plotnine ships another diamonds table than expected; install 0.15.")
+    if hashlib.sha256(text.encode()).hexdigest() != content_hash:
+        raise bench.errors.DataError(f"The installed {package} ships another {file} than expected.")
     return [digest for digest, _ in rows], pd.read_csv(StringIO(text))

@@ -186,12 +186,14 @@ def check_identity(identity: Identity, file: Path) -> int:
 
 
 VECTORS = {
-    **dict.fromkeys(("adult", "adult_few", "diabetes", "diamonds", "readmissions"), "tables"),
-    **dict.fromkeys(("mnli", "qnli", "qqp", "sst2"), "texts"),
-    **dict.fromkeys(
-        ("cifar10", "cifar100", "digits", "digits_eight", "fashion_mnist", "food101", "gtsrb", "mnist", "svhn"),
-        "pictures from features",
-    ),
+    task: source
+    for source, tasks in {
+        "tables": "adult adult_few affairs diabetes diamonds housing marriages readmissions visits",
+        "texts": "mnli qnli qqp sst2",
+        "pictures from features": "cifar10 cifar100 digits digits_eight fashion_mnist food101 gtsrb mnist patches svhn",
+        "made-up records": "friedman heavy_tails rare_class shells topics wide wrong_labels",
+    }.items()
+    for task in tasks.split()
 }
 """Sources of a record's numbers in this project's tasks; facts tell only how many there are."""
 

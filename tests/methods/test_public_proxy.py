@@ -197,7 +197,7 @@ class TestIdentity:
 
 
 DECLARED = ("adult", "cifar10", "cifar100", "diabetes", "diamonds", "digits", "digits_eight")
-DECLARED += ("fashion_mnist", "mnist", "readmissions", "sst2")
+DECLARED += ("fashion_mnist", "mnist", "readmissions", "sst2", "affairs", "friedman", "patches")
 
 
 @pytest.mark.parametrize(

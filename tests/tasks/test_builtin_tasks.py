@@ -1,6 +1,7 @@
 """Built-in tasks: what they declare without data, and what the real files hold (marked real_data)."""
 
 import hashlib
+import itertools
 import math
 import os
 import struct
@@ -15,6 +16,7 @@ import torch
 from sklearn.datasets import load_diabetes
 
 from dphpo_bench.base.errors import DataError
+from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.metrics import R2
 from dphpo_bench.contract.task import Task
 from dphpo_bench.data.images import canonical_order, content_hash, decode, load_records
@@ -39,6 +41,7 @@ from dphpo_bench.tasks.readmissions import COLUMNS, N_TEST, N_TRAIN, Readmission
 from dphpo_bench.tasks.sst2 import Sst2
 from dphpo_bench.tasks.svhn import Svhn
 from dphpo_bench.tasks.synthetic import Synthetic
+from dphpo_bench.tasks.untouched import Affairs, Friedman, Housing, Marriages, Patches, RareClass, Shells, Visits
 from dphpo_bench.testing import TaskContract
 from dphpo_bench.zoo.dataset_task import TUNED_VITS, ImageTask, TextTask
 from dphpo_bench.zoo.published import ROBERTA, ROBERTAS
@@ -54,6 +57,7 @@ FINE_TUNED = ("block", "bitfit", "lora", "gru", *TUNED_VITS, *ROBERTAS)
 PACKAGED = (
     *(Digits("mlp"), Diabetes(), DigitsEight(), Readmissions("mlp")),
     *(Synthetic(), Digits("mlp").sibling, DigitsEight().sibling, Diabetes().sibling),
+    *(Marriages(), Affairs("mlp"), Friedman("mlp"), Patches()),
 )
 
 NEED_NO_DATA = (
@@ -338,13 +342,56 @@ class TestDiamonds:
         prices = torch.exp((targets.double() + 1) / 2 * math.log(18_823 / 326)) * 326
         assert prices.mean() == pytest.approx(3932.8, rel=1e-4)
 
-    def test_other_records_and_a_missing_package_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_other_records_and_a_missing_package_are_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(diamonds, "CONTENT_HASH", "0" * 64)
-        with pytest.raises(DataError, match="another diamonds table"):
-            diamonds.stones()
+        source = DataSource.resolve(cache_dir=tmp_path)
+        with pytest.raises(DataError, match=r"ships another data/diamonds.csv than expected"):
+            Diamonds().load_train(source)
         monkeypatch.setattr(diamonds, "find_spec", lambda _: None)
         with pytest.raises(DataError, match=r"pip install 'dphpo-bench\[tables\]'"):
-            diamonds.stones()
+            Diamonds().load_train(source)
+
+
+class TestUntouched:
+    """Counts of the public tables, by others; and that a drawn task is what its rule says."""
+
+    @staticmethod
+    def both(task: Task, tmp_path: Path) -> tuple[Records, Records]:
+        source = DataSource.resolve(cache_dir=tmp_path)
+        return task.load_train(source), task.load_test(source)
+
+    def test_tables_are_those_of_the_packages(self, tmp_path: Path) -> None:
+        """6,366 wives, 2,053 of them with an affair; 57,752 visits; 7,986 known prices."""
+        affairs, visits, housing = (self.both(task(), tmp_path) for task in (Affairs, Visits, Housing))
+        assert sum(map(len, affairs)) == 6_366
+        assert sum(int(part.targets.sum()) for part in affairs) == 2_053
+        shares = sum(float((part.targets.double() + 1).sum()) for part in visits) / 2
+        assert 77 * shares == pytest.approx(57_752, abs=0.01)
+        assert sum(map(len, housing)) == 7_986
+        assert sum(int(part.inputs[:, -1].sum()) for part in housing) == 860  # months with a price and no inventory
+
+    def test_a_patch_is_a_piece_of_its_photo(self, tmp_path: Path) -> None:
+        from sklearn.datasets import load_sample_images
+
+        photos = load_sample_images().images
+        train, test = self.both(Patches(), tmp_path)
+        assert (len(train), len(test)) == (6_784, 1_696)
+        pixels = test.inputs[0].add(1).mul(127.5).round().byte().numpy().reshape(8, 8, 3)
+        photo = photos[int(test.targets[0])]
+        corners = itertools.product(range(0, 424, 8), range(0, 640, 8))
+        assert any((photo[row : row + 8, column : column + 8] == pixels).all() for row, column in corners)
+
+    def test_the_rule_draws_both_parts(self, tmp_path: Path) -> None:
+        """A positive in fifty; least squares explain what Friedman's rule has of a line; no line tells shells apart."""
+        rare, shells = (self.both(task(), tmp_path) for task in (RareClass, Shells))
+        assert [float(part.targets.float().mean()) for part in rare] == pytest.approx([0.02, 0.02], abs=0.003)
+        centres = torch.stack([shells[0].inputs[shells[0].targets == label].mean(0) for label in range(4)])
+        assert centres.norm(dim=1).max() < 0.15
+        train, test = self.both(Friedman(), tmp_path)
+        line = torch.linalg.lstsq(train.inputs, train.targets[:, None] - train.targets.mean()).solution
+        assert R2.of(test.inputs @ line + train.targets.mean(), test.targets[:, None]) == pytest.approx(0.72, abs=0.03)
 
 
 class TestReadmissions:
