@@ -211,6 +211,9 @@ def measure(run: Run) -> None:
             for more in task.further_tests if run.metrics and not complaints else ():
                 metrics = task.metrics if more.metrics is None else more.metrics
                 heard: list[str] = []
+                if task.public:  # what follows may take longer than the training
+                    name, value = next(iter(run.metrics.items()))
+                    run.progress.note(f"Test {name} {value:.4g}. A further test follows: {more.name}.")
                 try:
                     records = more.records(task.name, run.source)
                     with sealed() as heard:

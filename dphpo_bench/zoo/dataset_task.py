@@ -504,7 +504,10 @@ class ImageTask(DatasetTask):
         return (network.weights,) if hasattr(network, "weights") else ()
 
     def prepare(self, source: "DataSource") -> None:
-        """Get the weights; decode both splits, and extract features, if not yet cached."""
+        """Get the weights; decode both splits, and extract features, if not yet cached.
+
+        Features of corrupted pictures wait for the further test, which follows the result.
+        """
         import torch
 
         from dphpo_bench.data.images import load_records, prepare_records
@@ -518,12 +521,6 @@ class ImageTask(DatasetTask):
         if route := self._route:
             shape = self.dataset.image_shape
             self._features(source, route).prepare(pixels, lambda: route.extractor(shape, source))
-            if corruptions := self.corruptions:
-                self._features(source, route, corruptions.key).prepare(
-                    lambda _: torch.from_numpy(self._corrupted(source, corruptions)["pixels"]),
-                    lambda: route.extractor(shape, source),
-                    (self.dataset.test,),
-                )
 
     def build_model(self) -> "torch.nn.Module":
         """Build a linear layer, of zeros, the convolutional network with torch's initial weights, or the transformer.

@@ -135,23 +135,16 @@ class CachedFeatures:
         features = torch.from_numpy(cached_array(*self._place(split), compute))
         return features if self.dtype == "int32" else features.view(torch.bfloat16)
 
-    def prepare(
-        self,
-        rows_of: "Callable[[Split], Any]",
-        make_extract: "Callable[[], Extract]",
-        splits: "tuple[Split, ...] | None" = None,
-    ) -> None:
-        """Extract what is missing of the splits, as one piece of work; call nothing if nothing is missing.
+    def prepare(self, rows_of: "Callable[[Split], Any]", make_extract: "Callable[[], Extract]") -> None:
+        """Extract what is missing of the published splits, as one piece of work; call nothing if nothing is missing.
 
         Args:
             rows_of: gives a split's records, a tensor or a sequence.
             make_extract: gives `extract` as `load` takes it, for all splits.
-            splits: None: all that are published.
         """
         from dphpo_bench.data.cache import cached_array, is_cached
 
-        splits = self.dataset.published if splits is None else splits
-        rows = {split: rows_of(split) for split in splits if not is_cached(*self._place(split))}
+        rows = {split: rows_of(split) for split in self.dataset.published if not is_cached(*self._place(split))}
         if not rows:
             return
         with self._shown("", sum(split.rows for split in rows)) as advance:

@@ -69,6 +69,20 @@ def test_a_record_without_them_has_no_new_field(fixed_noise, plain_run, tmp_path
     assert '"further"' not in path.read_text()
 
 
+def test_the_result_is_said_before_what_may_take_longer(
+    fixed_noise, plain_run, tiny_task, with_further, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said: list[str] = []
+
+    def load(source: Any) -> bench.Records:
+        said.append(capsys.readouterr().err)
+        return tiny_task.load_test(source)
+
+    with_further(FurtherTest("again", "the same", load))
+    accuracy = plain_run(fixed_noise()).record.metrics["accuracy"]
+    assert f"Test accuracy {accuracy:.4g}. A further test follows: again." in said[0]
+
+
 @pytest.mark.parametrize("fault", ["load", "metric"])
 def test_a_test_that_cannot_be_run_is_left_out(fixed_noise, plain_run, tiny_task, with_further, fault: str) -> None:
     def missing(source: Any) -> bench.Records:
