@@ -89,6 +89,7 @@ def _context(board: Board, paths: Paths) -> dict[str, Any]:
         "about_methods": texts.described(listed_methods, board),
         "others": texts.others(listed_methods, board),
         "limit_pairs": [("", *limit) for limit in texts.limits(board, listed_methods)] if board.tables else [],
+        "runs_grid": texts.runs_grid(board),
         "tasks_grid": texts.tasks_grid(board, listed),
         "more_task_models": more,
         "written": written,

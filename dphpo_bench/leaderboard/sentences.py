@@ -452,6 +452,19 @@ def tasks_grid(board: Board, listed: Sequence[str]) -> Grid:
     return Grid(heads, tuple(rows))
 
 
+def runs_grid(board: Board) -> Grid:
+    """Return the number of runs of each method on each pair whose tables count, the most complete methods first."""
+    counted = [table for table in board.tables if table.counted]
+    pairs = list(dict.fromkeys(table.task_model for table in counted))
+    runs: dict[str, Counter[str]] = defaultdict(Counter)
+    for table in counted:
+        for row in table.rows:
+            runs[row.entry.label][table.task_model] += row.seeds + row.failed
+    heads = (Head("method", kind="label"), *(Head(pair) for pair in pairs))
+    order = sorted(runs, key=lambda label: (-len(runs[label]), label))
+    return Grid(heads, tuple((label, *(str(runs[label][pair] or NOTHING) for pair in pairs)) for label in order))
+
+
 def range_text(numbers: Sequence[int]) -> str:
     low, high = min(numbers), max(numbers)
     return f"{low:,}" if low == high else f"{low:,}–{high:,}"
