@@ -20,12 +20,10 @@ from tests.harness.children import ended, start
 from tests.own_task import array_task
 
 BUDGET = bench.PrivacyBudget(3.0, 1e-3)
+# One of each kind of state; the contract kills all other methods.
 SINGLE_RUNS = (
-    *("dp_sgd", "hyfreedp", "hyfreedp_paper", "noise_scaled", "adaptive_clipping", "dp_adam_wosm"),
-    bench.make_method("dp_zo", {"epochs": 4}),
-    *("adadp", "random_search", bench.make_method("banded_mf", {"bands": 4})),
-    *("disk", "doppler", "dp_adam_bc", "muon", "tail_average"),
-    *("prodigy", "dadaptation", "dog", "ldog", "dowg", "mechanic", "schedule_free"),
+    *("hyfreedp", "adaptive_clipping", "dp_adam_bc", "tail_average", "prodigy", "schedule_free"),
+    *(bench.make_method("dp_zo", {"epochs": 4}), bench.make_method("banded_mf", {"bands": 4})),
 )
 
 

@@ -43,6 +43,7 @@ def test_it_says_whose_pictures_it_has_seen() -> None:
             assert not WEIGHTS.has_seen_any(task.datasets)
 
 
+@pytest.mark.slow
 @pytest.mark.real_data
 @pytest.mark.skipif(not os.environ.get("DPHPO_BENCH_DATA"), reason="set DPHPO_BENCH_DATA to a mirror of the datasets")
 def test_it_knows_things_apart() -> None:

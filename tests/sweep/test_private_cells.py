@@ -116,7 +116,9 @@ def test_methods_without_privacy_are_refused_before_anything_runs() -> None:
     with pytest.raises(InvalidValueError, match="grid_oracle has no privacy"):
         compared(["dp_sgd", "grid_oracle"])
     assert not bench.account("results").releases
-    table = compared(["nonprivate"], account=bench.AccountOptions(not_private=True))
+    table = compared(
+        [bench.make_method("nonprivate", {"learning_rate": 0.01})], account=bench.AccountOptions(not_private=True)
+    )
     assert len(table.records) == 3
     assert bench.account("results").totals[0].together == float("inf")
 
