@@ -1,4 +1,4 @@
-"""Put the board's values into research/paper.md: run `python research/paper_values.py` after a build of the board.
+"""Put the board's values into the paper and the README: `python research/paper_values.py` after a build of the board.
 
 A value stands between two comments, `<!--name-->1.5<!---->`, and a table below `<!--table name-->`, up to `<!---->`.
 Their queries are in research/paper.toml, and ask the table that those of leaderboard/findings.toml ask.
@@ -6,14 +6,14 @@ Their queries are in research/paper.toml, and ask the table that those of leader
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dphpo_bench.leaderboard.written import ask
 
 HERE = Path(__file__).parent
-PAPER = HERE / "paper.md"
+PAPER, README = HERE / "paper.md", HERE.parent / "README.md"
 QUERIES = HERE / "paper.toml"
 TABLE = HERE.parent / "leaderboard/leaderboard.csv"
 VALUE = re.compile(r"<!--(?P<name>[a-z0-9_]+)-->[^<]*<!---->")
@@ -44,25 +44,32 @@ def rows(spec: Mapping[str, Any], board: str) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def refreshed(text: str, queries: Mapping[str, Any], board: str) -> str:
-    """Return the text with the values of today.
+def refreshed(texts: Sequence[str], queries: Mapping[str, Any], board: str) -> list[str]:
+    """Return the texts with the values of today.
 
     Raises:
-        ValueError: if a value has no query, or a query no place in the text.
+        ValueError: if a value has no query, or a query no place in a text.
     """
     values = {name: value(query, form, board) for name, (query, form) in queries["values"].items()}
     tables = {name: rows(spec, board) for name, spec in queries["tables"].items()}
-    named = {match["name"] for pattern in (VALUE, ROWS) for match in pattern.finditer(text)}
+    named = {match["name"] for pattern in (VALUE, ROWS) for text in texts for match in pattern.finditer(text)}
     if named != {*values, *tables}:
-        raise ValueError(f"In the text or in the queries only: {', '.join(sorted(named ^ {*values, *tables}))}.")
-    text = VALUE.sub(lambda match: f"<!--{match['name']}-->{values[match['name']]}<!---->", text)
-    return ROWS.sub(lambda match: f"<!--table {match['name']}-->\n\n{tables[match['name']]}\n\n<!---->", text)
+        raise ValueError(f"In the texts or in the queries only: {', '.join(sorted(named ^ {*values, *tables}))}.")
+
+    def with_values(text: str) -> str:
+        text = VALUE.sub(lambda match: f"<!--{match['name']}-->{values[match['name']]}<!---->", text)
+        return ROWS.sub(lambda match: f"<!--table {match['name']}-->\n\n{tables[match['name']]}\n\n<!---->", text)
+
+    return [*map(with_values, texts)]
 
 
-def of_today(text: str) -> str:
-    """Return the paper's text with the values of the board beside it."""
-    return refreshed(text, tomllib.loads(QUERIES.read_text(encoding="utf-8")), TABLE.read_text(encoding="utf-8"))
+def of_today() -> dict[Path, str]:
+    """Return the pages with the values of the board beside them."""
+    texts = [path.read_text(encoding="utf-8") for path in (PAPER, README)]
+    queries = tomllib.loads(QUERIES.read_text(encoding="utf-8"))
+    return dict(zip((PAPER, README), refreshed(texts, queries, TABLE.read_text(encoding="utf-8")), strict=True))
 
 
 if __name__ == "__main__":
-    PAPER.write_text(of_today(PAPER.read_text(encoding="utf-8")), encoding="utf-8")
+    for path, text in of_today().items():
+        path.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The paper says what the board says: each of its values has a query, and is that of today."""
+"""The paper and the README say what the board says: each value has a query, and is that of today."""
 
 import re
 import tomllib
@@ -26,7 +26,8 @@ TEXT = "It is <!--lead-->9.9<!----> points.\n\n<!--table gaps-->\n\n| old |\n\n<
 
 
 def test_every_value_is_that_of_the_board() -> None:
-    assert paper_values.of_today(PAPER) == PAPER, "Put today's values in: python research/paper_values.py"
+    for path, text in paper_values.of_today().items():
+        assert path.read_text(encoding="utf-8") == text, "Put today's values in: python research/paper_values.py"
 
 
 def test_results_hold_no_value_without_a_query() -> None:
@@ -49,17 +50,17 @@ def test_it_has_four_pages_and_the_packages_version() -> None:
 
 
 def test_stale_values_and_tables_are_replaced() -> None:
-    text = paper_values.refreshed(TEXT, QUERIES, BOARD)
+    (text,) = paper_values.refreshed([TEXT], QUERIES, BOARD)
     assert "It is <!--lead-->−2.5<!----> points." in text
     assert "| `recommended` | 1.2 |\n| `zero` | 0.0 |\n\n<!---->" in text
     assert "old" not in text
-    assert paper_values.refreshed(text, QUERIES, BOARD) == text
+    assert paper_values.refreshed([text], QUERIES, BOARD) == [text]
 
 
 @pytest.mark.parametrize(("old", "new"), [("lead", "leed"), ("<!--lead-->9.9<!---->", "9.9")])
 def test_a_value_without_a_query_and_a_query_without_a_place_are_noticed(old: str, new: str) -> None:
     with pytest.raises(ValueError, match="lead"):
-        paper_values.refreshed(TEXT.replace(old, new), QUERIES, BOARD)
+        paper_values.refreshed([TEXT.replace(old, new)], QUERIES, BOARD)
 
 
 @pytest.mark.parametrize(
@@ -67,4 +68,4 @@ def test_a_value_without_a_query_and_a_query_without_a_place_are_noticed(old: st
 )
 def test_a_query_without_an_answer_is_named(query: str) -> None:
     with pytest.raises(ValueError, match="Expected one value"):
-        paper_values.refreshed(TEXT, QUERIES | {"values": {"lead": [query, "{:.1f}"]}}, BOARD)
+        paper_values.refreshed([TEXT], QUERIES | {"values": {"lead": [query, "{:.1f}"]}}, BOARD)
