@@ -227,10 +227,15 @@ def wrong_claims(count: int, task_models: int, depth: float, rate: float) -> tup
             values = {at: each - depth * (rng.random(len(each)) < collapses) for at, each in values.items()}
             plain = {at: Sample(dict(enumerate(each.tolist(), 10 * at[1])), Falls(0.1)) for at, each in values.items()}
             samples.append({at: replace(each, task_model=str(at[1])) for at, each in plain.items()})
-        # Those that collapse are searches, each of which may fall as deep as the others.
-        searches = [sample for each in samples[1::2] for sample in each.values()]
-        falls = Falls(0.1, max((drop for each in searches for drop in each.drops), default=0.0), 0.8 - depth - 0.03)
-        samples[1::2] = [{at: replace(each, falls=falls) for at, each in some.items()} for some in samples[1::2]]
+        # As `entries.with_falls`: where one fell, all may, and each as deep as it did anywhere.
+        drops = [{at: max(each.drops, default=0.0) for at, each in some.items()} for some in samples]
+        here = {pair: max(drop for each in drops for at, drop in each.items() if at[1] == pair)
+                for pair in range(task_models)}  # fmt: skip
+        samples = [
+            {at: replace(each, falls=Falls(0.1, max(here[at[1]], *own.values()), 0.8 - depth - 0.03))
+             for at, each in some.items()}
+            for some, own in zip(samples, drops, strict=True)
+        ]  # fmt: skip
         for after in (False, True):
             sides = [_by_epsilon(each, after) for each in samples]
             p_values = [mean.p_value for first, second in combinations(sides, 2)
