@@ -421,6 +421,7 @@ def tasks_grid(board: Board, listed: Sequence[str]) -> Grid:
         shown.add(table.epsilon)
         best = next((row for row in table.rows if row.utility and not row.lacks_seeds), None)
         oracle = next((row for row in table.everyone if row.entry == table.oracle), None)
+        ceiling = next((row for row in table.references if row.entry.label == "nonprivate"), None)
         seeds = [row.seeds + row.failed for each in tables for row in each.everyone]
         rows.append(
             (
@@ -434,6 +435,7 @@ def tasks_grid(board: Board, listed: Sequence[str]) -> Grid:
                 best.entry.label if best else NOTHING,
                 metric_text(best.utility if best else None, table.measure),
                 metric_text(oracle.utility if oracle else None, table.measure),
+                metric_text(ceiling.utility if ceiling else None, table.measure),
             )
         )
     at_epsilon = f" at ε = {shown.pop():g}" if len(shown) == 1 else ""
@@ -448,6 +450,7 @@ def tasks_grid(board: Board, listed: Sequence[str]) -> Grid:
         Head(f"best{at_epsilon}", kind="label"),
         Head("its mean"),
         Head("oracle"),
+        Head("without privacy"),
     )
     return Grid(heads, tuple(rows))
 
