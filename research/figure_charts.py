@@ -446,6 +446,4 @@ FIGURES = {
     "ablations": ablations,
     "blur": blur,
     "thresholds": thresholds,
-    "thresholds_e2e": thresholds_e2e,
-    "table_1": table_1,
 }
