@@ -446,4 +446,5 @@ FIGURES = {
     "ablations": ablations,
     "blur": blur,
     "thresholds": thresholds,
+    "table_1": table_1,
 }
