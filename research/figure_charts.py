@@ -404,7 +404,7 @@ def thresholds_e2e() -> str:
     rows = table("thresholds_e2e")
     columns = [*sorted({*rows.clipping} - {"auto_s"}), "auto_s"]
     panels = []
-    for metric, values in (("BLEU, %", 100 * rows.bleu), ("-10 ln(perplexity)", -10 * np.log(rows.perplexity))):
+    for metric, values in (("BLEU, %", rows.bleu), ("-10 ln(perplexity)", -10 * np.log(rows.perplexity))):
         cells = rows.assign(value=values).pivot(index="rate", columns="clipping", values="value").iloc[::-1][columns]
         peaks = [(int(cells[name].to_numpy().argmax()), j) for j, name in enumerate(columns)]
         names = [name.partition(":")[2] or "AUTO-S" for name in columns]
@@ -446,5 +446,6 @@ FIGURES = {
     "ablations": ablations,
     "blur": blur,
     "thresholds": thresholds,
+    "thresholds_e2e": thresholds_e2e,
     "table_1": table_1,
 }
