@@ -346,7 +346,7 @@ class HeavyTails(Drawn):
 
 
 SIDE = 8
-"""Of a patch, in pixels."""
+"""Side of a patch, in pixels."""
 
 
 class Patches(Untouched):
