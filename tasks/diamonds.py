@@ -94,5 +94,8 @@ def packaged_table(package: str, file: str, content_hash: str, unhashed: int = 0
     rows = sorted((hashlib.sha256(line.rsplit(",", unhashed)[0].encode()).digest(), line) for line in lines[1:])
     text = "\n".join([lines[0], *(line for _, line in rows)])
     if hashlib.sha256(text.encode()).hexdigest() != content_hash:
-        raise bench.errors.DataError(f"The installed {package} ships another {file} than expected.")
+        raise bench.errors.DataError(
+            f"The installed {package} ships another {file} than expected. Install another version of it, "
+            "such as comes with 'dphpo-bench[tables]' in a new environment."
+        )
     return [digest for digest, _ in rows], pd.read_csv(StringIO(text))
