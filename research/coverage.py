@@ -71,7 +71,7 @@ class Law:
 
 
 def contests() -> list[Contest]:
-    standard = Standard.of_suite(BOARD / "suites" / "core.toml")
+    standard = Standard.of_suites(BOARD / "suites" / "core.toml")
     runs = [run for run in read_checked([BOARD / "results"], DataSource.resolve(None).cache_dir / "epsilons").runs
             if run.method != REPLAY]  # fmt: skip
     read = contests_of(newest(asked_for(frame_of(runs), standard)), standard)

@@ -1,8 +1,10 @@
-"""Describe the board as a data set in Croissant 1.0, the vocabulary of MLCommons: `python research/croissant.py`.
+"""Describe the board as a data set in Croissant 1.0, the vocabulary of MLCommons: `python -m research.croissant`.
 
 The script writes leaderboard/croissant.json from leaderboard.csv and dataset.toml, which says whose the board is.
+With `--curves FOLDER` it writes the curves of `dphpo_bench.curves` as CSV, and their description, ready to deposit.
 """
 
+import argparse
 import csv
 import hashlib
 import io
@@ -14,6 +16,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from dphpo_bench import curves
 from dphpo_bench.leaderboard.columns import CSV
 
 LEADERBOARD = Path(__file__).parents[1] / "leaderboard"
@@ -91,9 +94,68 @@ def of_today(folder: Path) -> str:
 
 def to_croissant(about: About, table: str) -> str:
     """Return the content of croissant.json; `table` is that of leaderboard.csv."""
-    content = table.encode()
     columns = table.partition("\n")[0].split(",")
     metrics = sorted({row["metric"] for row in csv.DictReader(io.StringIO(table))} | {"cross_entropy"})
+    results = {
+        "@type": "cr:FileSet",
+        "@id": "results",
+        "name": "results",
+        "description": "A file for each run: results/TASK/METHOD/KEY.json.",
+        "encodingFormat": "application/json",
+        "includes": "results/*/*/*.json",
+    }
+    record_sets = [
+        _record_set("rows", "The board, a row for each method in each table.", _row_fields(columns)),
+        _record_set("runs", "The runs, from their records.", _run_fields(metrics)),
+    ]
+    described = _file("leaderboard.csv", "A row for each method on each task at each ε.", table)
+    return _metadata(about, [described, results], record_sets)
+
+
+def of_curves(folder: Path) -> None:
+    """Write curves.csv, with a row for each run of a fixed rate, and croissant.json."""
+    rows = [
+        (
+            edition,
+            each.name,
+            each.kind,
+            *each.facts.values(),
+            epsilon,
+            f"{sigma:.6g}",
+            optimizer,
+            f"{rate:.6g}",
+            seed,
+            value,
+        )
+        for edition, path in curves.FILES.items()
+        for each in curves.read(path)[1]
+        for at, optimizer in enumerate(curves.OPTIMIZERS)
+        for e, (epsilon, sigma) in enumerate(zip(curves.EPSILONS, each.sigmas, strict=True))
+        for r, rate in enumerate(each.rates[at, e].tolist())
+        for seed, value in enumerate(each.metric[:, at, e, r].astype(float).round(4).tolist())
+    ]
+    columns = {
+        "edition": "Int64", "task": "string", "kind": "string", "n_records": "Int64", "batch_size": "Int64",
+        "steps": "Int64", "weights": "Int64", "metric": "string", "epsilon": "", "noise_multiplier": "",
+        "optimizer": "string", "rate": "", "seed": "Int64", "value": "",
+    }  # fmt: skip
+    written = io.StringIO()
+    csv.writer(written, lineterminator="\n").writerows([columns, *rows])
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "curves.csv").write_text(written.getvalue(), encoding="utf-8")
+    about = About.model_validate(tomllib.loads((LEADERBOARD / "dataset.toml").read_text(encoding="utf-8")))
+    what = "What fixed learning rates of DP-SGD come to on many small tasks: a lookup benchmark of rules for the rate."
+    about = about.model_copy(update={"name": "dphpo-bench-curves", "description": what})
+    fields = (
+        _field("curves", name, TYPES.get(kind, "sc:Float"), _column("curves.csv", name))
+        for name, kind in columns.items()
+    )
+    described = _file("curves.csv", "A row for each run: a task, ε, optimiser, rate and seed.", written.getvalue())
+    metadata = _metadata(about, [described], [_record_set("curves", "The runs.", fields)])
+    (folder / "croissant.json").write_text(metadata, encoding="utf-8")
+
+
+def _metadata(about: About, distribution: list[dict[str, Any]], record_sets: list[dict[str, Any]]) -> str:
     metadata = {
         "@context": CONTEXT,
         "@type": "sc:Dataset",
@@ -107,32 +169,28 @@ def to_croissant(about: About, table: str) -> str:
         "creator": [{"@type": "sc:Organization", "name": name} for name in about.creators],
         "keywords": about.keywords,
         "citeAs": about.cite_as,
-        "distribution": [
-            {
-                "@type": "cr:FileObject",
-                "@id": "leaderboard.csv",
-                "name": "leaderboard.csv",
-                "description": "A row for each method on each task at each ε.",
-                "contentUrl": "leaderboard.csv",
-                "contentSize": f"{len(content)} B",
-                "encodingFormat": "text/csv",
-                "sha256": hashlib.sha256(content).hexdigest(),
-            },
-            {
-                "@type": "cr:FileSet",
-                "@id": "results",
-                "name": "results",
-                "description": "A file for each run: results/TASK/METHOD/KEY.json.",
-                "encodingFormat": "application/json",
-                "includes": "results/*/*/*.json",
-            },
-        ],
-        "recordSet": [
-            _record_set("rows", "The board, a row for each method in each table.", _row_fields(columns)),
-            _record_set("runs", "The runs, from their records.", _run_fields(metrics)),
-        ],
+        "distribution": distribution,
+        "recordSet": record_sets,
     }
     return json.dumps(metadata, indent=1, ensure_ascii=False) + "\n"
+
+
+def _file(name: str, description: str, text: str) -> dict[str, Any]:
+    content = text.encode()
+    return {
+        "@type": "cr:FileObject",
+        "@id": name,
+        "name": name,
+        "description": description,
+        "contentUrl": name,
+        "contentSize": f"{len(content)} B",
+        "encodingFormat": "text/csv",
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+
+
+def _column(file: str, name: str) -> dict[str, Any]:
+    return {"fileObject": {"@id": file}, "extract": {"column": name}}
 
 
 def _record_set(name: str, description: str, fields: Iterable[dict[str, Any]]) -> dict[str, Any]:
@@ -141,8 +199,7 @@ def _record_set(name: str, description: str, fields: Iterable[dict[str, Any]]) -
 
 def _row_fields(columns: Iterable[str]) -> Iterator[dict[str, Any]]:
     for name in columns:
-        source = {"fileObject": {"@id": "leaderboard.csv"}, "extract": {"column": name}}
-        yield _field("rows", name, TYPES.get(CSV[name][0], "sc:Float"), source)
+        yield _field("rows", name, TYPES.get(CSV[name][0], "sc:Float"), _column("leaderboard.csv", name))
 
 
 def _run_fields(metrics: Iterable[str]) -> Iterator[dict[str, Any]]:
@@ -160,4 +217,9 @@ def _field(record_set: str, name: str, kind: str, source: dict[str, Any]) -> dic
 
 
 if __name__ == "__main__":
-    (LEADERBOARD / "croissant.json").write_text(of_today(LEADERBOARD), encoding="utf-8")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--curves", type=Path, metavar="FOLDER", help="write the curves, not the board")
+    if folder := parser.parse_args().curves:
+        of_curves(folder)
+    else:
+        (LEADERBOARD / "croissant.json").write_text(of_today(LEADERBOARD), encoding="utf-8")

@@ -31,40 +31,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 import dphpo_bench as bench
+from dphpo_bench.curves import EPSILONS, Curves, held, references, summary
 from dphpo_bench.recipes import noise_law, tuned_training
-from research.development_set import EDITIONS, EPSILONS, Curves, make, read
+from research.development_set import EDITIONS, make, read
 
-WORST = 100.0
-"""Metrics, in %, are held to at least minus this."""
+DATA = Path(__file__).with_name("data")
+RUNS = {1: DATA / "development_runs.json", 2: DATA / "development_runs_2.json"}
 
 Results = dict[str, dict[str, list[list[float]]]]
 """By method and task: metric in % and seconds of each run, in the order of seeds and, within a seed, of ε."""
-
-
-def held(metric: Any) -> Any:
-    """Metrics in %; what diverged counts as the worst."""
-    return np.maximum(100 * np.nan_to_num(np.asarray(metric, dtype=float), nan=-WORST), -WORST)
-
-
-def smoothed(metric: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Averages over neighbouring rates, with weights 1/4, 1/2, 1/4."""
-    padded = np.pad(metric, [(0, 0)] * (metric.ndim - 1) + [(1, 1)], mode="edge")
-    smooth: NDArray[np.float64] = padded[..., :-2] / 4 + padded[..., 1:-1] / 2 + padded[..., 2:] / 4
-    return smooth
-
-
-def references(curves: Curves) -> list[float]:
-    """The metric of the better grid at each ε, in %: chosen on half of the seeds, valued on the others."""
-    halves = [held(curves.metric[part::2]).mean(0) for part in (0, 1)]
-    of_epsilon = []
-    for index in range(len(EPSILONS)):
-        chosen = [np.unravel_index(smoothed(half)[:, index].argmax(), half[:, index].shape) for half in halves]
-        valued = [halves[1 - part][optimizer, index, rate] for part, (optimizer, rate) in enumerate(chosen)]
-        of_epsilon.append(float(np.mean(valued)))
-    return of_epsilon
 
 
 def regret_at(curves: Curves, optimizer: int, rates: Sequence[float]) -> list[float]:
@@ -129,18 +106,6 @@ def regrets(results: dict[str, list[list[float]]], curves: Sequence[Curves]) -> 
                 yield each, epsilon, best - float(mean)
 
 
-def kind_of(curves: Curves) -> str:
-    """A row of the table: what is predicted, and by which kind of model."""
-    is_network = any(model in curves.stratum for model in ("mlp", "cnn", "gru"))
-    return f"{'numbers' if curves.facts['metric'] == 'r2' else 'classes'}, {'networks' if is_network else 'linear'}"
-
-
-def summary(values: Sequence[float]) -> str:
-    """Mean, share within a point, 90th percentile and worst."""
-    array = np.array(values)
-    return f"{array.mean():.1f} | {100 * (array <= 1).mean():.0f} % | {np.quantile(array, 0.9):.1f} | {array.max():.0f}"
-
-
 def table(results: Results, curves: Sequence[Curves], worst: int = 10) -> str:
     """Regrets of all methods on the tasks that all have run, by kind; and the worst of each."""
     common = [each for each in curves if all(each.name in of_task for of_task in results.values())]
@@ -149,7 +114,7 @@ def table(results: Results, curves: Sequence[Curves], worst: int = 10) -> str:
         rows: dict[str, list[float]] = defaultdict(list)
         found = list(regrets(of_task, common))
         for each, _, regret in found:
-            rows[kind_of(each)].append(regret)
+            rows[each.kind].append(regret)
             rows["all"].append(regret)
         lines += [
             f"{variant} | mean | within 1 | 90th | worst",
@@ -172,7 +137,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     asked = parser.parse_args()
     edition = EDITIONS[asked.edition]
-    path: Path = asked.results or edition.results.with_name(edition.results.stem.replace("set", "runs") + ".json")
+    path: Path = asked.results or RUNS[asked.edition]
     results: Results = json.loads(path.read_text()) if path.exists() else {}
     curves = read(edition)
     names = [each.name for each in curves if each.seconds <= asked.seconds * len(each.metric)]

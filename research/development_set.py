@@ -27,7 +27,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import dphpo_bench as bench
+from dphpo_bench import curves
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Task
+from dphpo_bench.curves import EPSILONS, NUS, OPTIMIZERS, Curves
 from dphpo_bench.recipes.networks import zero_linear
 from dphpo_bench.recipes.noise_law import output_spread
 from dphpo_bench.recipes.synthetic import VERSION
@@ -50,9 +52,6 @@ from research.made_up import CASES, DEVELOPMENT, Draw, set_hash
 from research.stacked import Stack, gaussian_noise, initial_model, perceptron_layers, stack_of, train
 from tests.own_task import array_task
 
-EPSILONS = (0.3, 1.0, 3.0, 8.0)
-OPTIMIZERS = ("AdamW", "SGD")
-NUS = tuple(0.025 * 2**k for k in range(13))
 SHIFTS = {"regression": (1 / 4, 1 / 16), "binary": (4.0, 2.0)}
 """Factors of `NUS` by kind of task and optimiser. With little noise SGD diverges at small ν; rare classes take long."""
 RUNS = len(OPTIMIZERS) * len(EPSILONS) * len(NUS)
@@ -89,43 +88,10 @@ def _editions() -> dict[int, Edition]:
         1: (*TABLES, *(f"synthetic-{draw.name}" for draw in first), *REAL, *LARGE),
         2: (*(f"labels-{draw.name}" for draw in second), *FEW),
     }
-    folder = Path(__file__).with_name("data")
-    files = {1: folder / "development_set.npz", 2: folder / "development_set_2.npz"}
-    return {number: Edition(names[number], draws, files[number]) for number, draws in ((1, first), (2, second))}
+    return {number: Edition(names[number], draws, curves.FILES[number]) for number, draws in ((1, first), (2, second))}
 
 
 EDITIONS = _editions()
-
-
-@dataclass(frozen=True)
-class Curves:
-    """What fixed rates come to on a task.
-
-    Attributes:
-        name: task and model.
-        stratum: kind of task and model; the name of a real one.
-        facts: N, batch size, steps, trained weights, and the metric.
-        spread: J.
-        nus: ν of the rates, by optimiser.
-        sigmas: noise multipliers, by ε.
-        seconds: of a core, for all seeds.
-        rates: learning rates, shape (optimisers, ε, 13).
-        metric: shape (seeds, optimisers, ε, 13); larger is better.
-    """
-
-    name: str
-    stratum: str
-    facts: dict[str, Any]
-    spread: float
-    nus: tuple[tuple[float, ...], ...]
-    sigmas: tuple[float, ...]
-    seconds: float
-    rates: NDArray[np.float32] = field(repr=False)
-    metric: NDArray[np.float32] = field(repr=False)
-
-    def header(self) -> dict[str, Any]:
-        """All but the arrays."""
-        return {key: value for key, value in asdict(self).items() if key not in ("rates", "metric")}
 
 
 def make(name: str, seed: int = 0) -> Task:
@@ -267,34 +233,27 @@ def curves_of(name: str, entry: dict[str, Any]) -> Curves:
     return Curves(name, stratum, facts, spread, nus_of(task), sigmas, seconds, entry["rates"], entry["metric"])
 
 
-def pack(curves: list[Curves], edition: Edition, path: Path) -> None:
+def pack(all_of: list[Curves], edition: Edition, path: Path) -> None:
     """Write all curves of an edition into one file."""
-    most = max(len(each.metric) for each in curves)
-    metric = np.full((len(curves), most, len(OPTIMIZERS), len(EPSILONS), len(NUS)), np.nan, np.float32)
-    for row, each in zip(metric, curves, strict=True):
+    most = max(len(each.metric) for each in all_of)
+    metric = np.full((len(all_of), most, len(OPTIMIZERS), len(EPSILONS), len(NUS)), np.nan, np.float32)
+    for row, each in zip(metric, all_of, strict=True):
         row[: len(each.metric)] = np.round(each.metric, 4)
     header = {
         "generator": VERSION, "draws": set_hash(edition.draws), "key": edition.key, "torch": torch.__version__,
         "numpy": np.__version__, "epsilons": EPSILONS, "optimizers": OPTIMIZERS, "nus": NUS, "of": len(edition.names),
-        "tasks": [{**each.header(), "seeds": len(each.metric)} for each in curves],
+        "tasks": [{**each.header(), "seeds": len(each.metric)} for each in all_of],
     }  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(path, header=json.dumps(header), metric=metric, rates=np.stack([each.rates for each in curves]))
+    np.savez_compressed(path, header=json.dumps(header), metric=metric, rates=np.stack([each.rates for each in all_of]))
 
 
 def read(edition: Edition = EDITIONS[1], path: Path | None = None) -> list[Curves]:
     """All curves of an edition's file, in the order of its names; those of other draws or another grid are refused."""
-    path = path or edition.results
-    data = np.load(path)
-    header = json.loads(str(data["header"]))
+    header, found = curves.read(path or edition.results)
     if header["key"] != edition.key:
         raise ValueError(f"{path} has curves of other draws or another grid. Remove it, and compute them anew.")
-    curves = []
-    for entry, rates, metric in zip(header["tasks"], data["rates"], data["metric"], strict=True):
-        seeds = entry.pop("seeds")
-        entry |= {"sigmas": tuple(entry["sigmas"]), "nus": tuple(map(tuple, entry["nus"]))}
-        curves.append(Curves(**entry, rates=rates, metric=metric[:seeds]))
-    return curves
+    return found
 
 
 def seconds_of(name: str, steps: int = 2) -> float:

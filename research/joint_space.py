@@ -27,10 +27,10 @@ from scipy.stats import t as student
 
 import dphpo_bench as bench
 from dphpo_bench.contract.search_space import SCHEDULE_FACTORS, Space
+from dphpo_bench.curves import smoothed
 from dphpo_bench.training.clipping import parse_clipping
 from dphpo_bench.training.noise import poisson_sample
 from dphpo_bench.training.randomness import Streams
-from research.development_runs import smoothed
 from research.development_set import make, measured
 from research.stacked import gaussian_noise, stack_of, train
 

@@ -2,7 +2,7 @@
 
     python -m research.rate_rules              # regret of each rule, by kind of task and by edition
     python -m research.rate_rules --only fashion_mnist    # on tasks whose name has this text: means hide much
-    python -m research.rate_rules --measure    # what is missing of data/rate_facts.json; ten minutes
+    python -m research.rate_rules --measure    # what is missing of the answers; ten minutes
     python -m research.rate_rules --kinds      # regrets by kind of records, which `advise` shows; how they carry over
 
 A rule gets public facts of a task and what queries at its initial weights find: how much noise the weights tolerate,
@@ -18,38 +18,26 @@ import math
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy.special import ndtr
 from torch.nn.functional import normalize
 
 import dphpo_bench as bench
 from dphpo_bench import leaderboard
+from dphpo_bench.curves import ANSWERS, DRAWS, EPSILONS, ONWARD, ROWS, Cells, Values, cells_by_kind, summary
 from dphpo_bench.recipes import noise_law as law
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.gradients import gradient_engine
-from research.development_runs import held, kind_of, references, summary
-from research.development_set import EDITIONS, EPSILONS, NUS, Curves, make, read
+from research.development_set import EDITIONS, make
 from research.stacked import initial_model
 
-FACTS = Path(__file__).with_name("data") / "rate_facts.json"
 KINDS = Path(leaderboard.__file__).with_name("kinds.csv")
 FEWEST = 8
 """A kind with fewer tasks goes with the others of real records."""
-
-ROWS, DRAWS = 1_024, 8
-SHARE = 0.025
-"""The default of `noise_scaled`."""
-ONWARD = 10.0
-"""How far SGD's momentum moves the weights by gradients of length 1 that all point the same way, at rate 1."""
-
-Values = NDArray[np.float64]
 
 
 def measured(name: str) -> dict[str, Any]:
@@ -108,138 +96,6 @@ def measured(name: str) -> dict[str, Any]:
         "input_rank": (squares.sum().square() / squares.square().sum()).item(),
         "offset": (x.flatten(1).mean(0).norm() / centred.norm(dim=1).square().mean().sqrt()).item(),
     }
-
-
-@dataclass(frozen=True)
-class Cells:
-    """Cells of one kind, each a task at an ε: logarithms to base 2 of what rules see, and the curves of SGD.
-
-    Attributes:
-        tasks: curves and facts of each cell.
-        epsilons: number of ε of each.
-        of_edition: 1 or 2.
-    """
-
-    tasks: tuple[tuple[Curves, dict[str, Any]], ...]
-    epsilons: Values
-    of_edition: Values
-
-    def fact(self, key: str) -> Values:
-        """A fact of each cell."""
-        return np.log2([max(facts.get(key) or curves.facts.get(key, 0), 1e-9) for curves, facts in self.tasks])
-
-    @cached_property
-    def tolerance(self) -> Values:
-        """The median over directions."""
-        return np.array([np.median(facts["tolerances"]) for _, facts in self.tasks])
-
-    @cached_property
-    def sigma(self) -> Values:
-        """The noise multiplier."""
-        return np.log2([curves.sigmas[int(e)] for (curves, _), e in zip(self.tasks, self.epsilons, strict=True)])
-
-    @cached_property
-    def walk(self) -> Values:
-        """How far the noise of a whole run moves a weight at rate 1."""
-        nus = np.log2([curves.nus[1][0] / curves.spread for curves, _ in self.tasks])
-        return nus - self.curves[1]  # by which the rates of the grid were made
-
-    @cached_property
-    def convolutions(self) -> Values:
-        """Whether there are any."""
-        return np.array(["cnn" in curves.stratum for curves, _ in self.tasks], dtype=float)
-
-    @cached_property
-    def curves(self) -> tuple[Values, Values, Values]:
-        """Metrics in %, shape (cells, 13), logarithm of the first rate, and the reference."""
-        rows = [
-            (held(curves.metric).mean(0)[1, int(e)], math.log2(curves.rates[1, int(e), 0]), references(curves)[int(e)])
-            for (curves, _), e in zip(self.tasks, self.epsilons, strict=True)
-        ]
-        metrics, firsts, best = zip(*rows, strict=True)
-        return np.stack(metrics), np.array(firsts), np.array(best)
-
-    def regret(self, rates: Values) -> Values:
-        """Regret of rates, given as logarithms; beyond the grid that of its ends."""
-        metrics, first, best = self.curves
-        place = np.clip(rates - first, 0, len(NUS) - 1.001)
-        column, cells = place.astype(int), np.arange(len(place))
-        share = place - column
-        found: Values = best - (1 - share) * metrics[cells, column] - share * metrics[cells, column + 1]
-        return found
-
-    @cached_property
-    def rank(self) -> Values:
-        """The effective rank, by all moves together."""
-        shares = self.moments.mean(1) * law.QUERIES - 1
-        return -np.log2(np.clip(shares / (law.QUERIES - 1), 1e-4, 1))
-
-    @cached_property
-    def moments(self) -> Values:
-        """|S|² of each draw, without what each record has in common with itself."""
-        own = 1 / np.minimum(ROWS, 2 ** self.fact("n_records"))
-        return np.array([facts["moments"] for _, facts in self.tasks]) - own[:, None]
-
-    def noises(self, is_regression: bool) -> tuple[Values, Values]:
-        """Rate of the queries' batch, and the deviation of the noise on a mean of theirs (`Looked` of `hyfreedp`)."""
-        n, steps, batch = (2 ** self.fact(key) for key in ("n_records", "steps", "batch_size"))
-        rate, queries = np.minimum(1.0, law.QUERIED / n), law.QUERIES * (1 if is_regression else 2)
-        affordable = rate * 2**self.sigma * np.sqrt(queries / (SHARE * steps)) * n / batch
-        return rate, np.maximum(law.QUIETEST * math.sqrt(law.QUERIES), affordable) / (rate * n)
-
-    def tolerance_answered(self, generator: np.random.Generator, is_regression: bool) -> Values:
-        """The tolerance as `noise_law` finds it by noisy queries."""
-        rate, deviation = self.noises(is_regression)
-        error = np.sqrt((deviation / 2) ** 2 + (1 - rate) / (4 * rate * 2 ** self.fact("n_records")))
-        directions = np.array([facts["tolerances"] for _, facts in self.tasks])
-        prior = math.log2(law.PRIOR[is_regression])
-        spread, width = law.SPREAD / math.log(2), law.WIDTH / math.log(2)
-        candidates = prior + np.linspace(-5 * spread, 5 * spread, 401)
-        belief = np.tile(-(((candidates - prior) / spread) ** 2) / 2, (len(rate), 1))
-        size = np.full(len(rate), prior)
-        for _ in range(law.QUERIES - 1):
-            of_direction = directions[np.arange(len(rate)), generator.integers(DRAWS, size=len(rate))]
-            shares = ndtr((size - of_direction) / width) + error * generator.standard_normal(len(rate))
-            expected = ndtr((size[:, None] - candidates) / width)
-            belief -= ((shares[:, None] - expected) / np.hypot(error, law.SCATTER)[:, None]) ** 2 / 2
-            size = mean(belief, candidates)
-        return size
-
-    def rank_answered(self, generator: np.random.Generator, is_regression: bool) -> Values:
-        """The effective rank as `noise_law` finds it: noise adds to |S|² its own square and 2 ⟨S, noise⟩."""
-        k, count = law.QUERIES, len(self.epsilons)
-        rate, deviation = self.noises(is_regression)
-        numbers, noise, size = k * (k + 1) // 2, deviation**2, rate * 2 ** self.fact("n_records")
-        drawn = (1 + np.sqrt((1 - rate) / size) * generator.standard_normal(count)) ** 2
-        heard = self.moments[np.arange(count), generator.integers(DRAWS, size=count)] * drawn
-        along, all_of = generator.standard_normal(count), generator.chisquare(numbers, count)
-        heard = np.maximum(heard + 2 * np.sqrt(heard * noise) * along + (all_of - numbers) * noise, 1 / k)
-        candidates = np.linspace(0, 8, 401)
-        expected = (1 + (k - 1) * np.exp(-candidates)) / k
-        error = (law.SCATTER * (k - 1) / k * np.exp(-candidates)) ** 2
-        error = error + (2 * numbers * noise**2)[:, None] + 4 * noise[:, None] * expected
-        error += 4 * ((1 - rate) / size)[:, None] * expected**2
-        typical = law.RANK * math.log(2) * self.fact("weights")[:, None]
-        belief = -(((candidates - typical) / law.RANK_SPREAD) ** 2) - (heard[:, None] - expected) ** 2 / error
-        return mean((belief - np.log(error)) / 2, candidates) / math.log(2)
-
-
-def mean(belief: Values, candidates: Values) -> Values:
-    """The mean of candidates by logarithms of their chances, shape (cells, candidates)."""
-    chances = np.exp(belief - belief.max(1, keepdims=True))
-    found: Values = (chances * candidates).sum(1) / chances.sum(1)
-    return found
-
-
-def cells_by_kind() -> dict[str, Cells]:
-    """All cells of both editions."""
-    facts, by_kind = json.loads(FACTS.read_text()), dict[str, list[Any]]()
-    for number, edition in EDITIONS.items():
-        for curves in read(edition):
-            rows = [((curves, facts[curves.name]), e, number) for e in range(len(EPSILONS))]
-            by_kind.setdefault(kind_of(curves), []).extend(rows)
-    columns = {kind: zip(*rows, strict=True) for kind, rows in sorted(by_kind.items())}
-    return {kind: Cells(tasks, np.array(e), np.array(n)) for kind, (tasks, e, n) in columns.items()}
 
 
 Rule = Callable[[Cells, Values, Values, str], Values]
@@ -365,10 +221,10 @@ def main() -> None:
         return
     if asked.measure:
         torch.set_num_threads(1)
-        facts = json.loads(FACTS.read_text()) if FACTS.exists() else {}
+        facts = json.loads(ANSWERS.read_text()) if ANSWERS.exists() else {}
         for name in [name for edition in EDITIONS.values() for name in edition.names if name not in facts]:
             facts[name] = measured(name)
-            FACTS.write_text(json.dumps(facts))
+            ANSWERS.write_text(json.dumps(facts))
         return
     for kind, cells in cells_by_kind().items():
         chosen = np.array([asked.only in curves.name for curves, _ in cells.tasks])

@@ -313,7 +313,7 @@ def report(compared: Compared) -> str:
 
 def main(folder: Path) -> None:
     suite = folder / "suites/core.toml"
-    standard = Standard.of_suite(suite) if suite.is_file() else Standard.builtin()
+    standard = Standard.of_suites(*([suite] if suite.is_file() else []))
     submissions = read_checked([folder / "results"], DataSource.resolve(None).cache_dir / "epsilons")
     sys.stdout.write(report(Compared.of(submissions, standard)) + "\n")
 

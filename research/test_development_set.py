@@ -18,7 +18,6 @@ from dphpo_bench.training.clipping import Abadi, AutoS
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.randomness import Streams
 from research import development_set
-from research.development_runs import kind_of
 from research.made_up import MadeUp
 from research.made_up import task as made_up
 from research.stacked import Stack, StackedPerceptrons, gaussian_noise, initial_model, stack_of, train
@@ -190,7 +189,7 @@ def test_what_limits_a_run_is_said_rightly(
     for optimizer in (0, 1):
         gains = {"rate": [], "noise": []}  # (of a larger rate, of a smaller)
         for task in development_set.read():
-            if kind_of(task) == kind:
+            if task.kind == kind:
                 scores = 100 * np.nan_to_num(task.metric, nan=-0.1).clip(-0.1).mean(0)[optimizer]
                 for at, nu in enumerate(task.nus[optimizer]):
                     if not low <= nu <= high:

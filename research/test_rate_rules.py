@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from torch import nn
 
+from dphpo_bench.curves import ONWARD, Cells, cells_by_kind
 from dphpo_bench.recipes import noise_law as law
 from research import rate_rules
-from research.rate_rules import ONWARD, Cells, cells_by_kind, rule
+from research.rate_rules import rule
 
 KINDS = cells_by_kind()
 
@@ -20,9 +21,9 @@ def test_a_rate_of_the_grid_has_the_regret_of_its_curve() -> None:
     cells = KINDS["classes, linear"]
     metrics, first, best = cells.curves
     for column in (0, 4, 11):
-        np.testing.assert_allclose(cells.regret(first + column), best - metrics[:, column])
-    between = cells.regret(first + 4.5)
-    np.testing.assert_allclose(between, best - (metrics[:, 4] + metrics[:, 5]) / 2)
+        np.testing.assert_allclose(cells.regret(first[:, 1] + column), best - metrics[:, 1, column])
+    between = cells.regret(first[:, 0] + 4.5, optimizer=0)
+    np.testing.assert_allclose(between, best - (metrics[:, 0, 4] + metrics[:, 0, 5]) / 2)
 
 
 @pytest.mark.parametrize(("kind", "cells"), KINDS.items(), ids=KINDS)

@@ -20,7 +20,7 @@ FLOORS = (
     ("recipes",),
     ("zoo",),
     ("harness",),
-    ("audit", "external", "sweep", "testing"),
+    ("audit", "curves", "external", "sweep", "testing"),
     ("leaderboard",),
     ("comparison", "estimators"),
     ("cli",),

@@ -173,14 +173,15 @@ WORST = 20.0
 
 def law() -> str:
     """Draw what a fixed rate loses, by the noise ν of the whole run on the outputs, for kinds of tasks."""
-    from research.development_runs import kind_of, regret_at
-    from research.development_set import OPTIMIZERS, read
+    from dphpo_bench.curves import OPTIMIZERS
+    from research.development_runs import regret_at
+    from research.development_set import read
 
     lost: dict[str, list[list[list[float]]]] = defaultdict(list)  # for each ν and task, at each ε
     sgd = OPTIMIZERS.index("SGD")
     for task in read():
         at_one = task.rates[sgd][:, 0] / task.nus[sgd][0]  # the rates of ν = 1
-        lost[kind_of(task)].append([regret_at(task, sgd, [nu * rate for rate in at_one]) for nu in NUS])
+        lost[task.kind].append([regret_at(task, sgd, [nu * rate for rate in at_one]) for nu in NUS])
     panels = {}
     for kind in sorted(lost):
         values = np.minimum(np.array(lost[kind]).swapaxes(0, 1).reshape(len(NUS), -1), WORST)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _ANOTHER = "not what it says"
 MAX_LISTED = 20
 MAX_DIFFERENCES = 6
-STANDARD = Path("suites") / "core.toml"
+STANDARDS = ("core.toml", "untouched.toml")
 """The suite whose tables count overall, in the leaderboard's folder. Without it, all tables may count."""
 
 app = typer.Typer(help="Check strangers' records; make tables, plots and a page of all records.", no_args_is_help=True)
@@ -55,8 +55,8 @@ def build_command(
 
     progress = make_progress(quiet)
     submissions, risks = settled(read_checked([folder / "results"], _cache(), progress), folder)
-    suite = folder / STANDARD
-    standard = Standard.of_suite(suite) if suite.is_file() else Standard.builtin()
+    suites = (folder / "suites" / name for name in STANDARDS)
+    standard = Standard.of_suites(*(suite for suite in suites if suite.is_file()))
     board, wrong = with_written(score(submissions, standard), folder)
     files = render(board, folder) | {RISKS: risks}
     for line in wrong:

@@ -19,6 +19,9 @@ from dphpo_bench.records.measure import SEVERAL, Estimate, Measure
 
 ALL_KINDS = "all tasks"
 TESTS = "test tasks"
+UNTOUCHED = "untouched tables"
+OTHERS = "all other tasks"
+"""Of a board that has untouched tables, which no list mixes with others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,17 +115,35 @@ def task_models_of(contests: Sequence[Contest]) -> tuple[Subject, ...]:
 
 
 def groups_of(counted: Sequence[Contest]) -> tuple[Subject, ...]:
-    """Return all counted tables, the tests among them, then each kind; metrics that are no shares stand apart."""
-    kinds = sorted({kind for contest in counted for kind in contest.task_model.kinds})
-    tests = [contest for contest in counted if not contest.task_model.development]
-    groups = [(ALL_KINDS, [*counted]), (TESTS, tests)]
-    groups += [(kind, [contest for contest in counted if kind in contest.task_model.kinds]) for kind in kinds]
+    """Return the untouched tables and their kinds of models, all others, the tests among them, and each of their kinds.
+
+    Metrics that are no shares stand apart.
+    """
+    stages = by_stage(counted)
+    groups = [(name, chosen) for name, chosen in stages.items() if name == UNTOUCHED]
+    groups += _by_kind("untouched ", stages.get(UNTOUCHED, []), -1)
+    others = [(name, chosen) for name, chosen in stages.items() if name != UNTOUCHED]
+    groups += others + (_by_kind("", others[0][1], 0) if others else [])
     several: dict[tuple[int, ...], Subject] = {}
     for name, chosen in groups:
         for subject in _averaged(name, chosen):
             if subject.several:
                 several.setdefault(tuple(map(id, subject.contests)), subject)
     return (*several.values(),)
+
+
+def by_stage(counted: Sequence[Contest]) -> dict[str, list[Contest]]:
+    """Return the untouched tables, all others, and the tests among these; without what is empty."""
+    untouched = [contest for contest in counted if contest.task_model.stage == "untouched"]
+    others = [contest for contest in counted if contest.task_model.stage != "untouched"]
+    tests = [contest for contest in others if contest.task_model.stage == "test"]
+    stages = {UNTOUCHED: untouched, OTHERS if untouched else ALL_KINDS: others, TESTS: tests}
+    return {name: chosen for name, chosen in stages.items() if chosen}
+
+
+def _by_kind(prefix: str, contests: Sequence[Contest], first: int) -> list[tuple[str, list[Contest]]]:
+    kinds = sorted({kind for contest in contests for kind in contest.task_model.kinds[first:]})
+    return [(prefix + kind, [each for each in contests if kind in each.task_model.kinds]) for kind in kinds]
 
 
 def _averaged(name: str, contests: Sequence[Contest]) -> Iterator[Subject]:
@@ -198,13 +219,13 @@ def claims_of(subjects: Sequence[Subject], counted: Sequence[Contest], standard:
 
     They are about entries that have at least three seeds in all tables of a subject, at every ε. The standard excuses
     some methods from tasks. Two are compared on the tasks that both are in, if these are three quarters.
-    Half of the error is for the claims about all tasks, half for those about kinds of task, if there are both.
+    Half of the error is for the claims about all tasks, half for those about tests and kinds, if there are both.
     """
     several = [subject for subject in subjects if subject.several]
     titles = {contest.title for contest in counted}
     chosen = several or [subject for subject in subjects if subject.name in titles]
     untested = [claims for subject in chosen for claims in _compared(subject, standard) if claims.pairs]
-    levels = [claims.subject.startswith(ALL_KINDS) for claims in untested]
+    levels = [claims.subject.startswith((ALL_KINDS, OTHERS, UNTOUCHED)) for claims in untested]
     sizes: Counter[bool] = Counter()
     for claims, level in zip(untested, levels, strict=True):
         sizes[level] += len(claims.pairs)
@@ -400,7 +421,8 @@ def _answer(subject: Subject, target: float | None, claims: Claims | None) -> An
     leads: list[tuple[Entry, Estimate]] = []
     if len(anchors) == len(contests):
         measured = anchors[0].entry
-        everywhere = (who for who, tables in inside.items() if tables == len(contests))
+        zeros = {each.best_grid.entry if each.best_grid else None for each in contests}  # alone, it is the oracle
+        everywhere = (who for who, tables in inside.items() if tables == len(contests) and {who} != zeros)
         leads = [(who, lead) for who in everywhere if (lead := subject.lead(who, measured, target))]
     # Who has no interval, for want of a second seed, is not put first.
     leads.sort(key=lambda item: (item[1].low is None, -round(item[1].mean, 9), item[0].label))

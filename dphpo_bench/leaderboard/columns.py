@@ -8,6 +8,7 @@ from operator import neg
 from typing import Any
 
 from dphpo_bench.base.text import rounded_up
+from dphpo_bench.leaderboard.answers import TESTS, UNTOUCHED
 from dphpo_bench.leaderboard.means import Rate
 from dphpo_bench.leaderboard.tables import PROFILE, Board, OverallRow, Row
 from dphpo_bench.leaderboard.values import Ranks
@@ -349,7 +350,7 @@ def overall_csv(board: Board) -> str:
     """Return the content of `leaderboard/overall.csv`: the overall rows, with the numbers in the form of `to_csv`."""
     rows = [
         {
-            "stage": "test" if overall.tests else "all",
+            "stage": {TESTS: "test", UNTOUCHED: "untouched"}.get(overall.stage, "all"),
             "overall": overall,
             "row": row,
             **dict(zip(WITHIN, row.profile or [None] * len(WITHIN), strict=True)),

@@ -39,13 +39,17 @@ REFERENCES = frozenset({"grid_composed"})
 
 @dataclass(frozen=True)
 class Asked:
-    """The seeds that a suite asks for on a task and model, and more of some methods.
+    """What a suite asks for on a task and model.
 
-    The further seeds say how often the runs of these methods collapse.
+    Attributes:
+        methods: a table counts if at least half of these are ranked in it.
+        more_seeds: further seeds of some methods, which say how often their runs collapse.
     """
 
     task: Task
     budget: PrivacyBudget
+    methods: frozenset[str]
+    epsilons: frozenset[float]
     seeds: frozenset[int]
     more_seeds: Mapping[str, frozenset[int]]
 
@@ -61,70 +65,62 @@ class Standard:
     """The anchors and tables that a board measures by. It comes with the code, so that no record can change it.
 
     Attributes:
-        untuned, random, oracle: the entries that distances are measured from; a blind draw of the rate is "random".
-        methods: a table counts if at least half of these are ranked in it; None for all that are ranked anywhere.
+        untuned, random: the entries that distances are measured from; a blind draw of the rate is "random".
+        oracles: the grids, of which the best in a table is its oracle.
         tasks: by task and model, what is asked of the tables that may count; None for all, with any seeds.
-        excused: method, task and model of what the suite leaves out, as taking too long. Who leaves out something else
+        excused: method, task and model of what a suite leaves out, as taking too long. Who leaves out something else
             is not compared on the rest, or everybody could choose what to be judged by.
     """
 
     untuned: Who
     random: Who
-    oracle: Who
-    methods: frozenset[str] | None = None
+    oracles: frozenset[Who]
     tasks: Mapping[tuple[str, str], Asked] | None = None
-    epsilons: frozenset[float] | None = None
     excused: frozenset[tuple[str, str, str]] = frozenset()
 
     @classmethod
     def builtin(cls) -> "Standard":
-        return cls(untuned=_default("auto_clipping"), random=_default("random_search"), oracle=_default(ORACLE))
+        return cls(_default("auto_clipping"), _default("random_search"), frozenset({_default(ORACLE)}))
 
     @classmethod
-    def of_suite(cls, path: Path) -> "Standard":
-        suite = load_suite(path)
-        methods = {method.name for method, _ in suite.made_methods() if method.end_to_end_private}
-        tasks = [task for task, _ in suite.made_tasks()]
-        return replace(
-            cls.builtin(),
-            methods=frozenset(methods - REFERENCES),
-            tasks={
-                (task.facts.task, task.facts.model): Asked(
+    def of_suites(cls, *paths: Path) -> "Standard":
+        """Return the standard of these suites, which have no task and model in common."""
+        standard = cls.builtin()
+        if not paths:
+            return standard
+        oracles, asked, excused = {*standard.oracles}, {}, set()
+        for suite in map(load_suite, paths):
+            made = [method for method, _ in suite.made_methods()]
+            oracles |= {(method.name, compact_json(method.parameters)) for method in made if method.name == ORACLE}
+            methods = frozenset(method.name for method in made if method.end_to_end_private)
+            for task, _ in suite.made_tasks():
+                pair = task.facts.task, task.facts.model
+                asked[pair] = Asked(
                     task,
                     suite.budgets(task)[0],
+                    methods - REFERENCES,
+                    frozenset(suite.epsilons),
                     frozenset(suite.seeds_of(task)),
                     {name: frozenset(seeds) for name, seeds in suite.more_seeds_of(task).items()},
                 )
-                for task in tasks
-            },
-            epsilons=frozenset(suite.epsilons),
-            excused=frozenset(
-                (name, task.facts.task, task.facts.model)
-                for task in tasks
-                for name in methods
-                if not suite.runs_on(name, task)
-            ),
-        )
+                excused |= {(name, *pair) for name in methods if not suite.runs_on(name, task)}
+        return replace(standard, oracles=frozenset(oracles), tasks=asked, excused=frozenset(excused))
 
     def may_count(self, task_model: TaskModel, target: float) -> bool:
         """Return True if a table is one of those that may count, by this code's facts, data and model of its task."""
-        if self.epsilons is not None and target not in self.epsilons:
-            return False
-        if self.tasks is None:
-            return True
-        asked = self.tasks.get((task_model.task, task_model.model))
-        return asked is not None and asked.task_model == task_model
+        return self.tasks is None or self.asked(task_model, target) is not None
 
     def asked(self, task_model: TaskModel, target: float) -> Asked | None:
-        """Return the seeds that every entry in a table must have, so that none can choose; None: any."""
-        if self.tasks is None or not self.may_count(task_model, target):
-            return None
-        return self.tasks[task_model.task, task_model.model]
+        """Return what is asked of a table that may count, such as its seeds, so that none can choose; None: nothing."""
+        asked = (self.tasks or {}).get((task_model.task, task_model.model))
+        return asked if asked and target in asked.epsilons and asked.task_model == task_model else None
 
 
 def _default(name: str) -> Who:
     return name, compact_json(make_method(name).parameters)
 
+
+THE_ORACLE = Entry(ORACLE, "the oracle", "", end_to_end_private=False, reference=True)
 
 MIN_SEEDS_TO_RANK = 2
 FEW_SEEDS = 3
@@ -230,8 +226,20 @@ class Contest:
         return self._anchor(self.standard.random, private=True)
 
     @cached_property
+    def best_grid(self) -> Member | None:
+        """The grid with the best mean, of those that count as oracles."""
+        grids = [grid for who in sorted(self.standard.oracles) if (grid := self._anchor(who, private=False))]
+        return max(grids, key=lambda grid: grid.mean, default=None)
+
+    @cached_property
     def oracle(self) -> Member | None:
-        return self._anchor(self.standard.oracle, private=False)
+        """The best grid under a name that is the same in all tables, so that means over tables can be taken."""
+        return replace(self.best_grid, entry=THE_ORACLE, _known={}, _samples={}) if self.best_grid else None
+
+    @cached_property
+    def explained_by(self) -> Member | None:
+        """The oracle that extra runs explain losses by: the grid at its defaults."""
+        return self._anchor(_default(ORACLE), private=False)
 
     def _anchor(self, who: Who, private: bool) -> Member | None:
         """Return the member with this name, these parameters and this privacy, unless it lacks seeds."""
@@ -252,7 +260,8 @@ class Contest:
 
     @cached_property
     def by_entry(self) -> Mapping[Entry, Member]:
-        return {member.entry: member for member in self.members}
+        oracle = [self.oracle] if self.oracle else []
+        return {member.entry: member for member in (*self.members, *oracle)}
 
 
 def newest(runs: pd.DataFrame) -> pd.DataFrame:

@@ -16,7 +16,7 @@ import numpy as np
 
 from dphpo_bench.base.text import duration_text
 from dphpo_bench.harness.recording import Call, different
-from dphpo_bench.leaderboard.answers import ALL_KINDS, TESTS, Answer, Claims, Subject
+from dphpo_bench.leaderboard.answers import ALL_KINDS, OTHERS, TESTS, UNTOUCHED, Answer, Claims, Subject, by_stage
 from dphpo_bench.leaderboard.entries import FEW_SEEDS, Contest, Draws, Member, Standard, median, scores_of
 from dphpo_bench.leaderboard.means import POINT, Rate, draw, middle, middle_ranks, ranks, ratio_interval
 from dphpo_bench.leaderboard.reruns import Replays
@@ -119,7 +119,8 @@ class Table:
     """All entries on one task at one target ε, best first; `task_model` is shared by tables at other ε.
 
     Attributes:
-        stage: "development" if this project settled constants of its methods on this pair, else "test".
+        stage: "development" if this project settled constants of its methods on this pair, "untouched" if it came
+            after them by a protocol, else "test".
         counted: whether overall lists, claims and answers about several pairs rest on this table, too.
     """
 
@@ -171,7 +172,7 @@ def table_of(
             by_entry.get(member.entry),
             contest,
             subject,
-            replays.splits(member, contest.oracle) if explained else [],
+            replays.splits(member, contest.explained_by) if explained else [],
             usual_shift,
             verdicts.get((contest.title, contest.target, member.entry), ""),
         )
@@ -188,7 +189,7 @@ def table_of(
         model_kind=contest.task_model.model_kind,
         n_records=contest.task_model.n_records,
         measure=contest.task_model.measure,
-        oracle=contest.oracle.entry if contest.oracle else None,
+        oracle=contest.best_grid.entry if contest.best_grid else None,
         stage=contest.task_model.stage,
         counted=counted,
         rows=tuple(row for row in rows if not row.entry.reference),
@@ -213,7 +214,8 @@ def _row(
     pair = first.task_model
     command = str(Call(first.method, pair.task, pair.model, first.target, pair.delta, first.seed, changed))
     values = finished["value"].tolist()
-    oracle, untuned = (None, None) if member.lacks else (contest.oracle, contest.untuned)
+    untuned = None if member.lacks else contest.untuned
+    oracle = None if member.lacks or member is contest.best_grid else contest.oracle
     who, measure, target = member.entry, contest.task_model.measure, contest.target
     utility = subject.mean(who, None, target, "utility") if values else None
     private = who.end_to_end_private
@@ -268,7 +270,9 @@ def _gap_closed(who: Entry, contests: Sequence[Contest], starts: Sequence[Member
     samples = []
     for contest, start in zip(contests, starts, strict=True):
         mine, end = contest.by_entry[who], contest.oracle
-        if start is None or end is None or mine in (start, end) or any(each.lacks for each in (mine, start, end)):
+        if start is None or end is None or mine in (start, contest.best_grid):
+            return None
+        if any(each.lacks for each in (mine, start, end)):
             return None
         samples.append((mine.sample(), start.sample(), end.sample()))
     known = [(mine, start, end) for mine, start, end in samples if mine and start and end]
@@ -315,7 +319,7 @@ class Overall:
     """Entries over several tables: `rows` are in all of them, `incomplete` are not.
 
     Attributes:
-        tests: True if only tables count on which this project settled no constant.
+        stage: which tables count, a name in `by_stage`.
     """
 
     epsilon: float | None
@@ -324,12 +328,12 @@ class Overall:
     rows: tuple[OverallRow, ...]
     incomplete: tuple[OverallRow, ...]
     references: tuple[OverallRow, ...]
-    tests: bool = False
+    stage: str = ALL_KINDS
 
     @property
     def title(self) -> str:
         at = "All ε" if self.epsilon is None else f"ε = {self.epsilon:g}"
-        return f"{at}, {TESTS}" if self.tests else at
+        return f"{at}, {self.stage}" if self.stage in (TESTS, UNTOUCHED) else at
 
     @property
     def everyone(self) -> tuple[OverallRow, ...]:
@@ -337,30 +341,30 @@ class Overall:
 
 
 def overalls_of(counted: Sequence[tuple[Contest, Table]], draws: Mapping[TaskModel, Draws]) -> tuple[Overall, ...]:
-    """Return the lists over all tables that count, each followed by that over tests alone, if there are others, too."""
-    targets = sorted({contest.target for contest, _ in counted})
-    chosen: list[float | None] = [None, *targets] if len(targets) > 1 else list(targets)
-    tests = [pair for pair in counted if not pair[0].task_model.development]
-    groups = [(False, counted)] + ([(True, tests)] if 0 < len(tests) < len(counted) else [])
-    overalls = []
-    for of_tests, pairs in groups:
-        measure = common_measure(contest.task_model.measure for contest, _ in pairs) or SEVERAL
-        subject = Subject(TESTS if of_tests else ALL_KINDS, measure, tuple(contest for contest, _ in pairs))
-        for target in chosen:
-            at = [pair for pair in pairs if target in (None, pair[0].target)]
-            if at:
-                overalls.append(replace(_overall(target, at, subject, draws), tests=of_tests))
-    return tuple(sorted(overalls, key=lambda overall: (overall.epsilon or 0.0, overall.tests)))
+    """Return the lists over all ε, then over each, by stage; over tests alone only if there are others, too."""
+    stages = by_stage([contest for contest, _ in counted])
+    if stages.get(TESTS) in (stages.get(ALL_KINDS), stages.get(OTHERS)):
+        stages.pop(TESTS, None)
+    overalls: list[Overall] = []
+    for stage, contests in stages.items():
+        measure = common_measure(contest.task_model.measure for contest in contests) or SEVERAL
+        subject = Subject(stage, measure, tuple(contests))
+        for target in (None, *subject.targets) if len(subject.targets) > 1 else subject.targets:
+            at = [pair for pair in counted if pair[0] in contests and target in (None, pair[0].target)]
+            overalls.append(replace(_overall(target, at, subject, draws), stage=stage))
+    return tuple(sorted(overalls, key=lambda overall: overall.epsilon or 0.0))
 
 
 def counted_contests(contests: Sequence[Contest], standard: Standard) -> list[Contest]:
-    """Return the tables that count: those of the standard in which at least half of its methods are ranked.
+    """Return the tables that count: those of the standard in which at least half of their suite's methods are ranked.
 
     Tables with the same task, model and ε may differ in data or δ; of these, the one with most of the methods counts.
     """
-    methods = standard.methods or {member.entry.method for contest in contests for member in contest.ranked}
+    everyone = {member.entry.method for contest in contests for member in contest.ranked}
     best: dict[tuple[str, str, float], tuple[int, Contest]] = {}
     for contest in contests:
+        asked = standard.asked(contest.task_model, contest.target)
+        methods = asked.methods if asked else everyone
         present = len(methods & {member.entry.method for member in contest.ranked})
         if not (present and 2 * present >= len(methods) and standard.may_count(contest.task_model, contest.target)):
             continue
@@ -373,10 +377,8 @@ def counted_contests(contests: Sequence[Contest], standard: Standard) -> list[Co
 def missing_tables(counted: Sequence[Contest], standard: Standard) -> tuple[str, ...]:
     present = {(contest.task_model.task, contest.task_model.model, contest.target) for contest in counted}
     missing = {
-        (task, model): [
-            f"{epsilon:g}" for epsilon in sorted(standard.epsilons or ()) if (task, model, epsilon) not in present
-        ]
-        for task, model in sorted(standard.tasks or ())
+        (task, model): [f"{epsilon:g}" for epsilon in sorted(asked.epsilons) if (task, model, epsilon) not in present]
+        for (task, model), asked in sorted((standard.tasks or {}).items(), key=itemgetter(0))
     }
     return tuple(f"{task} ({model}), ε = {', '.join(some)}" for (task, model), some in missing.items() if some)
 

@@ -204,17 +204,33 @@ class Looked:
         )
 
 
-def first_rate(planned: Looked, session: "Session", model: "nn.Module", distance: float, pace: float) -> float:
+def tolerated_rate(
+    size: float, rank: float, records: int, distance: float, pace: float, *, head: bool, convolutions: bool
+) -> float:
     """Return c s / (M √r + P / (25 √r)), the learning rate that the initial weights tolerate.
 
-    s is the noise per weight that raises half of the losses by a fifth, averaged over both signs (`_tolerance`). r is
-    the effective rank of records' gradients (`_rank`), drawn towards 4 where records are many: its logarithm's distance
-    from that of 4 is divided by 1 + N/10,000. Noisy queries to one batch of about 512 records find both.
+    The effective rank r is drawn towards 4 where records are many: its logarithm's distance from that of 4 is divided
+    by 1 + N/10,000. Where noise is small, P bounds the rate. c is 2.8, twice as much if a classifier's convolutions are
+    trained. If its last layer alone is, c is 4.5 times as much, and there is no P, since its outputs have no scale of
+    their own.
 
-    M is how far noise moves a weight in the whole run at rate 1. Where noise is small, P bounds the rate: how far
-    gradients that all point the same way move the weights in a step. c is 2.8, twice as much if a classifier's
-    convolutions are trained. If its last layer alone is, c is 4.5 times as much, and there is no P, since its outputs
-    have no scale of their own.
+    Args:
+        size: s, the noise per weight that raises half of the losses by a fifth, averaged over both signs.
+        rank: r of records' gradients.
+        records: N.
+        distance: M, how far noise moves a weight in the whole run at rate 1.
+        pace: P, how far gradients that all point the same way move the weights in a step.
+        head: whether a classifier's last layer is all that is trained.
+        convolutions: whether a classifier's are.
+    """
+    root = math.sqrt(COMMON * (rank / COMMON) ** (MANY / (MANY + records)))
+    if head:
+        return FACTOR * HEAD * size / (distance * root)
+    return FACTOR * (CONVOLUTIONS if convolutions else 1.0) * size / (distance * root + pace / (PACE * root))
+
+
+def first_rate(planned: Looked, session: "Session", model: "nn.Module", distance: float, pace: float) -> float:
+    """Return the rate that the initial weights tolerate, from noisy queries to one batch of about 512 records.
 
     Args:
         planned: the plan, which pays for the queries.
@@ -229,11 +245,16 @@ def first_rate(planned: Looked, session: "Session", model: "nn.Module", distance
     generator = torch.Generator().manual_seed(random.Random(session.uniform("walk")).getrandbits(63))
     size = _tolerance(planned, batch, model, generator)
     rank = _rank(planned, batch, model, generator, MOVE * size)
-    root = math.sqrt(COMMON * (rank / COMMON) ** (MANY / (MANY + planned.records)))
-    if planned.regression or not is_head(model):
-        is_faster = has_convolutions(model) and not planned.regression
-        return FACTOR * (CONVOLUTIONS if is_faster else 1.0) * size / (distance * root + pace / (PACE * root))
-    return FACTOR * HEAD * size / (distance * root)
+    classifier = not planned.regression
+    return tolerated_rate(
+        size,
+        rank,
+        planned.records,
+        distance,
+        pace,
+        head=classifier and is_head(model),
+        convolutions=classifier and has_convolutions(model),
+    )
 
 
 def _tolerance(planned: Looked, batch: "Batch", model: "nn.Module", generator: "torch.Generator") -> float:

@@ -1,10 +1,13 @@
 """The scripts beside the paper run on a small board, and the board's metadata are of today."""
 
+import csv
+import hashlib
 import json
 from pathlib import Path
 
 import pytest
 
+from dphpo_bench import curves
 from dphpo_bench.leaderboard.entries import Standard
 from dphpo_bench.records.store import read_record
 from tests.docs.scripts import script
@@ -25,6 +28,20 @@ def test_every_place_that_croissant_names_is_in_a_record(name: str) -> None:
         value = record
         for part in place.split("."):
             value = value[part]
+
+
+def test_the_curves_go_into_a_package_of_csv_and_croissant(tmp_path: Path) -> None:
+    croissant.of_curves(tmp_path)
+    with (tmp_path / "curves.csv").open(encoding="utf-8", newline="") as file:
+        header, first, *rest = csv.reader(file)
+    assert first[:3] == ["1", "tumours", "classes, linear"]
+    assert 1 + len(rest) == sum(
+        104 * len(each.metric) for path in curves.FILES.values() for each in curves.read(path)[1]
+    )
+    metadata = json.loads((tmp_path / "croissant.json").read_text(encoding="utf-8"))
+    (record_set,), (file_object,) = metadata["recordSet"], metadata["distribution"]
+    assert [field["name"] for field in record_set["field"]] == header
+    assert file_object["sha256"] == hashlib.sha256((tmp_path / "curves.csv").read_bytes()).hexdigest()
 
 
 def test_robustness_reports_orders_and_power(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """From records to the board, held against docs/scoring.md."""
 
+import json
 import random
 import re
 from dataclasses import replace
@@ -16,7 +17,7 @@ from dphpo_bench.leaderboard.build import score
 from dphpo_bench.leaderboard.columns import overall_csv, row_columns
 from dphpo_bench.leaderboard.entries import Standard
 from dphpo_bench.leaderboard.pages import to_markdown
-from dphpo_bench.leaderboard.submissions import Submissions, task_model_of
+from dphpo_bench.leaderboard.submissions import UNTOUCHED, Submissions, task_model_of
 from dphpo_bench.leaderboard.tables import Board, Overall, Row, Table
 from dphpo_bench.records.measure import ACCURACY
 from dphpo_bench.records.record import Audit, RunRecord
@@ -284,17 +285,19 @@ CORE = Path(__file__).parents[2] / "leaderboard" / "suites" / "core.toml"
 def _asked(seeds: set[int], **more: set[int]) -> Any:
     """What a suite asks of the toy task, and of some methods more seeds."""
     task_model = task_model_of(make_record().identity)
-    return {("toy", "linear"): SimpleNamespace(task_model=task_model, seeds=frozenset(seeds), more_seeds=more)}
+    asked = SimpleNamespace(
+        task_model=task_model,
+        methods={"hyfreedp", "auto_clipping"},
+        epsilons={1.0, 3.0, 4.0},
+        seeds=frozenset(seeds),
+        more_seeds=more,
+    )
+    return {("toy", "linear"): asked}
 
 
 def test_tables_outside_the_standard_do_not_count(tmp_path: Path) -> None:
     """A stranger's task, or ε, with as many methods as there may be."""
-    standard = replace(
-        Standard.builtin(),
-        methods=frozenset({"hyfreedp", "auto_clipping"}),
-        tasks=_asked({0, 1}),
-        epsilons=frozenset({1.0, 3.0, 4.0}),
-    )
+    standard = replace(Standard.builtin(), tasks=_asked({0, 1}))
     honest = [*_runs("auto_clipping", [0.5, 0.51]), *_runs("hyfreedp", [0.6, 0.61])]
     spam = [record for number in range(9) for record in _runs(f"m{number}", [0.9, 0.9], task="spam")]
     other = [record for number in range(9) for record in _runs(f"m{number}", [0.9, 0.9], target=3.0)]
@@ -310,12 +313,14 @@ def test_tables_outside_the_standard_do_not_count(tmp_path: Path) -> None:
 
 
 def test_the_standard_is_the_core_suite() -> None:
-    standard = Standard.of_suite(CORE)
-    assert standard.methods is not None
+    standard = Standard.of_suites(CORE, CORE.with_name("untouched.toml"))
     assert standard.tasks is not None
-    assert "hyfreedp" in standard.methods
-    assert not standard.methods & {"grid_oracle", "nonprivate", "grid_composed"}
     asked = standard.tasks["digits", "linear"]
+    assert "hyfreedp" in asked.methods
+    assert not asked.methods & {"grid_oracle", "nonprivate", "grid_composed"}
+    assert {task for task, _ in standard.tasks if min(standard.tasks[task, _].seeds) >= 2000} == UNTOUCHED
+    assert (0.3 in asked.epsilons, 0.3 in standard.tasks["wide", "mlp"].epsilons) == (False, True)
+    assert {json.loads(parameters)["points"] for _, parameters in standard.oracles} == {7, 13}
     assert asked.seeds == {0, 1, 2, 3, 4}
     assert standard.tasks["mnist", "cnn"].seeds == {700, 701, 702}
     path = min((CORE.parents[1] / "results" / "digits" / "hyfreedp").glob("*.json"))
@@ -329,7 +334,7 @@ def test_the_standard_is_the_core_suite() -> None:
 
 
 def test_who_lacks_a_seed_is_not_compared_and_other_seeds_do_not_count(tmp_path: Path) -> None:
-    standard = replace(Standard.builtin(), methods=frozenset({"auto_clipping", "hyfreedp"}), tasks=_asked({0, 1, 2, 3}))
+    standard = replace(Standard.builtin(), tasks=_asked({0, 1, 2, 3}))
     best = [record for record in _runs("chosen", [0.9, 0.9, 0.9, 0.1]) if record.metrics["accuracy"] > 0.5]
     more = _runs("more", [0.5, 0.5, 0.5, 0.5, 0.9, 0.9, 0.9])
     usual = [*_runs("auto_clipping", [0.5] * 4), *_runs("hyfreedp", [0.6, 0.61, 0.6, 0.61])]
@@ -355,7 +360,7 @@ def test_further_seeds_of_a_method_say_how_often_runs_collapse_and_nothing_else(
     submit(tmp_path, *_runs("hyfreedp", [0.6, 0.6, 0.61, 0.62, 0.1]), *_runs("grid_oracle", [0.7] * 3))
 
     def rows(**more: frozenset[int]) -> dict[str, Row]:
-        standard = replace(Standard.builtin(), methods=frozenset({"hyfreedp"}), tasks=_asked({0, 1, 2}, **more))
+        standard = replace(Standard.builtin(), tasks=_asked({0, 1, 2}, **more))
         (table,) = score(read(tmp_path), standard).tables
         return {row.entry.label: row for row in table.everyone}
 
