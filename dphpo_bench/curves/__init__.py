@@ -217,9 +217,9 @@ class Cells:
         place = np.clip(rates - first[cells, optimizer], 0, len(NUS) - 1.001)
         column = place.astype(int)
         share = place - column
-        found: Values = best - (1 - share) * metrics[cells, optimizer, column]
-        found -= share * metrics[cells, optimizer, column + 1]
-        return found
+        regret: Values = best - (1 - share) * metrics[cells, optimizer, column]
+        regret -= share * metrics[cells, optimizer, column + 1]
+        return regret
 
     @cached_property
     def rank(self) -> Values:
@@ -231,8 +231,8 @@ class Cells:
     @cached_property
     def moments(self) -> Values:
         """|S|² of each draw, without what each record has in common with itself."""
-        own = 1 / np.minimum(ROWS, 2 ** self.fact("n_records"))
-        return np.array([facts["moments"] for _, facts in self.tasks]) - own[:, None]
+        shared = 1 / np.minimum(ROWS, 2 ** self.fact("n_records"))
+        return np.array([facts["moments"] for _, facts in self.tasks]) - shared[:, None]
 
     def noises(self, is_regression: bool) -> tuple[Values, Values]:
         """Return the rate of the queries' batch, and the deviation of the noise on a mean of theirs (`Looked`)."""
@@ -300,8 +300,8 @@ class Cells:
 def _mean(belief: Values, candidates: Values) -> Values:
     """Return the mean of candidates by logarithms of their chances, shape (cells, candidates)."""
     chances = np.exp(belief - belief.max(1, keepdims=True))
-    found: Values = (chances * candidates).sum(1) / chances.sum(1)
-    return found
+    means: Values = (chances * candidates).sum(1) / chances.sum(1)
+    return means
 
 
 @cache
@@ -393,13 +393,13 @@ def score(rule: Rule, edition: int | None = None, draws: int = 4) -> Score:
     regrets, names = {}, {}
     for kind, cells in cells_by_kind().items():
         generator, chosen = np.random.default_rng(0), cells.of_edition == (edition or cells.of_edition)
-        found = []
+        rows = []
         for _ in range(draws):
             answers = [_checked(rule(seen), seen) for seen in cells.seen(generator)]
             optimizers, rates = zip(*answers, strict=True)
-            found.append(cells.regret(np.log2(rates), np.array([*map(OPTIMIZERS.index, optimizers)]))[chosen])
+            rows.append(cells.regret(np.log2(rates), np.array([*map(OPTIMIZERS.index, optimizers)]))[chosen])
         if chosen.any():
-            regrets[kind] = np.stack(found)
+            regrets[kind] = np.stack(rows)
             names[kind] = [name for name, asked in zip(cells.names, chosen.tolist(), strict=True) if asked]
     return Score(regrets, names)
 

@@ -9,11 +9,11 @@ def board() -> str:
     """Return a table of the rules' scores on the second edition, on which none of them was fitted."""
     lines = ["| rule | mean regret | within a point | 90th percentile | worst |", "| :-- | --: | --: | --: | --: |"]
     for name, rule in RULES.items():
-        found = score(rule, edition=2)
-        mean = found.mean
+        result = score(rule, edition=2)
+        mean = result.mean
         lines.append(
-            f"| `{name}` | {mean.mean:.1f} \\[{mean.low:.1f}, {mean.high:.1f}\\] | {100 * found.within_point:.0f} % "
-            f"| {found.quantile(0.9):.1f} | {found.quantile(1):.0f} |"
+            f"| `{name}` | {mean.mean:.1f} \\[{mean.low:.1f}, {mean.high:.1f}\\] | {100 * result.within_point:.0f} % "
+            f"| {result.quantile(0.9):.1f} | {result.quantile(1):.0f} |"
         )
     return "\n".join(lines)
 
