@@ -18,6 +18,7 @@ from dphpo_bench.base.errors import DphpoBenchError
 from dphpo_bench.cli.advise import advise_command
 from dphpo_bench.cli.explain import explain_command
 from dphpo_bench.cli.leaderboard import app as leaderboard_app
+from dphpo_bench.cli.leaderboard import publish_command
 from dphpo_bench.cli.output import complain, say
 from dphpo_bench.cli.plugins import check_command, data_command, describe_command, list_command, new_app
 from dphpo_bench.cli.records import account_command, results_command, show_command, statement_command
@@ -60,6 +61,7 @@ app.add_typer(new_app, name="new")
 for command in (
     run_command, plan_command, sweep_command, audit_command, price_command, advise_command, data_command, list_command,
     describe_command, check_command, results_command, show_command, explain_command, statement_command, account_command,
+    publish_command,
 ):  # fmt: skip
     app.command(command.__name__.removesuffix("_command"))(command)
 

@@ -1,4 +1,4 @@
-"""The commands `leaderboard build`, `leaderboard validate` and `leaderboard query`."""
+"""The commands `publish`, `leaderboard build`, `leaderboard validate` and `leaderboard query`."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dphpo_bench.base.errors import InvalidValueError, require_extra
+from dphpo_bench.base.files import write_whole
 from dphpo_bench.base.progress import make_progress
 from dphpo_bench.base.text import count, duration_text, escaped, one_line, value_text
 from dphpo_bench.cli.options import DataDirOption, JsonOption, QuietOption
@@ -18,6 +19,7 @@ from dphpo_bench.cli.sweep import interrupted_by_sigterm
 
 if TYPE_CHECKING:
     from dphpo_bench.leaderboard.submissions import Run
+    from dphpo_bench.leaderboard.tables import Board
 
 _ANOTHER = "not what it says"
 MAX_LISTED = 20
@@ -47,21 +49,12 @@ def build_command(
 
     Exit code: 0 done, 1 stale or a wrong finding (--check), 2 a mistake in the call.
     """
-    require_extra("leaderboard", "Drawing the leaderboard needs", "jinja2", "vl_convert")
-    from dphpo_bench.leaderboard.build import render, score, stale, with_written, write
-    from dphpo_bench.leaderboard.entries import Standard
-    from dphpo_bench.leaderboard.reruns import read_checked
-    from dphpo_bench.leaderboard.submissions import RISKS, settled
-
-    progress = make_progress(quiet)
-    submissions, risks = settled(read_checked([folder / "results"], _cache(), progress), folder)
-    suites = (folder / "suites" / name for name in STANDARDS)
-    standard = Standard.of_suites(*(suite for suite in suites if suite.is_file()))
-    board, wrong = with_written(score(submissions, standard), folder)
-    files = render(board, folder) | {RISKS: risks}
+    board, files, wrong = _built(folder, quiet)
     for line in wrong:
         say(f"Wrong: {line}")
     if check:
+        from dphpo_bench.leaderboard.build import stale
+
         old = stale(folder, files)
         for name in old:
             say(f"Stale: {folder / name}")
@@ -71,13 +64,35 @@ def build_command(
             raise typer.Exit(1)
         say(f"{len(files)} files are up to date.")
         return
+    _write(folder, board, files)
+
+
+def _built(folder: Path, quiet: bool) -> "tuple[Board, dict[str, str], list[str]]":
+    """Return the board of a folder's records, its files, and a line for each finding that is wrong."""
+    require_extra("leaderboard", "Drawing the leaderboard needs", "jinja2", "vl_convert")
+    from dphpo_bench.leaderboard.build import render, score, with_written
+    from dphpo_bench.leaderboard.entries import Standard
+    from dphpo_bench.leaderboard.reruns import read_checked
+    from dphpo_bench.leaderboard.submissions import RISKS, settled
+
+    submissions, risks = settled(read_checked([folder / "results"], _cache(), make_progress(quiet)), folder)
+    suites = (folder / "suites" / name for name in STANDARDS)
+    standard = Standard.of_suites(*(suite for suite in suites if suite.is_file()))
+    board, wrong = with_written(score(submissions, standard), folder)
+    return board, render(board, folder) | {RISKS: risks}, wrong
+
+
+def _write(folder: Path, board: "Board", files: dict[str, str]) -> None:
+    from dphpo_bench.leaderboard.build import write
+
     changed = write(folder, files)
-    counts = f"{count(len(submissions.runs), 'record')}, {len(submissions.rejected):,} rejected"
+    passed = board.records - len(board.rejected)
+    counts = f"{count(passed, 'record')}, {len(board.rejected):,} rejected"
     say(f"{counts}: {len(changed)} of {len(files)} files changed in {folder}.")
-    for refused in submissions.rejected[:MAX_LISTED]:
+    for refused in board.rejected[:MAX_LISTED]:
         say(f"Rejected: {refused.path}: {refused.reason}")
-    if len(submissions.rejected) > MAX_LISTED:
-        say(f"Rejected: {len(submissions.rejected) - MAX_LISTED} more; dphpo-bench leaderboard validate lists all.")
+    if len(board.rejected) > MAX_LISTED:
+        say(f"Rejected: {len(board.rejected) - MAX_LISTED} more; dphpo-bench leaderboard validate lists all.")
 
 
 @app.command("validate")
@@ -175,6 +190,58 @@ def _say_repeated(rows: list[dict[str, Any]]) -> None:
         repeated = len(rows) - outcomes["not repeated"] - outcomes[_ANOTHER]
         same = outcomes["same"]
         say(f"{count(repeated, 'run')} repeated. The same as before: {same:,}. Not the same: {repeated - same:,}.")
+
+
+def publish_command(
+    records: Annotated[Path, typer.Argument(help="The folder of your runs, such as results.")],
+    folder: Annotated[Path, typer.Option(help="The leaderboard of your clone of the project.")] = Path("leaderboard"),
+    quiet: QuietOption = False,
+) -> None:
+    """Put records into a clone's leaderboard for a pull request: check them as CI does, copy them, build the board.
+
+    It says in how many tables the methods are compared with others, and where they lack seeds, then what comes next.
+    Nothing is copied unless all records pass.
+
+    Exit code: 0 done, 1 some records do not pass, 2 a mistake in the call.
+    """
+    from dphpo_bench.leaderboard.reruns import read_checked
+
+    if not (folder / "suites").is_dir():
+        raise InvalidValueError(
+            f"{folder} is not the project's leaderboard. Clone the project, and call this there, or say --folder."
+        )
+    if not records.is_dir():
+        raise InvalidValueError(
+            f"Expected a folder of records, got {records}. Name that of your runs, such as results."
+        )
+    submissions = read_checked([records], _cache(), make_progress(quiet))
+    for refused in submissions.rejected:
+        say(f"Rejected: {refused.path}: {refused.reason}")
+    if submissions.rejected or not submissions.runs:
+        say(f"Nothing is copied. Passed: {len(submissions.runs):,}. Rejected: {len(submissions.rejected):,}.")
+        raise typer.Exit(1)
+    results = folder / "results"
+    contents = {results / run.path: (records / run.path).read_bytes() for run in submissions.runs}
+    if taken := [path for path, content in contents.items() if path.is_file() and path.read_bytes() != content]:
+        raise InvalidValueError(
+            f"{taken[0]} is there, and says something else. Each cell runs once: leave yours out, or raise the version "
+            "of the method."
+        )
+    for path, content in contents.items():
+        write_whole(path, content)
+    board, files, _ = _built(folder, quiet)
+    _write(folder, board, files)
+    methods = {run.method for run in submissions.runs}
+    rows = [(table, row) for table in board.tables for row in table.rows if row.entry.method in methods]
+    lacking = [f"{row.entry.label} on {table.title}" for table, row in rows if row.lacks_seeds]
+    say(f"{', '.join(sorted(methods))}: in {count(len(rows), 'table')}, compared in {len(rows) - len(lacking)}.")
+    for place in lacking[:MAX_LISTED]:
+        say(f"Not compared: {place} lacks seeds that the suite asks for.")
+    say(
+        f"Next: git switch -c records-{min(methods)} && git add {folder} && git commit -m 'Records of {min(methods)}'; "
+        "push it, and open a pull request. CI computes each ε again, and a maintainer repeats some of the runs. Once "
+        "it is merged, the page shows the rows."
+    )
 
 
 @app.command("query")

@@ -282,25 +282,34 @@ OutputOption = Annotated[
 ]
 
 
+RepositoryOption = Annotated[
+    bool,
+    typer.Option("--repository", help="Also write a repository's CI, and a suite for rows on the board."),
+]
+
+
 @new_app.command("method")
-def method_command(name: NameArgument, output: OutputOption = Path()) -> None:
+def method_command(name: NameArgument, output: OutputOption = Path(), repository: RepositoryOption = False) -> None:
     """Write a small private tuning method: its source, its entry point, its contract test."""
-    _write("method", name, output)
+    _write("method", name, output, repository)
 
 
 @new_app.command("task")
-def task_command(name: NameArgument, output: OutputOption = Path()) -> None:
+def task_command(name: NameArgument, output: OutputOption = Path(), repository: RepositoryOption = False) -> None:
     """Write a small task on data that scikit-learn packages: its source, its entry point, its contract test."""
-    _write("task", name, output)
+    _write("task", name, output, repository)
 
 
-def _write(kind: "Kind", name: str, output: Path) -> None:
-    from dphpo_bench.testing.scaffold import FILES, write_package
+def _write(kind: "Kind", name: str, output: Path, repository: bool) -> None:
+    from dphpo_bench.testing.scaffold import write_package
 
-    folder = write_package(kind, name, output)
-    files = ", ".join(target.format(name=name) for target in FILES.values())
+    folder = output / name
+    files = ", ".join(
+        path.relative_to(folder).as_posix() for path in write_package(kind, name, output, repository=repository)
+    )
     run = f"--method {name} --task digits" if kind == "method" else f"--method hyfreedp --task {name}"
+    row = f"  dphpo-bench sweep {folder / 'suite.toml'}\n  dphpo-bench publish results  # in a clone of the project\n"
     sys.stdout.write(
         f"Wrote {folder}: {files}. Next:\n"
-        f"  pip install -e {folder}\n  dphpo-bench check {name}\n  dphpo-bench run {run}\n"
+        f"  pip install -e {folder}\n  dphpo-bench check {name}\n  dphpo-bench run {run}\n{row if repository else ''}"
     )

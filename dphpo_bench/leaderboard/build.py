@@ -1,9 +1,10 @@
 """From verified runs to the board, and to all of its files. The rule in words: docs/scoring.md."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.files import write_whole
@@ -17,7 +18,7 @@ from dphpo_bench.leaderboard.reruns import Replays
 from dphpo_bench.leaderboard.sentences import Paths, findings
 from dphpo_bench.leaderboard.submissions import Submissions
 from dphpo_bench.leaderboard.tables import Board, counted_contests, missing_tables, overalls_of, table_of
-from dphpo_bench.leaderboard.written import FILE, held, read_written
+from dphpo_bench.leaderboard.written import FILE, Dispute, held, read_written
 from dphpo_bench.sweep.extra_runs import REPLAY
 
 
@@ -63,9 +64,21 @@ GENERATED = b"<!-- Generated "
 
 
 def with_written(board: Board, folder: Path) -> tuple[Board, list[str]]:
+    """Return the board with its written findings and disputes, and a line for each finding that is wrong."""
     path = folder / FILE
-    findings, wrong = held(read_written(path), to_csv(board), path)
-    return replace(board, findings=(*findings, *board.findings)), wrong
+    written = read_written(path)
+    findings, wrong = held(written.finding, to_csv(board), path)
+    board = replace(board, findings=(*findings, *board.findings))
+    return (_disputed(board, written.dispute) if written.dispute else board), wrong
+
+
+def _disputed(board: Board, disputes: Sequence[Dispute]) -> Board:
+    def marked(row: Any, task: str | None) -> Any:
+        return replace(row, disputed=any(each.is_about(row.entry.method, task) for each in disputes))
+
+    tables = [replace(table, rows=tuple(marked(row, table.task) for row in table.rows)) for table in board.tables]
+    overalls = [replace(each, rows=tuple(marked(row, None) for row in each.rows)) for each in board.overalls]
+    return replace(board, tables=tuple(tables), overalls=tuple(overalls), disputes=tuple(disputes))
 
 
 def render(board: Board, folder: Path) -> dict[str, str]:

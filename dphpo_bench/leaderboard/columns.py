@@ -64,9 +64,9 @@ def _figure(value: float | None, form: str = ".3g", size: float = 1.0) -> str:
 
 
 def label_text(row: Row | OverallRow) -> str:
-    """Return the label, with marks for few or lacking seeds, failures, an audit that contradicts ε, and no privacy."""
+    """Return the label, with marks for few or lacking seeds, failures, a refuted ε, no privacy, and disputes."""
     private = row.entry.end_to_end_private
-    applies = (row.few_seeds, row.lacks_seeds, row.failed, row.contradicted, not private)
+    applies = (row.few_seeds, row.lacks_seeds, row.failed, row.contradicted, not private, row.disputed)
     marks = "".join(mark for (mark, _), so in zip(MARKS, applies, strict=True) if so)
     return row.entry.label + (f" {marks}" if marks else "")
 
@@ -77,6 +77,7 @@ MARKS = (
     ("‡", "some runs failed: they count as the worst value in ranks and gaps"),
     ("!", "an attack has shown more than the ε that is claimed"),
     ("∞", "not private: its ε is infinite"),
+    ("⚑", "disputed: see what this cannot tell"),
 )
 
 
@@ -302,6 +303,7 @@ CSV = {
     "mu": ("risk", "row.risk.mu"),
     "mu_fit": ("share", "row.risk.mu_fit"),
     **_interval("shifted", "metric", "row.shifted"),
+    "disputed": ("boolean", "row.disputed"),
 }
 """The columns: a pandas type, or the kind of a float as `_rounded` knows it, and where their values are."""
 

@@ -39,7 +39,7 @@ REFERENCES = frozenset({"grid_composed"})
 
 @dataclass(frozen=True)
 class Asked:
-    """What a suite asks for on a task and model.
+    """A suite's demands on a task and model.
 
     Attributes:
         methods: a table counts if at least half of these are ranked in it.
@@ -90,9 +90,9 @@ class Standard:
             return standard
         oracles, asked, excused = {*standard.oracles}, {}, set()
         for suite in map(load_suite, paths):
-            made = [method for method, _ in suite.made_methods()]
-            oracles |= {(method.name, compact_json(method.parameters)) for method in made if method.name == ORACLE}
-            methods = frozenset(method.name for method in made if method.end_to_end_private)
+            every = [method for method, _ in suite.made_methods()]
+            oracles |= {(method.name, compact_json(method.parameters)) for method in every if method.name == ORACLE}
+            methods = frozenset(method.name for method in every if method.end_to_end_private)
             for task, _ in suite.made_tasks():
                 pair = task.facts.task, task.facts.model
                 asked[pair] = Asked(

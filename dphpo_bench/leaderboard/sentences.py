@@ -569,5 +569,9 @@ def limits(board: Board, methods: Iterable[Entry]) -> list[tuple[str, str]]:
         f"Entries that are in some of the tables alone: {outside or 'none'}. A method's authors may tune it better "
         "than its defaults here."
     )
+    if board.disputes:
+        places = [f"{each.method} on {each.task}" if each.task else each.method for each in board.disputes]
+        about = (f"{place}: {each.reason} {each.link}" for place, each in zip(places, board.disputes, strict=True))
+        texts["Disputed (⚑)"] = " ".join(map(str.strip, about))
     texts["What leaks"] = "ε bounds it from above. An audit bounds it from below, where somebody ran one."
     return list(texts.items())

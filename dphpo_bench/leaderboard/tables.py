@@ -22,6 +22,7 @@ from dphpo_bench.leaderboard.means import POINT, Rate, draw, middle, middle_rank
 from dphpo_bench.leaderboard.reruns import Replays
 from dphpo_bench.leaderboard.submissions import TaskModel, defaults_of
 from dphpo_bench.leaderboard.values import Entry, Finding, PathPoint, Ranks, Refused
+from dphpo_bench.leaderboard.written import Dispute
 from dphpo_bench.privacy.risk import CERTAIN, Risk, worst
 from dphpo_bench.records.measure import (
     SEVERAL,
@@ -47,6 +48,7 @@ class Figures:
         tuning_share: share of ε spent on tuning, in [0, 1]; the median over runs, overall over tables.
         rerr: share of the distance from `random_search` to the oracle that it closes, overall by means over its tables
             of shares; None if that distance may be zero.
+        disputed: whether somebody objects to the row, overall to any of the entry's rows.
     """
 
     entry: Entry
@@ -60,6 +62,7 @@ class Figures:
     lacks_seeds: bool
     tuning_share: float
     rerr: Estimate | None = None
+    disputed: bool = False
 
     @property
     def few_seeds(self) -> bool:
@@ -508,6 +511,7 @@ class Board:
     seconds: float = 0.0
     answers: tuple[Answer, ...] = ()
     claims: tuple[Claims, ...] = ()
+    disputes: tuple[Dispute, ...] = ()
 
     @property
     def measure(self) -> Measure | None:

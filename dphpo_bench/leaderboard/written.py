@@ -1,4 +1,4 @@
-"""Findings that a person wrote: sentences whose figures are held against the board's CSV.
+"""Findings that a person wrote: sentences whose figures are held against the board's CSV; and disputes about rows.
 
 [[finding]]
 title = "Who is first"
@@ -6,6 +6,12 @@ text = "On digits at ε = 3, hyfreedp is 0.5 points behind the oracle."
 objection = "Its constants were settled on digits."
 [finding.figures]
 "0.5 points" = "SELECT 100 * gap_to_oracle FROM board WHERE label = 'hyfreedp' AND task = 'digits' AND ..."
+
+[[dispute]]
+method = "hyfreedp"
+task = "digits"  # without it, all rows of the method
+reason = "The rate's limits are not those of the paper."
+link = "https://..."
 """
 
 import csv
@@ -54,22 +60,40 @@ def _command(query: str) -> str:
     return f"dphpo-bench leaderboard query {quoted}"
 
 
-class _File(BaseModel):
+class Dispute(BaseModel):
+    """Somebody's objection to rows of the board, until it is settled."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    method: str
+    task: str = ""
+    reason: str
+    link: str = ""
+
+    def is_about(self, method: str, task: str | None) -> bool:
+        """Return whether a method's row on a task, or on several, is disputed."""
+        return method == self.method and (task is None or self.task in ("", task))
+
+
+class Writings(BaseModel):
+    """Contents of a file of findings and disputes."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     finding: list[Written] = []
+    dispute: list[Dispute] = []
 
 
-def read_written(path: Path) -> list[Written]:
-    """Return the findings of a file; none without that file.
+def read_written(path: Path) -> Writings:
+    """Return the findings and disputes of a file; none without that file.
 
     Raises:
         InvalidValueError: if it cannot be read, is not TOML, or has other fields.
     """
     try:
-        return _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8-sig"))).finding
+        return Writings.model_validate(tomllib.loads(path.read_text(encoding="utf-8-sig")))
     except FileNotFoundError:
-        return []
+        return Writings()
     except OSError as error:
         raise InvalidValueError(f"Cannot read {path}: {error.strerror}.") from None
     except ValidationError as error:

@@ -30,9 +30,23 @@ The module lies in `src`. Beside a folder of the module's name Python takes that
 that holds the module is on its path; where pip installs a package editable, that is so for this layout alone.
 """
 
+REPOSITORY = {
+    "tests.yml": ".github/workflows/tests.yml",
+    "gitignore": ".gitignore",
+    "suite.toml": "suite.toml",
+}
+"""Template → file that a repository has beside the package: its CI, and the runs that a row on the board needs."""
 
-def write_package(kind: Kind, name: str, parent: Path) -> Path:
-    """Write an installable package with one plug-in into a new folder of its name, and return the folder."""
+
+def write_package(kind: Kind, name: str, parent: Path, *, repository: bool = False) -> list[Path]:
+    """Write an installable package with one plug-in into a new folder of its name, and return the files.
+
+    Args:
+        kind: of the plug-in.
+        name: of the plug-in, its module, and the folder.
+        parent: where the folder goes.
+        repository: also write the files of a repository.
+    """
     check_name(kind, name)
     folder = parent / name
     values = {
@@ -41,20 +55,24 @@ def write_package(kind: Kind, name: str, parent: Path) -> Path:
         "distribution": name.replace("_", "-"),
         "version": version("dphpo-bench"),
     }
-    templates = files("dphpo_bench.testing") / "templates" / kind
+    templates = files("dphpo_bench.testing") / "templates"
+    written = []
     try:
         folder.mkdir(parents=True)
-        (folder / "src").mkdir()
-        for template, target in FILES.items():
-            text = (templates / f"{template}.template").read_text(encoding="utf-8")
-            (folder / target.format(name=name)).write_text(Template(text).substitute(values), encoding="utf-8")
+        for template, target in (FILES | REPOSITORY if repository else FILES).items():
+            source = templates / kind / f"{template}.template"
+            source = source if source.is_file() else templates / "repository" / f"{template}.template"
+            path = folder / target.format(name=name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(Template(source.read_text(encoding="utf-8")).substitute(values), encoding="utf-8")
+            written.append(path)
     except FileExistsError:
         raise InvalidValueError(
             f"{folder} exists, and nothing is overwritten. Remove it, or name another place with --output."
         ) from None
     except OSError as error:
         raise InvalidValueError(f"Cannot write {folder}: {error.strerror}. Name another place with --output.") from None
-    return folder
+    return written
 
 
 def check_name(kind: Kind, name: str) -> None:

@@ -33,9 +33,9 @@ def leaderboard(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.setenv("DPHPO_BENCH_CACHE", str(cache))
     monkeypatch.setenv("COLUMNS", "200")
 
-    def call(*args: str, cwd: Path = tmp_path) -> Done:
+    def call(*args: str, cwd: Path = tmp_path, top: str = "leaderboard") -> Done:
         monkeypatch.chdir(cwd)
-        monkeypatch.setattr(sys, "argv", ["dphpo-bench", "leaderboard", *args])
+        monkeypatch.setattr(sys, "argv", ["dphpo-bench", top, *args])
         with pytest.raises(SystemExit) as ended:
             main()
         return Done(ended.value.code, *capsys.readouterr())
@@ -130,6 +130,52 @@ def test_validate(leaderboard, records: Path, tmp_path: Path) -> None:
     nothing = leaderboard("validate", "empty")
     assert nothing.returncode == 2
     assert "Expected at least one record" in nothing.stderr
+
+
+def test_publish_copies_what_passes_builds_the_board_and_says_what_lacks(
+    leaderboard, records: Path, tmp_path: Path
+) -> None:
+    def publish(folder: str = "mine") -> Done:
+        return leaderboard(folder, "-q", top="publish")
+
+    mine = tmp_path / "mine"
+    submit(mine, *(make_record("prodigy", seed=seed, accuracy=0.8 + seed / 100) for seed in range(2)))
+    assert "Clone the project" in publish().stderr
+    (records / "suites").mkdir()
+    assert "Expected a folder of records, got nowhere" in publish("nowhere").stderr
+    done = publish()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("20 records, 0 rejected: ")
+    assert "prodigy: in 1 table, compared in 1.\n" in done.stdout
+    assert "Next: git switch -c records-prodigy" in done.stdout
+    assert {path.read_bytes() for path in (records / "results").rglob("prodigy/*.json")} == {
+        path.read_bytes() for path in mine.rglob("*.json")
+    }
+    assert leaderboard("build", "--check", "-q").returncode == 0
+    assert publish().returncode == 0  # again: the same records are no mistake
+
+    before = _contents(records)
+    first, second = sorted(mine.rglob("*.json"))
+    first.write_text(first.read_text() + " ")
+    assert "Each cell runs once" in publish().stderr
+    second.write_text("{}")
+    refused = publish()
+    assert (refused.returncode, "Nothing is copied. Passed: 1. Rejected: 1." in refused.stdout) == (1, True)
+    assert _contents(records) == before
+
+
+def test_a_dispute_marks_the_rows_that_it_is_about(leaderboard, records: Path) -> None:
+    path = records / "findings.toml"
+    path.write_text('[[dispute]]\nmethod = "hyfreedp"\ntask = "toy"\nreason = "Its rate is wrong."\nlink = "#7"\n')
+    leaderboard("build", "-q")
+    assert "`hyfreedp` ⚑" in (records / "tables" / "toy-linear.md").read_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert "hyfreedp on toy: Its rate is wrong. #7" in (records / "README.md").read_text().replace("`", "")
+    lines = (records / "leaderboard.csv").read_text().splitlines()
+    assert {line.endswith("True") for line in lines[1:] if ",hyfreedp," in line} == {True}
+    assert not any(line.endswith("True") for line in lines[1:] if ",hyfreedp," not in line)
+    path.write_text(path.read_text().replace("toy", "other"))
+    leaderboard("build", "-q")
+    assert "⚑" not in (records / "tables" / "toy-linear.md").read_text().split("## ")[0]
 
 
 def test_query_asks_the_csv(leaderboard, records: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.leaderboard.written import Written, held, read_written, wrong_figure
+from dphpo_bench.leaderboard.written import Writings, Written, held, read_written, wrong_figure
 
 LEADERBOARD = Path(__file__).parents[2] / "leaderboard"
 TABLE = "label,mean,private,gap\nhyfreedp,0.8716,True,0.025\nnonprivate,0.95,False,\n"
@@ -17,7 +17,7 @@ def written(text: str, figures: dict[str, str]) -> Written:
 
 
 def test_the_boards_own_findings_are_right() -> None:
-    findings = read_written(LEADERBOARD / "findings.toml")
+    findings = read_written(LEADERBOARD / "findings.toml").finding
     assert len(findings) == 6
     table = (LEADERBOARD / "leaderboard.csv").read_text(encoding="utf-8")
     assert [wrong_figure(one, table) for one in findings] == [""] * 6
@@ -69,7 +69,7 @@ def test_a_wrong_figure_is_one_line(words: str, query: str, reason: str) -> None
 )
 def test_a_file_of_another_form_is_one_line(tmp_path: Path, content: str, reason: str) -> None:
     path = tmp_path / "findings.toml"
-    assert read_written(path) == []
+    assert read_written(path) == Writings()
     path.write_text(content)
     with pytest.raises(InvalidValueError, match=r"findings\.toml") as raised:
         read_written(path)

@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.sweep.suite import load_suite
 from dphpo_bench.testing import MethodContract, TaskContract, check, scaffold
 from tests.test_plugin_package import install
 
-PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "plugins.md").read_text()
+CORE = ROOT / "leaderboard" / "suites" / "core.toml"
 
 
 @pytest.fixture
@@ -21,8 +25,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Write a package and install it for this process, as long as the test lasts."""
     names = []
 
-    def make(kind: scaffold.Kind, name: str) -> Path:
-        folder = scaffold.write_package(kind, name, tmp_path / "made")
+    def make(kind: scaffold.Kind, name: str, **options: bool) -> Path:
+        scaffold.write_package(kind, name, tmp_path / "made", **options)
+        folder = tmp_path / "made" / name
         install(folder, folder / "src", tmp_path / f"site_{name}")
         for path in (folder / "src", tmp_path / f"site_{name}"):
             monkeypatch.syspath_prepend(str(path))
@@ -99,9 +104,30 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
         scaffold.write_package("method", "mine", tmp_path / "mine" / "mine.py")
 
 
+@pytest.mark.parametrize(("kind", "name"), [("method", "two_rates"), ("task", "tumour_cells")])
+def test_a_repository_has_its_ci_and_the_suite_of_its_rows(kind: scaffold.Kind, name: str, installed: Any) -> None:
+    """Its seeds and ε are those of the core suite, on tasks that both have."""
+    folder = installed(kind, name, repository=True)
+    workflow = yaml.safe_load((folder / ".github" / "workflows" / "tests.yml").read_text())
+    commands = [step["run"] for step in workflow["jobs"]["contract"]["steps"] if "run" in step]
+    assert commands[1:] == [
+        "pytest", "dphpo-bench sweep suite.toml --only seed=0", "dphpo-bench leaderboard validate results",
+    ]  # fmt: skip
+    assert "results/" in (folder / ".gitignore").read_text().splitlines()
+    suite = load_suite(folder / "suite.toml")
+    core = load_suite(CORE)
+    assert suite.epsilons == core.epsilons
+    seeds = {(task.facts.task, task.facts.model): core.seeds_of(task) for task, _ in core.made_tasks()}
+    for task, _ in suite.made_tasks():
+        pair = task.facts.task, task.facts.model
+        assert suite.seeds_of(task) == seeds.get(pair, (0, 1, 2, 3, 4))
+        assert pair in seeds or task.facts.task == name
+
+
 def test_the_page_shows_the_method_that_is_written(tmp_path: Path) -> None:
     shown, *_ = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
-    written = (scaffold.write_package("method", "two_rates", tmp_path) / "src" / "two_rates.py").read_text()
+    scaffold.write_package("method", "two_rates", tmp_path)
+    written = (tmp_path / "two_rates" / "src" / "two_rates.py").read_text()
     head, body = written[written.index("@dataclass") :], written[written.index("    def plan(") :]
     assert shown.endswith("\n\n" + body)
     assert set(shown.splitlines()) <= set(head.splitlines())  # without its docstring and its checks
