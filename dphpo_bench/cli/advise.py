@@ -45,7 +45,7 @@ def advise_command(
 
     Exit code: 0 done, also where it is not known; 2 a mistake in the call.
     """
-    from dphpo_bench.leaderboard.advice import Question, advise, read_board, unseen
+    from dphpo_bench.leaderboard.advice import Question, advise, read_board, settled_on, unseen
 
     question = Question(records, model, epsilon, compute, metric)
     rows, source = read_board(board)
@@ -62,6 +62,7 @@ def advise_command(
                 "front": [_option_json(option) for option in advice.front],
                 "following": [_option_json(option) for option in advice.following],
                 "partly": [asdict(each) for each in advice.partly],
+                "settled_on": settled_on(choice) if choice else "",
                 "other_kinds": unseen(choice.label, question) if choice else "",
             }
         )
@@ -79,6 +80,7 @@ def _show(advice: "Advice", choice: "Option", source: str) -> None:
         interval_text,
         number,
         rate_text,
+        settled_on,
         unseen,
     )
 
@@ -89,6 +91,7 @@ def _show(advice: "Advice", choice: "Option", source: str) -> None:
     rests = f"{count(len(tables), 'table')} of {count(choice.tasks, 'task')} with a {question.model} model"
     rows = [
         ("to the oracle", f"{distance_text(choice)}, {interval_text([choice.distance])}"),
+        *([("settled on", settled)] if (settled := settled_on(choice)) else []),
         *([("other kinds", other)] if (other := unseen(choice.label, question)) else []),
         ("collapsed runs", rate_text(choice.collapses)),
         ("cost", cost_text(choice)),

@@ -34,7 +34,7 @@ SAME_RECORDS = {"adult_few": "adult", "digits_eight": "digits"}
 """Tasks on the records of another task: together they are one task to advice, or sizes of one data set were many."""
 
 COLUMNS = (
-    *("task", "model", "model_kind", "n_records", "metric", "epsilon_target", "label", "seeds", "failed"),
+    *("stage", "task", "model", "model_kind", "n_records", "metric", "epsilon_target", "label", "seeds", "failed"),
     *("collapsed", "gap_to_oracle", "untuned_runs"),
 )
 
@@ -52,6 +52,7 @@ class Measured:
         distance: points behind the oracle, the mean over the seeds; below zero ahead of it. Of a metric that is no
             share, a hundredth of its unit.
         cost: examples processed, relative to untuned training in that table; ∞ where that is not known.
+        stage: "development" if this project settled constants of its methods on these records.
     """
 
     task: str
@@ -65,6 +66,7 @@ class Measured:
     collapsed: int
     distance: float
     cost: float
+    stage: str = "test"
 
     @property
     def data(self) -> str:
@@ -96,6 +98,7 @@ def measured_rows(table: str, name: str = TABLE) -> list[Measured]:
                 int(line["collapsed"] or 0),
                 100 * float(line["gap_to_oracle"]),
                 float(line["untuned_runs"] or math.inf),
+                line["stage"],
             )
             for line in _needed(csv.DictReader(io.StringIO(table)))
         ]
@@ -421,6 +424,15 @@ def unseen(label: str, question: Question) -> str:
         f"19 of 20 tasks within {median(most.values()):.1f} points in the median of {len(most)} kinds, within "
         f"{most[worst]:.1f} in the worst ({worst})"
     )
+
+
+def settled_on(option: Option) -> str:
+    """Return how much of an answer rests on data on which the method's constants were settled; empty if none were."""
+    if option.label not in RATED:
+        return ""
+    seen = _task_weights(each for each in option.evidence if each.row.stage == "development")
+    share = math.fsum(seen.values()) / math.fsum(_task_weights(option.evidence).values())
+    return f"{100 * share:.0f} % of the weight is of data on which its constants were settled, which may flatter it"
 
 
 NO_INTERVAL = "no interval: a single task"

@@ -137,11 +137,11 @@ def _all_columns(measure: Measure | None) -> list[Column]:
             lambda row: measure_text(row.rerr, ACCURACY, decimals=0), lambda row: _mean(row.rerr), False),
         estimated(
             "lost_to_noise", "lost to noise",
-            "What the oracle is ahead by because ε, and held-out records, went into tuning: by two extra runs.", "",
+            "By how much grid_oracle at its defaults is ahead because ε, and held-out records, went into tuning.", "",
             lambda row: row.lost_to_noise, signed=False),
         estimated(
             "lost_to_choice", "lost to choice",
-            "What the oracle is ahead by because of other values; the two parts add up to its lead.", "",
+            "By how much it is ahead because of other values; the two parts add up to its lead.", "",
             lambda row: row.lost_to_choice, signed=False),
         Column(
             "rank", "rank", "The middle 95 % of its ranks when the seeds are resampled, the same for all.",

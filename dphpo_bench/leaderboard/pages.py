@@ -20,6 +20,7 @@ from dphpo_bench.base.text import one_line
 from dphpo_bench.contract.registry import methods
 from dphpo_bench.leaderboard import advice
 from dphpo_bench.leaderboard import sentences as texts
+from dphpo_bench.leaderboard.answers import OTHERS
 from dphpo_bench.leaderboard.charts import Chart, file_stems, task_models_of
 from dphpo_bench.leaderboard.columns import MARKS, Column, overall_columns, rounded_number, row_columns, to_csv, varying
 from dphpo_bench.leaderboard.sentences import Paths, about, record_links
@@ -85,7 +86,10 @@ def _context(board: Board, paths: Paths) -> dict[str, Any]:
         "guide_grid": texts.guide_grid(guide),
         "task_models": task_models_of(board),
         "middle": texts.middle_answer(board),
-        "methods_grid": texts.methods_grid(board, listed_methods),
+        "leading": texts.leading(board),
+        "methods_grid": texts.methods_grid(board),
+        "more_grids": [(group[0], texts.methods_grid(board, group[0].subject)) for group in texts.leading(board)[1:]],
+        "core_grid": texts.methods_grid(board, OTHERS),
         "about_methods": texts.described(listed_methods, board),
         "others": texts.others(listed_methods, board),
         "limit_pairs": [("", *limit) for limit in texts.limits(board, listed_methods)] if board.tables else [],
@@ -191,8 +195,7 @@ def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = Non
         text = fill(template, up=up, files=files, charts=charts, **values)
         return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
 
-    answers = texts.single_answers(board)[: texts.MOST_LINES]
-    pages = {"README.md": page("README.md", answers=answers, uneven=texts.uneven(board))}
+    pages = {"README.md": page("README.md", uneven=texts.uneven(board))}
     if board.tables or board.records:
         pages[f"{TABLES}/{OVERALL}.md"] = page("overall.md", "../")
     if board.claims:

@@ -3,7 +3,7 @@
 import re
 import statistics as plain
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from functools import cache
 from itertools import groupby
@@ -14,7 +14,17 @@ from urllib.parse import quote
 from dphpo_bench.base.text import count
 from dphpo_bench.contract import registry
 from dphpo_bench.leaderboard.advice import MODELS, Advice, cost_text, interval_text, lead, rate_text
-from dphpo_bench.leaderboard.answers import FAMILY_ERROR, TESTS, UNTUNED, Absent, Answer, Claims, Place, Subject
+from dphpo_bench.leaderboard.answers import (
+    FAMILY_ERROR,
+    TESTS,
+    UNTOUCHED,
+    UNTUNED,
+    Absent,
+    Answer,
+    Claims,
+    Place,
+    Subject,
+)
 from dphpo_bench.leaderboard.entries import Contest, median
 from dphpo_bench.leaderboard.means import POINT
 from dphpo_bench.leaderboard.submissions import built_in
@@ -305,6 +315,13 @@ def single_answers(board: Board, prefix: str = "") -> list[Answer]:
     return [answer for answer in named if answer.subject == named[0].subject and answer.epsilon is not None]
 
 
+def leading(board: Board) -> list[list[Answer]]:
+    """Return the answers at each ε of the first subject; of untouched tables, of each of their metrics."""
+    names = dict.fromkeys(answer.subject for answer in board.answers)
+    whole = [name for name in names if name.startswith(UNTOUCHED)] or [*names][:1]
+    return [single_answers(board, name) for name in whole]
+
+
 def middle_answer(board: Board) -> Answer | None:
     answers = single_answers(board)
     return answers[len(answers) // 2] if answers else None
@@ -315,10 +332,10 @@ def uneven(board: Board) -> bool:
     return len({answer.task_models for answer in single_answers(board)}) > 1
 
 
-def methods_of(board: Board) -> dict[Entry, dict[float, Place]]:
+def methods_of(board: Board, prefix: str = "") -> dict[Entry, dict[float, Place]]:
     """Return the places by ε of each entry in a single answer: first those in most answers, then the best mean."""
     places: defaultdict[Entry, dict[float, Place]] = defaultdict(dict)
-    for answer in single_answers(board):
+    for answer in single_answers(board, prefix):
         for place in answer.places:
             places[place.entry][answer.epsilon or 0.0] = place
 
@@ -329,9 +346,10 @@ def methods_of(board: Board) -> dict[Entry, dict[float, Place]]:
     return {who: places[who] for who in sorted(places, key=order)}
 
 
-def methods_grid(board: Board, methods: Mapping[Entry, Mapping[float, Place]]) -> Grid:
+def methods_grid(board: Board, prefix: str = "") -> Grid:
     """Return a line for each method: its distance at each ε, its worst run, collapses and cost."""
-    answers = {answer.epsilon or 0.0: answer for answer in single_answers(board)}
+    answers = {answer.epsilon or 0.0: answer for answer in single_answers(board, prefix)}
+    methods = methods_of(board, prefix)
     everywhere: defaultdict[Entry, list[tuple[Table, Row]]] = defaultdict(list)
     for table in board.tables:
         for row in table.rows:
@@ -348,7 +366,7 @@ def methods_grid(board: Board, methods: Mapping[Entry, Mapping[float, Place]]) -
         cost = median(place.cost for place in places.values())
         costs = NOTHING if cost is None else f"{cost:,.{1 if cost < 10 else 0}f}"
         rows.append((who.label, *gaps, _worst_run(inside, measure), _collapses(everywhere[who]), costs))
-    several = uneven(board)
+    several = len({answer.task_models for answer in answers.values()}) > 1
     on_pairs = {
         epsilon: f" ({count(len(answer.task_models), 'pair')})" if several else ""
         for epsilon, answer in answers.items()

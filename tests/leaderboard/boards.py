@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import cycle, pairwise
 from statistics import mean
 
-from dphpo_bench.leaderboard.answers import Absent, Answer, Claims, Pair, Part, Place
+from dphpo_bench.leaderboard.answers import TESTS, Absent, Answer, Claims, Pair, Part, Place
 from dphpo_bench.leaderboard.charts import Chart
 from dphpo_bench.leaderboard.means import Mean, Rate
 from dphpo_bench.leaderboard.tables import Board, Overall, OverallRow, Row, Table
@@ -290,7 +290,7 @@ def guided_board() -> Board:
     made = with_sizes(sample_board())
     tables = tuple(replace(each, stage="development" if each.task == "digits" else "test") for each in made.tables)
     tests = [each for each in tables if each.stage == "test"]
-    twins = [replace(overall(each.epsilon, tests), tests=True) for each in made.overalls]
+    twins = [replace(overall(each.epsilon, tests), stage=TESTS) for each in made.overalls]
     return replace(made, tables=tables, overalls=(*made.overalls, *twins))
 
 
