@@ -14,6 +14,7 @@ from importlib.resources import files
 from os.path import relpath
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.text import shown
@@ -440,8 +441,6 @@ NO_INTERVAL = "no interval: a single task"
 RECORDS = (2_000, 50_000)
 """Numbers of records in the guide's questions, if the board has measured near each; else it asks about its own."""
 
-COMPUTE = (1, 3, 10)
-
 MODELS = {"linear": "a linear model", "network": "a network from scratch", "fine-tuned": "a network to fine-tune"}
 
 
@@ -511,13 +510,22 @@ def grid(rows: Iterable[Measured]) -> tuple[Advice, ...]:
     return usual if near.issuperset(RECORDS) else answers(sorted({min(sizes), max(sizes)}) if sizes else ())
 
 
-def selects(advice: Iterable[Advice]) -> list[tuple[str, str, list[tuple[str, str]]]]:
-    """Return name, label and options, each a value and a text, of what the page's form asks."""
-    questions = [each.question for each in advice]
-    epsilons = sorted({question.epsilon for question in questions})
-    return [
-        ("model", "Model", [(name, MODELS[name]) for name in dict.fromkeys(each.model for each in questions)]),
-        ("records", "Records", [(str(count), f"{count:,}") for count in sorted({each.records for each in questions})]),
-        ("epsilon", "ε", [(f"{epsilon:g}", f"{epsilon:g}") for epsilon in epsilons]),
-        ("compute", "Compute, untuned runs", [("Infinity", "any"), *((str(runs), str(runs)) for runs in COMPUTE)]),
-    ]
+def for_page(rows: Iterable[Measured]) -> dict[str, Any]:
+    """Return what the page needs to answer any question by the same rule: its rows, constants, and quantiles of t."""
+    known = [row for row in rows if Measure(row.metric).share]
+    labels, data = sorted({row.label for row in known}), sorted({row.data for row in known})
+    freedoms = [10 ** (step / 40) for step in range(-60, 121)]
+    return {
+        "models": {kind: MODELS[kind] for kind in KINDS if any(row.kind == kind for row in known)},
+        "labels": labels,
+        "rows": [
+            [labels.index(row.label), data.index(row.data), row.kind, row.records, row.epsilon, round(row.distance, 4),
+             None if math.isinf(row.cost) else round(row.cost, 4), row.collapsed, row.runs, row.stage == "development"]
+            for row in known
+        ],
+        "rated": [label for label in labels if label in RATED],
+        "constants": [FACTOR_IN_RECORDS, FACTOR_IN_EPSILON, OTHER_KIND, COVERED, BEYOND_RECORDS, BEYOND_EPSILON,
+                      BETWEEN_EPSILONS, NEAR_IN_EPSILON],
+        "freedoms": freedoms,
+        "quantiles": [round(quantile(each), 6) for each in freedoms],
+    }  # fmt: skip

@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from dphpo_bench.leaderboard.answers import Answer
-from dphpo_bench.leaderboard.sentences import about_intervals, first_answers, point_text, sentences
+from dphpo_bench.leaderboard.sentences import (
+    about_intervals,
+    first_answers,
+    headline,
+    middle_answer,
+    point_text,
+    sentences,
+)
 from dphpo_bench.leaderboard.tables import Board, Table
 from dphpo_bench.leaderboard.values import Entry, PathPoint
 from dphpo_bench.records.charts import (
@@ -39,7 +46,7 @@ class Chart:
 
     Attributes:
         name: the stem of its file.
-        kind: "answer", "metric" or "paths".
+        kind: "nearest", "answer", "metric" or "paths".
         subject: that of an answer, else the task and model.
         in_file: whether it has a file; the other answers are on the page only.
     """
@@ -57,9 +64,11 @@ def charts(board: Board) -> list[Chart]:
     """Return the pictures of the answers over several tasks and models, and those of each task and model."""
     first = first_answers(board)
     several = [answer for answer in board.answers if answer in first or len(answer.task_models) > 1]
+    middle = middle_answer(board)
     pictures = [replace(_answer(answer), in_file=answer in first) for answer in several]
     for task_model, tables in task_models_of(board):
         pictures += filter(None, (_metric(task_model, tables), _paths(task_model, tables)))
+    pictures += [_nearest(middle)] if middle else []
     names = file_stems(f"{chart.name} {'' if chart.in_file else chart.subject}" for chart in pictures)
     return [replace(chart, name=name) for chart, name in zip(pictures, names, strict=True)]
 
@@ -122,6 +131,32 @@ def _answer(answer: Answer) -> Chart:
     )  # fmt: skip
     at = "all" if answer.epsilon is None else f"epsilon {answer.epsilon:g}"
     return Chart(f"answer {at}", answer.title, description, svg, "answer", answer.subject)
+
+
+NEAREST = 8
+
+
+def _nearest(answer: Answer) -> Chart:
+    """Draw the first methods of an answer, with their intervals over tasks, or over seeds if it has one task."""
+    places = answer.places[:NEAREST]
+    unit = 100 if answer.measure.share else 1
+    intervals = {place.entry.label: place.over_tasks or place.lead for place in places}
+    values = {label: each.through(lambda value: unit * value) for label, each in intervals.items()}
+    axis = estimates_axis(values.values(), 0.0)
+    texts = {place.entry.label: change_text(place.lead.mean, answer.measure) for place in places}
+    svg = forest(
+        [
+            Panel(
+                f"{answer.measure.unit or 'difference'} from {answer.anchor}", values, axis, 0.0, texts=texts, space=60
+            )
+        ],
+        {place.entry.label: "" for place in places},
+        title=f"The nearest to {answer.anchor}: {answer.title}",
+        note=f"Right is better. Lines: 95 % intervals {'over tasks' if places[0].over_tasks else 'over seeds'}.",
+        description=headline(answer),
+        styles={place.entry.label: STYLES.get(place.verdict, "") for place in places},
+    )
+    return Chart("nearest", answer.title, headline(answer), svg, "nearest", "nearest", in_file=False)
 
 
 def _metric(task_model: str, tables: Sequence[Table]) -> Chart | None:

@@ -4,6 +4,7 @@ Texts in records come from strangers. In HTML, Jinja escapes them; in Markdown, 
 """
 
 import html
+import json
 import math
 import re
 from collections import defaultdict
@@ -75,13 +76,15 @@ def page_writer(form: str, board: Board, paths: Paths | None, filters: Mapping[s
 def _context(board: Board, paths: Paths) -> dict[str, Any]:
     listed_methods = texts.methods_of(board)
     listed, more = texts.task_models_by_count(board)
-    guide = advice.grid(advice.measured_rows(to_csv(board)))
+    rows = advice.measured_rows(to_csv(board))
+    guide, asked = advice.grid(rows), advice.for_page(rows)
     written = [finding for finding in board.findings if finding.figures]
     return {
         "board": board,
         "paths": paths,
         "texts": texts,
-        "advice_texts": advice,
+        "asked": asked,
+        "asked_json": Markup(json.dumps(asked, separators=(",", ":")).replace("<", "\\u003c")),
         "advices": guide,
         "guide_grid": texts.guide_grid(guide),
         "task_models": task_models_of(board),

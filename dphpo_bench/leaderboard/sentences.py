@@ -123,6 +123,19 @@ def sentences(answer: Answer) -> list[str]:
     return texts
 
 
+def headline(answer: Answer) -> str:
+    """Return what tuning costs at least, who is nearest, how sure that is, and what no tuning costs."""
+    first = answer.places[0]
+    where = f"On {answer.subject.partition(' by ')[0]} at ε = {answer.epsilon:g}" if answer.epsilon else "At all ε"
+    sure = _ends(answer, first.over_tasks) or _ends(answer, first.lead)
+    about = f"{sure} {'if tasks were drawn anew' if first.over_tasks else 'over seeds'}" if sure else "one seed"
+    texts = [f"{where}, {first.entry.label} is nearest: {_distance(answer, first.lead.mean)} ({about})."]
+    untuned = [place for place in answer.places if place.entry.label == "auto_clipping"]
+    if untuned and answer.places[0] not in untuned:
+        texts.append(f"Without any tuning, auto_clipping is {_distance(answer, untuned[0].lead.mean)}.")
+    return " ".join(texts)
+
+
 def _cheaper(answer: Answer) -> str:
     """Return the cheapest place that costs much less, and is a point behind at most; nothing if there is none."""
     first, *others = answer.places

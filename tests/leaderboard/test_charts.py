@@ -58,8 +58,13 @@ def test_a_hostile_label_is_text() -> None:
 def test_names_and_order() -> None:
     answers = ["answer-epsilon-1", "answer-epsilon-3", "answer-epsilon-8", "answer-all"]
     task_models = [f"{kind}-{task}-linear" for task in ("cifar10", "digits", "mnist") for kind in ("accuracy", "paths")]
-    assert list(drawn("sample")) == answers + task_models
-    assert list(drawn("one ε")) == ["answer-epsilon-3", "answer-all", "paths-cifar10-linear"]  # one ε makes no line
+    assert list(drawn("sample")) == [*answers, *task_models, "nearest-nearest"]
+    assert list(drawn("one ε")) == [
+        "answer-epsilon-3",
+        "answer-all",
+        "paths-cifar10-linear",
+        "nearest-nearest",
+    ]  # one ε: no line
     assert charts(boards.empty_board()) == []
 
 

@@ -1,6 +1,7 @@
 """The page: a snapshot of what it holds, and how it behaves in a real browser that reads it from disk."""
 
 import csv
+import math
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from dphpo_bench.leaderboard.advice import KINDS, Question, advise, interval_text, lead, measured_rows, settled_on
 from dphpo_bench.leaderboard.charts import charts
 from dphpo_bench.leaderboard.columns import Column, row_columns, varying
 from dphpo_bench.leaderboard.pages import to_html
@@ -22,6 +24,7 @@ from dphpo_bench.leaderboard.tables import Board, Row
 from dphpo_bench.records.measure import ACCURACY
 from tests.leaderboard import boards
 
+ROOT = Path(__file__).parents[2]
 BESIDE = Paths(frozenset({"docs/scoring.md", "CONTRIBUTING.md"}))
 BUILDERS = {
     "sample": boards.sample_board,
@@ -205,6 +208,39 @@ def test_sorting_both_ways(visit: Open) -> None:
     assert opened.rows("table-2") == [row.entry.label for row in board("sample").tables[1].rows]  # left alone
 
 
+QUESTIONS = [
+    Question(records, kind, epsilon, compute)
+    for kind in KINDS
+    for records, epsilon, compute in (
+        (900, 0.3, math.inf),
+        (5_000, 0.8, 3.0),
+        (50_000, 3.0, 1.0),
+        (67_000, 5.0, 9.0),
+    )
+] + [Question(50, "linear", 1.0), Question(5_000, "linear", 70.0), Question(5_000, "network", 1.0, 0.1)]
+
+
+def test_the_page_answers_any_question_as_the_command_does(browser: Browser) -> None:
+    """On this project's board: the method, its distance and its interval to one decimal, collapses and cost."""
+    page = browser.new_page()
+    page.goto((ROOT / "leaderboard" / "index.html").as_uri())
+    rows = measured_rows((ROOT / "leaderboard" / "leaderboard.csv").read_text(encoding="utf-8"))
+    for question in QUESTIONS:
+        page.select_option(f"{GUIDE} [name=model]", question.model)
+        for name in ("records", "epsilon", "compute"):
+            value = getattr(question, name)
+            page.fill(f"{GUIDE} [name={name}]", "" if value == math.inf else f"{value:g}")
+        answer, option = page.locator("#guide-answer").inner_text(), advise(rows, question).choice
+        if option is None:
+            assert answer.startswith("Not known: "), (question, answer)
+            continue
+        assert answer.startswith(f"Take {option.label}: {lead(option.distance.mean)} points"), (question, answer)
+        assert interval_text([option.distance]).partition(":")[0] in answer, (question, answer)
+        assert f"; {option.collapses.count} of {option.collapses.runs} runs collapsed; " in answer
+        assert f"it costs {option.price:g} untuned runs." in answer
+        assert settled_on(option).partition(" of the weight")[0] in answer
+
+
 def test_a_link_shows_what_was_chosen_sorted_and_asked(visit: Open) -> None:
     opened = visit(
         "guided", fragment="#epsilon=1&task=cifar10+%28linear%29&method=&sort=nothing:ascending:ranks&sort=x"
@@ -213,8 +249,8 @@ def test_a_link_shows_what_was_chosen_sorted_and_asked(visit: Open) -> None:
     for _ in range(2):
         opened.header("table-1", METRIC).get_by_role("button").click()
     page.locator(FILTER).fill("p")
-    page.select_option(f"{GUIDE} [name=epsilon]", "8")
-    page.select_option(f"{GUIDE} [name=compute]", "3")
+    page.fill(f"{GUIDE} [name=epsilon]", "8")
+    page.fill(f"{GUIDE} [name=compute]", "3")
     address = page.evaluate("location.hash")
     assert "&sort=metric%3Aascending%3Atable%2Ccifar10+%28linear%29%2C1" in address
     assert "&guide=linear%2C50000%2C8%2C3" in address
@@ -270,7 +306,7 @@ def test_everything_is_there_without_javascript(browser: Browser, files: Path) -
     page.goto((files / "guided.html").as_uri())
     guided = board("guided")
     tables = page.locator(".data").filter(visible=True).count()
-    assert tables == 3 + len(guided.tables) + len(guided.overalls) + len(guided.answers)  # the guide, methods, tasks
+    assert tables == 2 + len(guided.tables) + len(guided.overalls) + len(guided.answers)  # methods, tasks
     for form in ("#controls", GUIDE):
         assert not page.locator(form).is_visible()
     context.close()

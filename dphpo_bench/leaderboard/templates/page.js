@@ -96,13 +96,85 @@
   const select = (list, value) => {
     for (const option of list.options) if (option.value === value) option.selected = true;
   };
+  // The rule of `dphpo-bench advise`, step by step as in docs/guide.md and advice.py.
+  const told = guide && JSON.parse(byId("advice-rows").textContent);
+  const sum = (values) => values.reduce((total, value) => total + value, 0);
+  const within = (one, other, factor) => Math.abs(Math.log(one / other)) <= Math.log(factor) * (1 + 1e-9);
+  const quantile = (freedom) => {
+    const { freedoms, quantiles } = told;
+    const after = freedoms.findIndex((each) => each >= freedom);
+    if (after < 0) return quantiles.at(-1);
+    if (!after) return freedom > 0 ? quantiles[0] : Infinity;
+    const [low, high] = [after - 1, after].map((at) => Math.log(freedoms[at]));
+    const share = (Math.log(freedom) - low) / (high - low);
+    return Math.exp((1 - share) * Math.log(quantiles[after - 1]) + share * Math.log(quantiles[after]));
+  };
+  const taskWeights = (evidence) => {
+    const weights = new Map();
+    for (const { task, weight } of evidence) weights.set(task, Math.max(weight, weights.get(task) ?? 0));
+    return weights;
+  };
+  const expected = (evidence, hasInterval) => {
+    const weights = [...taskWeights(evidence)];
+    const means = weights.map(([task]) => {
+      const some = evidence.filter((each) => each.task === task);
+      return sum(some.map(({ weight, distance }) => weight * distance)) / sum(some.map(({ weight }) => weight));
+    });
+    const whole = sum(weights.map(([, weight]) => weight));
+    const mean = sum(weights.map(([, weight], at) => weight * means[at])) / whole;
+    if (!hasInterval || weights.length < 2) return { mean, bound: mean };
+    const effective = whole ** 2 / sum(weights.map(([, weight]) => weight ** 2));
+    const squares = sum(weights.map(([, weight], at) => weight * (means[at] - mean) ** 2)) / whole;
+    const half = quantile(effective - 1) * Math.sqrt((squares / (1 - 1 / effective)) * (1 + 1 / effective));
+    return { mean, bound: mean + half, low: mean - half };
+  };
+  const median = (values) => {
+    const ordered = [...values].sort((one, other) => one - other);
+    const middle = ordered.length >> 1;
+    return ordered.length % 2 ? ordered[middle] : (ordered[middle - 1] + ordered[middle]) / 2;
+  };
+  const point = (behind) => {
+    const text = Math.abs(behind).toFixed(1);
+    return text === "0.0" ? text : (behind > 0 ? "−" : "+") + text;
+  };
+  const answered = (model, records, epsilon, compute) => {
+    const [inRecords, inEpsilon, otherKind, covered, beyondRecords, beyondEpsilon, between, near] = told.constants;
+    const asked = told.rows.filter((row) => row[2] === model);
+    const epsilons = [...new Set(asked.map((row) => row[4]))].sort((one, other) => one - other);
+    if (epsilon < epsilons[0] / beyondEpsilon || epsilon > epsilons.at(-1) * beyondEpsilon || !epsilons.some((each) => within(epsilon, each, between)))
+      return `Not known: with this kind of model ε = ${epsilons.join(", ")} are measured.`;
+    const [fewest, most] = [Math.min(...asked.map((row) => row[3])), Math.max(...asked.map((row) => row[3]))];
+    if (records < fewest / beyondRecords || records > most * beyondRecords)
+      return `Not known: with this kind of model ${fewest.toLocaleString("en")} to ${most.toLocaleString("en")} records are measured.`;
+    const evidence = told.rows.map(([label, task, kind, n, at, distance, cost, collapsed, runs, settled]) => {
+      const far = Math.abs(Math.log(n / records)) / Math.log(inRecords) + Math.abs(Math.log(at / epsilon)) / Math.log(inEpsilon);
+      return { label, task, kind, at, distance, cost, collapsed, runs, settled, weight: 0.5 ** far * (kind === model ? 1 : otherKind) };
+    });
+    const whole = sum([...taskWeights(evidence).values()]);
+    const options = told.labels.flatMap((name, label) => {
+      const own = evidence.filter((each) => each.label === label);
+      const ofKind = own.filter(({ kind }) => kind === model);
+      if (!ofKind.length || sum([...taskWeights(own).values()]) < covered * whole * (1 - 1e-9)) return [];
+      const isSingle = new Set(ofKind.map(({ task }) => task)).size === 1;
+      const rests = isSingle ? ofKind : own;
+      const costs = ofKind.map(({ cost }) => cost ?? Infinity).filter((cost) => cost < Infinity);
+      const nearby = ofKind.filter(({ at }) => within(at, epsilon, near));
+      const seen = sum([...taskWeights(rests.filter(({ settled }) => settled)).values()]) / sum([...taskWeights(rests).values()]);
+      const price = costs.length ? Math.round(10 * median(costs)) / 10 : Infinity;
+      return [{ name, ...expected(rests, !isSingle), price, seen, collapsed: sum(nearby.map((each) => each.collapsed)), runs: sum(nearby.map((each) => each.runs)) }];
+    });
+    const order = (one, other) => Math.round(1e6 * (one.bound - other.bound)) || one.price - other.price || (one.name < other.name ? -1 : 1);
+    const best = options.filter(({ price }) => price <= compute).sort(order)[0];
+    if (!best) return "Not known: nothing that was measured on enough tasks costs so little.";
+    const interval = best.low === undefined ? "no interval, since a single task has such a model" : `[${point(best.bound)}, ${point(best.low)}] on 95 of 100 tasks like these`;
+    const settled = told.rated.includes(best.name) ? ` ${Math.round(100 * best.seen)} % of this rests on data on which its constants were settled.` : "";
+    return `Take ${best.name}: ${point(best.mean)} points to the oracle, ${interval}; ${best.collapsed} of ${best.runs} runs collapsed; it costs ${best.price} untuned runs.${settled}`;
+  };
   const advise = () => {
     const { model, records, epsilon, compute } = guide.elements;
-    const asked = all("#guide-answers li").filter(({ dataset }) => [model, records, epsilon].every(({ name, value }) => dataset[name] === value));
-    // Costs ascend, and what costs more promises more: the last that can be paid is the answer.
-    const affordable = asked.filter((one) => Number(one.dataset.cost) <= Number(compute.value));
-    byId("guide-answer").textContent = affordable.at(-1)?.textContent
-      ?? (asked.length ? "Not known: nothing measured costs so little." : "Not known: this ε is not measured with this kind of model.");
+    byId("guide-answer").textContent = guide.checkValidity()
+      ? answered(model.value, Number(records.value), Number(epsilon.value), compute.value === "" ? Infinity : Number(compute.value))
+      : "Records and ε are numbers above zero.";
   };
 
   // The view is in the address, so that a link shows it again: what was chosen, sorted, asked of the guide, and gone to.
@@ -144,7 +216,10 @@
     if (guide) {
       const values = wanted.get("guide")?.split(",") ?? [];
       guide.reset();
-      [...guide.elements].forEach((one, at) => select(one, values[at]));
+      [...guide.elements].forEach((one, at) => {
+        if (one.options) select(one, values[at]);
+        else if (values[at]) one.value = values[at];
+      });
       advise();
     }
     return goTo(wanted.get("at")) ?? [...sorted.values()].at(-1)?.table.closest(".scroll");
