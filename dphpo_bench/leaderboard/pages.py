@@ -77,6 +77,7 @@ def _context(board: Board, paths: Paths) -> dict[str, Any]:
     listed_methods = texts.methods_of(board)
     listed, more = texts.task_models_by_count(board)
     rows = advice.measured_rows(to_csv(board))
+    versus = [texts.versus(claims) for claims in board.claims]
     guide, asked = advice.grid(rows), advice.for_page(rows)
     written = [finding for finding in board.findings if finding.figures]
     return {
@@ -84,7 +85,10 @@ def _context(board: Board, paths: Paths) -> dict[str, Any]:
         "paths": paths,
         "texts": texts,
         "asked": asked,
-        "asked_json": Markup(json.dumps(asked, separators=(",", ":")).replace("<", "\\u003c")),
+        "usual_records": max((each.question.records for each in guide if each.choice), default=advice.RECORDS[-1]),
+        "versus_labels": list(dict.fromkeys(label for each in versus for label in each["labels"])),
+        "versus_json": _json(versus),
+        "asked_json": _json(asked),
         "advices": guide,
         "guide_grid": texts.guide_grid(guide),
         "task_models": task_models_of(board),
@@ -110,6 +114,11 @@ def _context(board: Board, paths: Paths) -> dict[str, Any]:
         "most_named": MOST_NAMED,
         "most_refused": MAX_LISTED,
     }
+
+
+def _json(value: Any) -> Markup:
+    """Return JSON for an element of a page, which no text in it can end."""
+    return Markup(json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"))
 
 
 def to_html(board: Board, charts: Sequence[Chart], paths: Paths | None = None) -> str:

@@ -9,6 +9,7 @@ from functools import cache
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 from urllib.parse import quote
 
 from dphpo_bench.base.text import count
@@ -222,6 +223,19 @@ def by_subject(board: Board) -> list[tuple[str, list[Claims]]]:
 
 def count_text(claims: Claims) -> str:
     return f"ε = {claims.epsilon:g}: {len(claims.significant):,} of {len(claims.pairs):,} pairs differ significantly"
+
+
+def versus(claims: Claims) -> dict[str, Any]:
+    """Return the pairs of entries for the page: who leads by how much, in how many tables, and whether it is shown."""
+    labels = [who.label for who in (*claims.order, *claims.others)]
+    pairs = []
+    for pair in claims.pairs:
+        lead = pair.lead.estimate
+        ends = [NOTHING if end is None else change_text(end, claims.measure) for end in (lead.low, lead.high)]
+        amount = change_text(lead.mean, claims.measure).lstrip("+")
+        who = labels.index(pair.better.label), labels.index(pair.worse.label)
+        pairs.append([*who, amount, *ends, pair.ahead, pair.tables, pair.significant])
+    return {"labels": labels, "pairs": pairs, "unit": claims.measure.unit and f" {claims.measure.unit}"}
 
 
 def victories(claims: Claims) -> list[str]:

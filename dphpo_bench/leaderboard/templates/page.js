@@ -168,13 +168,29 @@
     if (!best) return "Not known: nothing that was measured on enough tasks costs so little.";
     const interval = best.low === undefined ? "no interval, since a single task has such a model" : `[${point(best.bound)}, ${point(best.low)}] on 95 of 100 tasks like these`;
     const settled = told.rated.includes(best.name) ? ` ${Math.round(100 * best.seen)} % of this rests on data on which its constants were settled.` : "";
-    return `Take ${best.name}: ${point(best.mean)} points to the oracle, ${interval}; ${best.collapsed} of ${best.runs} runs collapsed; it costs ${best.price} untuned runs.${settled}`;
+    return `Take ${best.name}: ${point(best.mean)} points to the oracle, ${interval}; ${best.collapsed} of ${best.runs} runs collapsed; it costs ${best.price} untuned run${best.price === 1 ? "" : "s"}.${settled}`;
   };
   const advise = () => {
     const { model, records, epsilon, compute } = guide.elements;
     byId("guide-answer").textContent = guide.checkValidity()
       ? answered(model.value, Number(records.value), Number(epsilon.value), compute.value === "" ? Infinity : Number(compute.value))
       : "Records and ε are numbers above zero.";
+  };
+
+  // A or B: two entries on the same tables.
+  const versus = byId("versus");
+  const compared = versus && JSON.parse(byId("versus-pairs").textContent);
+  const compareTwo = () => {
+    const { about, one, other } = versus.elements;
+    const { labels, pairs, unit } = compared[Number(about.value)];
+    const at = [one, other].map(({ value }) => labels.indexOf(value));
+    const pair = pairs.find(([a, b]) => at.includes(a) && at.includes(b));
+    const say = (text) => { byId("versus-answer").textContent = text; };
+    if (one.value === other.value) return say("Choose two.");
+    if (!pair) return say("They are not both in enough of these tables.");
+    const [better, worse, lead, low, high, ahead, tables, isShown] = pair;
+    const shown = isShown ? "shown, with all comparisons of the board together" : "not shown: undecided";
+    return say(`${labels[better]} is ${lead}${unit} ahead of ${labels[worse]} [${low}, ${high}], better in ${ahead} of ${tables} tables: ${shown}.`);
   };
 
   // The view is in the address, so that a link shows it again: what was chosen, sorted, asked of the guide, and gone to.
@@ -265,6 +281,12 @@
     });
     guide.addEventListener("submit", (event) => event.preventDefault());
     advise();
+  }
+  if (versus) {
+    versus.hidden = byId("versus-answer").hidden = false;
+    versus.addEventListener("input", compareTwo);
+    versus.addEventListener("submit", (event) => event.preventDefault());
+    compareTwo();
   }
   if (form) {
     form.hidden = false;
