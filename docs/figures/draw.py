@@ -52,24 +52,15 @@ def _points(rows: pd.DataFrame, column: str) -> dict[str, Estimate]:
 
 
 def untouched() -> str:
-    """Draw the same on the tables that came after every constant, where classes are predicted."""
+    """Draw how far below the oracle each private method ends: on average, at best and at worst.
+
+    On the tables that came after every constant, where classes are predicted.
+    """
     rows = rows_of_defaults()
     rows = rows[rows.counted & (rows.stage == "untouched") & (rows.metric != "r2")]
     panels = {f"ε = {epsilon:g}": rows[rows.epsilon_target == epsilon] for epsilon in (0.3, *EPSILONS)}
     title = "What private tuning loses on untouched tables: points below the oracle"
     return _distances(panels, rows.setting.nunique(), title, "tables and models")
-
-
-def distance() -> str:
-    """Draw how far below the oracle each private method ends: on average, at best and at worst.
-
-    Only methods on all tasks and models that are measured in points are drawn.
-    """
-    rows = table()
-    rows = rows[rows.metric != "perplexity"]
-    settings = rows.setting.nunique()
-    panels = {f"ε = {epsilon}": rows[rows.epsilon_target == epsilon] for epsilon in EPSILONS}
-    return _distances(panels, settings, "What private tuning loses: points below the oracle", "tasks and models")
 
 
 def _distances(tables: dict[str, pd.DataFrame], settings: int, title: str, kind: str) -> str:
@@ -264,7 +255,6 @@ def worst() -> str:
 
 FIGURES = {
     "untouched": untouched,
-    "distance": distance,
     "sizes": sizes,
     "privacy": privacy,
     "losses": losses,
