@@ -310,7 +310,7 @@ def record_links(records: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
     return [(seed, f"results/{quote(path)}") for seed, path in records]
 
 
-MOST_LINES = 18
+MOST_LINES = 16
 """The most methods, task–model pairs, or answers, that a short page lists; the others are counted."""
 
 

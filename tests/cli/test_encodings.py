@@ -40,6 +40,7 @@ COMMANDS: list[tuple[str, ...]] = [
     ("leaderboard", "build", "--help"),  # they take minutes
     ("leaderboard", "validate", "--help"),
     ("leaderboard", "query", "--help"),
+    ("publish", "--help"),
 ]
 
 
