@@ -127,7 +127,7 @@ def sentences(answer: Answer) -> list[str]:
 def headline(answer: Answer) -> str:
     """Return what tuning costs at least, who is nearest, how sure that is, and what no tuning costs."""
     first = answer.places[0]
-    where = f"On {answer.subject.partition(' by ')[0]} at ε = {answer.epsilon:g}" if answer.epsilon else "At all ε"
+    where = f"On {answer.subject} at ε = {answer.epsilon:g}" if answer.epsilon else f"On {answer.subject} at all ε"
     sure = _ends(answer, first.over_tasks) or _ends(answer, first.lead)
     about = f"{sure} {'if tasks were drawn anew' if first.over_tasks else 'over seeds'}" if sure else "one seed"
     texts = [f"{where}, {first.entry.label} is nearest: {_distance(answer, first.lead.mean)} ({about})."]
