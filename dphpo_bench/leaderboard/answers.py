@@ -21,7 +21,7 @@ ALL_KINDS = "all tasks"
 TESTS = "test tasks"
 UNTOUCHED = "untouched tables"
 OTHERS = "all other tasks"
-"""Of a board that has untouched tables, which no list mixes with others."""
+"""All tables but the untouched ones, which no list mixes with others."""
 
 
 @dataclass(frozen=True, eq=False)
