@@ -25,7 +25,7 @@ _ANOTHER = "not what it says"
 MAX_LISTED = 20
 MAX_DIFFERENCES = 6
 STANDARDS = ("core.toml", "untouched.toml")
-"""The suite whose tables count overall, in the leaderboard's folder. Without it, all tables may count."""
+"""Suites whose tables count overall, in the leaderboard's folder suites. Without any, all tables may count."""
 
 app = typer.Typer(help="Check strangers' records; make tables, plots and a page of all records.", no_args_is_help=True)
 

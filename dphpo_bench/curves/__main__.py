@@ -6,7 +6,7 @@ from dphpo_bench.curves import RULES, score
 
 
 def board() -> str:
-    """Return a table of the rules' scores on the second edition, on which none of them was fitted."""
+    """Return a table of the rules' scores on the second edition."""
     lines = ["| rule | mean regret | within a point | 90th percentile | worst |", "| :-- | --: | --: | --: | --: |"]
     for name, rule in RULES.items():
         result = score(rule, edition=2)

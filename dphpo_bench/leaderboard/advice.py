@@ -471,16 +471,6 @@ def rate_text(rate: Rate) -> str:
     return f"{rate.count} of {rate.runs} ({100 * rate.low:.1f} to {100 * rate.high:.1f} %)"
 
 
-def sentence(option: Option) -> str:
-    """Return the advice in a sentence."""
-    distance = distance_text(option).replace("ahead", "ahead of")
-    interval = NO_INTERVAL if option.distance.low is None else f"{interval_text([option.distance])} on another task"
-    return (
-        f"Take {option.label}: {distance} the oracle, {interval}; "
-        f"collapsed runs {rate_text(option.collapses)}; {cost_text(option)}."
-    )
-
-
 def cost_text(option: Option) -> str:
     if math.isinf(option.price):
         return "cost not known"

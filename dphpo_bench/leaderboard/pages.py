@@ -74,7 +74,7 @@ def page_writer(form: str, board: Board, paths: Paths | None, filters: Mapping[s
 
 
 def _context(board: Board, paths: Paths) -> dict[str, Any]:
-    listed_methods = texts.methods_of(board)
+    listed_methods, leading = texts.methods_of(board), texts.leading(board)
     listed, more = texts.task_models_by_count(board)
     rows = advice.measured_rows(to_csv(board))
     versus = [texts.versus(claims) for claims in board.claims]
@@ -93,9 +93,9 @@ def _context(board: Board, paths: Paths) -> dict[str, Any]:
         "guide_grid": texts.guide_grid(guide),
         "task_models": task_models_of(board),
         "middle": texts.middle_answer(board),
-        "leading": texts.leading(board),
+        "leading": leading,
         "methods_grid": texts.methods_grid(board),
-        "more_grids": [(group[0], texts.methods_grid(board, group[0].subject)) for group in texts.leading(board)[1:]],
+        "more_grids": [(group[0], texts.methods_grid(board, group[0].subject)) for group in leading[1:]],
         "core_grid": texts.methods_grid(board, OTHERS),
         "about_methods": texts.described(listed_methods, board),
         "others": texts.others(listed_methods, board),
@@ -207,7 +207,7 @@ def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = Non
         text = fill(template, up=up, files=files, charts=charts, **values)
         return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
 
-    pages = {"README.md": page("README.md", uneven=texts.uneven(board))}
+    pages = {"README.md": page("README.md", uneven=texts.uneven(texts.single_answers(board)))}
     if board.tables or board.records:
         pages[f"{TABLES}/{OVERALL}.md"] = page("overall.md", "../")
     if board.claims:

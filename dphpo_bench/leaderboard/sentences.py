@@ -354,9 +354,9 @@ def middle_answer(board: Board) -> Answer | None:
     return answers[len(answers) // 2] if answers else None
 
 
-def uneven(board: Board) -> bool:
-    """Return True if the single answers are about other task–model pairs at some ε than at others."""
-    return len({answer.task_models for answer in single_answers(board)}) > 1
+def uneven(answers: Iterable[Answer]) -> bool:
+    """Return True if answers are about other task–model pairs at some ε than at others."""
+    return len({answer.task_models for answer in answers}) > 1
 
 
 def methods_of(board: Board, prefix: str = "") -> dict[Entry, dict[float, Place]]:
@@ -393,7 +393,7 @@ def methods_grid(board: Board, prefix: str = "") -> Grid:
         cost = median(place.cost for place in places.values())
         costs = NOTHING if cost is None else f"{cost:,.{1 if cost < 10 else 0}f}"
         rows.append((who.label, *gaps, _worst_run(inside, measure), _collapses(everywhere[who]), costs))
-    several = len({answer.task_models for answer in answers.values()}) > 1
+    several = uneven(answers.values())
     on_pairs = {
         epsilon: f" ({count(len(answer.task_models), 'pair')})" if several else ""
         for epsilon, answer in answers.items()
