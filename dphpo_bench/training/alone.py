@@ -153,7 +153,7 @@ def _of_rows(function: Callable[..., Tensor], dimensions: Collection[int]) -> Ca
         if level is None or inputs.dim() not in dimensions:
             return function(inputs, *others, **named)
         outputs = function(joined_batches(level.rows(inputs)), *others, **named)
-        return level.record(outputs.view(level.n, len(inputs), *outputs.shape[1:]))
+        return level.record(_unjoined(outputs, level.n, len(inputs)))
 
     return of_rows
 
@@ -170,6 +170,14 @@ def joined_batches(rows: Tensor) -> Tensor:
     return rows.squeeze(1) if rows.shape[1] == 1 else rows.flatten(0, 1)
 
 
+def _unjoined(rows: Tensor, n: int, several: int) -> Tensor:
+    """Return batches of n records, shape (n, several, ...), of one batch that nothing else uses.
+
+    For autograd it is no view: of a view, `LayerwiseEngine` would copy all numbers.
+    """
+    return torch.ops.aten._unsafe_view(rows, (n, several, *rows.shape[1:]))  # type: ignore[no-any-return]
+
+
 @ours
 def _addmm(inputs: Tensor, a: Tensor, b: Tensor, **others: Any) -> Tensor:
     """Return torch's product within vmap; see `_of_rows`."""
@@ -177,7 +185,7 @@ def _addmm(inputs: Tensor, a: Tensor, b: Tensor, **others: Any) -> Tensor:
     if level is None or inputs.dim() != 1:
         return _one_addmm(inputs, a, b, **others)
     outputs = _one_addmm(inputs, level.rows(a).flatten(0, 1), b, **others)
-    return level.record(outputs.view(level.n, len(a), -1))
+    return level.record(_unjoined(outputs, level.n, len(a)))
 
 
 def _level_of_rows(rows: Tensor, *shared: Any) -> Level | None:
@@ -206,7 +214,7 @@ def _attention(
 
     mask = None if attn_mask is None else folded(attn_mask)
     outputs = _one_attention(folded(query), folded(key), folded(value), mask, dropout_p, *others, **named)
-    return level.record(outputs.view(level.n, several, *outputs.shape[1:]))
+    return level.record(_unjoined(outputs, level.n, several))
 
 
 class _Refusals(TorchFunctionMode):

@@ -28,6 +28,8 @@ _CACHE_BYTES = 2**24
 _GPU_MEMORY_BYTES = 2**32
 _GPU_MEMORY_SHARE = 1 / 16
 EFFICIENT_ROWS = 32
+_SMALL = 2**12
+"""Gradients of so many numbers take less time than the operations on them take to start, and are joined."""
 
 
 class GradientEngine(ABC):
@@ -76,7 +78,9 @@ class GradientEngine(ABC):
         gradient. A record whose gradient is not finite adds exactly zero.
         """
         refuse_statistics(self.model)
-        total = [torch.zeros(p.shape, dtype=torch.float64, device=p.device) for p in self.parameters]
+        sizes = [parameter.numel() for parameter in self.parameters]
+        flat = torch.zeros(sum(sizes), dtype=torch.float64, device=self._device)
+        total = [part.view(p.shape) for part, p in zip(flat.split(sizes), self.parameters, strict=True)]
         # Copies, to which the model and the loss may write, except for inputs that only torch's code sees.
         copy = not only_reads(self.model)
         for _, some in pieces_of(self.model, Records(inputs, targets), indices, self._rows, copy=copy):
@@ -179,14 +183,25 @@ def _add_clipped(
             for uses, sum_ in zip(gradients, total, strict=True)
             if uses
         ]
+        small = [(part.rows, sum_) for part, sum_ in parts if type(part) is Dense and sum_.numel() <= _SMALL]
+        if len(small) > 1:
+            joined = Dense(torch.cat([rows for rows, _ in small], dim=1))
+            summed = torch.zeros(joined.rows.shape[1], dtype=torch.float64, device=joined.rows.device)
+            parts = [pair for pair in parts if type(pair[0]) is not Dense or pair[1].numel() > _SMALL]
+            parts.append((joined, summed))
         if not parts:
             return
         norms = row_norms(torch.stack([part.norms for part, _ in parts], dim=1))
         factors, finite = clipping.factors(norms), norms.isfinite()
         if weights is not None:
             factors = factors * weights.to(factors)
+        counted_rows = None if finite.all() else finite
         for part, sum_ in parts:
-            part.add_to(sum_, factors, None if finite.all() else finite)
+            part.add_to(sum_, factors, counted_rows)
+        if len(small) > 1:
+            sums = [sum_ for _, sum_ in small]
+            added = summed.split([sum_.numel() for sum_ in sums])
+            torch._foreach_add_(sums, [part.view_as(sum_) for part, sum_ in zip(added, sums, strict=True)])
 
 
 def per_sample_rows(size: float, device: torch.device, efficient: int = EFFICIENT_ROWS) -> int:

@@ -32,10 +32,15 @@ def row_norms(rows: Tensor) -> Tensor:
     than 4 d · 2^-1022 of N², with the squares of tiles' norms. So N ≤ (1 + 1e-11) √(computed + d · 2^-1020), which is
     at most the root of what was computed and √d · 2^-510.
     """
-    squares = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
-    for records, _, tile in _tiles(rows):
-        squares[records] += torch.linalg.vector_norm(tile, dim=1).square_()
-    return squares.sqrt_().add_(math.sqrt(rows.shape[1]) * _LOST)
+    of_tiles = [(records, torch.linalg.vector_norm(tile, dim=1)) for records, _, tile in _tiles(rows)]
+    if len(of_tiles) == 1:
+        norms = of_tiles[0][1]
+    else:
+        norms = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+        for records, part in of_tiles:
+            norms[records] += part.square_()
+        norms.sqrt_()
+    return norms.add_(math.sqrt(rows.shape[1]) * _LOST)
 
 
 def norm_bounds(rows: Tensor) -> Tensor:
