@@ -8,10 +8,10 @@ tensor([1, 0])
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from decimal import Decimal
-from functools import partial
 from numbers import Integral, Number, Real
 from typing import Any
 
@@ -82,16 +82,27 @@ def may_be_rounded(values: Any) -> bool:
     return floats.dtype.kind == "f" and bool((np.abs(floats) >= 2.0 ** (np.finfo(floats.dtype).nmant + 1)).any())
 
 
-def place_of(wrong: Tensor, names: Sequence[str] | None = None) -> str:
-    """Name the first place that is True, such as "row 3, column 'age'"; rows count from 0.
+def first_wrong(
+    numbers: Tensor, is_wrong: Callable[[Tensor], Tensor], names: Sequence[str] | None = None
+) -> tuple[float, str] | None:
+    """Return the first number that is wrong, and its place, such as "row 3, column 'age'"; None if there is none.
+
+    Rows count from 0. A few are asked about at a time: a mask of all would be another table in memory.
 
     Args:
-        wrong: of shape (n, ...), True somewhere.
+        numbers: of shape (n, ...).
+        is_wrong: (some of them) → bool, of their shape.
         names: of the columns, if they have some.
     """
-    row, *rest = (int(index) for index in wrong.nonzero()[0])
-    column = shown(names[rest[0]], form=repr) if len(rest) == 1 and names else ", ".join(map(str, rest))
-    return f"row {row}, column {column}" if rest else f"row {row}"
+    at_once = max(1, _ASKED // max(1, math.prod(numbers.shape[1:])))
+    for start, some in enumerate(numbers.split(at_once) if numbers.ndim else [numbers[None]]):
+        wrong = is_wrong(some)
+        if wrong.any():
+            row, *rest = (int(index) for index in wrong.nonzero()[0])
+            column = shown(names[rest[0]], form=repr) if len(rest) == 1 and names else ", ".join(map(str, rest))
+            place = f"row {start * at_once + row}"
+            return float(some[wrong][0]), f"{place}, column {column}" if rest else place
+    return None
 
 
 def of_objects(array: NDArray[Any]) -> NDArray[Any]:
@@ -100,8 +111,10 @@ def of_objects(array: NDArray[Any]) -> NDArray[Any]:
     Raises:
         OverflowError: if an integer is beyond 64 bits, or beyond floats.
     """
+    if array.dtype != object:
+        return array
     kinds = set(map(type, array.flat))
-    if array.dtype != object or not all(issubclass(kind, Real | Decimal | np.bool_) for kind in kinds):
+    if not all(issubclass(kind, Real | Decimal | np.bool_) for kind in kinds):
         return array
     for dtype, numbers in ((bool, bool | np.bool_), (np.int64, Integral | np.bool_)):
         if all(issubclass(kind, numbers) for kind in kinds):
@@ -138,8 +151,10 @@ def _native(array: NDArray[Any], what: str) -> Tensor:
         raise InvalidValueError(f"Expected integers of {what} below 2^63, got a larger one; take fewer bits.")
     dtype: Any = np.int64 if kind == "u" and size > 1 else np.float64 if size > 8 else array.dtype
     dtype = np.dtype(dtype).newbyteorder("=")
-    fits = array.dtype == dtype and array.flags.writeable and all(stride >= 0 for stride in array.strides)
-    return torch.from_numpy(array if fits else array.astype(dtype, order="C"))
+    fits = array.dtype == dtype and all(stride >= 0 for stride in array.strides)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing writes to it
+        return torch.from_numpy(array if fits else array.astype(dtype, order="C"))
 
 
 Class = str | bool | int | float
@@ -335,19 +350,21 @@ def _numbers(values: "np.ndarray[Any, Any]", which: str) -> Tensor:
         )
     exact = torch.tensor(values.astype(np.float64))
     numbers = exact.float()
-    if not numbers.isfinite().all():
+    if wrong := first_wrong(numbers, _not_finite):
         raise InvalidValueError(
-            f"Expected finite labels in {which}, got NaN or infinity in {place_of(~numbers.isfinite())} as float32; "
+            f"Expected finite labels in {which}, got NaN or infinity in {wrong[1]} as float32; "
             "drop these records, or scale them."
         )
-    if values.dtype != np.float32 and (wrong := rounded(exact)).any():
+    if values.dtype != np.float32 and (wrong := first_wrong(exact, rounded)):
         raise InvalidValueError(
-            f"Expected labels in {which} that float32 holds, got {float(exact[wrong][0]):.0f} in {place_of(wrong)}, "
+            f"Expected labels in {which} that float32 holds, got {wrong[0]:.0f} in {wrong[1]}, "
             "which it rounds; divide them by a public constant, such as labels / 1000."
         )
     return numbers
 
 
+_ASKED = 2**22
+"""Numbers that are asked about at a time."""
 _PRECISIONS = (torch.float32, torch.float16, torch.bfloat16, torch.bool)
 _REREAD = 64
 """Number of items of a Dataset that are read twice: a coin for each would fall alike with probability 2^-64."""
@@ -376,7 +393,7 @@ def as_records(data: Any, which: str, kind: str, target: str, classes: tuple[Cla
 
     Returns:
         Inputs as bool, int64, float32 or the half precision they have, targets as the kind's losses take them; all in
-        memory of their own.
+        memory of their own, except for inputs in arrays that are read-only, such as memory maps of mode "r".
 
     Raises:
         InvalidValueError: if the data have none of these forms, or are not finite numbers.
@@ -385,7 +402,7 @@ def as_records(data: Any, which: str, kind: str, target: str, classes: tuple[Cla
     names = column_names(inputs)
     if isinstance(inputs, Mapping) and not inputs:
         raise InvalidValueError(f"Expected inputs beside the labels in {which}, got none; add them by name.")
-    inputs = _each(as_tensor, inputs, f"{which} inputs")
+    given, inputs = inputs, _each(as_tensor, inputs, f"{which} inputs")
     if kind in _IN_ROWS:
         targets = encoded_labels(targets, which, kind, classes)
     else:
@@ -401,7 +418,14 @@ def as_records(data: Any, which: str, kind: str, target: str, classes: tuple[Cla
         )
     if not sizes.pop():
         raise InvalidValueError(f"Expected at least one record in {which}, got none.")
-    return Records(_each(partial(_as_input, names=names), inputs, which), _as_targets(targets, which, kind))
+    if isinstance(given, Mapping):
+        inputs = {
+            name: _as_input(inputs[name], f"{which} {name!r}", data=data)
+            for name, data in zip(inputs, given.values(), strict=True)
+        }
+    else:
+        inputs = _as_input(inputs, which, names, data=given)
+    return Records(inputs, _as_targets(targets, which, kind))
 
 
 def as_inputs(data: Any, which: str) -> Tensors:
@@ -564,18 +588,29 @@ def _stacked(rows: list[Any], which: str) -> Any:
         ) from error
 
 
-def _as_input(tensor: Tensor, which: str, names: list[str] | None = None) -> Tensor:
+def _not_finite(numbers: Tensor) -> Tensor:
+    return ~numbers.isfinite()
+
+
+def _in_own_memory(data: Any) -> bool:
+    """Return whether nobody can write to what `as_tensor` makes of the data: they are read-only, or it copies them."""
+    return hasattr(data, "columns") or (isinstance(data, np.ndarray) and not data.flags.writeable)
+
+
+def _as_input(tensor: Tensor, which: str, names: list[str] | None = None, *, data: Any = None) -> Tensor:
+    """Return inputs of a type that models take, in memory of their own, unless the `data` are read-only."""
+    copy = not _in_own_memory(data)
     if not tensor.is_floating_point() and tensor.dtype != torch.bool:
-        return tensor.to(torch.int64, copy=True)
-    narrow = tensor.to(tensor.dtype if tensor.dtype in _PRECISIONS else torch.float32, copy=True)
-    if not (finite := narrow.isfinite()).all():
-        got = f"{float(narrow[~finite][0])} in {place_of(~finite, names)}"
-        raise InvalidValueError(f"Expected finite inputs in {which}, got {got}; impute or drop them.")
-    if tensor.dtype == torch.float64 and (wrong := rounded(tensor)).any():
-        got = f"{float(tensor[wrong][0]):.0f} in {place_of(wrong, names)}"
+        return tensor.to(torch.int64, copy=copy)
+    narrow = tensor.to(tensor.dtype if tensor.dtype in _PRECISIONS else torch.float32, copy=copy)
+    if wrong := first_wrong(narrow, _not_finite, names):
         raise InvalidValueError(
-            f"Expected whole numbers in {which} that float32 holds, got {got}, which it rounds. Scale amounts by "
-            "public constants, and pass ids by themselves: {'ids': integers, 'x': floats}."
+            f"Expected finite inputs in {which}, got {wrong[0]} in {wrong[1]}; impute or drop them."
+        )
+    if tensor.dtype == torch.float64 and (wrong := first_wrong(tensor, rounded, names)):
+        raise InvalidValueError(
+            f"Expected whole numbers in {which} that float32 holds, got {wrong[0]:.0f} in {wrong[1]}, which it rounds. "
+            "Scale amounts by public constants, and pass ids by themselves: {'ids': integers, 'x': floats}."
         )
     return narrow
 

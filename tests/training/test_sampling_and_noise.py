@@ -7,11 +7,18 @@ import torch
 from scipy import stats
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.training import noise
 from dphpo_bench.training.noise import add_gaussian_noise, poisson_sample
 
 
 def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture
+def draws_twice(monkeypatch):
+    """As of very many records."""
+    monkeypatch.setattr(noise, "_MANY", 0)
 
 
 @pytest.mark.parametrize("rate", [0.001, 0.1, 0.7])
@@ -22,6 +29,27 @@ def test_size_of_a_poisson_sample_is_binomial(rate):
     # False alarm: 1e-7, by construction of the interval.
     low, high = stats.binom.interval(1 - 1e-7, n * rounds, rate)
     assert low <= total <= high
+
+
+@pytest.mark.parametrize("rate", [0.001, 2.0**-8])
+@pytest.mark.usefixtures("draws_twice")
+def test_size_of_a_poisson_sample_of_many_records_is_binomial(rate):
+    test_size_of_a_poisson_sample_is_binomial(rate)
+
+
+@pytest.mark.usefixtures("draws_twice")
+def test_every_one_of_many_records_is_drawn_at_the_same_rate_and_on_its_own():
+    n, rounds, rate = 20, 100_000, 2.0**-8
+    source = generator(1)
+    drawn = torch.zeros(rounds, n, dtype=torch.float64)
+    for row in drawn:
+        row[poisson_sample(n, rate, source)] = 1
+    # False alarm: of each of 20 records and 190 pairs below 1e-9, by their exact laws.
+    single = stats.binom.interval(1 - 1e-9, rounds, rate)
+    pair = stats.binom.isf(1e-9, rounds, rate**2)
+    together = drawn.T @ drawn
+    assert all(single[0] <= count <= single[1] for count in together.diagonal().tolist())
+    assert together.triu(1).max() <= pair
 
 
 def test_every_record_is_drawn_at_the_same_rate_and_on_its_own():
