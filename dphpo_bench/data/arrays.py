@@ -95,7 +95,7 @@ def first_wrong(
         names: of the columns, if they have some.
     """
     at_once = max(1, _ASKED // max(1, math.prod(numbers.shape[1:])))
-    for start, some in enumerate(numbers.split(at_once) if numbers.ndim else [numbers[None]]):
+    for start, some in enumerate(torch.split(numbers, at_once) if numbers.ndim else [numbers[None]]):
         wrong = is_wrong(some)
         if wrong.any():
             row, *rest = (int(index) for index in wrong.nonzero()[0])

@@ -323,7 +323,9 @@ def _encoded_pair(data: Any, which: str, columns: Declared, target: str, unit: A
         for name, column in ((target, labels), (unit, ids if which == "train" or unit is None else unit)):
             if column is None and name is not None:
                 raise InvalidValueError(f"Expected a column {shown(name, form=repr)} of labels or ids, got none of it.")
-        return (encoded_table(frame, columns), labels), ids
+        inputs = encoded_table(frame, columns).numpy()
+        inputs.flags.writeable = False  # so that nobody copies it
+        return (inputs, labels), ids
     except (DataError, InvalidValueError) as error:
         raise type(error)(f"In {which}: {error}") from None
 

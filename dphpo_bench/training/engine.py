@@ -80,7 +80,7 @@ class GradientEngine(ABC):
         refuse_statistics(self.model)
         sizes = [parameter.numel() for parameter in self.parameters]
         flat = torch.zeros(sum(sizes), dtype=torch.float64, device=self._device)
-        total = [part.view(p.shape) for part, p in zip(flat.split(sizes), self.parameters, strict=True)]
+        total = [part.view(p.shape) for part, p in zip(torch.split(flat, sizes), self.parameters, strict=True)]
         # Copies, to which the model and the loss may write, except for inputs that only torch's code sees.
         copy = not only_reads(self.model)
         for _, some in pieces_of(self.model, Records(inputs, targets), indices, self._rows, copy=copy):
@@ -200,7 +200,7 @@ def _add_clipped(
             part.add_to(sum_, factors, counted_rows)
         if len(small) > 1:
             sums = [sum_ for _, sum_ in small]
-            added = summed.split([sum_.numel() for sum_ in sums])
+            added = torch.split(summed, [sum_.numel() for sum_ in sums])
             torch._foreach_add_(sums, [part.view_as(sum_) for part, sum_ in zip(added, sums, strict=True)])
 
 

@@ -33,10 +33,8 @@ def row_norms(rows: Tensor) -> Tensor:
     at most the root of what was computed and √d · 2^-510.
     """
     of_tiles = [(records, torch.linalg.vector_norm(tile, dim=1)) for records, _, tile in _tiles(rows)]
-    if len(of_tiles) == 1:
-        norms = of_tiles[0][1]
-    else:
-        norms = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+    norms: Tensor = of_tiles[0][1] if len(of_tiles) == 1 else rows.new_zeros(len(rows), dtype=torch.float64)
+    if len(of_tiles) != 1:
         for records, part in of_tiles:
             norms[records] += part.square_()
         norms.sqrt_()

@@ -137,10 +137,16 @@ def test_links_of_research_lead_somewhere(path: Path) -> None:
 
 def test_the_table_of_own_data_becomes_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (example,) = code(page("own_data.md").partition("## Tables")[2])
+    example, from_disk = code(page("own_data.md").partition("## Tables")[2])
     names: dict[str, Any] = {}
     exec(example, names)
     task, columns = names["task"], dphpo_bench.Columns.read("stays.json")
     assert task.columns == columns
     inputs = columns.encode(names["frame"][:8000].drop(columns="readmitted"))
-    assert task.load_train(dphpo_bench.DataSource.resolve(cache_dir=tmp_path)).inputs.equal(inputs)
+    source = dphpo_bench.DataSource.resolve(cache_dir=tmp_path)
+    assert task.load_train(source).inputs.equal(inputs)
+    names["frame"][:8000].to_parquet("stays.parquet")
+    exec(from_disk.replace("100_000", "3000"), names)
+    mapped, before = names["task"].load_train(source), task.load_train(source)
+    assert mapped.inputs.equal(inputs)
+    assert mapped.targets.equal(before.targets)

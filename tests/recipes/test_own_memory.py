@@ -1,7 +1,10 @@
 """An `ArrayTask` shares no memory with who made it, and no run changes its records or its model."""
 
 import copy
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,6 +69,65 @@ def test_what_is_given_is_copied(form: str, kind: str) -> None:
     for records, theirs in zip((task.load_train(SOURCE), task.load_test(SOURCE)), before, strict=True):
         assert all(torch.equal(tensor, theirs.named()[name]) for name, tensor in records.named().items())
         assert any(bool(tensor.any()) for tensor in records.named().values())
+
+
+def mapped(folder: Path, x: Any) -> Any:
+    np.save(folder / "inputs.npy", x)
+    return np.load(folder / "inputs.npy", mmap_mode="r")
+
+
+def test_a_memory_map_is_not_copied_and_gives_what_an_array_does(tmp_path: Path) -> None:
+    x, y = arrays()
+
+    def weights(inputs: Any) -> Tensor:
+        task = array_task("mine", (inputs, y), Centred(in_place=True), (x, y), public=True)
+        assert np.may_share_memory(task.load_train(SOURCE).inputs.numpy(), inputs) == (inputs is not x)
+        execution = bench.ExecutionOptions(device="cpu", source=SOURCE)
+        model = bench.run("dp_sgd", task, BUDGET, seed=3, execution=execution).model
+        return torch.cat([weight.flatten() for weight in model.parameters()])
+
+    assert torch.equal(weights(x), weights(mapped(tmp_path, x)))
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_memory_map_is_checked_row_by_row(tmp_path: Path, by_name: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dphpo_bench.data.arrays._ASKED", 100)
+    x, y = arrays()
+    x[37, 3] = np.nan
+    some = mapped(tmp_path, x)
+    with pytest.raises(bench.errors.InvalidValueError, match="nan in row 37, column 3"):
+        array_task("mine", ({"x": some} if by_name else some, y), Centred(in_place=False))
+
+
+@pytest.mark.slow
+def test_a_table_of_a_gigabyte_takes_little_more_memory_than_its_map(tmp_path: Path) -> None:
+    """Less than .3 of it beside the pages of the map, which the system takes back when it needs them."""
+    gigabyte = tmp_path / "inputs.npy"
+    inputs = np.lib.format.open_memmap(gigabyte, "w+", np.float32, (500_000, 500))
+    inputs[:] = np.random.default_rng(0).integers(0, 2, (500_000, 1))
+    inputs.flush()
+    done = subprocess.run([sys.executable, "-c", _LARGE, str(gigabyte)], capture_output=True, text=True, check=True)
+    assert float(done.stdout.split()[-1]) < 0.3 * inputs.nbytes
+
+
+_LARGE = """
+import resource, sys
+import numpy as np
+from torch import nn
+import dphpo_bench as bench
+
+def in_memory():
+    lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return 1024 * (int(lines["VmHWM"].split()[0]) - int(lines["RssFile"].split()[0]))
+
+inputs = np.load(sys.argv[1], mmap_mode="r")
+labels = np.asarray(inputs[:, 0], np.int64)
+before = in_memory()
+training = bench.TrainingOptions(batch_size=1000, epochs=0.1)
+task = bench.ArrayTask("large", (inputs, labels), nn.Linear(500, 2), (inputs[:100], labels[:100]), training=training)
+bench.run("recommended", task, bench.PrivacyBudget(3, 1e-7))
+print(in_memory() - before)
+"""
 
 
 def spoil(outputs: Any, targets: Any) -> float:
