@@ -6,7 +6,7 @@ Their queries are in research/paper.toml, and ask the table that those of leader
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ PAPER, README = HERE / "paper.md", HERE.parent / "README.md"
 QUERIES = HERE / "paper.toml"
 TABLE = HERE.parent / "leaderboard/leaderboard.csv"
 VALUE = re.compile(r"<!--(?P<name>[a-z0-9_]+)-->[^<]*<!---->")
+PLACE = re.compile(r"\{[^}]*\}")
 ROWS = re.compile(r"<!--table (?P<name>[a-z0-9_]+)-->\n[^<]*<!---->")
 
 
@@ -40,8 +41,13 @@ def filled(form: str, number: Any) -> str:
 def rows(spec: Mapping[str, Any], board: str) -> str:
     """Return a table in Markdown: its header, and a line for each row that its query gives."""
     lines = [spec["header"], ["---", *("---:" for _ in spec["header"][1:])]]
-    lines += [list(map(filled, spec["forms"], row)) for row in ask(board, spec["query"])[1]]
+    lines += [cells(spec["forms"], iter(row)) for row in ask(board, spec["query"])[1]]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def cells(forms: Sequence[str], values: Iterator[Any]) -> list[str]:
+    """Return the forms, filled: each takes as many values as it has places."""
+    return [PLACE.sub(lambda place: filled(place[0], next(values)), form) for form in forms]
 
 
 def refreshed(texts: Sequence[str], queries: Mapping[str, Any], board: str) -> list[str]:
