@@ -3,11 +3,11 @@
     python -m research.development_set --dry-run          # tasks, seeds and hours; trains nothing
     python -m research.development_set                    # computes what is missing; may be killed at any time
     python -m research.development_set --only digits      # tasks whose name has this text
-    python -m research.development_set --edition 2
+    python -m research.development_set --edition 2                    # or 3
 
 Tasks of the first edition: the draws `made_up.DEVELOPMENT`, the two named ones, digits, Adult, Fashion-MNIST,
 CIFAR-10's pretrained features and scikit-learn's tables. Of the second: the draws `made_up_labels.DEVELOPMENT`, and
-Adult's first records. A run is one of `auto_clipping`: DP-SGD on the task's schedule with AUTO-S, at a
+Adult's first records. Of the third: the untouched tables (research/untouched.md). A run is one of `auto_clipping`: DP-SGD on the task's schedule with AUTO-S, at a
 fixed rate, the average of the weights, δ = N^-1.1. All runs of a task at one seed are a stack
 (`research.stacked`): they have noise of their own, and share initial weights and batches.
 
@@ -63,6 +63,10 @@ MADE_UP = {"synthetic": made_up.task, "labels": made_up_labels.task}
 TABLES = ("tumours", "wine")
 REAL = ("diabetes-linear", "digits-linear", "digits-mlp", "adult-linear", "adult-mlp")
 LARGE = ("cifar10-pretrained", "fashion_mnist-linear")
+UNTOUCHED = (
+    "affairs", "marriages", "visits", "housing", "patches", "rare_class", "wrong_labels", "wide", "topics", "shells",
+    "friedman", "heavy_tails",
+)  # fmt: skip
 FEW = tuple(f"adult_few-{model}_{n}" for model in ("linear", "mlp") for n in (300, 1_000, 3_000, 10_000))
 
 
@@ -87,8 +91,10 @@ def _editions() -> dict[int, Edition]:
     names = {
         1: (*TABLES, *(f"synthetic-{draw.name}" for draw in first), *REAL, *LARGE),
         2: (*(f"labels-{draw.name}" for draw in second), *FEW),
+        3: tuple(f"{table}-{model}" for table in UNTOUCHED for model in ("linear", "mlp")),
     }
-    return {number: Edition(names[number], draws, curves.FILES[number]) for number, draws in ((1, first), (2, second))}
+    draws = {1: first, 2: second, 3: ()}
+    return {number: Edition(names[number], draws[number], curves.FILES[number]) for number in names}
 
 
 EDITIONS = _editions()

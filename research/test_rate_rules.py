@@ -14,7 +14,7 @@ from dphpo_bench.recipes import noise_law as law
 from research import rate_rules
 from research.rate_rules import rule
 
-KINDS = cells_by_kind()
+KINDS = cells_by_kind((1, 2))
 
 
 def test_a_rate_of_the_grid_has_the_regret_of_its_curve() -> None:

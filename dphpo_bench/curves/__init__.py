@@ -30,7 +30,7 @@ OPTIMIZERS = ("AdamW", "SGD")
 NUS = tuple(0.025 * 2**k for k in range(13))
 """Rates have these proportions, from one that depends on the task."""
 
-FILES = {number: Path(__file__).with_name(f"edition_{number}.npz") for number in (1, 2)}
+FILES = {number: Path(__file__).with_name(f"edition_{number}.npz") for number in (1, 2, 3)}
 ANSWERS = Path(__file__).with_name("answers.json")
 ROWS, DRAWS = 1_024, 8
 """Records that gave the answers, and random directions of each."""
@@ -163,7 +163,7 @@ class Cells:
     Attributes:
         tasks: curves and facts of each cell.
         epsilons: number of ε of each.
-        of_edition: 1 or 2.
+        of_edition: 1, 2 or 3.
     """
 
     tasks: tuple[tuple[Curves, dict[str, Any]], ...]
@@ -305,11 +305,11 @@ def _mean(belief: Values, candidates: Values) -> Values:
 
 
 @cache
-def cells_by_kind() -> dict[str, Cells]:
-    """Return all cells of both editions."""
+def cells_by_kind(editions: tuple[int, ...] = (*FILES,)) -> dict[str, Cells]:
+    """Return all cells of some editions."""
     facts, by_kind = json.loads(ANSWERS.read_text()), dict[str, list[Any]]()
-    for number, path in FILES.items():
-        for curves in read(path)[1]:
+    for number in editions:
+        for curves in read(FILES[number])[1]:
             rows = [((curves, facts[curves.name]), e, number) for e in range(len(EPSILONS))]
             by_kind.setdefault(curves.kind, []).extend(rows)
     columns = {kind: zip(*rows, strict=True) for kind, rows in sorted(by_kind.items())}
@@ -382,25 +382,21 @@ def score(rule: Rule, edition: int | None = None, draws: int = 4) -> Score:
     """Score a rule on all tasks at all ε.
 
     Args:
-        rule: from what may be seen to an optimiser and a rate. A rule that was fitted on the first edition is judged
-            on the second.
-        edition: 1 or 2; None for both.
+        rule: from what may be seen to an optimiser and a rate.
+        edition: 1 or 2, on which a rule may be fitted; 3, of tables that nothing here was fitted on; None for all.
         draws: how often the answers are drawn.
 
     Raises:
         InvalidValueError: if the rule returns something else than an optimiser of `OPTIMIZERS` and a rate above 0.
     """
     regrets, names = {}, {}
-    for kind, cells in cells_by_kind().items():
-        generator, chosen = np.random.default_rng(0), cells.of_edition == (edition or cells.of_edition)
-        rows = []
+    for kind, cells in cells_by_kind((edition,) if edition else (*FILES,)).items():
+        generator, rows = np.random.default_rng(0), []
         for _ in range(draws):
             answers = [_checked(rule(seen), seen) for seen in cells.seen(generator)]
             optimizers, rates = zip(*answers, strict=True)
-            rows.append(cells.regret(np.log2(rates), np.array([*map(OPTIMIZERS.index, optimizers)]))[chosen])
-        if chosen.any():
-            regrets[kind] = np.stack(rows)
-            names[kind] = [name for name, asked in zip(cells.names, chosen.tolist(), strict=True) if asked]
+            rows.append(cells.regret(np.log2(rates), np.array([*map(OPTIMIZERS.index, optimizers)])))
+        regrets[kind], names[kind] = np.stack(rows), cells.names
     return Score(regrets, names)
 
 

@@ -402,7 +402,7 @@ def as_records(data: Any, which: str, kind: str, target: str, classes: tuple[Cla
     names = column_names(inputs)
     if isinstance(inputs, Mapping) and not inputs:
         raise InvalidValueError(f"Expected inputs beside the labels in {which}, got none; add them by name.")
-    given, inputs = inputs, _each(as_tensor, inputs, f"{which} inputs")
+    originals, inputs = inputs, _each(as_tensor, inputs, f"{which} inputs")
     if kind in _IN_ROWS:
         targets = encoded_labels(targets, which, kind, classes)
     else:
@@ -418,13 +418,13 @@ def as_records(data: Any, which: str, kind: str, target: str, classes: tuple[Cla
         )
     if not sizes.pop():
         raise InvalidValueError(f"Expected at least one record in {which}, got none.")
-    if isinstance(given, Mapping):
+    if isinstance(originals, Mapping):
         inputs = {
             name: _as_input(inputs[name], f"{which} {name!r}", data=data)
-            for name, data in zip(inputs, given.values(), strict=True)
+            for name, data in zip(inputs, originals.values(), strict=True)
         }
     else:
-        inputs = _as_input(inputs, which, names, data=given)
+        inputs = _as_input(inputs, which, names, data=originals)
     return Records(inputs, _as_targets(targets, which, kind))
 
 
