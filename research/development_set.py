@@ -7,8 +7,9 @@
 
 Tasks of the first edition: the draws `made_up.DEVELOPMENT`, the two named ones, digits, Adult, Fashion-MNIST,
 CIFAR-10's pretrained features and scikit-learn's tables. Of the second: the draws `made_up_labels.DEVELOPMENT`, and
-Adult's first records. Of the third: the untouched tables (research/untouched.md). A run is one of `auto_clipping`: DP-SGD on the task's schedule with AUTO-S, at a
-fixed rate, the average of the weights, δ = N^-1.1. All runs of a task at one seed are a stack
+Adult's first records. Of the third, for which nothing is developed: the untouched tables (research/untouched.md). A run
+is one of `auto_clipping`: DP-SGD on the task's schedule with AUTO-S, at a fixed rate, the average of the weights,
+δ = N^-1.1. All runs of a task at one seed are a stack
 (`research.stacked`): they have noise of their own, and share initial weights and batches.
 
 Rates follow the law ν = J · (what the noise of a whole run moves a weight by). J is the standard deviation, centred
