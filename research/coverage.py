@@ -27,21 +27,11 @@ import numpy as np
 
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.leaderboard.answers import ALL_KINDS, Subject
-from dphpo_bench.leaderboard.entries import (
-    Contest,
-    Member,
-    Standard,
-    asked_for,
-    contests_of,
-    frame_of,
-    newest,
-    with_falls,
-)
+from dphpo_bench.leaderboard.entries import Contest, Member, Standard, compared, contests_of, with_falls
 from dphpo_bench.leaderboard.means import Falls, Sample, fall_limit, holm, mean_of, means_of
 from dphpo_bench.leaderboard.reruns import read_checked
 from dphpo_bench.leaderboard.values import Entry
 from dphpo_bench.records.measure import ACCURACY, SEVERAL, Estimate
-from dphpo_bench.sweep.extra_runs import REPLAY
 
 BOARD = Path(__file__).parents[1] / "leaderboard"
 WORLDS = ("spreads", "seen", "tenth", "drawn", "apart", "rare")
@@ -72,9 +62,8 @@ class Law:
 
 def contests() -> list[Contest]:
     standard = Standard.of_suites(BOARD / "suites" / "core.toml")
-    runs = [run for run in read_checked([BOARD / "results"], DataSource.resolve(None).cache_dir / "epsilons").runs
-            if run.method != REPLAY]  # fmt: skip
-    read = contests_of(newest(asked_for(frame_of(runs), standard)), standard)
+    runs = read_checked([BOARD / "results"], DataSource.resolve(None).cache_dir / "epsilons").runs
+    read = contests_of(compared(runs, standard), standard)
     return [contest for contest in read if standard.may_count(contest.task_model, contest.target)]
 
 

@@ -28,14 +28,13 @@ from dphpo_bench.leaderboard.answers import (
     groups_of,
     task_models_of,
 )
-from dphpo_bench.leaderboard.entries import Contest, Member, Standard, asked_for, contests_of, frame_of, newest
+from dphpo_bench.leaderboard.entries import Contest, Member, Standard, compared, contests_of
 from dphpo_bench.leaderboard.means import POINT, Mean, ranks
 from dphpo_bench.leaderboard.reruns import read_checked
 from dphpo_bench.leaderboard.submissions import Submissions
 from dphpo_bench.leaderboard.tables import counted_contests
 from dphpo_bench.leaderboard.values import Entry
 from dphpo_bench.records.measure import change_text
-from dphpo_bench.sweep.extra_runs import REPLAY
 
 ORACLE, NONPRIVATE = "the oracle", "nonprivate"
 
@@ -58,8 +57,7 @@ class Compared:
 
     @classmethod
     def of(cls, submissions: Submissions, standard: Standard) -> "Compared":
-        runs = [run for run in submissions.runs if run.method != REPLAY]
-        contests = contests_of(newest(asked_for(frame_of(runs), standard)), standard)
+        contests = contests_of(compared(submissions.runs, standard), standard)
         counted = counted_contests(contests, standard)
         subjects = (*groups_of(counted), *task_models_of(contests))
         return cls(claims_of(subjects, counted, standard), subjects, tuple(counted))

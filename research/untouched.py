@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.leaderboard.answers import UNTOUCHED, by_stage
-from dphpo_bench.leaderboard.entries import THE_ORACLE, Contest, Standard, asked_for, contests_of, frame_of, newest
+from dphpo_bench.leaderboard.entries import THE_ORACLE, Contest, Standard, compared, contests_of
 from dphpo_bench.leaderboard.reruns import read_checked
 from dphpo_bench.leaderboard.tables import counted_contests
-from dphpo_bench.sweep.extra_runs import REPLAY
 
 DRAWS = 4_000
 LOWEST = -100.0
@@ -30,8 +29,7 @@ def untouched(folder: Path) -> list[Contest]:
     """The tables that count."""
     submissions = read_checked([folder / "results"], DataSource.resolve(None).cache_dir / "epsilons")
     standard = Standard.of_suites(folder / "suites" / "untouched.toml")
-    runs = [run for run in submissions.runs if run.method != REPLAY]
-    contests = contests_of(newest(asked_for(frame_of(runs), standard)), standard)
+    contests = contests_of(compared(submissions.runs, standard), standard)
     return by_stage(counted_contests(contests, standard)).get(UNTOUCHED, [])
 
 

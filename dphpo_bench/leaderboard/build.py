@@ -12,7 +12,7 @@ from dphpo_bench.leaderboard.advice import TABLE, shipped_file, shipped_table
 from dphpo_bench.leaderboard.answers import answers_of, claims_of, groups_of, task_models_of
 from dphpo_bench.leaderboard.charts import charts
 from dphpo_bench.leaderboard.columns import overall_csv, to_csv
-from dphpo_bench.leaderboard.entries import Standard, asked_for, contests_of, frame_of, newest, seed_draws
+from dphpo_bench.leaderboard.entries import Standard, compared, contests_of, seed_draws
 from dphpo_bench.leaderboard.pages import TABLES, to_html, to_markdown
 from dphpo_bench.leaderboard.reruns import Replays
 from dphpo_bench.leaderboard.sentences import Paths, findings
@@ -26,8 +26,7 @@ def score(submissions: Submissions, standard: Standard | None = None) -> Board:
     """Return the board of these runs, a pure function of them and the standard, by default `Standard.builtin()`."""
     standard = standard or Standard.builtin()
     replays = Replays.of(submissions.runs)
-    runs = [run for run in submissions.runs if run.method != REPLAY]
-    current = newest(asked_for(frame_of(runs), standard))  # in this order: what nobody asked for supersedes nothing
+    current = compared(submissions.runs, standard)
     contests = contests_of(current, standard)
     draws = seed_draws(contests)
     counted = counted_contests(contests, standard)
@@ -52,7 +51,7 @@ def score(submissions: Submissions, standard: Standard | None = None) -> Board:
         missing=missing_tables(counted, standard),
         rejected=submissions.rejected,
         failed=submissions.failed,
-        superseded=len(runs) - len(current),
+        superseded=sum(run.method != REPLAY for run in submissions.runs) - len(current),
         records=len(submissions.runs) + len(submissions.rejected),
         seconds=math.fsum(run.seconds or 0.0 for run in submissions.runs),
     )

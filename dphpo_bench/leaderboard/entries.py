@@ -27,7 +27,7 @@ from dphpo_bench.leaderboard.submissions import NOT_PRIVATE, Run, TaskModel, def
 from dphpo_bench.leaderboard.values import Entry
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.records.measure import Measure
-from dphpo_bench.sweep.extra_runs import ORACLE
+from dphpo_bench.sweep.extra_runs import ORACLE, REPLAY
 from dphpo_bench.sweep.suite import load_suite
 
 Who = tuple[str, str]
@@ -272,17 +272,21 @@ def newest(runs: pd.DataFrame) -> pd.DataFrame:
     return runs
 
 
-def asked_for(runs: pd.DataFrame, standard: Standard) -> pd.DataFrame:
-    """Return the runs without those of seeds that the standard's suite does not ask for, where a table may count."""
+def compared(runs: Iterable[Run], standard: Standard) -> pd.DataFrame:
+    """Return the newest runs of methods; where a table may count, those of seeds alone that the standard asks for.
+
+    What nobody asked for supersedes nothing.
+    """
+    frame = frame_of([run for run in runs if run.method != REPLAY])
     chosen = [
         (asked := standard.asked(task_model, target)) is None
         or seed in asked.seeds
         or seed in asked.more_seeds.get(method, ())
         for task_model, target, method, seed in zip(
-            *(runs[name] for name in ("task_model", "target", "method", "seed")), strict=True
+            *(frame[name] for name in ("task_model", "target", "method", "seed")), strict=True
         )
     ]
-    return runs[pd.Series(chosen, index=runs.index, dtype=bool)]
+    return newest(frame[pd.Series(chosen, index=frame.index, dtype=bool)])
 
 
 def contests_of(runs: pd.DataFrame, standard: Standard) -> list[Contest]:
