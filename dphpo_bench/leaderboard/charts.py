@@ -151,9 +151,10 @@ def _nearest(answer: Answer) -> Chart:
             )
         ],
         {place.entry.label: "" for place in places},
-        title=f"The nearest to {answer.anchor}: {answer.title}",
+        title=f"The nearest to {answer.anchor}",
         note=f"Right is better. Lines: 95 % intervals {'over tasks' if places[0].over_tasks else 'over seeds'}.",
         description=headline(answer),
+        width=430,
         styles={place.entry.label: STYLES.get(place.verdict, "") for place in places},
     )
     return Chart("nearest", answer.title, headline(answer), svg, "nearest", "nearest", in_file=False)

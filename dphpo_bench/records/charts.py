@@ -239,6 +239,7 @@ def forest(
     description: str = "",
     styles: Mapping[str, str] | None = None,
     below: Sequence[str] = (),
+    width: float = WIDTH,
 ) -> str:
     """Draw panels side by side, with a row for each name.
 
@@ -250,23 +251,24 @@ def forest(
         description: for who cannot see the chart; by default title, panels and note.
         styles: of the names: "bold" or "quiet".
         below: lines of text under the chart.
+        width: of the chart.
     """
     height = ROW * len(kinds)
-    free = WIDTH - NAMES - sum(panel.space + GAP for panel in panels)
+    free = width - NAMES - sum(panel.space + GAP for panel in panels)
     whole = Group()
     for at, (name, kind) in enumerate(kinds.items()):
         whole.text(12, TOP + ROW * at + 14, shortened(name), (styles or {}).get(name, kind))
     x = float(NAMES)
     for panel in panels:
-        width = round(free * panel.share / sum(each.share for each in panels), 1)
-        part = Group(x, TOP, width, height)
+        part = Group(x, TOP, round(free * panel.share / sum(each.share for each in panels), 1), height)
         panel.draw(part, kinds)
         whole.text(x, 62, panel.title)
         whole.put(part)
-        x += width + panel.space + GAP
+        x += part.width + panel.space + GAP
     for at, line in enumerate(below):
         whole.text(12, TOP + height + 18 + 16 * at, line, "quiet")
     description = description or f"{title}. {len(panels)} panels: {', '.join(each.title for each in panels)}. {note}"
+    whole.width = width
     return drawn(whole, TOP + height + 12 + 16 * len(below), title, note, description)
 
 
@@ -283,7 +285,7 @@ def drawn(group: Group, height: float, title: str, note: str, description: str) 
     group.text(12, 24, title, "bold")
     group.text(12, 42, note, "quiet")
     spec = {
-        "$schema": "https://vega.github.io/schema/vega/v5.json", "width": WIDTH, "height": height, "padding": 0,
+        "$schema": "https://vega.github.io/schema/vega/v5.json", "width": group.width, "height": height, "padding": 0,
         "autosize": "none", "background": PAPER, "config": {"aria": False}, "marks": [group.spec],
     }  # fmt: skip
     svg = _EMPTY.sub("", _TAG.sub(_plain, str(vl_convert.vega_to_svg(spec))))
