@@ -77,9 +77,15 @@ class RawRecords:
         clipping: "Clipping",
         numbers: "Tensor | None",
         generator: "torch.Generator | None",
+        local: tuple[int, float] | None = None,
     ) -> "list[Tensor]":
-        """Return the sum of clipped gradients of these units; `generator` draws the variants of an augmentation."""
+        """Return the sum of clipped gradients of these units; `generator` draws the variants of an augmentation.
+
+        With `local`, gradients are `GradientEngine.clipped_update_sum`'s.
+        """
         rows, units = self.members(numbers)
+        if local and units is not None:
+            return engine.clipped_update_sum(self.train.inputs, self.train.targets, clipping, units, local)
         if self.augmentation and generator:
             if units is None:
                 rows = torch.arange(len(self.train)) if rows is None else rows
