@@ -30,6 +30,9 @@ _CACHE_BYTES = 2**24
 _GPU_MEMORY_BYTES = 2**32
 _GPU_MEMORY_SHARE = 1 / 16
 EFFICIENT_ROWS = 32
+_FILLED_FOR_STEPS = 3.0
+"""Small steps take less time than the operations on them take to start."""
+
 _SMALL = 2**12
 """Gradients of so many numbers take less time than the operations on them take to start, and are joined."""
 
@@ -132,7 +135,7 @@ class GradientEngine(ABC):
         steps, rate = local
         update = Alone(partial(local_update, loss=self.loss, steps=steps, rate=rate), self.model)
         total = [torch.zeros(part.shape, dtype=torch.float64, device=self._device) for part in self.parameters]
-        for rows, sizes in units.by_similar_size():
+        for rows, sizes in units.by_similar_size(_FILLED_FOR_STEPS):
             n = max(1, self._unit_rows // rows.shape[1])
             for some, counts in zip(torch.split(rows, n), torch.split(sizes, n), strict=True):
                 in_units = partial(Tensor.unflatten, dim=0, sizes=some.shape)
