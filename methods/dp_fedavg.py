@@ -17,8 +17,9 @@ class DpFedAvg(FixedDpSgd):
     optimiser takes the noisy mean of updates as a gradient. The privacy event is that of `dp_sgd` on the same units:
     what a client does on its own records costs nothing. At one local step the method is `dp_sgd`.
 
-    The paper clips w_E − w and the server adds the mean. That is a server with plain SGD, at the rate E · local rate, and a
-    threshold of E · local rate times this one. Its clients have weights by their number of records, ours are equal.
+    The paper clips w_E − w and the server adds the mean. That is a server with SGD without momentum, at the rate
+    E · local rate, and a threshold of E · local rate times this one. Its clients have weights by their number of
+    records, ours are equal.
 
     The other parameters are those of `FixedDpSgd`; optimiser, rate and schedule are the server's.
 

@@ -62,8 +62,8 @@ def test_class_weights_come_after_clipping() -> None:
     engine.class_weights = ClassWeighted(cross_entropy, tuple([0.1] + 4 * [0.225])).weights
     weights = engine.class_weights(targets)
     total = sum(
-        weights[IDS == client].double().mean()
-        * updates(mlp, inputs[IDS == client], targets[IDS == client], IDS[IDS == client], Abadi(0.1))
+        weights[client == IDS].double().mean()
+        * updates(mlp, inputs[client == IDS], targets[client == IDS], IDS[client == IDS], Abadi(0.1))
         for client in torch.unique(IDS)
     )
     found = engine.clipped_update_sum(inputs, targets, Abadi(0.1), Units.of(IDS), LOCAL)
