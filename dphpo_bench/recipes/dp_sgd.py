@@ -3,8 +3,8 @@
 Methods differ in how they choose a run's hyperparameters, not in how a run is done, so all of them train here.
 `BandedSgd` is a run whose noise is correlated between steps, `FederatedSgd` one of clients that take their own steps.
 `Training` is a run in pieces, for searches that give up on some of their trials. What it may cost is fixed in the plan,
-as for any run: the steps of all trials, composed, whichever of them are taken. Continuing one trial rather than another is then a choice made from what was released
-before, which composition allows (docs/accounting.md, kinds of batches).
+as for any run: the steps of all trials, composed, whichever of them are taken. Continuing one trial rather than another
+is then a choice made from what was released before, which composition allows (docs/accounting.md, kinds of batches).
 """
 
 import math

@@ -10,7 +10,7 @@ import torch
 from dphpo_bench.base.checks import bound as checked_bound
 from dphpo_bench.base.checks import number, positive, short_text, whole
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import RECORD, plain, single
+from dphpo_bench.base.tensors import plain, single
 from dphpo_bench.contract.task import MAX_STEPS
 from dphpo_bench.privacy import events
 from dphpo_bench.privacy.events import MAX_COUNT, gaussian, repeat
@@ -19,6 +19,7 @@ from dphpo_bench.session.access import Access, generator_of_variants, is_of_reci
 from dphpo_bench.session.copies import copier
 from dphpo_bench.session.interfaces import Unique
 from dphpo_bench.training.clipping import SMALLEST_FACTOR, Abadi, Clipping
+from dphpo_bench.training.local_steps import Local
 from dphpo_bench.training.values import Query
 
 if TYPE_CHECKING:
@@ -142,8 +143,8 @@ class Batch(Unique):
     ) -> "list[Tensor]":
         """Return the mean clipped gradient with Gaussian noise.
 
-        With several local steps, each unit's gradient is the mean of those that its own records have along so many
-        steps of gradient descent from the model's weights (docs/accounting.md, local steps).
+        With several local steps, a unit's gradient is the mean of those along its own steps of gradient descent from
+        the model's weights (docs/accounting.md, local steps).
 
         Args:
             model: at the weights where the gradient is wanted.
@@ -162,19 +163,13 @@ class Batch(Unique):
         """
         held, noise_multiplier = HeldRule(clipping), number("noise_multiplier", noise_multiplier, low=0)
         local = whole("local_steps", local_steps, low=1, high=MAX_STEPS), positive("local_rate", local_rate)
-        if local[0] > 1 and (self._access.raw.facts.unit == RECORD or self._access.raw.augmentation):
-            raise InvalidValueError(
-                f"Expected a task whose unit holds several records, without augmentation, got local_steps={local[0]} "
-                "on another. Name the unit in the task's facts, or take one step."
-            )
         return self._gradient(model, held, noise_multiplier, local if local[0] > 1 else None)
 
     def _gradient(
-        self, model: "nn.Module", held: HeldRule, noise_multiplier: float, local: tuple[int, float] | None = None
+        self, model: "nn.Module", held: HeldRule, noise_multiplier: float, local: Local = None
     ) -> "list[Tensor]":
         with self._access.guard.alone():
-            own = self._access.raw.own_model()
-            engine = own.engine_of_updates(model, local) if local else own.engine(model)
+            engine = self._access.raw.engine(model, local)
             self._account.charge(gaussian(noise_multiplier))
             total = self._clipped_sum(engine, held, local)
             return self._noisy_mean(engine.model, total, held, noise_multiplier)
@@ -204,7 +199,7 @@ class Batch(Unique):
         noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
         count_noise = number("count_noise", count_noise, low=0)
         with self._access.guard.alone():
-            engine = self._access.raw.own_model().engine(model)
+            engine = self._access.raw.engine(model)
             self._account.charge(events.compose(gaussian(noise_multiplier), gaussian(2 * count_noise)))
             total = self._clipped_sum(engine, rule)
             centred = torch.tensor([rule.unclipped - rule.seen / 2], dtype=torch.float64)
@@ -239,7 +234,7 @@ class Batch(Unique):
         noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
         unit = rule.sensitivity / math.sqrt(slots)
         with self._access.guard.alone():
-            engine = self._access.raw.own_model().engine(model)
+            engine = self._access.raw.engine(model)
             self._account.charge(gaussian(noise_multiplier))
             total = self._clipped_sum(engine, rule)
             vector = [*total, (unit * rule.filled).to(total[0].device)]
@@ -247,9 +242,7 @@ class Batch(Unique):
             shares = (slacks.double() / (unit * self._expected_size)).tolist()
             return self._mean_of(noisy, engine.model, rule), shares
 
-    def _clipped_sum(
-        self, engine: "GradientEngine", held: HeldRule, local: tuple[int, float] | None = None
-    ) -> "list[Tensor]":
+    def _clipped_sum(self, engine: "GradientEngine", held: HeldRule, local: Local = None) -> "list[Tensor]":
         raw = self._access.raw
         variants = generator_of_variants(self._access) if raw.augmentation else None
         self._access.meter.advance((local[0] if local else 1) * self._expected_size)

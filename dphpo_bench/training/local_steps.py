@@ -8,6 +8,9 @@ from dphpo_bench.base.tensors import Tensors, each
 from dphpo_bench.training.functional import call_with
 from dphpo_bench.training.losses import PerRecord, check_one_each, tensors_of
 
+Local = tuple[int, float] | None
+"""Number and rate of the steps that a unit takes on its own records; None: it takes none, for a mean gradient."""
+
 
 def local_update(
     model: nn.Module, inputs: Tensors, targets: Tensors, shares: Tensor, *, loss: PerRecord, steps: int, rate: float

@@ -6,15 +6,17 @@ import dphpo_bench as bench
 from dphpo_bench.methods.dp_fedavg import DpFedAvg
 from dphpo_bench.methods.dp_sgd import FixedDpSgd
 from dphpo_bench.testing import Blobs
+from tests.conftest import session_on
 
 TASK = Blobs("mlp", unit="client", n_records=120, batch_size=30)
 BUDGET = bench.PrivacyBudget(3, 1e-3)
 
 
 def weights(method: bench.Method) -> torch.Tensor:
-    result = bench.run(method, TASK, BUDGET, seed=0, results_dir=None)
-    assert result.record.status == "ok", result.record.error
-    return torch.cat([part.detach().flatten() for part in result.model.parameters()])
+    """On the same random streams, which in a run have the method's name."""
+    session = session_on(TASK, TASK.load_train(bench.DataSource.resolve()))
+    model = method.run(method.plan(TASK.facts, BUDGET), session).model
+    return torch.cat([part.detach().flatten() for part in model.parameters()])
 
 
 def test_local_steps_cost_nothing_but_time() -> None:

@@ -115,7 +115,7 @@ def test_local_steps_need_units() -> None:
         batch.gradient(session.build_model(), clipping, NO_NOISE, local_steps=2)
     session = open_on(visits())
     batch = session.sample(EVERYBODY)
-    with pytest.raises(bench.errors.InvalidValueError, match="Expected local_rate > 0"):
+    with pytest.raises(bench.errors.InvalidValueError, match="local_rate > 0"):
         batch.gradient(session.build_model(), clipping, NO_NOISE, local_steps=2, local_rate=0.0)
 
 
