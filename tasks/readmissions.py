@@ -93,14 +93,14 @@ def stays() -> list[dict[str, Any]]:
         DataError: if this Python draws other records than those known here.
     """
     random = Random(20240501)
-    rows = [_stay(patient, [random.random() for _ in range(DRAWS)]) for patient in range(N_TRAIN + N_TEST)]
+    rows = [stay(patient, [random.random() for _ in range(DRAWS)]) for patient in range(N_TRAIN + N_TEST)]
     if hashlib.sha256(json.dumps(rows, default=str).encode()).hexdigest() != CONTENT_HASH:
         raise bench.errors.DataError("This Python draws other readmissions than expected; use CPython 3.11 or later.")
     return rows
 
 
-def _stay(patient: int, u: Sequence[float]) -> dict[str, Any]:
-    """Make a record of independent uniform numbers.
+def stay(patient: int, u: Sequence[float], intercept: float = 0.0) -> dict[str, Any]:
+    """Make a record of independent uniform numbers; the intercept is added to the log odds of a readmission.
 
     Labs are taken of 19 in 20 urgent patients and of every second other: that one is missing says something. The
     value counts whether it is known or not. Weekends count, and visits in the 60 days before.
@@ -115,6 +115,7 @@ def _stay(patient: int, u: Sequence[float]) -> dict[str, Any]:
         *(-5.9, 0.04 * (age - 65), 1.5 * urgent, 0.4 * former, 0.08 * min(nights, 20), -0.2 * (haemoglobin - 13.5)),
         *(2.0 * (is_known and before <= 60), 0.5 * (admitted.weekday() >= 5), 0.006 * crp),
         {"oncology": 0.8, "burns": 1.2}.get(str(ward), 0.0),
+        intercept,
     )
     return {
         "patient": patient,

@@ -17,8 +17,8 @@ from typing import Any
 
 import dphpo_bench as bench
 from dphpo_bench.contract import registry
-from dphpo_bench.testing import Blobs
 from dphpo_bench.testing.runs import DELTA, EPSILON, threads
+from dphpo_bench.testing.small_tasks import blobs_for
 
 PINS = Path(__file__).with_suffix(".json")
 SEED = 3
@@ -31,12 +31,12 @@ ACCURACY_TOLERANCE = 0.01
 
 
 def result_of(name: str) -> dict[str, Any]:
-    """The version of a method, and what its run on `Blobs` comes to."""
+    """The version of a method, and what its run on blobs comes to."""
     with warnings.catch_warnings(), threads(1):
         warnings.simplefilter("ignore")
         record = bench.run(
             name,
-            Blobs(),
+            blobs_for(bench.make_method(name)),
             bench.PrivacyBudget(EPSILON, DELTA),
             seed=SEED,
             execution=bench.ExecutionOptions(device="cpu"),

@@ -188,6 +188,8 @@ class Method(ABC, Generic[P]):
             are read.
         needs_sibling: whether it tunes on the task's public sibling, `Session.sibling`; it is then refused on a task
             that declares none.
+        needs_units: whether it trains on units of several records, such as clients; it is then refused on a task whose
+            unit is the record.
         plan_parameters: P, by which a plan is read from a file; set by `Method[P]`.
 
     Raises:
@@ -203,6 +205,7 @@ class Method(ABC, Generic[P]):
     needs_scores: ClassVar[bool] = False
     linear_only: ClassVar[bool] = False
     needs_sibling: ClassVar[bool] = False
+    needs_units: ClassVar[bool] = False
     plan_parameters: ClassVar[Any] = Any
 
     def __init_subclass__(cls, **arguments: Any) -> None:

@@ -39,6 +39,7 @@ from dphpo_bench.session.session import open_session
 from dphpo_bench.training.clipping import Clipping, parse_clipping
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.functional import copied
+from dphpo_bench.training.local_steps import Local
 from dphpo_bench.training.losses import Objective
 from dphpo_bench.training.model_checks import refuse_unfit
 from dphpo_bench.training.optimizers import UpdateRule, WeightAverage
@@ -202,9 +203,10 @@ class CallersRecords(RawRecords):
         clipping: Clipping,
         numbers: Tensor | None,
         generator: torch.Generator | None,
+        local: Local = None,
     ) -> list[Tensor]:
         """Return the sum of clipped gradients of these records."""
-        del generator  # of augmentations, which are the caller's
+        del generator, local  # of augmentations, which are the caller's, and of units, which there are none of
         total = [torch.zeros(p.shape, dtype=torch.float64, device=p.device) for p in engine.parameters]
         for some in self._pieces(numbers):
             torch._foreach_add_(total, engine.clipped_sum(some.inputs, some.targets, clipping))

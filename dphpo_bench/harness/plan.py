@@ -110,6 +110,11 @@ def plan(
     facts = task.facts
     check_file_name("a method's name", method.name)
     sibling_of(method, task)
+    if method.needs_units and facts.unit == RECORD:
+        raise InvalidValueError(
+            f"Expected a task whose unit holds several records, such as a client, got task {task.name}: {method.name} "
+            "trains on nothing else. Name the unit in the task's facts, or use dp_sgd. No data was read."
+        )
     cache = cache or Cache()
     with sealed() as complaints:
         planned = cache.plan(method, task, budget)

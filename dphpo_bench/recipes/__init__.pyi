@@ -2,6 +2,7 @@ from .boosting import NoisyBoosting as NoisyBoosting
 from .dp_sgd import HYPERPARAMETERS as HYPERPARAMETERS
 from .dp_sgd import BandedSgd as BandedSgd
 from .dp_sgd import DpSgd as DpSgd
+from .dp_sgd import FederatedSgd as FederatedSgd
 from .dp_sgd import Training as Training
 from .dp_sgd import dp_sgd_event as dp_sgd_event
 from .dp_sgd import trainable as trainable

@@ -1,10 +1,10 @@
 """One DP-SGD run as a value: its privacy event, its cost, and the training itself.
 
 Methods differ in how they choose a run's hyperparameters, not in how a run is done, so all of them train here.
-`BandedSgd` is a run whose noise is correlated between steps. `Training` is a run in pieces, for searches that give up
-on some of their trials. What it may cost is fixed in the plan, as for any run: the steps of all trials, composed,
-whichever of them are taken. Continuing one trial rather than another is then a choice made from what was released
-before, which composition allows (docs/accounting.md, kinds of batches).
+`BandedSgd` is a run whose noise is correlated between steps, `FederatedSgd` one of clients that take their own steps.
+`Training` is a run in pieces, for searches that give up on some of their trials. What it may cost is fixed in the plan,
+as for any run: the steps of all trials, composed, whichever of them are taken. Continuing one trial rather than another
+is then a choice made from what was released before, which composition allows (docs/accounting.md, kinds of batches).
 """
 
 import math
@@ -337,6 +337,48 @@ class BandedSgd(DpSgd):
         gradients = BandedGradients(session, self.step, self.coefficients, self.steps, clipping)
         for step in training_steps(session, self.steps, [model], [self.averaging], label, [update, gradients.noise]):
             update.apply(update.direction(gradients.next(model)), self.rate_at(step))
+        return model
+
+
+@dataclass(frozen=True)
+class FederatedSgd(DpSgd):
+    """T rounds of DP-SGD on updates of clients (docs/accounting.md, local steps).
+
+    The unit of the task is the client. Its gradient is the mean of those along its own local steps. The other
+    attributes are those of `DpSgd`, for the server: at the rate `local_steps` · `local_rate`, SGD without momentum
+    averages the clients' models.
+
+    Attributes:
+        local_steps: of gradient descent that each client takes in a round.
+        local_rate: of these.
+    """
+
+    local_steps: Annotated[int, Interval(ge=1, le=MAX_STEPS)] = 1
+    local_rate: Positive = 0.1
+
+    def cost(self, n_records: float) -> Cost:
+        """Return the expected cost of the run on this many records."""
+        cost = super().cost(n_records)
+        return replace(cost, examples=self.local_steps * cost.examples)
+
+    def gradient(self, session: Session, model: "nn.Module") -> "list[Tensor]":
+        """Return the noisy mean update of one round, at the model's weights."""
+        return session.sample(self.step).gradient(
+            model,
+            parse_clipping(self.clipping),
+            self.noise_multiplier,
+            local_steps=self.local_steps,
+            local_rate=self.local_rate,
+        )
+
+    def train(self, session: Session, label: str = "Training") -> "nn.Module":
+        """Train the task's model on the session's records; see `DpSgd.train`."""
+        from dphpo_bench.training.optimizers import UpdateRule
+
+        model = session.build_model()
+        update = UpdateRule(self.optimizer, trainable(model), self.optimizer_options)
+        for step in training_steps(session, self.steps, [model], [self.averaging], label, [update]):
+            update.apply(update.direction(self.gradient(session, model)), self.rate_at(step))
         return model
 
 

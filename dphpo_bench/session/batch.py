@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dphpo_bench.base.checks import bound as checked_bound
-from dphpo_bench.base.checks import number, short_text, whole
+from dphpo_bench.base.checks import number, positive, short_text, whole
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import plain, single
+from dphpo_bench.contract.task import MAX_STEPS
 from dphpo_bench.privacy import events
 from dphpo_bench.privacy.events import MAX_COUNT, gaussian, repeat
 from dphpo_bench.privacy.ledger import Ledger
@@ -18,6 +19,7 @@ from dphpo_bench.session.access import Access, generator_of_variants, is_of_reci
 from dphpo_bench.session.copies import copier
 from dphpo_bench.session.interfaces import Unique
 from dphpo_bench.training.clipping import SMALLEST_FACTOR, Abadi, Clipping
+from dphpo_bench.training.local_steps import Local
 from dphpo_bench.training.values import Query
 
 if TYPE_CHECKING:
@@ -130,29 +132,47 @@ class Batch(Unique):
         self._account = account
         self._expected_size = access.expected_records * rate
 
-    def gradient(self, model: "nn.Module", clipping: "Clipping", noise_multiplier: float) -> "list[Tensor]":
+    def gradient(
+        self,
+        model: "nn.Module",
+        clipping: "Clipping",
+        noise_multiplier: float,
+        *,
+        local_steps: int = 1,
+        local_rate: float = 1.0,
+    ) -> "list[Tensor]":
         """Return the mean clipped gradient with Gaussian noise.
+
+        With several local steps, a unit's gradient is the mean of those along its own steps of gradient descent from
+        the model's weights (docs/accounting.md, local steps).
 
         Args:
             model: at the weights where the gradient is wanted.
             clipping: bounds one record's contribution to `clipping.sensitivity`. A rule of your own never sees the
                 norms of the batch: it is asked about a grid of norms in advance.
             noise_multiplier: noise standard deviation / sensitivity of the sum.
+            local_steps: of each unit; more than one only for units of several records, without augmentation.
+            local_rate: of local steps.
 
         Returns:
             One tensor for each trainable parameter of the model, in their order, of its shape and dtype.
 
         Raises:
-            InvalidValueError: if the sensitivity is not positive and finite.
+            InvalidValueError: if the sensitivity is not positive and finite, or the task has no local steps.
             OverBudgetError: if the plan does not cover the release; nothing is released then.
         """
-        return self._gradient(model, HeldRule(clipping), number("noise_multiplier", noise_multiplier, low=0))
+        held, noise_multiplier = HeldRule(clipping), number("noise_multiplier", noise_multiplier, low=0)
+        local = whole("local_steps", local_steps, low=1, high=MAX_STEPS), positive("local_rate", local_rate)
+        return self._gradient(model, held, noise_multiplier, local if local[0] > 1 else None)
 
-    def _gradient(self, model: "nn.Module", held: HeldRule, noise_multiplier: float) -> "list[Tensor]":
+    def _gradient(
+        self, model: "nn.Module", held: HeldRule, noise_multiplier: float, local: Local = None
+    ) -> "list[Tensor]":
         with self._access.guard.alone():
-            engine = self._access.raw.own_model().engine(model)
+            engine = self._access.raw.engine(model, local)
             self._account.charge(gaussian(noise_multiplier))
-            return self._noisy_mean(engine.model, self._clipped_sum(engine, held), held, noise_multiplier)
+            total = self._clipped_sum(engine, held, local)
+            return self._noisy_mean(engine.model, total, held, noise_multiplier)
 
     def gradient_and_quantile(
         self, model: "nn.Module", max_grad_norm: float, noise_multiplier: float, count_noise: float
@@ -179,7 +199,7 @@ class Batch(Unique):
         noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
         count_noise = number("count_noise", count_noise, low=0)
         with self._access.guard.alone():
-            engine = self._access.raw.own_model().engine(model)
+            engine = self._access.raw.engine(model)
             self._account.charge(events.compose(gaussian(noise_multiplier), gaussian(2 * count_noise)))
             total = self._clipped_sum(engine, rule)
             centred = torch.tensor([rule.unclipped - rule.seen / 2], dtype=torch.float64)
@@ -214,7 +234,7 @@ class Batch(Unique):
         noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
         unit = rule.sensitivity / math.sqrt(slots)
         with self._access.guard.alone():
-            engine = self._access.raw.own_model().engine(model)
+            engine = self._access.raw.engine(model)
             self._account.charge(gaussian(noise_multiplier))
             total = self._clipped_sum(engine, rule)
             vector = [*total, (unit * rule.filled).to(total[0].device)]
@@ -222,11 +242,11 @@ class Batch(Unique):
             shares = (slacks.double() / (unit * self._expected_size)).tolist()
             return self._mean_of(noisy, engine.model, rule), shares
 
-    def _clipped_sum(self, engine: "GradientEngine", held: HeldRule) -> "list[Tensor]":
+    def _clipped_sum(self, engine: "GradientEngine", held: HeldRule, local: Local = None) -> "list[Tensor]":
         raw = self._access.raw
         variants = generator_of_variants(self._access) if raw.augmentation else None
-        self._access.meter.advance(self._expected_size)
-        return self._access.compute(lambda: raw.clipped_sum(engine, held, self._indices, variants))
+        self._access.meter.advance((local[0] if local else 1) * self._expected_size)
+        return self._access.compute(lambda: raw.clipped_sum(engine, held, self._indices, variants, local))
 
     def _noisy_mean(
         self, model: "nn.Module", total: "Sequence[Tensor]", held: HeldRule, noise_multiplier: float

@@ -15,6 +15,7 @@ from dphpo_bench.contract.task import Task
 from dphpo_bench.training.augmentation import augmentation_of, augmented_sum
 from dphpo_bench.training.gradients import can_be_closed
 from dphpo_bench.training.linear import LinearEngine
+from dphpo_bench.training.local_steps import Local
 from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.randomness import global_randomness
 from dphpo_bench.training.units import Units
@@ -77,9 +78,15 @@ class RawRecords:
         clipping: "Clipping",
         numbers: "Tensor | None",
         generator: "torch.Generator | None",
+        local: Local = None,
     ) -> "list[Tensor]":
-        """Return the sum of clipped gradients of these units; `generator` draws the variants of an augmentation."""
+        """Return the sum of clipped gradients of these units; `generator` draws the variants of an augmentation.
+
+        With `local`, gradients are `GradientEngine.clipped_update_sum`'s.
+        """
         rows, units = self.members(numbers)
+        if local and units is not None:
+            return engine.clipped_update_sum(self.train.inputs, self.train.targets, clipping, units, local)
         if self.augmentation and generator:
             if units is None:
                 rows = torch.arange(len(self.train)) if rows is None else rows
@@ -110,6 +117,21 @@ class RawRecords:
             build = partial(self.build_model, 0)
             self._own_models.append(OwnModel(build, self.train, self.objective, self._task.example))
         return self._own_models[number]
+
+    def engine(self, model: "nn.Module", local: Local = None) -> "GradientEngine":
+        """Return the engine of a method's model.
+
+        Raises:
+            InvalidValueError: see `OwnModel.engine_of_updates`; or if the task has no such updates.
+        """
+        if local is None:
+            return self.own_model().engine(model)
+        if self._units is None or self.augmentation:
+            raise InvalidValueError(
+                f"Expected a task whose unit holds several records, without augmentation, got local_steps={local[0]} "
+                "on another. Name the unit in the task's facts, or take one step."
+            )
+        return self.own_model().engine_of_updates(model, local)
 
     @property
     def has_closed_form(self) -> bool:

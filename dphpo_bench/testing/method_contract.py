@@ -27,7 +27,7 @@ from dphpo_bench.testing.runs import (
     shortened,
     threads,
 )
-from dphpo_bench.testing.small_tasks import Blobs
+from dphpo_bench.testing.small_tasks import blobs_for
 
 PUBLIC = ("_asdict", "_fields", "_field_defaults", "_make", "_replace")
 """Names of named tuples that begin with an underscore and are meant for others."""
@@ -107,7 +107,7 @@ class MethodRuns:
 
     def test_seed_repeats_a_run(self, method: Method) -> None:
         """A seed repeats a run exactly, whatever the global random generators and the number of threads."""
-        bench = Bench(method, Blobs())
+        bench = Bench(method, blobs_for(method))
         with other_global_randomness(11), threads(1):
             first = bench.seen(3)
         with other_global_randomness(12), threads(2):
@@ -120,7 +120,7 @@ class MethodRuns:
 
     def test_order_of_trials_changes_nothing(self, method: Method) -> None:
         """The independent trials of a selection may run forwards or backwards; that changes nothing."""
-        bench = Bench(method, Blobs())
+        bench = Bench(method, blobs_for(method))
         checked = bench.planned()
         for seed in range(6):
             counts, order = _counting()
@@ -138,7 +138,7 @@ class MethodRuns:
 
     def test_trials_that_lost_change_nothing(self, method: Method) -> None:
         """A run lets out the same as if the winner of its selection had been the only trial."""
-        bench = Bench(method, Blobs())
+        bench = Bench(method, blobs_for(method))
         checked = bench.planned()
         for seed in range(6):
             counts, order = _counting()
@@ -160,9 +160,9 @@ class MethodRuns:
 
     def test_earlier_runs_change_nothing(self, method: Method) -> None:
         """A run after others, on other records and at another ε, is the same as in a new process."""
-        bench = Bench(method, Blobs())
-        Bench(method, Blobs(), self.epsilons[0]).run(1)
-        bench.run(2, Blobs(draw=2))
+        bench = Bench(method, blobs_for(method))
+        Bench(method, blobs_for(method), self.epsilons[0]).run(1)
+        bench.run(2, blobs_for(method, draw=2))
         change = difference(bench.seen(), ask_new_process(type(method), "run", parameters=method.parameters))
         expect(
             change is None,
@@ -176,7 +176,7 @@ class MethodRuns:
         from dphpo_bench.privacy.event_trees import has_selection
         from dphpo_bench.testing.killing import NO_STATE, checkpoints_in, killed
 
-        bench = Bench(method, Blobs())
+        bench = Bench(method, blobs_for(method))
         checked = bench.planned()
         if checked.plan.cost.runs != 1 or has_selection(checked.plan.event):  # it has no checkpoints
             return
@@ -232,11 +232,11 @@ class MethodContract(MethodRuns, MethodDeclarations):
 
     def test_plan_is_made_from_public_facts_alone(self, method: Method) -> None:
         """The plan reads no data, draws nothing, and is the same after a run."""
-        bench = Bench(method, Blobs())
+        bench = Bench(method, blobs_for(method))
         checked = bench.newly_planned()
         with other_global_randomness(1):
             again = bench.newly_planned()
-        bench.run(1, Blobs(draw=2), checked)
+        bench.run(1, blobs_for(method, draw=2), checked)
         after = bench.newly_planned()
         for when, other in (("A second time", again), ("After a run", after)):
             change = difference(vars(checked.plan), vars(other.plan))
@@ -250,7 +250,7 @@ class MethodContract(MethodRuns, MethodDeclarations):
         """The plan opens no file, and is the same in a new process that finds results of an earlier run."""
         from dphpo_bench.records.store import RecordStore
 
-        planned = json.loads(json.dumps(Bench(method, Blobs()).planned().plan.to_json()))
+        planned = json.loads(json.dumps(Bench(method, blobs_for(method)).planned().plan.to_json()))
         RecordStore(Path("results")).write(recorded(method))  # this folder was empty
         answer = ask_new_process(type(method), "plan", parameters=method.parameters)
         change = difference(planned, answer["plan"])
@@ -264,7 +264,7 @@ class MethodContract(MethodRuns, MethodDeclarations):
     def test_runs_keep_to_the_plan_and_the_plan_to_the_budget(self, method: Method) -> None:
         """A run ends with a finite model at several ε, and ε of the ledger ≤ ε of the plan ≤ the budget."""
         for target in self.epsilons:
-            bench = Bench(method, Blobs(), target)
+            bench = Bench(method, blobs_for(method), target)
             checked = bench.planned()
             attempt = bench.run(checked=checked)
             expect(attempt.status == "ok", f"At ε={target:g} the run is {attempt.status}: {attempt.error}")
@@ -290,9 +290,11 @@ class MethodContract(MethodRuns, MethodDeclarations):
     def test_odd_records_are_survived(self, method: Method) -> None:
         """Empty batches, records that hold NaN or infinities, and a model that gives NaN are survived."""
         cases = {
-            "With batches of one record expected, of which a third are empty,": Blobs(batch_size=1, epochs=0.03),
-            "On records of which some hold NaN and infinities,": Blobs(odd_records=True),
-            "With a model whose outputs are NaN,": Blobs("undefined"),
+            "With batches of one record expected, of which a third are empty,": blobs_for(
+                method, batch_size=1, epochs=0.03
+            ),
+            "On records of which some hold NaN and infinities,": blobs_for(method, odd_records=True),
+            "With a model whose outputs are NaN,": blobs_for(method, "undefined"),
         }
         if method.linear_only:  # refused before data are read, which depends on no record
             del cases["With a model whose outputs are NaN,"]
@@ -311,7 +313,7 @@ class MethodContract(MethodRuns, MethodDeclarations):
     def test_tiny_budgets_are_refused_or_kept(self, method: Method) -> None:
         """At a tiny ε a method refuses with BudgetTooSmallError, or stays within it."""
         for target in self.tiny_epsilons:
-            bench = Bench(method, Blobs(), target)
+            bench = Bench(method, blobs_for(method), target)
             try:
                 checked = bench.planned()
             except BudgetTooSmallError:

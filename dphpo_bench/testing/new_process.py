@@ -60,9 +60,10 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         from dphpo_bench.contract.registry import read_parameters
         from dphpo_bench.privacy.budget import PrivacyBudget
         from dphpo_bench.testing.runs import DELTA, Bench
-        from dphpo_bench.testing.small_tasks import Blobs
+        from dphpo_bench.testing.small_tasks import blobs_for
 
-        bench = Bench(cls(**read_parameters(cls, request["parameters"])), Blobs())
+        method = cls(**read_parameters(cls, request["parameters"]))
+        bench = Bench(method, blobs_for(method))
         if request["what"] == "run":
             return bench.seen()
         with _opened(cls.__module__) as opened:

@@ -17,7 +17,7 @@ from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.task import Task, TaskFacts
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.testing.small_tasks import Blobs
+from dphpo_bench.testing.small_tasks import blobs_for
 
 if TYPE_CHECKING:
     from dphpo_bench.harness.plan import CheckedPlan
@@ -193,4 +193,6 @@ def recorded(method: Method, task: Task | None = None, source: DataSource | None
 
     execution = ExecutionOptions("cpu", source or DataSource.resolve())
     budget, progress = PrivacyBudget(EPSILON, DELTA), NullProgress()
-    return run(method, task or Blobs(), budget, seed=0, execution=execution, progress=progress, check=False).record
+    return run(
+        method, task or blobs_for(method), budget, seed=0, execution=execution, progress=progress, check=False
+    ).record

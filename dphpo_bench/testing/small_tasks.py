@@ -1,9 +1,10 @@
 """Tasks for tests that take milliseconds: Gaussian blobs, and the first records of another task."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dphpo_bench.base.tensors import Records, single
+from dphpo_bench.base.tensors import RECORD, Records, single
+from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.metrics import Metric, ModelMetric
 from dphpo_bench.contract.task import Input, Task, TaskFacts
 
@@ -12,6 +13,12 @@ if TYPE_CHECKING:
 
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.training.losses import Objective
+
+
+def blobs_for(method: Method, model: str | None = None, **options: Any) -> "Blobs":
+    """Return the blobs that a method takes: of clients where it needs units."""
+    return Blobs(model, unit="client" if method.needs_units else RECORD, **options)
+
 
 SIBLING_DRAW = 10**6
 """The draw of the public siblings of `Blobs`."""
@@ -30,6 +37,7 @@ class Blobs(Task):
         batch_size: expected batch size; 1 leaves a third of all batches empty.
         epochs: passes over the data in expectation.
         odd_records: whether the first four records hold NaN, infinities, and a number near the largest float.
+        unit: "record", or the name of units of two records each.
 
     Raises:
         UnknownNameError: if there is no such model.
@@ -49,6 +57,7 @@ class Blobs(Task):
         batch_size: int = 100,
         epochs: float = 3.0,
         odd_records: bool = False,
+        unit: str = RECORD,
     ) -> None:
         super().__init__(model)
         self._draw = draw
@@ -63,6 +72,7 @@ class Blobs(Task):
             epochs=epochs,
             optimizer="AdamW",
             learning_rate=0.05,
+            unit=unit,
         )
 
     @property
@@ -77,11 +87,16 @@ class Blobs(Task):
 
     def load_train(self, source: "DataSource") -> Records:
         del source
-        split = self._split(self._facts.n_records, 2 * self._draw)
+        n = self._facts.n_records * (1 if self._facts.unit == RECORD else 2)
+        split = self._split(n, 2 * self._draw)
         if self._odd_records:
             for row, value in enumerate((float("nan"), float("inf"), float("-inf"), 3e38)):
                 single(split.inputs)[row] = value
-        return split
+        if self._facts.unit == RECORD:
+            return split
+        import torch
+
+        return replace(split, units=torch.arange(n) // 2)
 
     def load_test(self, source: "DataSource") -> Records:
         del source

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records, Tensors, converted, each, gathered, take
+from dphpo_bench.training.alone import Alone
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.evaluation import cut, lengths_at, only_reads, pieces_of, rows_at_once, says_lengths
 from dphpo_bench.training.layers import Dense, Gradients
+from dphpo_bench.training.local_steps import local_update
 from dphpo_bench.training.losses import PerRecord
 from dphpo_bench.training.norms import row_norms
 from dphpo_bench.training.units import Units
@@ -28,6 +30,9 @@ _CACHE_BYTES = 2**24
 _GPU_MEMORY_BYTES = 2**32
 _GPU_MEMORY_SHARE = 1 / 16
 EFFICIENT_ROWS = 32
+_FILLED_FOR_STEPS = 3.0
+"""Small steps take less time than the operations on them take to start."""
+
 _SMALL = 2**12
 """Gradients of so many numbers take less time than the operations on them take to start, and are joined."""
 
@@ -112,13 +117,42 @@ class GradientEngine(ABC):
                         for parameter, sum_, uses in zip(self.parameters, sums, self._gradients(x, y), strict=True):
                             for part in uses:
                                 part.add_by_unit(sum_, counts - start, parameter.shape)
-                weights = self.weights_of(each(partial(take, rows=some.flatten()), targets))
-                if weights is not None:
-                    counted = torch.arange(some.shape[1]) < counts[:, None]
-                    weights = torch.where(counted, weights.cpu().view_as(some), 0.0).sum(1) / counts
                 means = [[Dense(s.div_(counts[:, None].to(s)))] for s in sums]
-                _add_clipped(means, clipping, weights, total)
+                _add_clipped(means, clipping, self._unit_weights(targets, some, counts), total)
         return total
+
+    def clipped_update_sum(
+        self, inputs: Tensors, targets: Tensors, clipping: Clipping, units: Units, local: tuple[int, float]
+    ) -> list[Tensor]:
+        """Return the sum of factor(‖u‖) · u over units, where u is the `local_update` of a unit's records.
+
+        At one step it is `clipped_unit_sum`, up to rounding. All else is as there, but for memory: a unit's records
+        are in one pass. Units start at the same weights and are kept apart by `Alone`.
+
+        Args:
+            local: number and rate of a unit's steps.
+        """
+        steps, rate = local
+        update = Alone(partial(local_update, loss=self.loss, steps=steps, rate=rate), self.model)
+        total = [torch.zeros(part.shape, dtype=torch.float64, device=self._device) for part in self.parameters]
+        for rows, sizes in units.by_similar_size(_FILLED_FOR_STEPS):
+            n = max(1, self._unit_rows // rows.shape[1])
+            for some, counts in zip(torch.split(rows, n), torch.split(sizes, n), strict=True):
+                in_units = partial(Tensor.unflatten, dim=0, sizes=some.shape)
+                x, y = (each(in_units, part) for part in self._cut(inputs, targets, some.flatten(), None))
+                shares = (torch.arange(some.shape[1]) < counts[:, None]) / counts[:, None]
+                updates = update(x, y, shares.to(self._device, self._dtype)).values()
+                means = [[Dense(part.flatten(1).double())] for part in updates]
+                _add_clipped(means, clipping, self._unit_weights(targets, some, counts), total)
+        return total
+
+    def _unit_weights(self, targets: Tensors, rows: Tensor, sizes: Tensor) -> Tensor | None:
+        """Return the mean class weight of each unit's records; see `Units.by_similar_size`."""
+        weights = self.weights_of(each(partial(take, rows=rows.flatten()), targets))
+        if weights is None:
+            return None
+        counted = torch.arange(rows.shape[1]) < sizes[:, None]
+        return torch.where(counted, weights.cpu().view_as(rows), 0.0).sum(1) / sizes
 
     @abstractmethod
     def _gradients(self, inputs: Tensors, targets: Tensors) -> Sequence[Sequence[Gradients]]:

@@ -33,6 +33,7 @@ from dphpo_bench.training.model_checks import (
     try_values,
 )
 from dphpo_bench.training.structure import content, named_tensors
+from dphpo_bench.training.units import Units
 from dphpo_bench.training.values import SCORES, Query
 
 _MOST_ENGINES = 4
@@ -66,6 +67,7 @@ class OwnModel:
         self._checked: set[tuple[object, ...]] = set()
         self._buffers: dict[str, bytes] = {}  # their contents, hashed
         self._tried_queries: set[tuple[object, int]] = set()
+        self._tried_updates: set[GradientEngine] = set()
 
     def like(self, theirs: nn.Module) -> nn.Module:
         """Return the model with the weights, buffers, modes and trained parameters of a method's model.
@@ -101,6 +103,21 @@ class OwnModel:
             self._engines[kind] = engine
         self._check()
         return self._engines[kind]
+
+    def engine_of_updates(self, theirs: nn.Module, local: tuple[int, float]) -> GradientEngine:
+        """Return `engine`; reject a model that cannot take several records of a client, or several steps.
+
+        Raises:
+            InvalidValueError: as in `engine`, or if made-up clients have no updates.
+        """
+        engine = self.engine(theirs)
+        if engine not in self._tried_updates:
+            with self._tried(), torch.random.fork_rng(devices=[]):
+                some = self._made_up()
+                units = Units.of(torch.arange(len(some)) // 2)
+                engine.clipped_update_sum(some.inputs, some.targets, AutoS(), units, local)
+            self._tried_updates.add(engine)
+        return engine
 
     def check(self, *, scores: bool) -> None:
         """Reject, by made-up records, a model or losses that no private training can use; and scores, on request.

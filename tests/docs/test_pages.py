@@ -109,6 +109,15 @@ def test_every_method_task_and_model_is_listed() -> None:
         assert all(f"`{model}`" in row for model in task.cls.models)
 
 
+def test_prices_of_rounds_are_those_in_the_pitfalls() -> None:
+    (block,) = code(page("pitfalls.md"))
+    for line in block.splitlines():
+        values: dict[str, Any] = {"bench": dphpo_bench}
+        exec(line, values)
+        assert f"{values['price']:.2f}" == re.findall(r"# ([\d.]+):", line)[0]
+    assert "| 1.40 a round, 10.78 after 80 |" in page("pitfalls.md")
+
+
 def test_every_public_name_has_one_place_in_the_reference() -> None:
     sections = re.split(r"^## `([\w.]+)`", page("api.md"), flags=re.MULTILINE)[1:]
     listed = {

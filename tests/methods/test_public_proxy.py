@@ -197,7 +197,17 @@ class TestIdentity:
 
 
 DECLARED = ("adult", "cifar10", "cifar100", "diabetes", "diamonds", "digits", "digits_eight")
-DECLARED += ("fashion_mnist", "mnist", "readmissions", "sst2", "affairs", "friedman", "patches")
+DECLARED += (
+    "fashion_mnist",
+    "mnist",
+    "readmissions",
+    "sst2",
+    "affairs",
+    "friedman",
+    "patches",
+    "digits_by_writer",
+    "readmissions_by_hospital",
+)
 
 
 @pytest.mark.parametrize(

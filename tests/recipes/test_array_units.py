@@ -122,7 +122,7 @@ def test_the_number_of_records_is_in_no_identity() -> None:
 METHODS = [
     *("dp_sgd", "auto_clipping", "adaptive_clipping", "hyfreedp", "dp_zo", "linear_scaling", "random_search"),
     *("papernot_steinke", "liu_talwar", "dp_hypo", "successive_halving", "propose_test", "subsampled_tuning"),
-    *("grid_oracle", "nonprivate"),
+    *("dp_fedavg", "grid_oracle", "nonprivate"),
 ]
 SHORT: dict[str, dict[str, Any]] = {
     "linear_scaling": {"runs": 2, "steps": 5},

@@ -1,5 +1,6 @@
 """Every query on units of several records: what a unit adds, how it is drawn, and that nothing else passes."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -86,6 +87,39 @@ def test_gradient_is_the_sum_over_drawn_units_by_the_expected_number(model_name:
 
 
 @pytest.mark.parametrize("rate", [0.25, 1.0])
+def test_local_steps_are_those_of_clients_with_models_of_their_own(rate: float) -> None:
+    records = visits()
+    session = open_on(records, "mlp")
+    model = session.build_model()
+    batch = session.sample(asking(rate, gaussian(NO_NOISE)))
+    total: Tensor | float = 0.0
+    for unit in of_units(records, batch._indices):  # type: ignore[attr-defined]
+        client = copy.deepcopy(model)
+        optimizer = torch.optim.SGD(client.parameters(), 0.2)
+        for _ in range(3):
+            optimizer.zero_grad()
+            losses_of(client, unit).mean().backward()
+            optimizer.step()
+        pairs = zip(model.parameters(), client.parameters(), strict=True)
+        update = torch.cat([(start - end).detach().flatten() for start, end in pairs]).double() / (3 * 0.2)
+        total = total + update * min(1.0, 0.3 / float(update.norm()))
+    found = batch.gradient(model, bench.clipping.Abadi(0.3), NO_NOISE, local_steps=3, local_rate=0.2)
+    flat = torch.cat([part.flatten() for part in found]).double()
+    torch.testing.assert_close(flat, total / (rate * N_UNITS), rtol=1e-4, atol=1e-6)  # type: ignore[arg-type]
+
+
+def test_local_steps_need_units() -> None:
+    session = session_on(TinyTask(), TinyTask().load_train(DataSource.resolve()))
+    batch, clipping = session.sample(EVERYBODY), bench.clipping.Abadi(1.0)
+    with pytest.raises(bench.errors.InvalidValueError, match="a task whose unit holds several records"):
+        batch.gradient(session.build_model(), clipping, NO_NOISE, local_steps=2)
+    session = open_on(visits())
+    batch = session.sample(EVERYBODY)
+    with pytest.raises(bench.errors.InvalidValueError, match="local_rate > 0"):
+        batch.gradient(session.build_model(), clipping, NO_NOISE, local_steps=2, local_rate=0.0)
+
+
+@pytest.mark.parametrize("rate", [0.25, 1.0])
 def test_losses_and_changes_are_means_of_units_means_of_clipped_values(rate: float) -> None:
     records = visits()
     session = open_on(records)
@@ -142,6 +176,11 @@ def _gradient(session: Session) -> list[Tensor]:
     return session.sample(EVERYBODY).gradient(_model(session), bench.clipping.Abadi(0.7), NO_NOISE)
 
 
+def _update(session: Session) -> list[Tensor]:
+    batch, clipping = session.sample(EVERYBODY), bench.clipping.Abadi(0.7)
+    return batch.gradient(_model(session), clipping, NO_NOISE, local_steps=4, local_rate=0.5)
+
+
 def _count(session: Session) -> list[Tensor]:
     kind = asking(1.0, gaussian(NO_NOISE), gaussian(2 * NO_NOISE))
     _, share = session.sample(kind).gradient_and_quantile(_model(session), 0.7, NO_NOISE, NO_NOISE)
@@ -176,6 +215,8 @@ def _model(session: Session) -> nn.Module:
     [
         (_gradient, 0.7, "linear"),
         (_gradient, 0.7, "mlp"),
+        (_update, 0.7, "linear"),
+        (_update, 0.7, "mlp"),
         (_count, 0.5, "mlp"),
         (_rising, 0.5, "linear"),
         (_rising, 0.5, "mlp"),

@@ -26,6 +26,7 @@ from dphpo_bench.tasks import diamonds
 from dphpo_bench.tasks.adult import ENCODING, Adult, AdultFew
 from dphpo_bench.tasks.cifar10 import Cifar10
 from dphpo_bench.tasks.cifar100 import Cifar100
+from dphpo_bench.tasks.clients import DigitsByWriter, ReadmissionsByHospital, hospital_stays
 from dphpo_bench.tasks.diabetes import Diabetes
 from dphpo_bench.tasks.diamonds import Diamonds
 from dphpo_bench.tasks.digits import Digits
@@ -57,7 +58,7 @@ FINE_TUNED = ("block", "bitfit", "lora", "gru", *TUNED_VITS, *ROBERTAS)
 PACKAGED = (
     *(Digits("mlp"), Diabetes(), DigitsEight(), Readmissions("mlp")),
     *(Synthetic(), Digits("mlp").sibling, DigitsEight().sibling, Diabetes().sibling),
-    *(Marriages(), Affairs("mlp"), Friedman("mlp"), Patches()),
+    *(Marriages(), Affairs("mlp"), Friedman("mlp"), Patches(), DigitsByWriter("mlp"), ReadmissionsByHospital()),
 )
 
 NEED_NO_DATA = (
@@ -441,3 +442,30 @@ class TestAdult:
     def test_the_number_of_an_education_says_no_more_than_its_name(self) -> None:
         assert ENCODING["education-num"] is None
         assert ENCODING["education"].size == 16
+
+
+class TestClients:
+    def test_a_writer_depends_on_the_picture_alone(self, tmp_path: Path) -> None:
+        """The records are those of `digits`; a writer has two digits, and there are all of them."""
+        source = DataSource.resolve(cache_dir=tmp_path)
+        records, pictures = DigitsByWriter().load_train(source), Digits().load_train(source)
+        assert torch.equal(records.inputs, pictures.inputs)
+        assert records.units is not None
+        assert records.units.unique().tolist() == list(range(250))
+        assert torch.equal(records.units // 50, records.targets // 2)
+        assert DigitsByWriter().load_test(source).units is None
+
+    def test_hospitals_differ_and_those_of_the_test_are_others(self, tmp_path: Path) -> None:
+        source = DataSource.resolve(cache_dir=tmp_path)
+        train, test = ReadmissionsByHospital().load_train(source), ReadmissionsByHospital().load_test(source)
+        rows = hospital_stays()
+        assert (len(train), len(test), train.n_units) == (8_125, 3_900, 1_000)
+        assert {row["hospital"] for row in rows} == set(range(1_500))
+        _, sizes = torch.unique(train.units, return_counts=True)
+        assert (sizes.min(), sizes.max()) == (1, 15)
+        assert 0.06 < train.targets.mean() < 0.08
+
+    def test_other_hospitals_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("dphpo_bench.tasks.clients.N_HOSPITALS", 999)
+        with pytest.raises(DataError, match="draws other hospitals"):
+            hospital_stays()
