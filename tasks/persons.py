@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import dphpo_bench as bench
 
-from .readmissions import COLUMNS, DRAWS, Readmissions, _stay
+from .readmissions import COLUMNS, DRAWS, Readmissions, stay
 from .synthetic import OnVectors, PackagedTask
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Stays(Persons, Readmissions):
                 u = [random.random() for _ in range(DRAWS)]
                 u[5:7], u[10], u[16] = always[5:7], always[10], always[16]
                 u[15] = 1 / (1 + (1 / u[15] - 1) * math.exp(frailty))
-                rows.append(_stay(patient, u))
+                rows.append(stay(patient, u))
         content = json.dumps(rows, default=str).encode()
         labels = np.array([row.pop("readmitted") for row in rows], dtype="float32")
         persons = np.array([row["patient"] for row in rows])

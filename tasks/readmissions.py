@@ -93,13 +93,13 @@ def stays() -> list[dict[str, Any]]:
         DataError: if this Python draws other records than those known here.
     """
     random = Random(20240501)
-    rows = [_stay(patient, [random.random() for _ in range(DRAWS)]) for patient in range(N_TRAIN + N_TEST)]
+    rows = [stay(patient, [random.random() for _ in range(DRAWS)]) for patient in range(N_TRAIN + N_TEST)]
     if hashlib.sha256(json.dumps(rows, default=str).encode()).hexdigest() != CONTENT_HASH:
         raise bench.errors.DataError("This Python draws other readmissions than expected; use CPython 3.11 or later.")
     return rows
 
 
-def _stay(patient: int, u: Sequence[float]) -> dict[str, Any]:
+def stay(patient: int, u: Sequence[float]) -> dict[str, Any]:
     """Make a record of independent uniform numbers.
 
     Labs are taken of 19 in 20 urgent patients and of every second other: that one is missing says something. The
