@@ -38,13 +38,11 @@ BOUNDS, EPSILONS, RATES = (1, 2, 4, 8, 0), (1.0, 3.0, 8.0), (0.03, 0.1, 0.3)
 CHOOSING, REPORTED = (3400, 3401), (3402, 3403, 3404, 3405, 3406)
 
 
-def by_record(
-    noise: float, most: int, sample_rate: float, steps: int, interval: float = 1e-3
-) -> PrivacyLossDistribution:
+def by_record(noise: float, most: int, sample_rate: float, steps: int) -> PrivacyLossDistribution:
     """Return the losses of a person with at most so many records, each with its own coin; never too small."""
     moves = range(most + 1)
     chances = [float(chance) for chance in binom.pmf(moves, most, sample_rate)]
-    step = from_mixture_gaussian_mechanism(noise, moves, chances, value_discretization_interval=interval)
+    step = from_mixture_gaussian_mechanism(noise, moves, chances, value_discretization_interval=1e-3)
     return step.self_compose(steps) if steps > 1 else step
 
 

@@ -79,7 +79,7 @@ class Measured:
 
     @property
     def unit(self) -> str:
-        """What N counts: "record", or a unit of several such as "patient"; empty if the task is not installed."""
+        """Unit that N counts: "record", or one of several such as "patient"; empty if the task is not installed."""
         return unit_of(self.task)
 
     @property
