@@ -18,7 +18,12 @@ MAX_ROWS = 12
 
 
 def advise_command(
-    records: Annotated[int, typer.Option(metavar="N", help="Number of your training records.")],
+    records: Annotated[
+        int,
+        typer.Option(
+            metavar="N", help="Number of your training records; of persons, if ε protects each with all records."
+        ),
+    ],
     model: Annotated[
         str,
         typer.Option(
@@ -76,11 +81,13 @@ def advise_command(
 def _show(advice: "Advice", choice: "Option", source: str) -> None:
     from dphpo_bench.leaderboard.advice import (
         cost_text,
+        counted_persons,
         distance_text,
         interval_text,
         number,
         rate_text,
         settled_on,
+        size_text,
         unseen,
     )
 
@@ -96,12 +103,13 @@ def _show(advice: "Advice", choice: "Option", source: str) -> None:
         ("collapsed runs", rate_text(choice.collapses)),
         ("cost", cost_text(choice)),
         ("rests on", f"{rests}, and {count(others, 'table')} with another at a quarter of the weight"),
+        *([("units", escaped(persons))] if (persons := counted_persons(choice)) else []),
         ("from", escaped(source)),
     ]
     show(facts(rows, box=None))
     say(f"\nIts rows of the most weight, {min(MAX_ROWS, len(choice.evidence))} of {len(choice.evidence)}:")
     cells = [
-        [escaped(row.task), escaped(row.model), f"{row.records:,}", f"{row.epsilon:g}", number(row.distance),
+        [escaped(row.task), escaped(row.model), escaped(size_text(row)), f"{row.epsilon:g}", number(row.distance),
          f"{row.collapsed} of {row.runs}", f"{each.weight:.2f}"]
         for each in choice.evidence[:MAX_ROWS]
         for row in [each.row]
@@ -132,5 +140,5 @@ def _option_json(option: "Option") -> dict[str, Any]:
     return {
         **asdict(option),
         "collapses": {**asdict(rate), "low": rate.low, "high": rate.high},
-        "evidence": [{**asdict(each.row), "weight": each.weight} for each in option.evidence],
+        "evidence": [{**asdict(each.row), "unit": each.row.unit, "weight": each.weight} for each in option.evidence],
     }

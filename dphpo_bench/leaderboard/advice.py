@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from os.path import relpath
 from pathlib import Path
@@ -17,7 +18,9 @@ from statistics import median
 from typing import Any
 
 from dphpo_bench.base.errors import DataError, InvalidValueError
-from dphpo_bench.base.text import shown
+from dphpo_bench.base.tensors import RECORD
+from dphpo_bench.base.text import count, shown
+from dphpo_bench.contract import registry
 from dphpo_bench.leaderboard.means import Rate
 from dphpo_bench.records.measure import ACCURACY, Estimate, Measure, change_text, quantile
 
@@ -75,8 +78,26 @@ class Measured:
         return SAME_RECORDS.get(self.task, self.task)
 
     @property
+    def unit(self) -> str:
+        """Unit that N counts: "record", or one of several such as "patient"; empty if the task is not installed."""
+        return unit_of(self.task)
+
+    @property
     def table(self) -> tuple[str, str, int, float, str]:
         return self.task, self.model, self.records, self.epsilon, self.metric
+
+
+@cache
+def unit_of(task: str) -> str:
+    """Return what a task protects as a whole and counts, by its facts; empty if the task is not installed."""
+    plug_in = registry.tasks().working(task)
+    return plug_in.cls().facts.unit if plug_in else ""
+
+
+def counted_persons(option: "Option") -> str:
+    """Return on which tasks of an answer N counts units of several records; empty if there are none."""
+    counted = sorted({(each.row.task, each.row.unit) for each in option.evidence if each.row.unit not in ("", RECORD)})
+    return ", ".join(f"N of {task} counts units of several records each: {unit}" for task, unit in counted)
 
 
 def measured_rows(table: str, name: str = TABLE) -> list[Measured]:
@@ -463,6 +484,11 @@ def interval_text(distances: Iterable[Estimate]) -> str:
     """Return the intervals of distances to the oracle, all in one, or why there is none."""
     known = [(each.low, each.high) for each in distances if each.low is not None and each.high is not None]
     return f"[{lead(max(high for _, high in known))}, {lead(min(low for low, _ in known))}]" if known else NO_INTERVAL
+
+
+def size_text(row: Measured) -> str:
+    """Return N, with the unit if this holds several records."""
+    return f"{row.records:,}" if row.unit in ("", RECORD) else count(row.records, row.unit)
 
 
 def rate_text(rate: Rate) -> str:

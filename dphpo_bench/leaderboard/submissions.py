@@ -188,12 +188,12 @@ def check_identity(identity: Identity, file: Path) -> int:
 VECTORS = {
     task: source
     for source, tasks in {
-        "tables": "adult adult_few affairs diabetes diamonds housing marriages readmissions "
-        "readmissions_by_hospital visits",
+        "tables": "adult adult_few affairs diabetes diamonds housing marriages readmissions readmissions_by_hospital "
+        "stays visits",
         "texts": "mnli qnli qqp sst2",
-        "pictures from features": "cifar10 cifar100 digits digits_by_writer digits_eight fashion_mnist food101 "
-        "gtsrb mnist patches svhn",
-        "made-up records": "friedman heavy_tails rare_class shells topics wide wrong_labels",
+        "pictures from features": "cifar10 cifar100 digits digits_by_writer digits_eight fashion_mnist food101 gtsrb "
+        "mnist patches svhn",
+        "made-up records": "friedman heavy_tails rare_class reviews shells topics wide wrong_labels",
     }.items()
     for task in tasks.split()
 }

@@ -23,6 +23,7 @@ from dphpo_bench.leaderboard.advice import (
     Option,
     Question,
     advise,
+    counted_persons,
     expected,
     grid,
     measured_rows,
@@ -30,6 +31,7 @@ from dphpo_bench.leaderboard.advice import (
     settled_on,
     shipped_file,
     shipped_table,
+    size_text,
     unseen,
 )
 from dphpo_bench.leaderboard.columns import to_csv
@@ -316,9 +318,20 @@ def test_the_command_reads_a_board_and_prints_json(tmp_path: Path) -> None:
             "low": 0.0,
             "high": pytest.approx(0.0787, abs=1e-4),
         }
+        assert {row["unit"] for row in answer["choice"]["evidence"]} == {"record"}
         assert {row["task"] for row in answer["choice"]["evidence"]} == {"cifar10", "digits", "mnist"}
     wrong = RUNNER.invoke(app, ["advise", "--records", "9", "--model", "linear", "--board", str(tmp_path / "none")])
     assert isinstance(wrong.exception, InvalidValueError)
+
+
+def test_persons_are_not_called_records() -> None:
+    board = [replace(row, task="stays", records=4_000) for row in STEADY[:1]] + STEADY[1:]
+    option = choice(advise(board, QUESTION))
+    assert counted_persons(option) == "N of stays counts units of several records each: patient"
+    sizes = {each.row.task: size_text(each.row) for each in option.evidence}
+    assert (sizes["stays"], sizes["birds"]) == ("4,000 patients", "50,000")
+    assert replace(STEADY[0], task="digits").unit == "record"
+    assert counted_persons(choice(advise(STEADY, QUESTION))) == ""
 
 
 def test_the_check_leaves_out_all_of_a_task() -> None:

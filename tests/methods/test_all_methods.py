@@ -48,8 +48,8 @@ SLOW_VARIANTS = {"accounting=rdp", "distribution=uniform,accounting=layer_cake",
 SLOW_VARIANTS |= {"optimizer=AdamW", "rule=paper"}
 ALL = [(name, options) for name, variants in VARIANTS.items() for options in variants]
 LEAST_SHARE = 0.9
-NOT_LINEAR = {"diabetes", "diamonds", "e2e", "friedman", "heavy_tails", "housing", "visits"}
-# Those are no classification, so methods for linear classifiers alone refuse them.
+NOT_LINEAR = {"diabetes", "diamonds", "e2e", "friedman", "heavy_tails", "housing", "reviews", "stays", "visits"}
+# Those are no classification, or have units of several records: methods for linear classifiers alone refuse them.
 WIDE = {"cifar10", "cifar100", "fashion_mnist", "gtsrb", "mnist", "svhn"}
 REFUSED = {"naive_bayes": NOT_LINEAR, "synthetic_proxy": {"e2e"}, "marginals": {"e2e"} | WIDE}
 REFUSED["dp_ebm"] = REFUSED["marginals"] | {"food101", "mnli", "qnli", "qqp", "sst2", "topics", "wide"}

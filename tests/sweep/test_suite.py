@@ -164,6 +164,7 @@ def test_a_file_that_is_not_toml_names_the_line(load, tmp_path) -> None:
         ("epsilons", (9 * 5 + 4 * 2) * 4 * 3),
         ("tables", (16 * 2 + 15 * 3) * 2 * 3 + (4 * 2 + 3 * 3) * 2 * 2),
         ("twenty_seeds", 7 * 4 * 3 * 20),
+        ("persons", 12 * 3 * 3 * 5),
         ("untouched", (22 * 24 + 4 * 12 - 4 - 2) * 4 * 5),
     ],
 )

@@ -36,6 +36,7 @@ from dphpo_bench.tasks.food101 import Food101
 from dphpo_bench.tasks.gtsrb import Gtsrb
 from dphpo_bench.tasks.mnist import Mnist
 from dphpo_bench.tasks.mnli import Mnli
+from dphpo_bench.tasks.persons import Reviews, Stays
 from dphpo_bench.tasks.qnli import Qnli
 from dphpo_bench.tasks.qqp import Qqp
 from dphpo_bench.tasks.readmissions import COLUMNS, N_TEST, N_TRAIN, Readmissions, stays
@@ -59,6 +60,7 @@ PACKAGED = (
     *(Digits("mlp"), Diabetes(), DigitsEight(), Readmissions("mlp")),
     *(Synthetic(), Digits("mlp").sibling, DigitsEight().sibling, Diabetes().sibling),
     *(Marriages(), Affairs("mlp"), Friedman("mlp"), Patches(), DigitsByWriter("mlp"), ReadmissionsByHospital()),
+    *(Stays("mlp"), Reviews()),
 )
 
 NEED_NO_DATA = (
@@ -417,6 +419,29 @@ class TestReadmissions:
         monkeypatch.setattr("dphpo_bench.tasks.readmissions.N_TRAIN", N_TRAIN + 1)
         with pytest.raises(DataError, match="draws other readmissions"):
             Readmissions().load_train(DataSource.resolve(cache_dir=tmp_path))
+
+
+class TestPersons:
+    @pytest.mark.parametrize(("task", "most", "share"), [(Stays(), 12, 0.55), (Reviews(), 60, 0.6)])
+    def test_records_of_a_person_are_alike_and_few_persons_have_many(
+        self, task: Task, most: int, share: float, tmp_path: Path
+    ) -> None:
+        source = DataSource.resolve(cache_dir=tmp_path)
+        train, test = task.load_train(source), task.load_test(source)
+        assert (train.n_units, test.units) == (task.facts.n_records, None)
+        assert train.units is not None
+        sizes = train.units.bincount()
+        assert (int(sizes.min()), int(sizes.max())) == (1, most)
+        assert (sizes <= 2).float().mean() > share
+        pairs = (train.units[1:] == train.units[:-1]).nonzero().squeeze(1)  # a record and the next of the same person
+        of_person, of_others = (float((train.targets[pairs] == other[pairs + 1]).float().mean())
+                                for other in (train.targets, train.targets.roll(1_000)))  # fmt: skip
+        assert of_person > of_others + 0.05
+
+    def test_other_records_are_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Reviews, "content_hash", "0" * 64)
+        with pytest.raises(DataError, match="draws other reviews"):
+            Reviews().load_train(DataSource.resolve(cache_dir=tmp_path))
 
 
 class TestAdult:
