@@ -30,9 +30,6 @@ _CACHE_BYTES = 2**24
 _GPU_MEMORY_BYTES = 2**32
 _GPU_MEMORY_SHARE = 1 / 16
 EFFICIENT_ROWS = 32
-_FILLED_FOR_STEPS = 3.0
-"""Small steps take less time than the operations on them take to start."""
-
 _SMALL = 2**12
 """Gradients of so many numbers take less time than the operations on them take to start, and are joined."""
 
@@ -135,14 +132,15 @@ class GradientEngine(ABC):
         steps, rate = local
         update = Alone(partial(local_update, loss=self.loss, steps=steps, rate=rate), self.model)
         total = [torch.zeros(part.shape, dtype=torch.float64, device=self._device) for part in self.parameters]
-        for rows, sizes in units.by_similar_size(_FILLED_FOR_STEPS):
-            n = max(1, self._unit_rows // rows.shape[1])
+        for rows, sizes in units.by_power_of_two():
+            n = max(1, min(EFFICIENT_ROWS, self._unit_rows // rows.shape[1]))
             for some, counts in zip(torch.split(rows, n), torch.split(sizes, n), strict=True):
-                in_units = partial(Tensor.unflatten, dim=0, sizes=some.shape)
-                x, y = (each(in_units, part) for part in self._cut(inputs, targets, some.flatten(), None))
+                filled = torch.arange(n).clamp(max=len(some) - 1)  # shapes depend on no other unit
+                in_units = partial(Tensor.unflatten, dim=0, sizes=(n, some.shape[1]))
+                x, y = (each(in_units, part) for part in self._cut(inputs, targets, some[filled].flatten(), None))
                 shares = (torch.arange(some.shape[1]) < counts[:, None]) / counts[:, None]
-                updates = update(x, y, shares.to(self._device, self._dtype)).values()
-                means = [[Dense(part.flatten(1).double())] for part in updates]
+                updates = update(x, y, shares[filled].to(self._device, self._dtype)).values()
+                means = [[Dense(part[: len(some)].flatten(1).double())] for part in updates]
                 _add_clipped(means, clipping, self._unit_weights(targets, some, counts), total)
         return total
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+_MOST_FILLED = 1.25
+
 
 @dataclass(frozen=True, eq=False)
 class Units:
@@ -52,11 +54,11 @@ class Units:
         """Reciprocal number of records of a record's unit, float64 of shape (n,)."""
         return self.sizes.double().reciprocal().repeat_interleave(self.sizes)
 
-    def by_similar_size(self, most_filled: float = 1.25) -> Iterator[tuple[Tensor, Tensor]]:
+    def by_similar_size(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield rows of units of similar sizes, shape (units, largest size), and these sizes, ascending.
 
-        Rows of a smaller unit are filled up with its last one, to `most_filled` times their number in all at most.
-        Units of one record come alone, and first.
+        Rows of a smaller unit are filled up with its last one; no more than a quarter is added in all. Units of one
+        record come alone, and first.
         """
         order, starts = self.sizes.argsort(stable=True), self._starts
         sizes, counts = torch.unique(self.sizes, return_counts=True)
@@ -66,12 +68,23 @@ class Units:
             ahead = place + 1
             if ahead < len(ends) and size > 1:
                 filled = (ends[ahead] - begin) * int(sizes[ahead])
-                if filled <= most_filled * (records[ahead] - before):
+                if filled <= _MOST_FILLED * (records[ahead] - before):
                     continue
             some = order[begin : ends[place]]
             last = self.sizes[some][:, None] - 1
             yield self.rows[starts[some][:, None] + torch.minimum(torch.arange(size), last)], last[:, 0] + 1
             begin, before = ends[place], records[place]
+
+    def by_power_of_two(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield rows of units, each filled up with its last one to a power of two, and their sizes, as above.
+
+        The shape of a unit's tensors, which decides how sums over its records round, depends on that unit alone.
+        """
+        powers = self.sizes.double().log2().ceil().long()
+        for power in torch.unique(powers).tolist():
+            which = (powers == power).nonzero()[:, 0]
+            places = torch.minimum(torch.arange(2**power), self.sizes[which][:, None] - 1)
+            yield self.rows[self._starts[which][:, None] + places], self.sizes[which]
 
     @property
     def _starts(self) -> Tensor:

@@ -105,3 +105,16 @@ def test_a_client_more_moves_the_sum_by_the_sensitivity_at_most(build, clipping,
         for ids in (torch.cat([IDS, torch.full((size,), 4)]), IDS)
     )
     assert float((flat(both) - flat(without)).norm()) <= clipping.sensitivity * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("out", [0, 4])  # one of another size, and the largest
+def test_a_client_moves_no_bit_of_the_updates_of_others(out: int) -> None:
+    """Steps that diverge would blow up another rounding: the sum moves by the client's own share alone."""
+    inputs, targets = vectors(len(IDS))
+    engine, units = engine_of(ENGINES[-1][1], mlp(), 64), Units.of(IDS)
+    rest = torch.tensor([place for place in range(len(units)) if place != out])
+    whole, without, alone = (
+        flat(engine.clipped_update_sum(inputs, targets, Abadi(0.1), some, (30, 1e3)))
+        for some in (units, units.some(rest), units.some(torch.tensor([out])))
+    )
+    assert float((whole - without - alone).norm()) < 1e-14
