@@ -51,7 +51,7 @@ def test_built_ins_arrive_by_entry_points() -> None:
     for kind, found in (("methods", registry.methods()), ("tasks", registry.tasks())):
         assert {point.name for point in points if point.group == f"dphpo_bench.{kind}"} == set(found)
     assert len(registry.methods()) == 48
-    assert len(registry.tasks()) == 34
+    assert len(registry.tasks()) == 36
     assert all(item.origin.startswith("dphpo-bench ") for item in registry.tasks().values())
 
 
