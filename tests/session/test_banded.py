@@ -90,9 +90,9 @@ def test_batches_are_samples_of_groups_that_share_no_record(monkeypatch: pytest.
     session, seen = session_on(Wide(), records()), []
     clipped_sum = type(session._access.raw).clipped_sum
 
-    def watching(self: Any, engine: Any, held: Any, indices: torch.Tensor, variants: Any) -> Any:
+    def watching(self: Any, engine: Any, held: Any, indices: torch.Tensor, *others: Any) -> Any:
         seen.append(set(indices.tolist()))
-        return clipped_sum(self, engine, held, indices, variants)
+        return clipped_sum(self, engine, held, indices, *others)
 
     monkeypatch.setattr(type(session._access.raw), "clipped_sum", watching)
     released(session, poisson_sampled(0.5, gaussian(1.0)), steps=60)
