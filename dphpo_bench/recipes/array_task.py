@@ -149,8 +149,9 @@ class ArrayTask(DisplayedTask, Task):
     Args:
         name: names the task in records and tables, and files: letters from a to z, digits, _ . and -, at most 64.
         train: private records: (inputs, labels) as arrays, tensors, frames or dictionaries of arrays, a
-            `torch.utils.data.Dataset`, or what else `data.arrays.as_records` takes. They are copied. Real inputs become
-            float32 unless they are half precision; integers stay integers where the model takes them.
+            `torch.utils.data.Dataset`, or what else `data.arrays.as_records` takes. They are copied, except for inputs
+            in read-only arrays, which must not change while the task is in use. Real inputs become float32 unless they
+            are half precision; integers stay integers where the model takes them.
         model: a module or a function without arguments that makes one. Initial weights follow the run's seed: those of
             a module are drawn anew for every run, by each layer's `reset_parameters`. A module is copied.
         test: records of the same form, or None: then nothing is measured at the end. They are not protected.

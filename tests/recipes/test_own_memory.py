@@ -1,4 +1,4 @@
-"""An `ArrayTask` shares no memory with who made it, and no run changes its records or its model."""
+"""An `ArrayTask` shares no memory that anybody may write to, and no run changes its records or its model."""
 
 import copy
 import subprocess
