@@ -155,15 +155,17 @@ class _Use:
 
     Attributes:
         place: of the weight and of the bias; None if it is not trained.
-        inputs: shape (length · n, d_in).
-        outputs: shape (length · n, d_out).
+        inputs: shape (..., n, d_in).
+        outputs: shape (..., n, d_out), or others that have the same gradient but for factors.
         version: of the inputs, which must not change before the backward pass has ended.
+        factors: of the outputs' gradient, of its shape. None: 1.
     """
 
-    place: tuple[int | None, int | None]
+    place: tuple[int | None, ...]
     inputs: Tensor
     outputs: Tensor
     version: int
+    factors: Tensor | None = None
 
 
 @dataclass
@@ -245,8 +247,7 @@ class _Pass:
 
     def product(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See `Products`."""
-        places = {id(weight): place for place, weight in enumerate(self.weights)}
-        place = places.get(id(weight)), places.get(id(bias))
+        place = self._places(weight, bias)
         if place == (None, None):
             return functional.linear(inputs, weight, bias)
         rows = inputs.flatten(0, -2)
@@ -255,6 +256,19 @@ class _Pass:
         self.uses.append(_Use(place, self._count(rows).detach(), self._count(outputs), rows._version))
         return outputs.view(*inputs.shape[:-1], -1)
 
+    def product_within(
+        self, gates: Tensor, inputs: Tensor, weight: Tensor, bias: Tensor | None, factors: Tensor | None
+    ) -> None:
+        """See `Products`."""
+        place = self._places(weight, bias)
+        if place != (None, None):
+            kept = None if factors is None else self._count(factors)
+            self.uses.append(_Use(place, self._count(inputs), gates, inputs._version, kept))
+
+    def _places(self, *weights: Tensor | None) -> tuple[int | None, ...]:
+        places = {id(weight): place for place, weight in enumerate(self.weights)}
+        return tuple(places.get(id(weight)) for weight in weights)
+
     def go_back(self, losses: Tensor, copies: Sequence[Tensor]) -> None:
         """Add the records' gradients from copies of parameters, and from layers with a rule and recurrent ones."""
         ends = [*copies, *(use.outputs for use in self.uses), *self.starts]
@@ -262,13 +276,14 @@ class _Pass:
         for uses, gradient in zip(self.gradients, of_ends, strict=False):
             if gradient is not None:
                 uses.append(Dense(gradient.reshape(self.n, -1)))
-        by_place: dict[tuple[int | None, int | None], list[tuple[Tensor, Tensor]]] = {}
+        by_place: dict[tuple[int | None, ...], list[tuple[Tensor, Tensor]]] = {}
         for use, gradient in zip(self.uses, of_ends[len(copies) :], strict=False):
             if use.inputs._version != use.version:
                 raise InvalidValueError("The inputs of a recurrent layer were changed in place.")
             if gradient is not None:
-                pair = gradient.view(-1, self.n, gradient.shape[1]), use.inputs.view(-1, self.n, use.inputs.shape[1])
-                by_place.setdefault(use.place, []).append(pair)
+                gradient = gradient if use.factors is None else gradient * use.factors
+                rows = (part.reshape(-1, self.n, part.shape[-1]) for part in (gradient, use.inputs))
+                by_place.setdefault(use.place, []).append((next(rows), next(rows)))
         for (weight, bias), pairs in by_place.items():
             outputs, inputs = (parts[0] if len(parts) == 1 else torch.cat(parts) for parts in zip(*pairs, strict=True))
             if weight is not None:

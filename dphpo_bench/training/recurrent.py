@@ -1,8 +1,9 @@
-"""Recurrent layers step by step, for gradients of each record.
+"""Recurrent layers, for gradients of each record.
 
 torch computes a sequence by one kernel, whose gradient is that of a whole batch; vmap takes most of these kernels not
-at all. Here each step is a few plain operations, so that every product with a weight can be differentiated by record.
-Equations: the documentation of `torch.nn.RNN`, `GRU` and `LSTM`.
+at all. Here a sequence takes a kernel whose first weight is the identity: its gradient of the inputs is that of the
+gates, and gradients of the weights are made from it by record. Where that cannot be, each step is a few plain
+operations. Equations: the documentation of `torch.nn.RNN`, `GRU` and `LSTM`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -36,6 +38,11 @@ class Products(Protocol):
 
     def product(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return outputs, shape (..., n, d_out), of inputs, shape (..., n, d_in), as `torch.nn.functional.linear`."""
+
+    def product_within(
+        self, gates: Tensor, inputs: Tensor, weight: Tensor, bias: Tensor | None, factors: Tensor | None
+    ) -> None:
+        """Note a product that a kernel computes: its outputs' gradient is that of the gates, times the factors."""
 
 
 def _tanh(inputs: Tensor, past: Tensor, state: State) -> State:
@@ -65,9 +72,12 @@ def _lstm(inputs: Tensor, past: Tensor, state: State) -> State:
 _SEQUENCES: Mapping[Any, Step] = MappingProxyType(
     {torch.rnn_tanh: _tanh, torch.rnn_relu: _relu, torch.gru: _gru, torch.lstm: _lstm}
 )
+_KERNELS: Mapping[Step, Any] = MappingProxyType({step: kernel for kernel, step in _SEQUENCES.items()})
 _CELLS: Mapping[Any, Step] = MappingProxyType(
     {torch.rnn_tanh_cell: _tanh, torch.rnn_relu_cell: _relu, torch.gru_cell: _gru, torch.lstm_cell: _lstm}
 )
+_STEPPED = ("cpu",)
+"""Devices on which a step costs less than its part of a product with the identity."""
 _TO_PYTHON = (Tensor.tolist, Tensor.item)
 
 
@@ -243,6 +253,8 @@ class _BySteps(TorchFunctionMode):
         b_in, b_past = others[:2] if biases else (None, None)
         projection = others[2:] if biases else others
         affine: Affine = self._affine or functional.linear
+        if self._affine and not projection and x.device.type not in _STEPPED:
+            return self._by_kernel(step, affine(x, w_in, b_in), state, w_past, b_past, order)
         gates, inside = affine(x, w_in, b_in).unbind(0)[::order], inside and inside[::order]
 
         def run(state: State, product: Callable[[int, Tensor], Tensor]) -> tuple[list[Tensor], State]:
@@ -262,6 +274,31 @@ class _BySteps(TorchFunctionMode):
         else:
             outputs, state = run(state, lambda _, past: affine(past, w_past, b_past))
         return torch.stack(outputs[::order]), state
+
+    def _by_kernel(
+        self, step: Step, gates: Tensor, state: State, weight: Tensor, bias: Tensor | None, order: int
+    ) -> tuple[Tensor, State]:  # fmt: skip
+        """Return what `_layer` does, by torch's kernel on gates from the inputs, shape (length, n, d)."""
+        assert self._products
+        gates = gates if order == 1 else gates.flip(0)
+        gates = gates if gates.requires_grad else gates.detach().requires_grad_()
+        (many, size), zeros = weight.shape, gates.new_zeros(len(weight))
+        identity = torch.eye(many, dtype=gates.dtype, device=gates.device)
+        own = [identity, weight.detach(), zeros, zeros if bias is None else bias.detach()]
+        # In one piece, as cuDNN takes them.
+        weights = _unflatten_dense_tensors(_flatten_dense_tensors(own), own)  # type: ignore[no-untyped-call]
+        before = [part[None] for part in state]
+        kernel = _KERNELS[step]
+        outputs, *after = kernel(
+            gates, before if len(before) > 1 else before[0], weights, True, 1, 0.0, True, False, False
+        )
+        with torch.no_grad():
+            past, factors = torch.cat([before[0], outputs[:-1]]), None
+            if step is _gru:  # the reset gate scales a product with the past
+                reset = (gates[..., :size] + functional.linear(past, weights[1][:size], weights[3][:size])).sigmoid()
+                factors = torch.cat([torch.ones_like(reset), torch.ones_like(reset), reset], -1)
+        self._products.product_within(gates, past, weight, bias, factors)
+        return outputs if order == 1 else outputs.flip(0), tuple(part[0] for part in after)
 
 
 def _in_one_product(run: Any, state: State, weight: Tensor, bias: Tensor | None) -> Callable[[int, Tensor], Tensor]:

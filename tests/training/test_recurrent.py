@@ -11,11 +11,19 @@ from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records
+from dphpo_bench.training import recurrent
 from dphpo_bench.training.clipping import Abadi, AutoS, AutoV
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.model_checks import differs_in_batches
 from tests.training.models import BACKENDS, Calls, brute_force, engine_by, flat, relative_error
+
+
+@pytest.fixture(params=["by steps", "by kernels"], autouse=True)
+def _as_on_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "by kernels":
+        monkeypatch.setattr(recurrent, "_STEPPED", ())
+
 
 N, LENGTH, WIDTH, SIZE = 5, 6, 4, 3
 KINDS: dict[str, Callable[..., nn.Module]] = {
