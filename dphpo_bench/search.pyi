@@ -2,7 +2,9 @@ from .contract.search_space import Candidate as Candidate
 from .contract.search_space import Extent as Extent
 from .contract.search_space import Proposals as Proposals
 from .contract.search_space import Space as Space
+from .contract.search_space import beside as beside
 from .contract.search_space import distribution_of as distribution_of
+from .contract.search_space import grid as grid
 from .external.study import Study as Study
 from .external.study import StudyResult as StudyResult
 from .external.trials import StudyTrial as StudyTrial

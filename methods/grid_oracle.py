@@ -3,7 +3,9 @@
 import math
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_types import Interval
 
 import dphpo_bench as bench
 
@@ -32,6 +34,7 @@ class GridOracle(bench.search.SearchMethod[bench.search.DpSgdRun]):
         points: values of each numeric hyperparameter of the search space, evenly spaced (in the logarithm where
             the space says so).
         schedule: of the learning rate: "constant", "cosine" or "linear".
+        refinements: how many times the values beside the best are tried as well, each time at half the distance.
         judge: of the candidates: "score", the mean of the task's scores, as in private searches; or "metric", the
             task's first, by which boards rank. A candidate whose metric is undefined is the worst.
     """
@@ -44,13 +47,17 @@ class GridOracle(bench.search.SearchMethod[bench.search.DpSgdRun]):
 
     points: bench.parameters.Count = 7
     schedule: Literal["constant", "cosine", "linear"] = "constant"
+    refinements: Annotated[int, Interval(ge=0, le=20)] = field(default=0, metadata=bench.parameters.LATER)
     judge: Literal["score", "metric"] = field(default="score", metadata=bench.parameters.LATER)
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.search.DpSgdRun]:
         """Calibrate the noise of one run; ε of the whole is infinite all the same."""
         training = self.searched(facts, budget).having({"schedule": self.schedule}).calibrated(budget)
         single = training.as_plan(facts, budget)
-        candidates = len(facts.grid(self.points, self.searched_space(facts)))
+        distributions = facts.searched(self.searched_space(facts))
+        grid = bench.search.grid(distributions, self.points)
+        inner = grid[len(grid) // 2]
+        candidates = len(grid) + self.refinements * len(bench.search.beside(distributions, inner, max(3, self.points)))
         searched = single.cost.examples * (1 - self.validation) + facts.n_records * self.validation
         return replace(
             single,
@@ -64,19 +71,24 @@ class GridOracle(bench.search.SearchMethod[bench.search.DpSgdRun]):
 
     def run(self, plan: bench.Plan[bench.search.DpSgdRun], session: "bench.Session") -> bench.Outcome:
         """Train every candidate and judge it, then train the best on everything."""
-        candidates = session.facts.grid(self.points, self.searched_space(session.facts))
+        distributions = session.facts.searched(self.searched_space(session.facts))
         bench.search.Trial(plan.parameters, 0.0, self.validation, self.searched_space(session.facts)).check(session)
         training, validation = session.holdout(self.validation)
-        rated, scores = self._rated(validation), []
-        for index, candidate in enumerate(candidates):
-            model = plan.parameters.trained(training, candidate, f"Candidate {index + 1} of {len(candidates)}")
-            score = rated(model)
-            scores.append(-math.inf if math.isnan(score) else score)
-        best = scores.index(max(scores))
-        model = plan.parameters.trained(session, candidates[best], "Training at the best candidate")
+        rated, candidates = self._rated(validation), bench.search.grid(distributions, self.points)
+        best, points, scores = candidates[0], self.points, list[float]()
+        for refinement in range(self.refinements + 1):
+            if refinement:
+                points = 2 * points - 1
+                candidates += bench.search.beside(distributions, best, points)
+            for candidate in candidates[len(scores) :]:
+                title = f"Candidate {len(scores) + 1} of {plan.cost.runs - 1}"
+                score = rated(plan.parameters.trained(training, candidate, title))
+                scores.append(-math.inf if math.isnan(score) else score)
+            best = candidates[scores.index(max(scores))]
+        model = plan.parameters.trained(session, best, "Training at the best candidate")
         finite = [score if math.isfinite(score) else None for score in scores]
         tried = [{**candidate, "score": score} for candidate, score in zip(candidates, finite, strict=True)]
-        return bench.Outcome(model, {**candidates[best], "candidates": tried})
+        return bench.Outcome(model, {**best, "candidates": tried})
 
     def _rated(self, validation: "bench.Session") -> "Callable[[nn.Module], float]":
         """Return how good a model is on raw validation records; NaN where its metric is undefined."""

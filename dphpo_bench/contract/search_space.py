@@ -364,6 +364,23 @@ def grid(space: "Mapping[str, BaseDistribution]", points: int) -> list[Candidate
     return list({repr(candidate): candidate for candidate in candidates}.values())
 
 
+def beside(space: "Mapping[str, BaseDistribution]", candidate: Candidate, points: int) -> list[Candidate]:
+    """Return candidates that differ from one in one real number, by a step of a grid with so many values of it.
+
+    Args:
+        points: see `grid`. The candidate's numbers should be on this grid.
+    """
+    from optuna.distributions import FloatDistribution
+
+    found = []
+    for name, distribution in space.items():
+        if name in candidate and isinstance(distribution, FloatDistribution):
+            values = _values(name, distribution, points)
+            place = min(range(points), key=lambda i: abs(values[i] - candidate[name]))
+            found += [{**candidate, name: values[i]} for i in (place - 1, place + 1) if 0 <= i < points]
+    return found
+
+
 def _planned(space: "Mapping[str, BaseDistribution]") -> "dict[str, BaseDistribution]":
     """Return the space with finitely many batch sizes and numbers of epochs."""
     from optuna.distributions import CategoricalDistribution

@@ -110,12 +110,12 @@ def residuals(facts: "TaskFacts", counts: "Values", scores: "Tensor", leaves: "T
         scores: what each bin adds to the outputs, shape (bins, outputs).
         leaves: see `random_leaves`.
     """
-    import torch
-
-    both, sizes = torch.cat([scores, leaves], 1), [scores.shape[1], leaves.shape[1]]
+    leaf, no_leaf = leaves.argmax(1), leaves.new_zeros(1, leaves.shape[1])  # not a product with zeros for the most part
 
     def values(model: "RecordModel", inputs: "Tensor", targets: "Tensor") -> "Tensor":
-        outputs, inside = torch.split(counts(model, inputs, targets) @ both.to(inputs.device), sizes, dim=1)
+        in_bins = counts(model, inputs, targets)
+        outputs = in_bins @ scores.to(inputs.device)
+        inside = no_leaf.to(inputs.device).index_add(1, leaf.to(inputs.device), in_bins)
         if facts.kind == "binary":
             outputs = outputs.sigmoid()
         elif facts.kind == "classification":

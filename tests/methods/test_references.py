@@ -41,6 +41,23 @@ def test_an_oracle_takes_the_best_of_its_grid(plain_run, method: type[GridOracle
     assert trained, "every candidate is trained, and charged, on the records that do not judge it"
 
 
+def test_an_oracle_refines_its_grid_around_the_best(plain_run) -> None:
+    record = plain_run(GridOracle(points=4, refinements=2)).record
+    ninths = [round(9 * (4 + math.log10(each["learning_rate"]))) for each in record.released["candidates"]]
+    score = dict(zip(ninths, [each["score"] for each in record.released["candidates"]], strict=True))
+    expected = [0, 12, 24, 36]
+    for half in (6, 3):
+        best = max(expected, key=score.__getitem__)
+        expected += [place for place in (best - half, best + half) if 0 <= place <= 36]
+    assert ninths == expected
+    assert (
+        record.released["learning_rate"]
+        == max(record.released["candidates"], key=lambda each: each["score"])["learning_rate"]
+    )
+    facts, budget = TinyTask().facts, bench.PrivacyBudget(3, 1e-5)
+    assert GridOracle(points=4, refinements=2).plan(facts, budget).cost.runs == 4 + 2 * 2 + 1
+
+
 class RareClass(TinyTask):
     """Ranked by the area under the curve of a binary task, of which a tenth is positive."""
 
