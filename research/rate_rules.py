@@ -241,7 +241,7 @@ def main() -> None:
         }
         rows |= {f"trees{' that see labels' * labels}": trees(cells, labels) for labels in (False, True)}
         for name, regret in rows.items():
-            parts = [regret[chosen & (cells.of_edition == number)] for number in (1, 2)]
+            parts = [regret[chosen & np.isin(cells.names, EDITIONS[number].names)] for number in (1, 2)]
             sys.stdout.write(f"{name} | {' || '.join(summary(part) for part in parts if len(part))}\n")
 
 

@@ -163,12 +163,10 @@ class Cells:
     Attributes:
         tasks: curves and facts of each cell.
         epsilons: number of ε of each.
-        of_edition: 1, 2 or 3.
     """
 
     tasks: tuple[tuple[Curves, dict[str, Any]], ...]
     epsilons: Values
-    of_edition: Values
 
     def fact(self, key: str) -> Values:
         """Return a fact of each cell."""
@@ -310,10 +308,12 @@ def cells_by_kind(editions: tuple[int, ...] = (*FILES,)) -> dict[str, Cells]:
     facts, by_kind = json.loads(ANSWERS.read_text()), dict[str, list[Any]]()
     for number in editions:
         for curves in read(FILES[number])[1]:
-            rows = [((curves, facts[curves.name]), e, number) for e in range(len(EPSILONS))]
-            by_kind.setdefault(curves.kind, []).extend(rows)
-    columns = {kind: zip(*rows, strict=True) for kind, rows in sorted(by_kind.items())}
-    return {kind: Cells(tasks, np.array(e), np.array(n)) for kind, (tasks, e, n) in columns.items()}
+            by_kind.setdefault(curves.kind, []).append((curves, facts[curves.name]))
+    n = len(EPSILONS)
+    return {
+        kind: Cells(tuple(task for task in tasks for _ in range(n)), np.tile(np.arange(n), len(tasks)))
+        for kind, tasks in sorted(by_kind.items())
+    }
 
 
 Rule = Callable[[Seen], tuple[str, float]]

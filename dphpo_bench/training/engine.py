@@ -6,6 +6,8 @@ Micro-batches bound memory. No result depends on how a batch is cut, beyond roun
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import compress
+from operator import not_
 from typing import Any
 
 import torch
@@ -215,12 +217,12 @@ def _add_clipped(
             for uses, sum_ in zip(gradients, total, strict=True)
             if uses
         ]
-        small = [(part.rows, sum_) for part, sum_ in parts if type(part) is Dense and sum_.numel() <= _SMALL]
+        is_small = [type(part) is Dense and sum_.numel() <= _SMALL for part, sum_ in parts]
+        small = [*compress(parts, is_small)]
         if len(small) > 1:
-            joined = Dense(torch.cat([rows for rows, _ in small], dim=1))
-            summed = torch.zeros(joined.rows.shape[1], dtype=torch.float64, device=joined.rows.device)
-            parts = [pair for pair in parts if type(pair[0]) is not Dense or pair[1].numel() > _SMALL]
-            parts.append((joined, summed))
+            joined = torch.cat([part.dense(sum_.shape) for part, sum_ in small], dim=1)
+            summed = torch.zeros(joined.shape[1], dtype=torch.float64, device=joined.device)
+            parts = [*compress(parts, map(not_, is_small)), (Dense(joined), summed)]
         if not parts:
             return
         norms = row_norms(torch.stack([part.norms for part, _ in parts], dim=1))
