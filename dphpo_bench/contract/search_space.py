@@ -372,13 +372,13 @@ def beside(space: "Mapping[str, BaseDistribution]", candidate: Candidate, points
     """
     from optuna.distributions import FloatDistribution
 
-    found = []
+    neighbours = []
     for name, distribution in space.items():
         if name in candidate and isinstance(distribution, FloatDistribution):
             values = _values(name, distribution, points)
             place = min(range(points), key=lambda i: abs(values[i] - candidate[name]))
-            found += [{**candidate, name: values[i]} for i in (place - 1, place + 1) if 0 <= i < points]
-    return found
+            neighbours += [{**candidate, name: values[i]} for i in (place - 1, place + 1) if 0 <= i < points]
+    return neighbours
 
 
 def _planned(space: "Mapping[str, BaseDistribution]") -> "dict[str, BaseDistribution]":

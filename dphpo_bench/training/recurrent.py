@@ -284,9 +284,9 @@ class _BySteps(TorchFunctionMode):
         gates = gates if gates.requires_grad else gates.detach().requires_grad_()
         (many, size), zeros = weight.shape, gates.new_zeros(len(weight))
         identity = torch.eye(many, dtype=gates.dtype, device=gates.device)
-        own = [identity, weight.detach(), zeros, zeros if bias is None else bias.detach()]
+        parts = [identity, weight.detach(), zeros, zeros if bias is None else bias.detach()]
         # In one piece, as cuDNN takes them.
-        weights = _unflatten_dense_tensors(_flatten_dense_tensors(own), own)  # type: ignore[no-untyped-call]
+        weights = _unflatten_dense_tensors(_flatten_dense_tensors(parts), parts)  # type: ignore[no-untyped-call]
         before = [part[None] for part in state]
         kernel = _KERNELS[step]
         outputs, *after = kernel(
