@@ -262,8 +262,8 @@ class _Pass:
         """See `Products`."""
         place = self._places(weight, bias)
         if place != (None, None):
-            kept = None if factors is None else self._count(factors)
-            self.uses.append(_Use(place, self._count(inputs), gates, inputs._version, kept))
+            factors = None if factors is None else self._count(factors)
+            self.uses.append(_Use(place, self._count(inputs), gates, inputs._version, factors))
 
     def _places(self, *weights: Tensor | None) -> tuple[int | None, ...]:
         places = {id(weight): place for place, weight in enumerate(self.weights)}
