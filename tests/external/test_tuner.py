@@ -1,9 +1,11 @@
 """HyFreeDP in a loop of the caller: the method's releases and rates, whoever computes the gradients."""
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,6 +14,7 @@ from torch.utils.data import Dataset
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import RecordError
+from dphpo_bench.external.tuner import Rows
 from dphpo_bench.methods.hyfreedp import HyFreeDP
 from dphpo_bench.recipes.noise_law import noise_walk
 from dphpo_bench.training.randomness import Streams
@@ -371,3 +374,11 @@ def test_the_noise_walk_is_of_the_optimiser_in_its_first_state(name: str, option
     assert float(weight.square().mean().sqrt()) == pytest.approx(distance, rel=1e-3)
     loop(tuner, 2)
     assert all(bool(weight.isfinite().all()) for weight in model.parameters())
+
+
+def test_a_memory_map_is_not_copied(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((50, 3), np.float32))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    with warnings.catch_warnings(action="error"):
+        rows = Rows({"x": mapped, "y": torch.zeros(50)})
+    assert rows._data["x"].data_ptr() == mapped.ctypes.data
