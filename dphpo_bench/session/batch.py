@@ -52,8 +52,8 @@ class HeldRule(Clipping):
 
     def factors(self, norms: "Tensor") -> "Tensor":
         """Return the rule's factors, reduced to keep the sensitivity; 0 where a factor or a norm is not a number."""
-        largest = torch.where(norms.isfinite(), self.sensitivity / norms, 0.0)
-        factors = torch.minimum(self._factors(norms).nan_to_num(nan=0.0), largest).clamp_(min=0.0)
+        largest = torch.where(norms < math.inf, self.sensitivity / norms, 0.0)
+        factors = torch.minimum(self._factors(norms).nan_to_num(nan=0.0), largest)
         return torch.where(factors >= SMALLEST_FACTOR, factors, 0.0)
 
 

@@ -4,6 +4,7 @@ A record whose gradient norm is not finite gets the factor 0. The engines make s
 adds exactly nothing, although 0 · inf is not 0 in floating point.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -182,4 +183,5 @@ def parse_clipping(text: str) -> Clipping:
 def _zero_unless_finite(factors: "Tensor", norms: "Tensor") -> "Tensor":
     import torch  # not above: a plan names a clipping rule and must not wait for torch
 
-    return torch.where(norms.isfinite() & factors.isfinite() & (factors >= SMALLEST_FACTOR), factors, 0.0)
+    # Comparisons are single operations, and false of NaN; `isfinite` takes four.
+    return torch.where((norms < math.inf) & (factors < math.inf) & (factors >= SMALLEST_FACTOR), factors, 0.0)

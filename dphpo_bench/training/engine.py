@@ -3,6 +3,7 @@
 Micro-batches bound memory. No result depends on how a batch is cut, beyond rounding.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -226,7 +227,7 @@ def _add_clipped(
         if not parts:
             return
         norms = row_norms(torch.stack([part.norms for part, _ in parts], dim=1))
-        factors, finite = clipping.factors(norms), norms.isfinite()
+        factors, finite = clipping.factors(norms), norms < math.inf
         if weights is not None:
             factors = factors * weights.to(factors)
         counted_rows = None if finite.all() else finite

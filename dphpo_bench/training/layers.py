@@ -121,7 +121,7 @@ class Outer(Gradients):
 
     def add_to(self, total: Tensor, factors: Tensor, counted_rows: Tensor | None) -> None:
         inputs, gradients = (_zero_unless(counted_rows, rows) for rows in (self.inputs, self.gradients))
-        add_product(total, (gradients.double() * factors[:, None]).t(), inputs)
+        add_product(total, (gradients * factors[:, None]).t(), inputs)
 
     def dense(self, shape: torch.Size) -> Tensor:
         del shape
@@ -156,7 +156,7 @@ class Lookups(Gradients):
         )
 
     def add_to(self, total: Tensor, factors: Tensor, counted_rows: Tensor | None) -> None:
-        rows = _zero_unless(counted_rows, self.gradients).double() * factors[:, None, None]
+        rows = _zero_unless(counted_rows, self.gradients) * factors[:, None, None]
         total.index_add_(0, self.ids.flatten(), rows.flatten(0, 1))
 
     def dense(self, shape: torch.Size) -> Tensor:

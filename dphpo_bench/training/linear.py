@@ -6,6 +6,7 @@ The gradient of record i is (p_i - e_i) ⊗ (x_i, 1), with p_i the predicted pro
 target. Its norm is ‖p_i - e_i‖ · √(‖x_i‖² + 1), so it is never formed.
 """
 
+import math
 import weakref
 from collections.abc import Iterator, Sequence
 
@@ -226,8 +227,8 @@ def _clip(
     gradient_norms = (squared * residuals.square().sum(1).add_(lost)).sqrt_()
     factors = torch.stack([rule.factors(trial) for rule, trial in zip(clippings, gradient_norms, strict=True)])
     factors = (factors if weights is None else factors * weights).unsqueeze(1)
-    usable = norms.isfinite()
-    finite = gradient_norms.isfinite() & usable
+    usable = norms < math.inf
+    finite = (gradient_norms < math.inf) & usable
     if finite.all():
         return x, residuals.mul_(factors)
     if not usable.all():

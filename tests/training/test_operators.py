@@ -14,13 +14,13 @@ from tests.training.models import engine_by
 ONLY_MEMORY = ("empty", "new_empty", "empty_like", "_unsafe_view", "detach", "alias", "lift_fresh")
 """Operators that compute nothing, beside views."""
 MOST = {
-    "cnn": 4.1,
-    "cnn of 550,570 weights": 3.9,
-    "perceptron of 13,770 weights": 4.5,
-    "ViT-Ti": 1.9,
-    "ViT-Ti, BitFit": 1.2,
-    "ViT-Ti, LoRA": 1.15,
-    "BERT-tiny": 2.1,
+    "cnn": 3.7,
+    "cnn of 550,570 weights": 3.6,
+    "perceptron of 13,770 weights": 3.9,
+    "ViT-Ti": 1.8,
+    "ViT-Ti, BitFit": 1.15,
+    "ViT-Ti, LoRA": 1.1,
+    "BERT-tiny": 1.9,
 }
 """Operators of a private step over those of a step without privacy, measured in November 2026 and rounded upwards."""
 
@@ -81,7 +81,7 @@ def test_a_longer_sequence_takes_no_more_operators_than_its_kernel(kind):
     )
     assert private[1] - private[0] <= plain[1] - plain[0]
     if kind is nn.LSTM:
-        assert private[1] == private[0] <= 110
+        assert private[1] == private[0] <= 97
 
 
 def test_small_parameters_take_no_operators_of_their_own():
