@@ -115,8 +115,9 @@ class _BySteps(TorchFunctionMode):
         del types
         if func in _SEQUENCES:
             if not isinstance(args[3], bool):
-                return self._packed_sequence(_SEQUENCES[func], *args)
-            return self._of_all(func, *args) or self._sequence(_SEQUENCES[func], *args[:-1], batch_first=args[-1])
+                return self._packed_sequence(func, *args)
+            found = self._of_all(func, *args[:-1], batch_first=args[-1])
+            return found or self._sequence(_SEQUENCES[func], *args[:-1], batch_first=args[-1])
         if func in _CELLS:
             return self._cell(_CELLS[func], *args)
         if func is torch._pack_padded_sequence:
@@ -128,10 +129,15 @@ class _BySteps(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def _of_all(
-        self, kernel: Any, inputs: Tensor, state: Any, weights: Sequence[Tensor], biases: bool, layers: int,
-        dropout: float, train: bool, bidirectional: bool, batch_first: bool,
+        self, kernel: Any, inputs: Tensor, state: Any, weights: Sequence[Tensor], *settings: Any, batch_first: bool,
+        lengths: Tensor | None = None,
     ) -> tuple[Tensor, ...] | None:  # fmt: skip
-        """Return the outputs of the rows of all records at once; None if they cannot be had."""
+        """Return the outputs of the rows of all records at once; None if they cannot be had.
+
+        Args:
+            settings: biases, layers, dropout, train, bidirectional, as a kernel takes them.
+            lengths: of packed sequences.
+        """
         weights = [self._products.weight(weight) for weight in weights] if self._products else weights
         states = (state,) if isinstance(state, Tensor) else tuple(state)
         level = Level.of([inputs, *states])
@@ -144,14 +150,14 @@ class _BySteps(TorchFunctionMode):
         rows = level.rows(inputs)
         x = rows.flatten(0, 1).transpose(0, 1) if batch_first else rows.transpose(0, 1).flatten(1, 2)
         before = [level.rows(part).transpose(0, 1).flatten(1, 2) for part in states]
-        settings = (weights, biases, layers, dropout, train, bidirectional)
         with outside():
-            if self._products is None:
-                output, *ends = kernel(x, before[0] if isinstance(state, Tensor) else before, *settings, False)
+            if self._products is None and lengths is None:
+                output, *ends = kernel(x, before[0] if isinstance(state, Tensor) else before, weights, *settings, False)
             else:
-                self._affine = self._products.product
+                inside = None if lengths is None else _inside(level.rows(lengths).flatten(), x)
+                self._affine = self._products.product if self._products else None
                 try:
-                    output, *ends = self._sequence(_SEQUENCES[kernel], x, before, *settings)
+                    output, *ends = self._sequence(_SEQUENCES[kernel], x, before, weights, *settings, inside=inside)
                 finally:
                     self._affine = None
             parts = [part.unflatten(1, (level.n, several)).transpose(0, 1) for part in (output, *ends)]
@@ -204,22 +210,20 @@ class _BySteps(TorchFunctionMode):
         self, data: Tensor, sizes: Tensor, batch_first: bool, value: float, total: int
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         x = data.view(len(sizes), -1, data.shape[-1])
-        x = torch.where(self._is_inside(sizes, x), x, value)
+        x = torch.where(torch.stack(_inside(self._packed[id(sizes)][1], x)), x, value)
         x = functional.pad(x, (0, 0, 0, 0, 0, total - len(x)), value=value)
         return x.transpose(0, 1) if batch_first else x, self._packed[id(sizes)][1]
 
-    def _is_inside(self, sizes: Tensor, x: Tensor) -> Tensor:
-        """Return where a packed sequence has not ended, shape (length, n, 1)."""
-        lengths = self._packed[id(sizes)][1].to(x.device)
-        return (torch.arange(len(sizes), device=x.device)[:, None] < lengths)[..., None]
-
-    def _packed_sequence(self, step: Step, data: Tensor, sizes: Tensor, *settings: Any) -> tuple[Tensor, ...]:
+    def _packed_sequence(
+        self, kernel: Any, data: Tensor, sizes: Tensor, state: Any, *settings: Any
+    ) -> tuple[Tensor, ...]:  # fmt: skip
         if id(sizes) not in self._packed:
             raise InvalidValueError("Expected sequences that pack_padded_sequence packs in the model, got others.")
-        x = data.view(len(sizes), -1, data.shape[-1])
-        inside: Sequence[Tensor] = self._is_inside(sizes, x).unbind(0)
-        output, *ends = self._sequence(step, x, *settings, inside=inside)
-        return output.flatten(0, 1), *ends
+        x, lengths = data.view(len(sizes), -1, data.shape[-1]), self._packed[id(sizes)][1]
+        found = self._of_all(kernel, x, state, *settings, batch_first=False, lengths=lengths) or self._sequence(
+            _SEQUENCES[kernel], x, state, *settings, inside=_inside(lengths, x)
+        )
+        return found[0].flatten(0, 1), *found[1:]
 
     def _sequence(
         self, step: Step, inputs: Tensor, state: Any, weights: Sequence[Tensor], biases: bool, layers: int,
@@ -253,7 +257,7 @@ class _BySteps(TorchFunctionMode):
         b_in, b_past = others[:2] if biases else (None, None)
         projection = others[2:] if biases else others
         affine: Affine = self._affine or functional.linear
-        if self._affine and not projection and x.device.type not in _STEPPED:
+        if self._affine and not projection and not inside and x.device.type not in _STEPPED:
             return self._by_kernel(step, affine(x, w_in, b_in), state, w_past, b_past, order)
         gates, inside = affine(x, w_in, b_in).unbind(0)[::order], inside and inside[::order]
 
@@ -299,6 +303,11 @@ class _BySteps(TorchFunctionMode):
                 factors = torch.cat([torch.ones_like(reset), torch.ones_like(reset), reset], -1)
         self._products.product_within(gates, past, weight, bias, factors)
         return outputs if order == 1 else outputs.flip(0), tuple(part[0] for part in after)
+
+
+def _inside(lengths: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+    """Return where sequences have not ended, for each step of x, shape (length, n, d): shape (n, 1)."""
+    return (torch.arange(len(x), device=x.device)[:, None] < lengths.to(x.device))[..., None].unbind(0)
 
 
 def _in_one_product(run: Any, state: State, weight: Tensor, bias: Tensor | None) -> Callable[[int, Tensor], Tensor]:

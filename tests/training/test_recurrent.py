@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records
@@ -128,6 +129,15 @@ def learned_state(model: Calls, ids: Tensor) -> Tensor:
     return model.head(model.rnn(model.table(ids), model.start.expand(1, len(ids), WIDTH).contiguous())[0].mean(1))
 
 
+def packed(model: Calls, ids: Tensor) -> Tensor:
+    lengths = 1 + ids[:, 0] % LENGTH
+    sequences = pack_padded_sequence(model.table(ids), lengths.cpu(), batch_first=True, enforce_sorted=False)
+    outputs, states = model.rnn(sequences)
+    padded, _ = pad_packed_sequence(outputs, batch_first=True)
+    last = torch.cat([*states[1][-2:]], -1) if isinstance(states, tuple) else states[-1]
+    return model.head(padded.sum(1) + last)
+
+
 def of_parts(model: Calls, ids: Tensor) -> Tensor:
     """Sequences of sequences: the first recurrence has more sequences than there are records."""
     parts = model.table(ids).unflatten(1, (2, -1)).flatten(0, 1)
@@ -135,10 +145,8 @@ def of_parts(model: Calls, ids: Tensor) -> Tensor:
 
 
 def texts(forward: Callable[..., Tensor], **layers: nn.Module | nn.Parameter) -> nn.Module:
-    return Calls(
-        forward, table=nn.Embedding(10, WIDTH), rnn=nn.GRU(WIDTH, WIDTH, batch_first=True), head=nn.Linear(WIDTH, 5),
-        **layers,
-    )  # fmt: skip
+    rnn = {"rnn": nn.GRU(WIDTH, WIDTH, batch_first=True)}
+    return Calls(forward, table=nn.Embedding(10, WIDTH), head=nn.Linear(WIDTH, 5), **{**rnn, **layers})
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
@@ -148,6 +156,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "attention": lambda: texts(attended, scores=nn.Linear(WIDTH, 1)),
     "in place": lambda: texts(in_place),
     "a state that is learned": lambda: texts(learned_state, start=nn.Parameter(torch.randn(1, 1, WIDTH))),
+    "packed": lambda: texts(packed),
+    "packed, both ways": lambda: texts(packed, rnn=nn.LSTM(WIDTH, 2, 2, batch_first=True, bidirectional=True)),
     "sequences of sequences": lambda: texts(of_parts, other=nn.RNN(WIDTH, WIDTH, batch_first=True)),
 }
 
