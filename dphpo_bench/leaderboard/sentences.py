@@ -158,7 +158,10 @@ def point_text(answer: Answer) -> str:
 
 
 def _named(places: Sequence[Place], verdict: str) -> str:
-    labels = [place.entry.label for place in places if place.verdict == verdict]
+    return _some([place.entry.label for place in places if place.verdict == verdict])
+
+
+def _some(labels: Sequence[str]) -> str:
     more = f" and {len(labels) - MOST_NAMED} more" if len(labels) > MOST_NAMED else ""
     return f"{', '.join(labels[:MOST_NAMED])}{more}"
 
@@ -565,14 +568,27 @@ def others(methods: Iterable[Entry], board: Board) -> list[str]:
     return sorted(who.label for who in absent)
 
 
+def _significantly(ahead: Iterable[Sequence[str]]) -> str:
+    """Return in how many tables somebody is ahead by more than an interval, and who, by the names in each table."""
+    tables = [names for names in ahead if names]
+    counts = Counter(name for names in tables for name in names).most_common()
+    named = _some([f"{name} in {number}" for name, number in counts])
+    return f", in {len(tables)} by more than its interval: {named}" if tables else ""
+
+
 def limits(board: Board, methods: Iterable[Entry]) -> list[tuple[str, str]]:
     """Return what a board that has tables cannot tell: a title and a sentence or two for each limit."""
     task_models = {table.task_model for table in board.tables}
     epsilons = sorted({table.epsilon for table in board.tables})
     records = [table.n_records for table in board.tables if table.n_records]
     seeds = [row.seeds + row.failed for table in board.tables for row in table.rows] or [0]
-    gaps = [[row.gap_to_oracle for row in table.rows if row.gap_to_oracle] for table in board.tables if table.oracle]
-    beaten = sum(any(gap.mean < 0 for gap in of_table) for of_table in gaps)
+    gaps = [
+        [(row.entry.label, row.gap_to_oracle) for row in table.rows if row.gap_to_oracle and not row.entry.reference]
+        for table in board.tables
+        if table.oracle
+    ]
+    beaten = sum(any(gap.mean < 0 for _, gap in of_table) for of_table in gaps)
+    ahead = [[who for who, gap in of_table if gap.high is not None and gap.high < 0] for of_table in gaps]
     pairs = sum(len(claims.pairs) for claims in board.claims)
     undecided = pairs - sum(len(claims.significant) for claims in board.claims)
     tests = single_answers(board, TESTS)
@@ -597,7 +613,8 @@ def limits(board: Board, methods: Iterable[Entry]) -> list[tuple[str, str]]:
             f" On the test tables alone the first are {firsts}." if firsts else ""
         )
         texts["How good tuning could be"] = (
-            f"The oracle is a grid, no limit: in {beaten} of {len(gaps)} tables a private method has the better mean."
+            f"The oracle is a grid, no limit: in {beaten} of {len(gaps)} tables a private method has the better mean"
+            f"{_significantly(ahead)}."
         )
     if any(" (" in who.label for who in methods):
         texts["Values chosen afterwards"] = (
