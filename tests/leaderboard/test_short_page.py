@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 
@@ -55,6 +56,13 @@ def test_the_page_is_short_whatever_the_board(name: str) -> None:
     page = to_markdown(BOARDS[name](), [], Paths.beside(LEADERBOARD))["README.md"]
     assert len(page.splitlines()) <= MOST_LINES
     assert too_long(page) == []
+
+
+def test_who_beats_the_oracle_is_what_the_table_says() -> None:
+    rows = pd.read_csv(LEADERBOARD / "leaderboard.csv").query("not reference and gap_to_oracle_high < 0")
+    beaten, labels = rows.groupby(["task", "model", "epsilon_target"]).ngroups, rows["label"].value_counts()
+    page = (LEADERBOARD / "README.md").read_text(encoding="utf-8")
+    assert f"in {beaten} by more than its interval: `{labels.index[0]}` in {labels.iloc[0]}, " in page
 
 
 def test_the_page_of_this_repository_is_short() -> None:
