@@ -149,7 +149,7 @@ class _BySteps(TorchFunctionMode):
         # Time first, then the records.
         rows = level.rows(inputs)
         x = rows.flatten(0, 1).transpose(0, 1) if batch_first else rows.transpose(0, 1).flatten(1, 2)
-        before = [level.rows(part).transpose(0, 1).flatten(1, 2) for part in states]
+        before = [level.rows(part).transpose(0, 1).flatten(1, 2).contiguous() for part in states]  # as cuDNN wants them
         with outside():
             if self._products is None and lengths is None:
                 output, *ends = kernel(x, before[0] if isinstance(state, Tensor) else before, weights, *settings, False)
@@ -291,7 +291,7 @@ class _BySteps(TorchFunctionMode):
         parts = [identity, weight.detach(), zeros, zeros if bias is None else bias.detach()]
         # In one piece, as cuDNN takes them.
         weights = _unflatten_dense_tensors(_flatten_dense_tensors(parts), parts)  # type: ignore[no-untyped-call]
-        before = [part[None] for part in state]
+        before = [part[None].contiguous() for part in state]
         kernel = _KERNELS[step]
         outputs, *after = kernel(
             gates, before if len(before) > 1 else before[0], weights, True, 1, 0.0, True, False, False
