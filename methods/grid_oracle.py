@@ -47,7 +47,7 @@ class GridOracle(bench.search.SearchMethod[bench.search.DpSgdRun]):
 
     points: bench.parameters.Count = 7
     schedule: Literal["constant", "cosine", "linear"] = "constant"
-    refinements: Annotated[int, Interval(ge=0, le=20)] = field(default=0, metadata=bench.parameters.LATER)
+    refinements: Annotated[int, Interval(ge=0, le=8)] = field(default=0, metadata=bench.parameters.LATER)
     judge: Literal["score", "metric"] = field(default="score", metadata=bench.parameters.LATER)
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.search.DpSgdRun]:
@@ -56,8 +56,8 @@ class GridOracle(bench.search.SearchMethod[bench.search.DpSgdRun]):
         single = training.as_plan(facts, budget)
         distributions = facts.searched(self.searched_space(facts))
         grid = bench.search.grid(distributions, self.points)
-        inner = grid[len(grid) // 2]
-        candidates = len(grid) + self.refinements * len(bench.search.beside(distributions, inner, max(3, self.points)))
+        at_an_end = bench.search.beside(distributions, grid[0], self.points)  # one for each real number
+        candidates = len(grid) + 2 * self.refinements * len(at_an_end)
         searched = single.cost.examples * (1 - self.validation) + facts.n_records * self.validation
         return replace(
             single,

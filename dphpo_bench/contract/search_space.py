@@ -367,14 +367,17 @@ def grid(space: "Mapping[str, BaseDistribution]", points: int) -> list[Candidate
 def beside(space: "Mapping[str, BaseDistribution]", candidate: Candidate, points: int) -> list[Candidate]:
     """Return candidates that differ from one in one real number, by a step of a grid with so many values of it.
 
+    Batch size and epochs stay.
+
     Args:
         points: see `grid`. The candidate's numbers should be on this grid.
     """
     from optuna.distributions import FloatDistribution
 
     neighbours = []
-    for name, distribution in space.items():
-        if name in candidate and isinstance(distribution, FloatDistribution):
+    for name in (name for name in space if name in candidate and name not in SCHEDULE):
+        distribution = distribution_of(space, name, candidate)
+        if isinstance(distribution, FloatDistribution) and not distribution.single():
             values = _values(name, distribution, points)
             place = min(range(points), key=lambda i: abs(values[i] - candidate[name]))
             neighbours += [{**candidate, name: values[i]} for i in (place - 1, place + 1) if 0 <= i < points]

@@ -19,7 +19,7 @@ from dphpo_bench.base.checks import number, ranged, short_text, typed, whole
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Task, TaskFacts
-from dphpo_bench.data.arrays import as_tensor, items_stay
+from dphpo_bench.data.arrays import items_stay
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.external.declared import DeclaredRun, Finished
 from dphpo_bench.external.opacus import (
@@ -71,7 +71,9 @@ class Rows:
         if len(sizes) != 1 or 0 in sizes:
             raise InvalidValueError(f"Expected {FORMS}, with one row for each record, got {sorted(sizes)} rows.")
         (self._length,) = sizes
-        self._data = tree_map(_as_it_is, data) if self._is_table else data
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing writes to it
+            self._data = tree_map(torch.as_tensor, data) if self._is_table else data
         if not self._is_table and not items_stay(data, self._length):
             raise InvalidValueError(
                 "Expected a Dataset whose items stay, but two reads of one differ: a query would compare losses of "
@@ -88,11 +90,6 @@ class Rows:
         if self._is_table:
             return tree_map(lambda part: part[rows.to(part.device)], self._data)
         return default_collate([self._data[index] for index in rows.tolist()])
-
-
-def _as_it_is(part: Tensor | np.ndarray) -> Tensor:
-    """Return a tensor of the same memory, on its device."""
-    return part if isinstance(part, Tensor) else as_tensor(part, "records")
 
 
 Losses = Callable[[nn.Module, Any], Tensor]

@@ -257,9 +257,17 @@ class _Pass:
         return outputs.view(*inputs.shape[:-1], -1)
 
     def product_within(
-        self, gates: Tensor, inputs: Tensor, weight: Tensor, bias: Tensor | None, factors: Tensor | None
+        self,
+        gates: Tensor,
+        inputs: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        factors: Tensor | None,
+        shared: Sequence[Tensor],
     ) -> None:
         """See `Products`."""
+        for tensor in shared:
+            self.waiting.pop(tensor.data_ptr(), None)
         place = self._places(weight, bias)
         if place != (None, None):
             factors = None if factors is None else self._count(factors)
@@ -282,8 +290,9 @@ class _Pass:
                 raise InvalidValueError("The inputs of a recurrent layer were changed in place.")
             if gradient is not None:
                 gradient = gradient if use.factors is None else gradient * use.factors
-                rows = (part.reshape(-1, self.n, part.shape[-1]) for part in (gradient, use.inputs))
-                by_place.setdefault(use.place, []).append((next(rows), next(rows)))
+                inputs = use.inputs.view(-1, self.n, use.inputs.shape[-1])
+                pair = gradient.reshape(-1, self.n, gradient.shape[-1]), inputs
+                by_place.setdefault(use.place, []).append(pair)
         for (weight, bias), pairs in by_place.items():
             outputs, inputs = (parts[0] if len(parts) == 1 else torch.cat(parts) for parts in zip(*pairs, strict=True))
             if weight is not None:

@@ -40,9 +40,19 @@ class Products(Protocol):
         """Return outputs, shape (..., n, d_out), of inputs, shape (..., n, d_in), as `torch.nn.functional.linear`."""
 
     def product_within(
-        self, gates: Tensor, inputs: Tensor, weight: Tensor, bias: Tensor | None, factors: Tensor | None
+        self,
+        gates: Tensor,
+        inputs: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        factors: Tensor | None,
+        shared: Sequence[Tensor],
     ) -> None:
-        """Note a product that a kernel computes: its outputs' gradient is that of the gates, times the factors."""
+        """Note a product that a kernel computes: its outputs' gradient is that of the gates, times the factors.
+
+        Args:
+            shared: what the kernel keeps for all records together.
+        """
 
 
 def _tanh(inputs: Tensor, past: Tensor, state: State) -> State:
@@ -77,7 +87,7 @@ _CELLS: Mapping[Any, Step] = MappingProxyType(
     {torch.rnn_tanh_cell: _tanh, torch.rnn_relu_cell: _relu, torch.gru_cell: _gru, torch.lstm_cell: _lstm}
 )
 _STEPPED = ("cpu",)
-"""Devices on which a step costs less than its part of a product with the identity."""
+"""Devices on which steps are faster than a kernel with an identity."""
 _TO_PYTHON = (Tensor.tolist, Tensor.item)
 
 
@@ -116,8 +126,8 @@ class _BySteps(TorchFunctionMode):
         if func in _SEQUENCES:
             if not isinstance(args[3], bool):
                 return self._packed_sequence(func, *args)
-            found = self._of_all(func, *args[:-1], batch_first=args[-1])
-            return found or self._sequence(_SEQUENCES[func], *args[:-1], batch_first=args[-1])
+            results = self._of_all(func, *args[:-1], batch_first=args[-1])
+            return results or self._sequence(_SEQUENCES[func], *args[:-1], batch_first=args[-1])
         if func in _CELLS:
             return self._cell(_CELLS[func], *args)
         if func is torch._pack_padded_sequence:
@@ -220,10 +230,10 @@ class _BySteps(TorchFunctionMode):
         if id(sizes) not in self._packed:
             raise InvalidValueError("Expected sequences that pack_padded_sequence packs in the model, got others.")
         x, lengths = data.view(len(sizes), -1, data.shape[-1]), self._packed[id(sizes)][1]
-        found = self._of_all(kernel, x, state, *settings, batch_first=False, lengths=lengths) or self._sequence(
+        results = self._of_all(kernel, x, state, *settings, batch_first=False, lengths=lengths) or self._sequence(
             _SEQUENCES[kernel], x, state, *settings, inside=_inside(lengths, x)
         )
-        return found[0].flatten(0, 1), *found[1:]
+        return results[0].flatten(0, 1), *results[1:]
 
     def _sequence(
         self, step: Step, inputs: Tensor, state: Any, weights: Sequence[Tensor], biases: bool, layers: int,
@@ -286,10 +296,11 @@ class _BySteps(TorchFunctionMode):
         assert self._products
         gates = gates if order == 1 else gates.flip(0)
         gates = gates if gates.requires_grad else gates.detach().requires_grad_()
-        (many, size), zeros = weight.shape, gates.new_zeros(len(weight))
+        many, size = weight.shape
+        zeros = gates.new_zeros(many)
         identity = torch.eye(many, dtype=gates.dtype, device=gates.device)
         parts = [identity, weight.detach(), zeros, zeros if bias is None else bias.detach()]
-        # In one piece, as cuDNN takes them.
+        # In one piece: else cuDNN warns and copies them.
         weights = _unflatten_dense_tensors(_flatten_dense_tensors(parts), parts)  # type: ignore[no-untyped-call]
         before = [part[None].contiguous() for part in state]
         kernel = _KERNELS[step]
@@ -301,8 +312,9 @@ class _BySteps(TorchFunctionMode):
             if step is _gru:  # the reset gate scales a product with the past
                 reset = (gates[..., :size] + functional.linear(past, weights[1][:size], weights[3][:size])).sigmoid()
                 factors = torch.cat([torch.ones_like(reset), torch.ones_like(reset), reset], -1)
-        self._products.product_within(gates, past, weight, bias, factors)
-        return outputs if order == 1 else outputs.flip(0), tuple(part[0] for part in after)
+        self._products.product_within(gates, past, weight, bias, factors, weights)
+        # A copy, since a model may write to it, and cuDNN keeps its outputs.
+        return outputs.clone() if order == 1 else outputs.flip(0), tuple(part[0] for part in after)
 
 
 def _inside(lengths: Tensor, x: Tensor) -> tuple[Tensor, ...]:

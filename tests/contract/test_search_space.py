@@ -92,6 +92,19 @@ def test_a_search_varies_what_it_is_told_and_nothing_that_was_set_by_hand(space:
     assert set(search.draw(space.of(USUAL), 0)) == names
 
 
+def test_neighbours_are_within_the_range_of_their_optimiser_and_keep_the_schedule() -> None:
+    space = {
+        "optimizer": CategoricalDistribution(["AdamW", "SGD"]),
+        "learning_rate": FloatDistribution(0.001, 0.1, log=True),
+        "learning_rate:sgd": FloatDistribution(0.1, 10.0, log=True),
+        "epochs": FloatDistribution(1, 4),
+        "averaging": FloatDistribution(0.5, 0.5),
+    }
+    best = {"optimizer": "SGD", "learning_rate": 10.0, "epochs": 1.0, "averaging": 0.5}
+    assert search.beside(space, best, 3) == [{**best, "learning_rate": 1.0}]
+    assert search.beside(space, {**best, "learning_rate": 1.0}, 1) == []
+
+
 def test_a_grid_has_no_point_twice_and_is_bounded() -> None:
     grid = search.grid(Space("grid").of(USUAL), 7)
     assert len(grid) == 2 * 2 * 7

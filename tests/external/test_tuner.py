@@ -377,7 +377,7 @@ def test_the_noise_walk_is_of_the_optimiser_in_its_first_state(name: str, option
 
 
 def test_a_memory_map_is_not_copied(tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", np.ones((50, 3), np.float32))
+    np.save(tmp_path / "x.npy", np.ones((50, 3), np.uint16))
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     with warnings.catch_warnings(action="error"):
         rows = Rows({"x": mapped, "y": torch.zeros(50)})

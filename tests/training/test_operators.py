@@ -72,7 +72,7 @@ def test_operators_of_a_step(name):
 
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
 def test_a_longer_sequence_takes_no_more_operators_than_its_kernel(kind):
-    """On a GPU a kernel is one operator; on a CPU that of an LSTM is, and the others take some for each step."""
+    """On a GPU each kernel is one operator. On a CPU only that of an LSTM is."""
     inputs, targets = torch.randint(0, 1000, (4, 64)), torch.tensor([0, 1, 0, 1])
     model = LastState(kind(64, 64, batch_first=True))
     private, plain = (
@@ -81,7 +81,7 @@ def test_a_longer_sequence_takes_no_more_operators_than_its_kernel(kind):
     )
     assert private[1] - private[0] <= plain[1] - plain[0]
     if kind is nn.LSTM:
-        assert private[1] == private[0] <= 97
+        assert private[1] == private[0] <= 98
 
 
 def test_small_parameters_take_no_operators_of_their_own():

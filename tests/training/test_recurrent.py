@@ -23,7 +23,21 @@ from tests.training.models import BACKENDS, Calls, brute_force, engine_by, flat,
 @pytest.fixture(params=["by steps", "by kernels"], autouse=True)
 def _as_on_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "by kernels":
+        kernels = {step: as_cudnn(kernel) for step, kernel in recurrent._KERNELS.items()}
         monkeypatch.setattr(recurrent, "_STEPPED", ())
+        monkeypatch.setattr(recurrent, "_KERNELS", kernels)
+
+
+def as_cudnn(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a kernel that takes what cuDNN takes: inputs and states in one piece, and weights, too, without a copy."""
+
+    def strict(x: Tensor, state: Any, weights: list[Tensor], *settings: Any) -> Any:
+        states = (state,) if isinstance(state, Tensor) else state
+        assert all(part.is_contiguous() for part in (x, *states))
+        assert len({weight.untyped_storage().data_ptr() for weight in weights}) == 1
+        return kernel(x, state, weights, *settings)
+
+    return strict
 
 
 N, LENGTH, WIDTH, SIZE = 5, 6, 4, 3
@@ -190,6 +204,15 @@ def test_a_layer_whose_inputs_change_in_place_is_not_taken_layer_by_layer() -> N
     model, ids = texts(forward), torch.randint(0, 10, (N, LENGTH))
     with pytest.raises(InvalidValueError, match="changed in place"):
         engine_by("layerwise", model).clipped_sum(ids, torch.zeros(N, dtype=torch.int64), AutoS())
+
+
+def test_a_kernels_weights_do_not_count_for_each_record(request: pytest.FixtureRequest) -> None:
+    model = Sequences(nn.LSTM(WIDTH, 64, batch_first=True))
+    inputs, targets = sequences()
+    one_pass = engine_by("layerwise", model)._pass(inputs[:1], targets[:1])
+    of_weights = {weight.data_ptr() for weight in model.parameters()}
+    kept = sum(size for place, size in one_pass.waiting.items() if place not in of_weights)
+    assert kept < 256 * 256 * 4  # the identity
 
 
 def test_records_along_the_second_dimension_of_time_first_inputs_are_refused() -> None:
