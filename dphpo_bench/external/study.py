@@ -33,14 +33,7 @@ from dphpo_bench.contract.search_space import Candidate
 from dphpo_bench.external.declared import DeclaredRun, Finished
 from dphpo_bench.external.memory import Memory, Offer, read_back, refuse_trained, written
 from dphpo_bench.external.procedure import EventOf, Procedure, ScoreRule
-from dphpo_bench.external.trials import (
-    MisuseError,
-    OneOfAKind,
-    StudyTrial,
-    checked_space,
-    hidden,
-    networks_in,
-)
+from dphpo_bench.external.trials import MisuseError, OneOfAKind, StudyTrial, checked_space, hidden, networks_in
 from dphpo_bench.harness.account import accounts_closed
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.session.access import draw_uniform

@@ -22,12 +22,7 @@ from dphpo_bench.contract.task import Task, TaskFacts
 from dphpo_bench.data.arrays import as_tensor, items_stay
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.external.declared import DeclaredRun, Finished
-from dphpo_bench.external.opacus import (
-    CallersOptimizer,
-    forget_records,
-    note,
-    refuse_several_processes,
-)
+from dphpo_bench.external.opacus import CallersOptimizer, forget_records, note, refuse_several_processes
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.recipes.array_task import inputs_of
@@ -71,8 +66,10 @@ class Rows:
         if len(sizes) != 1 or 0 in sizes:
             raise InvalidValueError(f"Expected {FORMS}, with one row for each record, got {sorted(sizes)} rows.")
         (self._length,) = sizes
-        self._data = tree_map(_as_it_is, data) if self._is_table else data
-        if not self._is_table and not items_stay(data, self._length):
+        self._data = data
+        if self._is_table:  # tensors of the same memory, on their devices
+            self._data = tree_map(lambda part: part if isinstance(part, Tensor) else as_tensor(part, "records"), data)
+        elif not items_stay(data, self._length):
             raise InvalidValueError(
                 "Expected a Dataset whose items stay, but two reads of one differ: a query would compare losses of "
                 "different inputs. Pass the data without the random transform, and transform in the loop."
@@ -88,11 +85,6 @@ class Rows:
         if self._is_table:
             return tree_map(lambda part: part[rows.to(part.device)], self._data)
         return default_collate([self._data[index] for index in rows.tolist()])
-
-
-def _as_it_is(part: Tensor | np.ndarray) -> Tensor:
-    """Return a tensor of the same memory, on its device."""
-    return part if isinstance(part, Tensor) else as_tensor(part, "records")
 
 
 Losses = Callable[[nn.Module, Any], Tensor]
