@@ -247,9 +247,8 @@ ROUNDING = 1e-9
 
 
 def _interval(name: str, kind: str, place: str) -> dict[str, tuple[str, str]]:
-    return {
-        f"{name}{end}": (kind, f"{place}.{part}") for end, part in (("", "mean"), ("_low", "low"), ("_high", "high"))
-    }
+    parts = {"": "mean", "_low": "low", "_high": "high"}
+    return {f"{name}{end}": (kind, f"{place}.{part}") for end, part in parts.items()}
 
 
 CSV = {
