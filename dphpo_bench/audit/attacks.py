@@ -288,31 +288,18 @@ def audit(
         for number in numbers:
             with suppress(AccountError):
                 account.note(number, status="ok")
-    weights = _weights(attacks)
-    bounds = best_bounds(
-        [
-            (np.concatenate(scores), np.concatenate(coins))
-            for scores, coins in (zip(*several, strict=True) for several in shown.values())
-        ],
-        budget.delta,
-        confidence,
-        [weights[what] for what in shown],
-        [curves[what] for what in shown],
-    )
-    by_attack = dict(zip(shown, bounds, strict=True))
+    attacked = [
+        (np.concatenate(scores), np.concatenate(coins))
+        for scores, coins in (zip(*several, strict=True) for several in shown.values())
+    ]
+    weights, delta = _weights(attacks), budget.delta
+    shares, claims = [weights[what] for what in shown], [curves[what] for what in shown]
+    by_attack = dict(zip(shown, best_bounds(attacked, delta, confidence, shares, claims), strict=True))
     best = max(by_attack, key=lambda what: by_attack[what].epsilon)
-    return Audit(
-        claimed,
-        budget.delta,
-        best,
-        by_attack[best],
-        by_attack,
-        runs,
-        size_for_curve(curves[best], budget.delta, error, most),
-        reach(canaries * runs, budget.delta, curves[GRADIENTS], (1 - confidence) * weights[GRADIENTS])
-        if curves.get(GRADIENTS)
-        else None,
-    )
+    needed, reached = size_for_curve(curves[best], delta, error, most), None
+    if curves.get(GRADIENTS):
+        reached = reach(canaries * runs, delta, curves[GRADIENTS], (1 - confidence) * weights[GRADIENTS])
+    return Audit(claimed, delta, best, by_attack[best], by_attack, runs, needed, reached)
 
 
 def size_of(

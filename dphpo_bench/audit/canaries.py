@@ -28,11 +28,8 @@ if TYPE_CHECKING:
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.training.losses import Objective
 
-LABELS, MODEL, GRADIENTS = (
-    "black box: loss of wrong labels",
-    "white box: released model",
-    "white box: released gradients",
-)
+LABELS = "black box: loss of wrong labels"
+MODEL, GRADIENTS = "white box: released model", "white box: released gradients"
 TAG = 10.0  # value of a canary's input, so large that its gradient lies almost wholly in the weights of this input
 
 
@@ -126,9 +123,8 @@ def _white_box(task: Task, train: Records, m: int, streams: Streams) -> Experime
     members = _coins(m, streams)
     records = _joined(base, torch.arange(len(base)), canaries, members)
     seen = Records(tagged.float() if tagged.is_floating_point() else tagged, labels)
-    return Experiment(
-        _TaggedTask(task, m), records, seen, members, Transcript(seen, lambda tensors: tensors[0][:, -m:])
-    )
+    transcript = Transcript(seen, lambda tensors: tensors[0][:, -m:])
+    return Experiment(_TaggedTask(task, m), records, seen, members, transcript)
 
 
 SETUPS = {"black_box": _black_box, "white_box": _white_box}
@@ -148,11 +144,9 @@ def _joined(base: Records, rows: Tensor, canaries: Records, members: "NDArray[np
     units = None
     if base.units is not None and some.units is not None:  # each canary is a new unit
         units = torch.cat([some.units, base.units.max() + 1 + torch.arange(len(inside))])
-    return Records(
-        torch.cat([single(some.inputs), single(inside.inputs)]),
-        torch.cat([single(some.targets), single(inside.targets)]),
-        units=units,
-    )
+    inputs = torch.cat([single(some.inputs), single(inside.inputs)])
+    targets = torch.cat([single(some.targets), single(inside.targets)])
+    return Records(inputs, targets, units=units)
 
 
 class _TaggedTask(Task):
