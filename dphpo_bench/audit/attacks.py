@@ -13,9 +13,10 @@ import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dphpo_bench.audit.arguments import ATTACKS, AttackName, check_arguments, most_canaries
 from dphpo_bench.audit.bounds import (
@@ -35,29 +36,24 @@ from dphpo_bench.base.displays import Display, Displayed
 from dphpo_bench.base.errors import AccountError, AuditError, UnsupportedEventError
 from dphpo_bench.base.progress import Meter, Progress, TerminalProgress
 from dphpo_bench.base.text import rounded_down
+from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.task import Task
+from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import VOID, Account, Entry
 from dphpo_bench.harness.cache import Cache
 from dphpo_bench.harness.journal import NONCE, Journal
 from dphpo_bench.harness.loading import account_of, default_seed, prepare, refuse_no_privacy, warn_of_seeds
-from dphpo_bench.harness.plan import plan
+from dphpo_bench.harness.plan import CheckedPlan, plan
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.harness.run import ExecutionOptions, resolve_device, run
 from dphpo_bench.harness.state import Run
 from dphpo_bench.harness.training import execute
 from dphpo_bench.privacy.accountants.report import epsilon
+from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.records.record import Audit as AuditRecord
+from dphpo_bench.records.record import RunRecord
+from dphpo_bench.records.store import RecordStore
 from dphpo_bench.training.randomness import Streams
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from dphpo_bench.contract.method import Method
-    from dphpo_bench.data.source import DataSource
-    from dphpo_bench.harness.plan import CheckedPlan
-    from dphpo_bench.privacy.budget import PrivacyBudget
-    from dphpo_bench.records.record import Audit as AuditRecord
-    from dphpo_bench.records.record import RunRecord
-    from dphpo_bench.records.store import RecordStore
 
 WEIGHTS = {"black_box": {LABELS: 0.05}, "white_box": {MODEL: 0.15, GRADIENTS: 0.8}}
 """Shares of the error probability. The strongest attack on noisy methods has the largest share."""
@@ -131,9 +127,7 @@ class Audit(Displayed):
             rows.append(("not found", hidden))
         return "Audit", [*rows, ("verdict", self.verdict())]
 
-    def to_record(self) -> "AuditRecord":
-        from dphpo_bench.records.record import Audit as AuditRecord
-
+    def to_record(self) -> AuditRecord:
         return AuditRecord(
             lower_bound=self.bound.epsilon,
             confidence=self.bound.confidence,
@@ -149,17 +143,17 @@ class Audit(Displayed):
 
 
 def recorded(
-    method: "Method",
+    method: Method,
     task: Task,
-    budget: "PrivacyBudget",
-    store: "RecordStore",
+    budget: PrivacyBudget,
+    store: RecordStore,
     *,
     seed: int | None,
-    source: "DataSource",
+    source: DataSource,
     device: str = "auto",
     progress: Progress | None = None,
     account: str | None = None,
-) -> "RunRecord":
+) -> RunRecord:
     """Return the record of the run without canaries; run it if there is no record yet, or no seed."""
     store.check_writable()
     record = None
@@ -184,9 +178,9 @@ def recorded(
 
 
 def audit(
-    method: "Method",
+    method: Method,
     task: Task,
-    budget: "PrivacyBudget",
+    budget: PrivacyBudget,
     *,
     attacks: Sequence[AttackName] = ATTACKS,
     canaries: int | None = None,
@@ -194,7 +188,7 @@ def audit(
     confidence: float = 0.95,
     private_records: bool = False,
     seed: int | Literal["default"] | None = "default",
-    source: "DataSource | None" = None,
+    source: DataSource | None = None,
     device: str = "auto",
     progress: Progress | None = None,
     account: Account | None = None,
@@ -212,8 +206,6 @@ def audit(
         seed: of canaries, coins and runs; None draws a secret one. By default 0 if the records are public, else None.
         account: of private records: counts all runs of the audit before the data are read.
     """
-    from dphpo_bench.data.source import DataSource
-
     check_arguments(
         task, canaries=canaries, runs=runs, attacks=attacks, confidence=confidence, private_records=private_records
     )
@@ -288,37 +280,24 @@ def audit(
         for number in numbers:
             with suppress(AccountError):
                 account.note(number, status="ok")
-    weights = _weights(attacks)
-    bounds = best_bounds(
-        [
-            (np.concatenate(scores), np.concatenate(coins))
-            for scores, coins in (zip(*several, strict=True) for several in shown.values())
-        ],
-        budget.delta,
-        confidence,
-        [weights[what] for what in shown],
-        [curves[what] for what in shown],
-    )
-    by_attack = dict(zip(shown, bounds, strict=True))
+    attacked = [
+        (np.concatenate(scores), np.concatenate(coins))
+        for scores, coins in (zip(*several, strict=True) for several in shown.values())
+    ]
+    weights, delta = _weights(attacks), budget.delta
+    shares, claims = [weights[what] for what in shown], [curves[what] for what in shown]
+    by_attack = dict(zip(shown, best_bounds(attacked, delta, confidence, shares, claims), strict=True))
     best = max(by_attack, key=lambda what: by_attack[what].epsilon)
-    return Audit(
-        claimed,
-        budget.delta,
-        best,
-        by_attack[best],
-        by_attack,
-        runs,
-        size_for_curve(curves[best], budget.delta, error, most),
-        reach(canaries * runs, budget.delta, curves[GRADIENTS], (1 - confidence) * weights[GRADIENTS])
-        if curves.get(GRADIENTS)
-        else None,
-    )
+    needed, reached = size_for_curve(curves[best], delta, error, most), None
+    if curves.get(GRADIENTS):
+        reached = reach(canaries * runs, delta, curves[GRADIENTS], (1 - confidence) * weights[GRADIENTS])
+    return Audit(claimed, delta, best, by_attack[best], by_attack, runs, needed, reached)
 
 
 def size_of(
-    method: "Method",
+    method: Method,
     task: Task,
-    budget: "PrivacyBudget",
+    budget: PrivacyBudget,
     *,
     attacks: Sequence[AttackName],
     canaries: int | None,
@@ -339,7 +318,7 @@ def _counted(entry: Entry, account: Account) -> str:
     return number
 
 
-def _curve(checked: "CheckedPlan", error: float) -> Curve:
+def _curve(checked: CheckedPlan, error: float) -> Curve:
     """Return the curve that a plan claims by the accountant of its quoted ε: any upper bound makes one that holds."""
 
     def epsilon_at(delta: float) -> float:

@@ -266,11 +266,6 @@ class Size:
     def total(self) -> int:
         return self.canaries * self.runs
 
-    @classmethod
-    def of(cls, total: int, most: int) -> "Size":
-        runs = math.ceil(total / most)
-        return cls(math.ceil(total / runs), runs)
-
 
 def default_size(curve: Curve, delta: float, error: float, most: int) -> Size:
     """Return a size at which right guesses refute the curve with a margin; the smallest if none is within reach.
@@ -287,7 +282,10 @@ def size_for_curve(
 ) -> Size | None:
     """Return the smallest size at which right guesses refute the curve; None if it has more than `limit` canaries."""
     total = _fewest(lambda total: refutable(total, delta, curve, error), least, limit) if curve else None
-    return None if total is None else Size.of(total, most)
+    if total is None:
+        return None
+    runs = math.ceil(total / most)
+    return Size(math.ceil(total / runs), runs)
 
 
 def _fewest(enough: Callable[[int], bool], least: int, most: int) -> int | None:

@@ -6,33 +6,27 @@ Where units of the task hold several records, a canary is a unit of one record, 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
 from dphpo_bench.base.errors import AuditError
 from dphpo_bench.base.tensors import Records, single
 from dphpo_bench.contract.task import Input, Task, TaskFacts
+from dphpo_bench.data.source import DataSource
 from dphpo_bench.training.augmentation import Augmentation, augmentation_of
 from dphpo_bench.training.evaluation import all_outputs
 from dphpo_bench.training.linear import linear_layer
+from dphpo_bench.training.losses import Objective
 from dphpo_bench.training.randomness import Streams
 from dphpo_bench.training.units import Units
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from dphpo_bench.data.source import DataSource
-    from dphpo_bench.training.losses import Objective
-
-LABELS, MODEL, GRADIENTS = (
-    "black box: loss of wrong labels",
-    "white box: released model",
-    "white box: released gradients",
-)
+LABELS = "black box: loss of wrong labels"
+MODEL, GRADIENTS = "white box: released model", "white box: released gradients"
 TAG = 10.0  # value of a canary's input, so large that its gradient lies almost wholly in the weights of this input
 
 
@@ -44,7 +38,7 @@ class Transcript:
     part of a gradient that belongs to the canaries' inputs, shape (classes, m).
     """
 
-    def __init__(self, canaries: Records, tags: "Callable[[Sequence[Tensor]], Tensor]") -> None:
+    def __init__(self, canaries: Records, tags: Callable[[Sequence[Tensor]], Tensor]) -> None:
         self._canaries = canaries
         self._tags = tags
         self.scores = torch.zeros(len(canaries), dtype=torch.float64)
@@ -75,10 +69,10 @@ class Experiment:
     task: Task
     records: Records  # the training records, canaries included
     canaries: Records  # all of them, in or out
-    members: "NDArray[np.bool_]"  # shape (m,), whether each is in
+    members: NDArray[np.bool_]  # shape (m,), whether each is in
     transcript: Transcript | None = None  # of the releases; None if the attacker does not see them
 
-    def scores(self, model: nn.Module) -> "dict[str, NDArray[np.float64]]":
+    def scores(self, model: nn.Module) -> dict[str, NDArray[np.float64]]:
         """Return by attack a score for each canary, higher if it seems to be in."""
         labels = single(self.canaries.targets)
         losses = functional.cross_entropy(all_outputs(model, self.canaries), labels, reduction="none")
@@ -126,15 +120,14 @@ def _white_box(task: Task, train: Records, m: int, streams: Streams) -> Experime
     members = _coins(m, streams)
     records = _joined(base, torch.arange(len(base)), canaries, members)
     seen = Records(tagged.float() if tagged.is_floating_point() else tagged, labels)
-    return Experiment(
-        _TaggedTask(task, m), records, seen, members, Transcript(seen, lambda tensors: tensors[0][:, -m:])
-    )
+    transcript = Transcript(seen, lambda tensors: tensors[0][:, -m:])
+    return Experiment(_TaggedTask(task, m), records, seen, members, transcript)
 
 
 SETUPS = {"black_box": _black_box, "white_box": _white_box}
 
 
-def _coins(m: int, streams: Streams) -> "NDArray[np.bool_]":
+def _coins(m: int, streams: Streams) -> NDArray[np.bool_]:
     coins = torch.rand(m, dtype=torch.float64, generator=streams.generator("coins")) < 0.5
     return coins.numpy()
 
@@ -143,16 +136,14 @@ def _units(train: Records) -> Units:
     return Units.of(torch.arange(len(train)) if train.units is None else train.units)
 
 
-def _joined(base: Records, rows: Tensor, canaries: Records, members: "NDArray[np.bool_]") -> Records:
+def _joined(base: Records, rows: Tensor, canaries: Records, members: NDArray[np.bool_]) -> Records:
     some, inside = base.rows(rows), canaries.rows(torch.from_numpy(members).nonzero().squeeze(1))
     units = None
     if base.units is not None and some.units is not None:  # each canary is a new unit
         units = torch.cat([some.units, base.units.max() + 1 + torch.arange(len(inside))])
-    return Records(
-        torch.cat([single(some.inputs), single(inside.inputs)]),
-        torch.cat([single(some.targets), single(inside.targets)]),
-        units=units,
-    )
+    inputs = torch.cat([single(some.inputs), single(inside.inputs)])
+    targets = torch.cat([single(some.targets), single(inside.targets)])
+    return Records(inputs, targets, units=units)
 
 
 class _TaggedTask(Task):
@@ -179,10 +170,10 @@ class _TaggedTask(Task):
     def sibling(self) -> Task | None:
         return self._task.sibling
 
-    def load_train(self, source: "DataSource") -> Records:
+    def load_train(self, source: DataSource) -> Records:
         raise NotImplementedError
 
-    def load_test(self, source: "DataSource") -> Records:
+    def load_test(self, source: DataSource) -> Records:
         raise NotImplementedError
 
     def build_model(self) -> nn.Module:
@@ -198,10 +189,10 @@ class _TaggedTask(Task):
                 wide.bias.copy_(layer.bias)
         return wide
 
-    def objective(self) -> "Objective":
+    def objective(self) -> Objective:
         return self._task.objective()
 
-    def data_fingerprint(self, source: "DataSource") -> str:
+    def data_fingerprint(self, source: DataSource) -> str:
         return self._task.data_fingerprint(source)
 
 

@@ -115,10 +115,8 @@ def _show(advice: "Advice", choice: "Option", source: str) -> None:
         for row in [each.row]
     ]  # fmt: skip
     show(table(("task", "model", ">N", ">ε", ">points\nbehind", ">collapsed", ">weight"), cells, plain=True))
-    options = [
-        (option, "costs less" if option.price < choice.price else "with more compute") for option in advice.front
-    ]
-    options += [(option, "") for option in advice.following]
+    options = [(each, "costs less" if each.price < choice.price else "with more compute") for each in advice.front]
+    options += [(each, "") for each in advice.following]
     cells = [
         [escaped(option.label), f"{distance_text(option)}, {interval_text([option.distance])}",
          rate_text(option.collapses), cost_text(option), why]

@@ -156,11 +156,9 @@ def _rerun(
         reason = refused[0].reason if refused else "their methods or tasks are not installed, or in newer versions."
         raise InvalidValueError(f"None of these records can be repeated here: {reason}")
     if not quiet:
-        seconds = sum(sum(repeat.record.seconds.values()) for repeat in repeated)
+        time = duration_text(sum(sum(repeat.record.seconds.values()) for repeat in repeated))
         methods = count(len({repeat.record.identity.method for repeat in repeated}), "method")
-        complain(
-            f"Repeating {count(len(repeated), 'record')} of {methods}, which took {duration_text(seconds)} in all."
-        )
+        complain(f"Repeating {count(len(repeated), 'record')} of {methods}, which took {time} in all.")
     cells = [repeat.cell for repeat in repeated]
     with TemporaryDirectory() as folder, executor_for(cells) as (ready, opened):
         store = RecordStore(Path(folder))

@@ -280,11 +280,8 @@ NameArgument = Annotated[str, typer.Argument(help="Its name for --method or --ta
 OutputOption = Annotated[
     Path, typer.Option("--output", "-o", metavar="DIR", help="The folder in which the package's folder is made.")
 ]
-
-
 RepositoryOption = Annotated[
-    bool,
-    typer.Option("--repository", help="Also write a repository's CI, and a suite for rows on the board."),
+    bool, typer.Option("--repository", help="Also write a repository's CI, and a suite for rows on the board.")
 ]
 
 
@@ -304,9 +301,8 @@ def _write(kind: "Kind", name: str, output: Path, repository: bool) -> None:
     from dphpo_bench.testing.scaffold import write_package
 
     folder = output / name
-    files = ", ".join(
-        path.relative_to(folder).as_posix() for path in write_package(kind, name, output, repository=repository)
-    )
+    paths = write_package(kind, name, output, repository=repository)
+    files = ", ".join(path.relative_to(folder).as_posix() for path in paths)
     run = f"--method {name} --task digits" if kind == "method" else f"--method hyfreedp --task {name}"
     row = f"  dphpo-bench sweep {folder / 'suite.toml'}\n  dphpo-bench publish results  # in a clone of the project\n"
     sys.stdout.write(

@@ -116,9 +116,7 @@ def series(released: Mapping[str, Any]) -> dict[str, Points]:
                 paths[column] = [(point["step"], point.get(column)) for point in value]
         else:
             paths[name] = list(enumerate(value, 1))
-    known = {
-        name: sorted((step, value) for step, value in points if is_number(value)) for name, points in paths.items()
-    }
+    known = {name: sorted(point for point in points if is_number(point[1])) for name, points in paths.items()}
     return {name: points for name, points in known.items() if len(points) > 1}
 
 
@@ -163,10 +161,9 @@ def _more_rows(record: "RunRecord") -> Iterator[tuple[str, str]]:
             yield "", f"and {len(texts) - MAX_RELEASES:,} other kinds of releases"
     if audit := record.audit:
         ceiling = "" if audit.ceiling is None else f"; with all guesses right, ε ≥ {rounded_down(audit.ceiling)}"
-        shows = (
-            f"ε ≥ {audit.lower_bound:.3g} with confidence {audit.confidence:g} ({one_line(audit.attack, MAX_VALUE)})"
-        )
-        yield "audit", f"{shows}{ceiling}{'. It refutes the claim.' if audit.refuted else ''}"
+        shows = f"ε ≥ {audit.lower_bound:.3g} with confidence {audit.confidence:g}"
+        refutes = ". It refutes the claim." if audit.refuted else ""
+        yield "audit", f"{shows} ({one_line(audit.attack, MAX_VALUE)}){ceiling}{refutes}"
     if record.cost:
         yield "cost", f"{count(record.cost.runs, 'run')}, {record.cost.examples:,.0f} example passes"
     versions = {name: one_line(record.environment.get(name, "?"), 40) for name in ("dphpo-bench", "torch", "device")}

@@ -166,12 +166,8 @@ def audit_command(
     from dphpo_bench.audit.arguments import ATTACKS, check_arguments
 
     audited, on, budget = options.resolve(method, task, model, epsilon, delta, settings, task_file)
-    sizes: dict[str, Any] = {
-        "attacks": ATTACKS if attack == "both" else (attack,),
-        "canaries": canaries,
-        "runs": runs,
-        "confidence": confidence,
-    }
+    attacks = ATTACKS if attack == "both" else (attack,)
+    sizes: dict[str, Any] = {"attacks": attacks, "canaries": canaries, "runs": runs, "confidence": confidence}
     check_arguments(on, private_records=private_records, **sizes)
 
     from dphpo_bench.audit.attacks import audit, recorded, size_of
@@ -187,14 +183,10 @@ def audit_command(
     source = DataSource.resolve(data_dir, progress=progress)
     store = RecordStore(results_dir)
     book = account_of(on, store, account)
-    where: dict[str, Any] = {
-        "seed": options.parse_seed(seed, default_seed(on)),
-        "source": source,
-        "device": device,
-        "progress": progress,
-    }
+    chosen_seed = options.parse_seed(seed, default_seed(on))
+    where: dict[str, Any] = {"seed": chosen_seed, "source": source, "device": device, "progress": progress}
     if book:  # the run of the record and those of the audit, before the first of them
-        releases = 1 + len(sizes["attacks"]) * size_of(audited, on, budget, **sizes).runs
+        releases = 1 + len(attacks) * size_of(audited, on, budget, **sizes).runs
         book.check([Entry.of(plan(audited, on, budget), 0)] * releases)
     record = recorded(audited, on, budget, store, account=account, **where)
     outcome = audit(audited, on, budget, private_records=private_records, account=book, **sizes, **where)
@@ -238,14 +230,9 @@ def price_command(
 
     if public_scores and score_noise is not None:
         raise InvalidValueError("Expected --public-scores or --score-noise, got both.")
+    scores: Literal["public"] | None = "public" if public_scores else None
     answer = price(
-        history,
-        delta=delta,
-        epsilon=epsilon,
-        chosen_by=chosen_by,
-        scores="public" if public_scores else None,
-        score_noise=score_noise,
-        count=count,
+        history, delta=delta, epsilon=epsilon, chosen_by=chosen_by, scores=scores, score_noise=score_noise, count=count
     )
     if as_json:
         show_json(answer.to_json())

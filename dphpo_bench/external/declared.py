@@ -52,16 +52,8 @@ from dphpo_bench.privacy.event_trees import hides_time
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.risk import risk
 from dphpo_bench.recipes.dp_sgd import dp_sgd_event
-from dphpo_bench.records.record import (
-    DECLARED,
-    MAX_RECORD_BYTES,
-    Identity,
-    Privacy,
-    RunRecord,
-    Status,
-    moment,
-)
-from dphpo_bench.records.statement import lines, recorded, risk_of
+from dphpo_bench.records.record import DECLARED, MAX_RECORD_BYTES, Identity, Privacy, RunRecord, Status, moment
+from dphpo_bench.records.statement import lines, record_risk, recorded
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.training.randomness import Streams
 
@@ -88,10 +80,9 @@ class Finished(Displayed):
 
     def statement(self) -> str:
         """Return the privacy statement, as `dphpo-bench statement` prints it."""
-        privacy, account = self.record.privacy, self.account
+        account = self.account
         others = f"The account {account.name} counts this run. By now: {account.summary()}" if account else None
-        risk_ = risk_of(privacy, self.record.identity.delta) if privacy else None
-        return "\n".join(lines(self.record, risk_, others))
+        return "\n".join(lines(self.record, record_risk(self.record), others))
 
 
 @typed

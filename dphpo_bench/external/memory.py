@@ -102,9 +102,6 @@ def refuse_trained(model: Any, trained: dict[int, "ref[Tensor]"]) -> None:
 
     Args:
         trained: weights of earlier trials, by id.
-
-    Raises:
-        InvalidValueError: if it has some of them.
     """
     weights = [weight for part in networks_in(model) for weight in part.parameters() if weight.requires_grad]
     if any(id(weight) in trained and trained[id(weight)]() is weight for weight in weights):

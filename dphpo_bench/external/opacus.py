@@ -41,11 +41,7 @@ def note(accountant: Any, kind: DpEvent) -> None:
 
 
 def check_accountant(accountant: Any) -> None:
-    """Reject what is no accountant of Opacus, or can only take equal releases.
-
-    Raises:
-        InvalidValueError: if it is one of these.
-    """
+    """Reject what is no accountant of Opacus, or can only take equal releases."""
     is_known = hasattr(accountant, "step") and hasattr(accountant, "get_epsilon")
     if accountant is not None and (not is_known or accountant.mechanism() == "gdp"):
         raise InvalidValueError(
@@ -65,11 +61,7 @@ _WRAPPERS = 8
 
 
 def refuse_several_processes() -> None:
-    """Reject a group of processes (torch.distributed): each would draw, release and charge by itself.
-
-    Raises:
-        InvalidValueError: if this process belongs to a group of several.
-    """
+    """Reject a group of several processes (torch.distributed): each would draw, release and charge by itself."""
     if distributed.is_available() and distributed.is_initialized() and (size := distributed.get_world_size()) > 1:
         raise InvalidValueError(
             f"Expected a training in one process, got a group of {size}: each would draw its own batches and noise, "

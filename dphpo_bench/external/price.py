@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from annotated_types import Interval
 from dp_accounting import dp_event
 from dp_accounting.dp_event import DpEvent
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from dphpo_bench.base.checks import inside, number, positive, ranged, typed, whole
 from dphpo_bench.base.displays import Display, Displayed
@@ -65,10 +65,8 @@ MECHANISMS: Mapping[str, tuple[Callable[..., DpEvent], tuple[str, ...]]] = Mappi
 """Names of mechanisms in a history: the event of a run, and the names of its numbers."""
 
 
-class _File(BaseModel):
+class _File(BaseModel, frozen=True, extra="forbid", strict=True):
     """A history's file; `price` checks the ranges of what it says beside the runs."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     runs: list[Any]
     delta: float | None = None
@@ -227,9 +225,8 @@ def _of_study(study: "Study", run: Callable[["FrozenTrial"], Any]) -> History:
     except (ValueError, RuntimeError):  # no trial ended, or there are several objectives
         winner = None
     states = Counter(trial.state.name for trial in began)
-    note = (
-        f"Study {shown(study.study_name)}, trials that began: {', '.join(f'{n} {name}' for name, n in states.items())}"
-    )
+    counts = ", ".join(f"{n} {name}" for name, n in states.items())
+    note = f"Study {shown(study.study_name)}, trials that began: {counts}"
     scores = sum(len(trial.intermediate_values) + (trial.state == TrialState.COMPLETE) for trial in began)
     return History(Counter(runs.values()), winner, "PRUNED" in states, max(scores, len(began)), note)
 
@@ -399,11 +396,8 @@ class Price(Displayed):
             f'method=bench.make_method("papernot_steinke", {{"mean": {self.runs}}}), event={event})'
         )
         factor = rounded_up(selection.noise_factor, 3)
-        return [
-            *rows,
-            ("", f"ε = {bound_text(self.published)}, as published, with {factor} times that noise"),
-            ("next time", call),
-        ]
+        rows.append(("", f"ε = {bound_text(self.published)}, as published, with {factor} times that noise"))
+        return [*rows, ("next time", call)]
 
 
 @typed

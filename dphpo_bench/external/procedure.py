@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy
 import torch
 from dp_accounting.dp_event import DpEvent
+from torch import Tensor
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
@@ -22,10 +23,6 @@ from dphpo_bench.privacy.holdout import holdout_name
 from dphpo_bench.recipes.search_method import RandomStopping, Selection
 from dphpo_bench.recipes.trial import Whole
 from dphpo_bench.training.noise import add_gaussian_noise
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 _FORMS = (
     "the scores of the held-out records, a list or a 1-D array of numbers from 0 to 1; or their mean as a float; or "
@@ -77,7 +74,7 @@ class ScoreRule:
                 "losses to this range by public bounds."
             )
 
-    def _values(self, score: Any) -> "Tensor":
+    def _values(self, score: Any) -> Tensor:
         """Return a score in float64, on the CPU, apart from the caller's: shape (records,), or () for a number."""
         try:
             if isinstance(score, str | bool):

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from functools import cache
 from numbers import Number, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 from weakref import ref
 
 import numpy
+from dp_accounting.dp_event import DpEvent
 from optuna.distributions import distribution_to_json
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
@@ -33,22 +34,11 @@ from dphpo_bench.contract.search_space import Candidate
 from dphpo_bench.external.declared import DeclaredRun, Finished
 from dphpo_bench.external.memory import Memory, Offer, read_back, refuse_trained, written
 from dphpo_bench.external.procedure import EventOf, Procedure, ScoreRule
-from dphpo_bench.external.trials import (
-    MisuseError,
-    OneOfAKind,
-    StudyTrial,
-    checked_space,
-    hidden,
-    networks_in,
-)
+from dphpo_bench.external.trials import MisuseError, OneOfAKind, StudyTrial, checked_space, hidden, networks_in
 from dphpo_bench.harness.account import accounts_closed
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.session.access import draw_uniform
 from dphpo_bench.training.randomness import Streams
-
-if TYPE_CHECKING:
-    from dp_accounting.dp_event import DpEvent
-
 
 _under_way = threading.Lock()
 
@@ -69,7 +59,7 @@ class StudyResult(Finished):
     params: Candidate | None
     score: float | None
     epsilon: float
-    event: "DpEvent"
+    event: DpEvent
 
     def display(self) -> Display:
         """Return the record in short, with the winner."""
@@ -122,7 +112,7 @@ class Study(OneOfAKind):
     @typed
     def __init__(
         self,
-        space: "Mapping[str, Any] | None",
+        space: Mapping[str, Any] | None,
         *,
         budget: PrivacyBudget,
         event: EventOf,
@@ -168,7 +158,7 @@ class Study(OneOfAKind):
         self._result: StudyResult | None = None
 
     @property
-    def event(self) -> "DpEvent":
+    def event(self) -> DpEvent:
         """The event of the whole search."""
         return self._run.event
 

@@ -24,10 +24,8 @@ class BudgetCallback(StepBudget, TrainerCallback):  # type: ignore[misc]  # mypy
         chooses = args.load_best_model_at_end or args.metric_for_best_model or "reduce" in schedule
         if (chooses or schedule == "greedy" or state.is_hyper_param_search) and not self.public_evaluation:
             raise InvalidValueError(CHOICE.format("A best model, and schedules or a search that read a metric,"))
-        if args.gradient_accumulation_steps > 1:
-            raise InvalidValueError(
-                ACCUMULATION.format(f"gradient_accumulation_steps={args.gradient_accumulation_steps}")
-            )
+        if (passes := args.gradient_accumulation_steps) > 1:
+            raise InvalidValueError(ACCUMULATION.format(f"gradient_accumulation_steps={passes}"))
         if args.fp16:
             raise InvalidValueError(HALF_PRECISION.format("fp16=True", "bf16=True"))
         model, loader = parts.get("model"), parts.get("train_dataloader")

@@ -5,7 +5,7 @@ import os
 import pickle
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import cache
 from pathlib import Path
@@ -49,7 +49,13 @@ def hidden(streams: Streams) -> Iterator[None]:
         logging.disable(sys.maxsize)
         _flush()
         for descriptor in (1, 2):
-            stack.callback(_redirected(nowhere.fileno(), descriptor))
+            try:
+                before = os.dup(descriptor)
+            except OSError:  # a process without a terminal
+                continue
+            stack.callback(os.close, before)
+            stack.callback(os.dup2, before, descriptor)
+            os.dup2(nowhere.fileno(), descriptor)
         stack.callback(_flush)  # what a trial left in a buffer would come out later
         stack.enter_context(redirect_stdout(nowhere))
         stack.enter_context(redirect_stderr(nowhere))
@@ -78,29 +84,9 @@ def _nowhere() -> TextIO:
     return Path(os.devnull).open("w", encoding="utf-8")
 
 
-def _redirected(target: int, descriptor: int) -> Callable[[], None]:
-    """Point a file descriptor elsewhere, and return a function that puts it back."""
-    try:
-        before = os.dup(descriptor)
-    except OSError:  # a process without a terminal
-        return lambda: None
-    os.dup2(target, descriptor)
-
-    def restore() -> None:
-        os.dup2(before, descriptor)
-        os.close(before)
-
-    return restore
-
-
 _OF_EVENT = SCHEDULE | {
-    "max_steps",
-    "noise_multiplier",
-    "num_epochs",
-    "num_train_epochs",
-    "per_device_train_batch_size",
-    "sample_rate",
-    "steps",
+    *("noise_multiplier", "sample_rate", "per_device_train_batch_size"),
+    *("steps", "max_steps", "num_epochs", "num_train_epochs"),
 }
 
 
@@ -160,14 +146,7 @@ class StudyTrial(OneOfAKind):
             CPU, torch takes 32 bits of a seed, too few for noise: use `generator`.
     """
 
-    def __init__(
-        self,
-        params: Candidate,
-        noise_multiplier: float,
-        streams: Streams,
-        *,
-        is_final: bool = False,
-    ) -> None:
+    def __init__(self, params: Candidate, noise_multiplier: float, streams: Streams, *, is_final: bool = False) -> None:
         self._params = dict(params)
         self._distributions: dict[str, BaseDistribution] = {}
         self._noise_multiplier, self._lacks_noise = noise_multiplier, True

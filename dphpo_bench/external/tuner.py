@@ -22,12 +22,7 @@ from dphpo_bench.contract.task import Task, TaskFacts
 from dphpo_bench.data.arrays import items_stay
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.external.declared import DeclaredRun, Finished
-from dphpo_bench.external.opacus import (
-    CallersOptimizer,
-    forget_records,
-    note,
-    refuse_several_processes,
-)
+from dphpo_bench.external.opacus import CallersOptimizer, forget_records, note, refuse_several_processes
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.recipes.array_task import inputs_of

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from dp_accounting.dp_event import DpEvent
 
 from dphpo_bench.base.checks import typed
 from dphpo_bench.base.displays import Display, Displayed
@@ -17,13 +19,9 @@ from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.risk import Risk, risk
 from dphpo_bench.privacy.runs_together import RenyiFilter, adaptively, composed, is_quick, together
 from dphpo_bench.records.reading import path_text, record_files
+from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.statement import Section, attack, unit_text
 from dphpo_bench.records.store import RecordStore, read_record
-
-if TYPE_CHECKING:
-    from dp_accounting.dp_event import DpEvent
-
-    from dphpo_bench.records.record import RunRecord
 
 _LISTED = 15
 _TOLERANCE = 1e-9  # rounding of two evaluations of one event
@@ -218,7 +216,7 @@ def report_of(book: Account) -> AccountReport:
     )
 
 
-def _total(unit: str, events: "Sequence[DpEvent | str]", delta: float) -> Total:
+def _total(unit: str, events: Sequence[DpEvent | str], delta: float) -> Total:
     known = [event for event in events if not isinstance(event, str)]
     unknown = next((event for event in events if isinstance(event, str)), "")
     least = chosen = None
@@ -236,13 +234,13 @@ def total_of(releases: Sequence[Entry]) -> Total:
     return _total(releases[0].unit, [entry.dp_event for entry in releases], min(entry.delta for entry in releases))
 
 
-def _uncounted(root: Path) -> "list[tuple[str, RunRecord]]":
+def _uncounted(root: Path) -> list[tuple[str, RunRecord]]:
     """Return the records of runs on private records that no account of the folder counts."""
     books = accounts_in(root)
     counted = {entry.record for book in books for entry in book.read()[1]}
     voided = {key for book in books for key in book.voided()}
 
-    def cost_nothing(record: "RunRecord") -> bool:
+    def cost_nothing(record: RunRecord) -> bool:
         return record.identity.key in voided and record.status != "ok" and record.asked_nothing
 
     uncounted = []
@@ -255,7 +253,7 @@ def _uncounted(root: Path) -> "list[tuple[str, RunRecord]]":
     return uncounted
 
 
-def _is_private(record: "RunRecord") -> bool:
+def _is_private(record: RunRecord) -> bool:
     """Return True for a record of private records; for one of an earlier version, which has no mark, ask its task."""
     identity = record.identity
     if "public" in identity.facts:
@@ -264,7 +262,7 @@ def _is_private(record: "RunRecord") -> bool:
     return known is None or not known.cls.public
 
 
-def _event_of(record: "RunRecord") -> "DpEvent | str":
+def _event_of(record: RunRecord) -> DpEvent | str:
     """Return the releases in a record's ledger, or the reason why they say too little."""
     key, privacy = record.identity.key, record.privacy
     if privacy is None or privacy.recomputed is None:

@@ -15,7 +15,9 @@ from copy import copy
 from dataclasses import asdict, astuple
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from dp_accounting.dp_event import DpEvent
 
 from dphpo_bench.base.checks import inside
 from dphpo_bench.base.errors import UnsupportedEventError
@@ -23,16 +25,12 @@ from dphpo_bench.base.files import engine_hash, read_whole, write_whole
 from dphpo_bench.contract.method import Method, Plan
 from dphpo_bench.contract.registry import code_hash, source_of
 from dphpo_bench.contract.task import Task
+from dphpo_bench.data.source import DataSource
 from dphpo_bench.privacy import event_trees
 from dphpo_bench.privacy.accountants import report as reports
 from dphpo_bench.privacy.accountants.report import OUT_OF_MEMORY, EpsilonReport
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.risk import Risk, risk
-
-if TYPE_CHECKING:
-    from dp_accounting.dp_event import DpEvent
-
-    from dphpo_bench.data.source import DataSource
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +95,7 @@ class Cache:
         self._values = None if folder is None else CachedValues(folder)
 
     @classmethod
-    def of(cls, source: "DataSource") -> "Cache":
+    def of(cls, source: DataSource) -> "Cache":
         """Return the cache that lies beside a source's cached data."""
         return cls(source.cache_dir / "costs")
 
@@ -122,7 +120,7 @@ class Cache:
             pass
         return plan
 
-    def epsilon(self, event: "DpEvent", delta: float) -> EpsilonReport:
+    def epsilon(self, event: DpEvent, delta: float) -> EpsilonReport:
         """Return the ε of an event at this δ by each accountant; see `report.epsilon`."""
         delta = inside("delta", delta)
         key, value = self._find("epsilon", event, delta)
@@ -134,7 +132,7 @@ class Cache:
             self._values.keep(key, {**vars(report), **accountants})
         return report
 
-    def risk(self, event: "DpEvent", delta: float) -> Risk:
+    def risk(self, event: DpEvent, delta: float) -> Risk:
         """Return what an attack on one record can achieve; see `risk`."""
         delta = inside("delta", delta)
         key, value = self._find("risk", event, delta)
@@ -145,7 +143,7 @@ class Cache:
             self._values.keep(key, astuple(bounds))
         return bounds
 
-    def _find(self, what: str, event: "DpEvent", delta: float) -> tuple[str, Any]:
+    def _find(self, what: str, event: DpEvent, delta: float) -> tuple[str, Any]:
         """Return key and value of a cost; the key is empty if nothing is cached, or no file can name the event."""
         if self._values is None:
             return "", None

@@ -122,11 +122,7 @@ def check_again(run: Run, account: Account, number: str) -> None:
 
 
 def _check_goes_on(run: Run) -> None:
-    """Check that a run that an earlier process began can repeat its questions and its noise.
-
-    Raises:
-        RecordError: if it cannot.
-    """
+    """Reject a run that an earlier process began unless it can repeat its questions and its noise."""
     journal, begun = run.journal, "An earlier run of this was interrupted"
     anew = f"remove {journal.path} to start anew, which is a second release: count ε and δ of both runs"
     # A GPU rounds its sums otherwise each time: the same noise on them would show the difference.
@@ -243,11 +239,7 @@ def records_digest(key: bytes, *splits: Records) -> str:
 
 
 def check_declared(facts: TaskFacts, train: Records) -> None:
-    """Refuse records whose number or unit is not as the facts declare it.
-
-    Raises:
-        DataError: if it is not.
-    """
+    """Refuse records whose number or unit is not as the facts declare it."""
     train.check_unit(facts.unit)
     if train.n_units != facts.n_records:
         what = "records" if facts.unit == RECORD else f"units ({facts.unit})"
@@ -342,10 +334,8 @@ def _continue(run: Run, path: Path, every: int) -> None:
         "device": [run.device, torch.backends.cpu.get_cpu_capability()],
         "number of threads": torch.get_num_threads(),
     }
-    conditions = {
-        name: hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-        for name, value in changeable.items()
-    }
+    texts = {name: json.dumps(value, sort_keys=True) for name, value in changeable.items()}
+    conditions = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
     anew = "remove it to start from the first step"
     if journal := run.journal.path:
         anew = f"remove it and {journal} to start anew, which is a second release: count ε and δ of both runs"

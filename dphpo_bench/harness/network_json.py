@@ -63,10 +63,8 @@ def _described(module: nn.Module) -> list[Any]:
     if hooks or "forward" in vars(module):
         raise TypeError("hooks")
     if type(module) is nn.Sequential:
-        return [
-            "Sequential",
-            [[name, _described(layer)] for name, layer in vars(module)["_modules"].items() if layer is not None],
-        ]
+        layers = vars(module)["_modules"].items()
+        return ["Sequential", [[name, _described(layer)] for name, layer in layers if layer is not None]]
     if _LAYERS.get(type(module).__name__) is not type(module):
         raise TypeError(type(module).__name__)
     return [type(module).__name__, {name: _setting(module, name) for name in _arguments(type(module))}]

@@ -4,7 +4,9 @@ import math
 import warnings
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from dp_accounting.dp_event import DpEvent
 
 from dphpo_bench.base.checks import check_file_name, typed
 from dphpo_bench.base.displays import Display, Displayed
@@ -19,9 +21,6 @@ from dphpo_bench.privacy.accountants.report import EpsilonReport
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.risk import CERTAIN, Risk
 from dphpo_bench.records.record import bounds_text, unit_rows
-
-if TYPE_CHECKING:
-    from dp_accounting.dp_event import DpEvent
 
 MEANINGLESS = 20.0  # above this ε, one record may change the odds of what is released by more than 10^8
 
@@ -83,13 +82,7 @@ class CheckedPlan(Displayed):
 
 
 @typed
-def plan(
-    method: str | Method,
-    task: str | Task,
-    budget: PrivacyBudget,
-    *,
-    cache: Cache | None = None,
-) -> CheckedPlan:
+def plan(method: str | Method, task: str | Task, budget: PrivacyBudget, *, cache: Cache | None = None) -> CheckedPlan:
     """Fix a whole procedure and compute its ε; no data is read.
 
     Args:
@@ -176,7 +169,7 @@ def warn_of_budget(budget: PrivacyBudget, n_records: int, unit: str, stacklevel:
         warnings.warn(text, stacklevel=stacklevel)
 
 
-def quoted(event: "DpEvent", planned: Plan, cache: Cache) -> EpsilonReport:
+def quoted(event: DpEvent, planned: Plan, cache: Cache) -> EpsilonReport:
     """Return the ε of an event at the plan's δ by every accountant; the plan's own is quoted if it supports it."""
     report, accountant = cache.epsilon(event, planned.budget.delta), planned.accountant
     if accountant is not None and accountant in report.by_accountant:

@@ -12,6 +12,8 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
+import torch
+
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, RecordError, SealedDataError
 from dphpo_bench.base.text import compact_json, shown, value_text
 from dphpo_bench.contract.method import Method
@@ -42,9 +44,7 @@ def task_identity(task: Task, facts: TaskFacts, source: DataSource) -> dict[str,
     "sibling" is a function: only runs of methods that tune on the public sibling need its files.
     """
     public = facts.to_json()
-    public["metrics"] = [
-        Measure(metric.name, metric.higher_is_better, metric.is_share).to_json() for metric in task.metrics
-    ]
+    public["metrics"] = [Measure(each.name, each.higher_is_better, each.is_share).to_json() for each in task.metrics]
     if task.pretrained_models:
         public["pretrained"] = [
             {"name": model.name, "has_seen_records": model.has_seen_any(task.datasets)}
@@ -172,8 +172,6 @@ def _record(run: Run) -> RunRecord:
 
 def environment(device: str, noise: str) -> dict[str, str]:
     """Return what a record says of the machine, and of where the noise came from."""
-    import torch
-
     return {
         "python": platform.python_version(),
         "platform": platform.system(),

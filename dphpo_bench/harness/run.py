@@ -8,9 +8,12 @@ they are read.
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from annotated_types import Interval
+from numpy.typing import NDArray
+from torch import nn
 
 from dphpo_bench.base.checks import ranged, typed
 from dphpo_bench.base.displays import Display, Displayed
@@ -45,11 +48,6 @@ from dphpo_bench.privacy.event_trees import needs_density
 from dphpo_bench.privacy.objective import NO_GRID
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
-
-if TYPE_CHECKING:
-    import torch
-    from numpy.typing import NDArray
-    from torch import nn
 
 BEFORE_THE_FIRST_QUESTION = (count, load)
 """Stages that ask the records nothing: where one of them fails, the run's entry is taken back."""
@@ -90,7 +88,7 @@ class ExecutionOptions:
             the noise. None: no checkpoints.
     """
 
-    device: "str | torch.device" = "auto"
+    device: str | torch.device = "auto"
     source: DataSource | None = None
     cache: Cache | None = None
     secure_noise: bool = False
@@ -120,11 +118,11 @@ class RunResult(Displayed):
         return self.record.display(model=model, record=self.path, account=self.account)
 
     @property
-    def model(self) -> "nn.Module | None":
+    def model(self) -> nn.Module | None:
         """The trained network, in evaluation mode."""
         return None if self.trained is None else self.trained.network
 
-    def predict(self, data: Any) -> "NDArray[Any]":
+    def predict(self, data: Any) -> NDArray[Any]:
         """Predict in the labels of the training records; see `TrainedModel.predict`.
 
         Raises:
@@ -262,10 +260,8 @@ def run(
     return RunResult(this_run.record, this_run.path, trained, report)
 
 
-def resolve_device(device: "str | torch.device") -> str:
+def resolve_device(device: str | torch.device) -> str:
     """Return the torch device of this name, with its number; "auto" is the first CUDA device if there is one."""
-    import torch
-
     if isinstance(device, str) and device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -289,7 +285,7 @@ class RunFailedError(DphpoBenchError):
 
     exit_code = 1
 
-    def __init__(self, record: RunRecord, path: Path | None, model: "nn.Module | None" = None) -> None:
+    def __init__(self, record: RunRecord, path: Path | None, model: nn.Module | None = None) -> None:
         who, reason = record.identity, (record.error or "").rstrip(".")
         also = "" if model is None else "; the trained model is this error's `model`"
         where = "No record was written." if path is None else f"Its record is {path}."

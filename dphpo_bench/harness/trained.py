@@ -11,7 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from dphpo_bench.base.checks import typed
 from dphpo_bench.base.displays import Display, Displayed, as_texts
@@ -21,17 +26,14 @@ from dphpo_bench.base.tensors import Records, Tensors, each, length
 from dphpo_bench.base.text import compact_json, shown
 from dphpo_bench.contract.registry import make_task, tasks
 from dphpo_bench.contract.task import Input, Kind, Task, inputs_json, inputs_of_json
-from dphpo_bench.data.arrays import declared_classes
+from dphpo_bench.data.arrays import Class, as_inputs, declared_classes
 from dphpo_bench.data.columns import Number
 from dphpo_bench.data.encoding import Columns
+from dphpo_bench.harness.network_json import network_json, network_of
 from dphpo_bench.records.record import RunRecord
+from dphpo_bench.training.evaluation import all_outputs
+from dphpo_bench.training.losses import logits
 from dphpo_bench.training.target_scale import TargetScale
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor, nn
-
-    from dphpo_bench.data.arrays import Class
 
 SUFFIX = ".safetensors"
 
@@ -66,12 +68,12 @@ class TrainedModel(Displayed):
             `dataclasses.replace` sets it. None: the more probable class is.
     """
 
-    network: "nn.Module"
+    network: nn.Module
     kind: Kind
     inputs: Input | Mapping[str, Input]
     columns: Columns | None = None
     input_names: tuple[str, ...] | None = None
-    classes: "tuple[Class, ...] | None" = None
+    classes: tuple[Class, ...] | None = None
     target_scale: TargetScale | None = None
     method: str
     task: str
@@ -84,7 +86,7 @@ class TrainedModel(Displayed):
     threshold: float | None = None
 
     @classmethod
-    def of(cls, network: "nn.Module", task: Task, record: RunRecord) -> "TrainedModel":
+    def of(cls, network: nn.Module, task: Task, record: RunRecord) -> "TrainedModel":
         """Return the model of a run."""
         who, facts = record.identity, task.facts
         return cls(
@@ -117,7 +119,7 @@ class TrainedModel(Displayed):
         }
         return f"Model {self.model} of task {self.task}, trained by {self.method}", as_texts(rows)
 
-    def predict(self, data: Any) -> "NDArray[Any]":
+    def predict(self, data: Any) -> NDArray[Any]:
         """Predict, in the labels of the training records.
 
         Args:
@@ -146,7 +148,7 @@ class TrainedModel(Displayed):
         places = (outputs > 0).long().reshape(-1) if self.kind == "binary" else outputs.argmax(-1)
         return places.numpy() if self.classes is None else _array_of(self.classes)[places.numpy()]
 
-    def predict_proba(self, data: Any) -> "NDArray[Any]":
+    def predict_proba(self, data: Any) -> NDArray[Any]:
         """Predict the probability of each class, in the order of `classes`.
 
         Args:
@@ -161,8 +163,6 @@ class TrainedModel(Displayed):
         """
         if self.kind == "regression":
             raise InvalidValueError("Expected a task with classes, got a regression, which has no probabilities.")
-        import torch
-
         outputs = self._finite(data)
         if self.kind == "multilabel":
             return outputs.sigmoid().numpy()
@@ -180,10 +180,6 @@ class TrainedModel(Displayed):
         Raises:
             DataError, InvalidValueError: as `predict`.
         """
-        import torch
-
-        from dphpo_bench.training.evaluation import all_outputs
-
         inputs = self._inputs_of(data)
         rows = length(inputs)
         if not rows:  # the shape of the outputs is that for a record of zeros
@@ -191,10 +187,8 @@ class TrainedModel(Displayed):
         outputs = all_outputs(self.network, Records(inputs, torch.zeros(max(rows, 1))))
         return each(lambda tensor: tensor[:rows], outputs)
 
-    def _finite(self, data: Any) -> "Tensor":
+    def _finite(self, data: Any) -> Tensor:
         """Return the outputs as a tensor of float64, all finite."""
-        from dphpo_bench.training.losses import logits
-
         if self.kind == "own":
             raise InvalidValueError(
                 "Cannot tell what the outputs of a task of kind 'own' mean; use outputs(data), and compute predictions."
@@ -215,9 +209,7 @@ class TrainedModel(Displayed):
 
     def _inputs_of(self, data: Any) -> Tensors:
         """Return data as the network takes them."""
-        from torch import Tensor
 
-        from dphpo_bench.data.arrays import as_inputs
         from dphpo_bench.data.tables import without_columns
 
         data = data.inputs if isinstance(data, Records) else data
@@ -247,7 +239,7 @@ class TrainedModel(Displayed):
         return {name: _converted(inputs[name], spec, f"input {name!r}") for name, spec in by_name.items()}
 
 
-def _converted(tensor: "Tensor", spec: Input, what: str) -> "Tensor":
+def _converted(tensor: Tensor, spec: Input, what: str) -> Tensor:
     """Return an input as the network takes it; reject another shape or type."""
     if (got := tuple(tensor.shape))[1:] != tuple(spec.shape):
         expected = ", ".join(map(str, ("n", *spec.shape)))
@@ -262,10 +254,8 @@ def _converted(tensor: "Tensor", spec: Input, what: str) -> "Tensor":
     return tensor
 
 
-def _array_of(classes: "tuple[Class, ...]") -> "NDArray[Any]":
+def _array_of(classes: tuple[Class, ...]) -> NDArray[Any]:
     """Return classes as an array of their type; of objects if they have several types."""
-    import numpy as np
-
     return np.array(classes, dtype=None if len(set(map(type, classes))) == 1 else object)
 
 
@@ -304,10 +294,7 @@ def write_model(trained: TrainedModel, path: Path) -> Path:
 
 @typed
 def load_model(
-    path: Path | str,
-    task: str | Task | None = None,
-    *,
-    model: "nn.Module | Callable[[], nn.Module] | None" = None,
+    path: Path | str, task: str | Task | None = None, *, model: nn.Module | Callable[[], nn.Module] | None = None
 ) -> TrainedModel:
     """Load the trained model that `RunResult.save` or `run --save-model` wrote; its `predict` takes a table.
 
@@ -328,7 +315,6 @@ def load_model(
             another structure.
         InvalidValueError: if neither file, task nor `model` say what the network's structure is.
     """
-    import torch
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -350,8 +336,6 @@ def load_model(
 
 def _metadata(trained: TrainedModel) -> dict[str, str]:
     """Return all about a model but its weights, as texts; what JSON text holds reads back as it was."""
-    from dphpo_bench.harness.network_json import network_json
-
     values = {
         "format": "pt",
         "dphpo-bench": version("dphpo-bench"),
@@ -365,7 +349,7 @@ def _metadata(trained: TrainedModel) -> dict[str, str]:
     return {name: value if isinstance(value, str) else compact_json(value) for name, value in known.items()}
 
 
-def _described(metadata: Mapping[str, str], path: Path | str, network: "nn.Module") -> TrainedModel:
+def _described(metadata: Mapping[str, str], path: Path | str, network: nn.Module) -> TrainedModel:
     """Return the model that `_metadata` described."""
     try:
         texts: dict[str, Any] = {name: metadata[name] for name in _TEXTS}
@@ -395,13 +379,9 @@ def _network(
     metadata: Mapping[str, str],
     path: Path | str,
     task: str | Task | None,
-    model: "nn.Module | Callable[[], nn.Module] | None",
-) -> "nn.Module":
+    model: nn.Module | Callable[[], nn.Module] | None,
+) -> nn.Module:
     """Return a network of the structure of that in the file, without its weights."""
-    from torch import nn
-
-    from dphpo_bench.harness.network_json import network_of
-
     if model is not None:
         network = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
         if not isinstance(network, nn.Module):

@@ -9,7 +9,10 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from dphpo_bench.base.errors import (
     DphpoBenchError,
@@ -42,14 +45,12 @@ from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.recipes.dp_sgd import TRAINED_BY
 from dphpo_bench.recipes.noise_law import output_noise
 from dphpo_bench.records.record import ConstantGuess, FurtherMetrics, OutputNoise
+from dphpo_bench.session.raw import RawRecords
+from dphpo_bench.session.session import Session, open_session
+from dphpo_bench.training import evaluation
 from dphpo_bench.training.clipping import parse_clipping
+from dphpo_bench.training.losses import IGNORED, logits
 from dphpo_bench.training.randomness import global_randomness
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from dphpo_bench.session.session import Session
-
 
 EPSILON_ROUNDING = 1e-9  # rounding of two evaluations of one event, far below the resolution of any accountant
 
@@ -104,7 +105,7 @@ def train(run: Run) -> None:
                 run.ledger.refuse(complaints[0])
 
 
-def _open_session(run: Run, meter: Meter) -> "Session":
+def _open_session(run: Run, meter: Meter) -> Session:
     """Open the session of the run, with one on the task's public sibling if the method needs it.
 
     The sibling's ledger has no bound: whatever it answers is a function of public records and of noise that nothing
@@ -113,9 +114,6 @@ def _open_session(run: Run, meter: Meter) -> "Session":
     Raises:
         DataError: if the sibling's files are missing, or it shares records with the task.
     """
-    from dphpo_bench.session.raw import RawRecords
-    from dphpo_bench.session.session import open_session
-
     method, facts, target, streams = run.checked.method, run.checked.facts, run.checked.plan.budget, run.streams()
     budget = PrivacyBudget(float(target.epsilon), float(target.delta))  # 3 and 3.0 are one run
     parameters = repr(sorted(parameters_of(method).items()))
@@ -147,8 +145,6 @@ def _open_session(run: Run, meter: Meter) -> "Session":
 
 def _isolated(outcome: Any, hide: bool) -> Outcome | str:
     """Return a copy of the outcome with plain JSON values that the method does not hold, or why there is none."""
-    import torch
-
     model = outcome.model if isinstance(outcome, Outcome) else None
     if not isinstance(model, torch.nn.Module):
         what = f"one with {type(model).__name__}" if isinstance(outcome, Outcome) else type(outcome).__name__
@@ -231,14 +227,11 @@ def measure(run: Run) -> None:
                 run.error = f"{run.error} {DIVERGED}"
 
 
-def _outputs(model: "nn.Module", records: Records, task: Task, metrics: Sequence[AnyMetric]) -> Any:
+def _outputs(model: nn.Module, records: Records, task: Task, metrics: Sequence[AnyMetric]) -> Any:
     """Return the outputs in the units of the targets; None if no metric is of outputs."""
     if not any(isinstance(metric, Metric) for metric in metrics):
         return None
-    from dphpo_bench.training.evaluation import all_outputs
-    from dphpo_bench.training.losses import logits
-
-    outputs, facts = all_outputs(model, records), task.facts
+    outputs, facts = evaluation.all_outputs(model, records), task.facts
     shape = tuple(logits(outputs).shape)
     if facts.kind in ("classification", "tokens") and shape[-1] != facts.n_classes:  # metrics would mean nothing
         raise InvalidValueError(
@@ -248,7 +241,7 @@ def _outputs(model: "nn.Module", records: Records, task: Task, metrics: Sequence
     return outputs if task.target_scale is None else task.target_scale.invert(outputs)
 
 
-def _values(model: "nn.Module", records: Records, outputs: Any, metrics: Sequence[AnyMetric]) -> dict[str, float]:
+def _values(model: nn.Module, records: Records, outputs: Any, metrics: Sequence[AnyMetric]) -> dict[str, float]:
     values: dict[str, float] = {}
     for metric in metrics:
         if isinstance(metric, ModelMetrics):
@@ -276,13 +269,12 @@ def noise_in_outputs(run: Run, test: Records) -> OutputNoise | None:
             model = run.task.build_model()
         if facts.kind == "regression" and facts.target_scale:
             targets = facts.target_scale.apply(targets)
+        noise = training.noise_multiplier * parse_clipping(training.clipping).sensitivity
         return output_noise(
             model,
             test.inputs,
             learning_rate=training.learning_rate,
-            noise=training.noise_multiplier
-            * parse_clipping(training.clipping).sensitivity
-            / (training.sample_rate * records),
+            noise=noise / (training.sample_rate * records),
             steps=training.steps,
             optimizer=training.optimizer,
             target_spread=targets.double().std().item() if facts.kind == "regression" else None,
@@ -314,14 +306,12 @@ def constant_guess(task: Task, test: Records, outputs: Any, metrics: dict[str, f
         return None
 
 
-def best_guess(metric: Metric, kind: str, targets: "Tensor", n_classes: int | None) -> float | None:
+def best_guess(metric: Metric, kind: str, targets: Tensor, n_classes: int | None) -> float | None:
     """Return the metric of the best constant guess; None if the kind of task has none, or the metric is undefined.
 
     Guesses are the frequencies of the classes, as log-odds; for F1 also the rare class, always; of a regression the
     mean and the median. They need not be the best ones of a metric that is not ready-made.
     """
-    import torch
-
     n = len(targets)
     guesses: list[Tensor] = []
     if kind == "tokens":
@@ -347,12 +337,8 @@ def best_guess(metric: Metric, kind: str, targets: "Tensor", n_classes: int | No
     return round(max(finite), 12) + 0.0 if metric.higher_is_better else min(finite)  # the R² of a mean is 0
 
 
-def _of_tokens(metric: Metric, targets: "Tensor") -> float | None:
+def _of_tokens(metric: Metric, targets: Tensor) -> float | None:
     """Return the metric of the frequencies of the tokens that count."""
-    import torch
-
-    from dphpo_bench.training.losses import IGNORED
-
     tokens = targets[targets != IGNORED]
     if metric not in (ACCURACY, CROSS_ENTROPY, PERPLEXITY) or not len(tokens):
         return None

@@ -322,12 +322,8 @@ def advise(rows: Iterable[Measured], question: Question) -> Advice:
     front = [option for at, option in enumerate(options) if all(option.price < each.price for each in options[:at])]
     compared = [_partly(option, affordable[0]) for option in few if option.price <= question.compute]
     partly = [each for each in compared if each]
-    return Advice(
-        question,
-        options=tuple(affordable),
-        front=tuple(reversed(front)),
-        partly=tuple(sorted(partly, key=lambda each: (each.distance - each.choice_distance, each.label))),
-    )
+    partly.sort(key=lambda each: (each.distance - each.choice_distance, each.label))
+    return Advice(question, options=tuple(affordable), front=tuple(reversed(front)), partly=tuple(partly))
 
 
 def _task_weights(evidence: Iterable[Evidence]) -> Mapping[str, float]:
@@ -346,15 +342,10 @@ def _option(label: str, evidence: Sequence[Evidence], question: Question) -> Opt
         evidence = of_kind
     costs = [row.cost for row in asked if row.cost < math.inf] or [math.inf]
     near = [row for row in asked if _within(row.epsilon, question.epsilon, NEAR_IN_EPSILON)]
-    return Option(
-        label,
-        expected(evidence, interval=tasks > 1),
-        Rate(sum(row.collapsed for row in near), sum(row.runs for row in near)),
-        median(costs),
-        max(costs),
-        tasks,
-        tuple(sorted(evidence, key=lambda each: (-round(each.weight, 9), each.row.table))),
-    )
+    collapses = Rate(sum(row.collapsed for row in near), sum(row.runs for row in near))
+    distance = expected(evidence, interval=tasks > 1)
+    heaviest = tuple(sorted(evidence, key=lambda each: (-round(each.weight, 9), each.row.table)))
+    return Option(label, distance, collapses, median(costs), max(costs), tasks, heaviest)
 
 
 def expected(evidence: Sequence[Evidence], interval: bool = True) -> Estimate:

@@ -69,9 +69,7 @@ class Subject:
 
     def _means_of(self, who: Entry, other: Entry | None, column: str) -> dict[float | None, Mean]:
         """Return the means at each ε where all tables have both, and over all tables if that is everywhere."""
-        sides = [
-            {target: self._samples(side, target, column) for target in self.targets} for side in (who, other) if side
-        ]
+        sides = [{at: self._samples(side, at, column) for at in self.targets} for side in (who, other) if side]
         common = [target for target in self.targets if all(side[target] for side in sides)]
         if not common:
             return {}
@@ -241,23 +239,16 @@ def claims_of(subjects: Sequence[Subject], counted: Sequence[Contest], standard:
 
 def _compared(subject: Subject, standard: Standard) -> Iterator[Claims]:
     tasks = frozenset(contest.title for contest in subject.contests)
-    known = dict.fromkeys(who for contest in subject.contests for who in contest.by_entry)
-    lacking = {
-        who: [
+    inside: dict[Entry, frozenset[str]] = {}
+    for who in dict.fromkeys(who for contest in subject.contests for who in contest.by_entry):
+        lacking = [
             contest
             for contest in subject.contests
             if who.reference or not contest.compares(who) or len(contest.by_entry[who].runs) < FEW_SEEDS
         ]
-        for who in known
-    }
-    inside = {
-        who: tasks - {contest.title for contest in lacking[who]}
-        for who in known
-        if all(
-            (who.method, contest.task_model.task, contest.task_model.model) in standard.excused
-            for contest in lacking[who]
-        )
-    }
+        pairs_lacking = {(contest.task_model.task, contest.task_model.model) for contest in lacking}
+        if all((who.method, *pair) in standard.excused for pair in pairs_lacking):
+            inside[who] = tasks - {contest.title for contest in lacking}
     compared = [
         (first, second, subject if shared == tasks else subject.on(shared))
         for first, second in combinations(inside, 2)
@@ -450,12 +441,7 @@ def _answer(subject: Subject, target: float | None, claims: Claims | None) -> An
 
 
 def _place(
-    who: Entry,
-    lead: Estimate,
-    test: _Test,
-    contests: Sequence[Contest],
-    anchors: Sequence[Member],
-    first: Entry,
+    who: Entry, lead: Estimate, test: _Test, contests: Sequence[Contest], anchors: Sequence[Member], first: Entry
 ) -> Place:
     subject, target = test.subject, test.target
     members = [contest.by_entry[who] for contest in contests]

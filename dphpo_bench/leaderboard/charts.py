@@ -74,9 +74,7 @@ def charts(board: Board) -> list[Chart]:
 
 
 def task_models_of(board: Board) -> list[tuple[str, list[Table]]]:
-    return [
-        (task_model, list(tables)) for task_model, tables in groupby(board.tables, key=lambda table: table.task_model)
-    ]
+    return [(name, list(tables)) for name, tables in groupby(board.tables, key=lambda table: table.task_model)]
 
 
 def file_stems(names: Iterable[str]) -> Iterator[str]:
@@ -95,15 +93,13 @@ def _answer(answer: Answer) -> Chart:
     measure, everyone = answer.measure, answer.everyone
     unit = 100 if measure.share else 1
     leads = {place.entry.label: place.lead.through(lambda value: unit * value) for place in everyone}
-    parts = {
-        place.entry.label: [unit * part.value for part in place.parts] for place in everyone if len(place.parts) > 1
-    }
-    texts = {}
+    parts, texts = {}, {}
     for place in everyone:
+        if len(place.parts) > 1:
+            parts[place.entry.label] = [unit * part.value for part in place.parts]
         tasks = f"; {interval_text(place.over_tasks, measure)}" if place.over_tasks else ""
-        texts[place.entry.label] = (
-            f"{change_text(place.lead.mean, measure)} {interval_text(place.lead, measure)}{tasks}"
-        )
+        seeds = f"{change_text(place.lead.mean, measure)} {interval_text(place.lead, measure)}"
+        texts[place.entry.label] = seeds + tasks
     axis = estimates_axis(leads.values(), 0.0, *(value for values in parts.values() for value in values))
     title = f"{measure.title}, {measure.unit or 'difference'} from {answer.anchor}"
     panels = [Panel(title, leads, axis, leads["auto_clipping"].mean if "auto_clipping" in leads else None, parts, texts,
@@ -144,12 +140,9 @@ def _nearest(answer: Answer) -> Chart:
     values = {label: each.through(lambda value: unit * value) for label, each in intervals.items()}
     axis = estimates_axis(values.values(), 0.0)
     texts = {place.entry.label: change_text(place.lead.mean, answer.measure) for place in places}
+    title = f"{answer.measure.unit or 'difference'} from {answer.anchor}"
     svg = forest(
-        [
-            Panel(
-                f"{answer.measure.unit or 'difference'} from {answer.anchor}", values, axis, 0.0, texts=texts, space=60
-            )
-        ],
+        [Panel(title, values, axis, 0.0, texts=texts, space=60)],
         {place.entry.label: "" for place in places},
         title=f"The nearest to {answer.anchor}",
         note=f"Right is better. Lines: 95 % intervals {'over tasks' if places[0].over_tasks else 'over seeds'}.",
@@ -223,18 +216,9 @@ def _paths(task_model: str, tables: Sequence[Table]) -> Chart | None:
 
     def draw(group: Group, who: Entry) -> None:
         for at, (epsilon, points) in enumerate(paths[who].items()):
-            colour = f"var(--shade{1 + places[epsilon]})"
+            colour, dash = f"var(--shade{1 + places[epsilon]})", DASHES[places[epsilon]]
             line = [{"x": point.step, "y": point.learning_rate} for point in points]
-            group.stroke(
-                "line",
-                line,
-                colour,
-                1.5,
-                DASHES[places[epsilon]],
-                x="x.x",
-                y="y.y",
-                interpolate={"value": "step-after"},
-            )
+            group.stroke("line", line, colour, 1.5, dash, x="x.x", y="y.y", interpolate={"value": "step-after"})
             group.text(group.width + 6, 12 + 14 * at, f"ε = {epsilon:g}", colour)
 
     title = f"Learning rate while training: {task_model}"

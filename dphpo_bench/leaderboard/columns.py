@@ -7,6 +7,8 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from operator import neg
 from typing import Any
 
+import pandas as pd
+
 from dphpo_bench.base.text import rounded_up
 from dphpo_bench.leaderboard.answers import TESTS, UNTOUCHED
 from dphpo_bench.leaderboard.means import Rate
@@ -247,9 +249,8 @@ ROUNDING = 1e-9
 
 
 def _interval(name: str, kind: str, place: str) -> dict[str, tuple[str, str]]:
-    return {
-        f"{name}{end}": (kind, f"{place}.{part}") for end, part in (("", "mean"), ("_low", "low"), ("_high", "high"))
-    }
+    parts = {"": "mean", "_low": "low", "_high": "high"}
+    return {f"{name}{end}": (kind, f"{place}.{part}") for end, part in parts.items()}
 
 
 CSV = {
@@ -365,8 +366,6 @@ def overall_csv(board: Board) -> str:
 
 
 def _csv(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, tuple[str, str]]) -> str:
-    import pandas as pd
-
     series = {}
     for name, (kind, place) in columns.items():
         item, _, attribute = place.partition(".")

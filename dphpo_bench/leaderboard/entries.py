@@ -95,14 +95,9 @@ class Standard:
             methods = frozenset(method.name for method in every if method.end_to_end_private)
             for task, _ in suite.made_tasks():
                 pair = task.facts.task, task.facts.model
-                asked[pair] = Asked(
-                    task,
-                    suite.budgets(task)[0],
-                    methods - REFERENCES,
-                    frozenset(suite.epsilons),
-                    frozenset(suite.seeds_of(task)),
-                    {name: frozenset(seeds) for name, seeds in suite.more_seeds_of(task).items()},
-                )
+                epsilons, seeds = frozenset(suite.epsilons), frozenset(suite.seeds_of(task))
+                more = {name: frozenset(further) for name, further in suite.more_seeds_of(task).items()}
+                asked[pair] = Asked(task, suite.budgets(task)[0], methods - REFERENCES, epsilons, seeds, more)
                 excused |= {(name, *pair) for name in methods if not suite.runs_on(name, task)}
         return replace(standard, oracles=frozenset(oracles), tasks=asked, excused=frozenset(excused))
 
@@ -278,13 +273,12 @@ def compared(runs: Iterable[Run], standard: Standard) -> pd.DataFrame:
     What nobody asked for supersedes nothing.
     """
     frame = frame_of([run for run in runs if run.method != REPLAY])
+    rows = frame[["task_model", "target", "method", "seed"]].itertuples(index=False)
     chosen = [
         (asked := standard.asked(task_model, target)) is None
         or seed in asked.seeds
         or seed in asked.more_seeds.get(method, ())
-        for task_model, target, method, seed in zip(
-            *(frame[name] for name in ("task_model", "target", "method", "seed")), strict=True
-        )
+        for task_model, target, method, seed in rows
     ]
     return newest(frame[pd.Series(chosen, index=frame.index, dtype=bool)])
 
@@ -352,30 +346,16 @@ def with_falls(contests: Sequence[Contest], counts: Callable[[Contest], bool]) -
                     here[contest.task_model] = max([here[contest.task_model], *member.drops])
     collapsed = {who for (who, _), of_unit in drops.items() if of_unit}
 
-    def depth(who: Entry, task_model: TaskModel) -> float:
-        of_unit = who, task_model.measure.unit
+    def falling(member: Member, task_model: TaskModel) -> Member:
+        who, of_unit = member.entry, (member.entry, task_model.measure.unit)
+        depth = max([here[task_model] if who.end_to_end_private and not who.reference else 0.0, *drops[of_unit]])
         if who in collapsed and runs[of_unit] < FEW_RUNS:
-            return math.inf
-        return max([here[task_model] if who.end_to_end_private and not who.reference else 0.0, *drops[of_unit]])
+            depth = math.inf
+        least = min([lowest[task_model], *member.by_seed().values()])
+        falls = replace(member.falls, deepest=max([depth, *member.drops]), lowest=least)
+        return replace(member, falls=falls, _samples={})
 
-    return [
-        replace(
-            contest,
-            members=[
-                replace(
-                    member,
-                    falls=replace(
-                        member.falls,
-                        deepest=max([depth(member.entry, contest.task_model), *member.drops]),
-                        lowest=min([lowest[contest.task_model], *member.by_seed().values()]),
-                    ),
-                    _samples={},
-                )
-                for member in contest.members
-            ],
-        )
-        for contest in contests
-    ]
+    return [replace(each, members=[falling(member, each.task_model) for member in each.members]) for each in contests]
 
 
 def _with_scores(runs: pd.DataFrame, task_model: TaskModel) -> pd.DataFrame:
@@ -415,12 +395,10 @@ def _entries(runs: pd.DataFrame) -> pd.Series:
             if not is_private and (method, parameters, True) in group:
                 differences = (*differences, "not private")
             labels.append(one_line(f"{method} ({', '.join(differences)})" if differences else method, MAX_LABEL))
-    entries = {
-        (method, parameters, private): Entry(
-            method, label, parameters, private, reference=not private or method in REFERENCES
-        )
-        for (method, parameters, private), label in zip(everyone, _distinct(labels), strict=True)
-    }
+    entries = {}
+    for who, label in zip(everyone, _distinct(labels), strict=True):
+        method, parameters, is_private = who
+        entries[who] = Entry(method, label, parameters, is_private, not is_private or method in REFERENCES)
     return pd.Series([entries[who] for who in of_runs], index=runs.index, dtype=object)
 
 
@@ -496,14 +474,12 @@ def seed_draws(contests: Sequence[Contest]) -> dict[TaskModel, Draws]:
     for contest in contests:
         for member in contest.ranked:
             seeds[contest.task_model].update(member.runs["seed"].tolist())
-    # Each task–model pair has its own random stream, so that new tasks do not change the tables of old ones.
-    streams = {
-        task_model: int.from_bytes(hashlib.sha256(task_model.stream.encode()).digest()[:8]) for task_model in seeds
-    }
-    return {
-        task_model: Draws(sorted(of_task_model), draw(len(of_task_model), streams[task_model]))
-        for task_model, of_task_model in seeds.items()
-    }
+    draws = {}
+    for task_model, of_pair in seeds.items():
+        # Each task–model pair has its own random stream, so that new tasks do not change the tables of old ones.
+        stream = int.from_bytes(hashlib.sha256(task_model.stream.encode()).digest()[:8])
+        draws[task_model] = Draws(sorted(of_pair), draw(len(of_pair), stream))
+    return draws
 
 
 def scores_of(members: Sequence[Member], draws: Draws, measure: Measure) -> Scores:

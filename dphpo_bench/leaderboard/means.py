@@ -251,11 +251,10 @@ def collapses(samples: Sequence[Sample], pool: Sequence[Sample]) -> tuple[float,
     The interval of their rate is from the pool: the same tables at every ε. It holds if the rate is the same in all of
     them, and if each task–model pair where one was seen has a rate of its own. An entry whose `deepest` is 0 has none.
     """
-    by_task_model = {
-        asked.task_model: [sample for sample in pool if sample.task_model == asked.task_model] for asked in samples
-    }
-    rates = {task_model: rate_of(here) for task_model, here in by_task_model.items()}
-    sure = {task_model: rate_of(here, sure=True) for task_model, here in by_task_model.items()}
+    names = {sample.task_model for sample in samples}
+    by_task_model = {name: [sample for sample in pool if sample.task_model == name] for name in names}
+    rates = {name: rate_of(here) for name, here in by_task_model.items()}
+    sure = {name: rate_of(here, sure=True) for name, here in by_task_model.items()}
     depth, lost = fmean(sample.depth for sample in samples), fmean(sample.lost for sample in samples)
     apart = [(sample, rates[sample.task_model]) for sample in samples]
     highest = fmean(sample.depth * (rate.high if rate.count else 0.0) for sample, rate in apart)

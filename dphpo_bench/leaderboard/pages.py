@@ -214,10 +214,9 @@ def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = Non
         pages["claims.md"] = page("claims.md")
     if any(finding.figures for finding in board.findings):
         pages["queries.md"] = page("queries.md")
-    return pages | {
-        files[task_model]: page("table.md", "../", task_model=task_model, tables=tables)
-        for task_model, tables in task_models
-    }
+    for task_model, tables in task_models:
+        pages[files[task_model]] = page("table.md", "../", task_model=task_model, tables=tables)
+    return pages
 
 
 def code(text: str) -> str:

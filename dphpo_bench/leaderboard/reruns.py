@@ -209,9 +209,7 @@ def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _equal(recorded: Any, repeated: Any) -> bool:
-    numbers = [
-        value for value in (recorded, repeated) if isinstance(value, int | float) and not isinstance(value, bool)
-    ]
+    numbers = [each for each in (recorded, repeated) if isinstance(each, int | float) and not isinstance(each, bool)]
     if len(numbers) == 2:
         return math.isclose(*numbers, rel_tol=ROUNDING, abs_tol=ROUNDING**2) or all(map(math.isnan, numbers))
     return bool(recorded == repeated)

@@ -219,9 +219,7 @@ def summary(board: Board) -> str:
 
 
 def by_subject(board: Board) -> list[tuple[str, list[Claims]]]:
-    return [
-        (subject, list(of_subject)) for subject, of_subject in groupby(board.claims, key=lambda claims: claims.subject)
-    ]
+    return [(subject, list(some)) for subject, some in groupby(board.claims, key=lambda claims: claims.subject)]
 
 
 def count_text(claims: Claims) -> str:
@@ -397,13 +395,10 @@ def methods_grid(board: Board, prefix: str = "") -> Grid:
         costs = NOTHING if cost is None else f"{cost:,.{1 if cost < 10 else 0}f}"
         rows.append((who.label, *gaps, _worst_run(inside, measure), _collapses(everywhere[who]), costs))
     several = uneven(answers.values())
-    on_pairs = {
-        epsilon: f" ({count(len(answer.task_models), 'pair')})" if several else ""
-        for epsilon, answer in answers.items()
-    }
+    pairs = {at: f" ({count(len(each.task_models), 'pair')})" if several else "" for at, each in answers.items()}
     heads = [
         Head("method", kind="label"),
-        *(Head(f"ε = {epsilon:g}{pairs}") for epsilon, pairs in on_pairs.items()),
+        *(Head(f"ε = {epsilon:g}{on_pairs}") for epsilon, on_pairs in pairs.items()),
         Head("worst run", "The distance of its worst run, in any table, to the oracle's mean there."),
         Head(
             "collapses",

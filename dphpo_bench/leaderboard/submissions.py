@@ -111,10 +111,8 @@ def check_risk(claimed: Risk, ledger: Risk) -> None:
     for name in names:
         least, claim = getattr(ledger, name), getattr(claimed, name)
         slack = ROUNDING if name == "mu_fit" else ROUNDING * claim
-        require(
-            least <= claim + slack,
-            f"its ledger has a risk of {name} = {least:.6g}, more than the {claim:.6g} it claims",
-        )
+        too_small = f"its ledger has a risk of {name} = {least:.6g}, more than the {claim:.6g} it claims"
+        require(least <= claim + slack, too_small)
 
 
 def is_own(method: str, method_version: int, target: float) -> bool:
@@ -160,22 +158,16 @@ def check_identity(identity: Identity, file: Path) -> int:
         require(stated <= newest, f"its {kind} {name} is of version {stated}, above {newest}, the newest")
     place = (identity.task, identity.method, f"{identity.key}.json")
     require(file.parts[-3:] == place, f"it does not lie in {'/'.join(place)}, the place of its identity")
-    target = identity.epsilon
+    target, delta = identity.epsilon, identity.delta
     require(target <= MAX_EPSILON, f"its target ε of {target:g} is above {MAX_EPSILON:g}")
-    require(
-        float(f"{target:.{EPSILON_DIGITS}g}") == target,
-        f"its target ε of {target!r} has more than {EPSILON_DIGITS} digits",
-    )
-    require(
-        identity.delta <= MAX_DELTA, f"its δ of {identity.delta:g} is above {MAX_DELTA:g}; run it with a smaller one"
-    )
+    shortened = float(f"{target:.{EPSILON_DIGITS}g}")
+    require(shortened == target, f"its target ε of {target!r} has more than {EPSILON_DIGITS} digits")
+    require(delta <= MAX_DELTA, f"its δ of {delta:g} is above {MAX_DELTA:g}; run it with a smaller one")
     stated_records: Any = identity.facts.get("n_records")
     records = stated_records if type(stated_records) is int else 0
     require(records >= 1, "its facts tell no number of records")
-    require(
-        identity.delta < 1 / records,
-        f"its δ of {identity.delta:g} is not below 1/N, for N = {shown(records)}; run it with a smaller one",
-    )
+    too_large = f"its δ of {delta:g} is not below 1/N, for N = {shown(records)}; run it with a smaller one"
+    require(delta < 1 / records, too_large)
     for what, values in (("parameters", identity.parameters), ("facts", identity.facts)):
         size = len(compact_json(values))
         require(size <= MAX_PARAMETERS, f"its {what} take more than {MAX_PARAMETERS} characters")

@@ -25,7 +25,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import one_line, shown
@@ -39,10 +39,8 @@ _VALUES = {"": None, "True": 1, "False": 0}
 _READING = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION})
 
 
-class Written(BaseModel):
+class Written(BaseModel, frozen=True, extra="forbid", strict=True):
     """A finding: `figures` are words of its text, or of its objection, with the query that gives them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     title: str
     text: str
@@ -60,10 +58,8 @@ def _command(query: str) -> str:
     return f"dphpo-bench leaderboard query {quoted}"
 
 
-class Dispute(BaseModel):
+class Dispute(BaseModel, frozen=True, extra="forbid", strict=True):
     """Somebody's objection to rows of the board, until it is settled."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     method: str
     task: str = ""
@@ -75,10 +71,8 @@ class Dispute(BaseModel):
         return method == self.method and (task is None or self.task in ("", task))
 
 
-class Writings(BaseModel):
+class Writings(BaseModel, frozen=True, extra="forbid", strict=True):
     """Contents of a file of findings and disputes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     finding: list[Written] = []
     dispute: list[Dispute] = []

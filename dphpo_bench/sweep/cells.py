@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import cloudpickle
+import torch
 
 from dphpo_bench.base.errors import AccountError, DphpoBenchError, InvalidValueError
 from dphpo_bench.base.progress import NullProgress, Progress
@@ -71,8 +72,6 @@ def pickled(methods: Iterable[Method], tasks: Iterable[Task]) -> Iterator[str]:
     if not (own_methods or own_tasks):
         yield ""
         return
-    import torch
-
     with torch.random.fork_rng(devices=[]):
         classes = {type(layer): None for task in own_tasks for layer in task.build_model().modules()}
     # Layers that functions define, and their full names: copies of classes lack them, and fingerprints hold them.
@@ -201,8 +200,6 @@ class Job:
     """Work on a cell in the process that does it."""
 
     def __init__(self, text: str) -> None:
-        import torch
-
         job = json.loads(text)
         self.identity = Identity.model_validate(job["identity"])
         self.budget = PrivacyBudget(self.identity.epsilon, self.identity.delta)
@@ -312,12 +309,7 @@ def prepare_data(job: str) -> str:
 
 _NOTHING = Epsilon(epsilon=0, accountant="none", by_accountant={})
 _NO_RELEASE = Privacy(
-    planned=_NOTHING,
-    recomputed=_NOTHING,
-    epsilon=0,
-    tuning_share=0,
-    end_to_end_private=True,
-    ledger=Ledger().to_json(),
+    planned=_NOTHING, recomputed=_NOTHING, epsilon=0, tuning_share=0, end_to_end_private=True, ledger=Ledger().to_json()
 )
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
+
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.progress import Progress
 from dphpo_bench.base.text import compact_json, shown
@@ -27,6 +29,7 @@ from dphpo_bench.records.record import Identity, RunRecord
 from dphpo_bench.sweep.cells import Cell
 from dphpo_bench.sweep.executors import Resources
 from dphpo_bench.sweep.suite import TaskMaker
+from dphpo_bench.training.optimizers import UpdateRule
 
 ORACLE = "grid_oracle"
 """The method, by its default parameters, to which distances are measured."""
@@ -266,10 +269,6 @@ def final_run(planned: Plan[Any], released: Mapping[str, Any]) -> DpSgd | None:
     if type(run) is not DpSgd:
         return None
     run = run.having({name: released[name] for name in HYPERPARAMETERS if name in released})
-    import torch
-
-    from dphpo_bench.training.optimizers import UpdateRule
-
     try:
         UpdateRule(run.optimizer, [torch.zeros(1)], run.optimizer_options)
     except DphpoBenchError:  # none of torch's: such methods find their values while they train

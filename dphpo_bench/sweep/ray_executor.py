@@ -154,13 +154,8 @@ def _started(ray: Any) -> Iterator[None]:
     place = usual if len(usual) <= 20 else "/tmp"
     folder = tempfile.TemporaryDirectory(prefix="dphpo-", dir=place, ignore_cleanup_errors=True)
     with folder as path, environment(values):
-        options = {
-            "num_cpus": len(os.sched_getaffinity(0)),
-            "include_dashboard": False,
-            "object_store_memory": 100 * 2**20,
-            "_temp_dir": path,
-        }
-        with _initialized(ray, "local", "Cannot start Ray", **options):
+        options = {"include_dashboard": False, "object_store_memory": 100 * 2**20, "_temp_dir": path}
+        with _initialized(ray, "local", "Cannot start Ray", num_cpus=len(os.sched_getaffinity(0)), **options):
             yield
 
 

@@ -68,8 +68,7 @@ EPSILON = 3.0
 @contextmanager
 def quiet() -> Iterator[None]:
     """Drop the warnings of numerical libraries, which odd records cause."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         yield
 
 
@@ -106,13 +105,7 @@ class Bench:
         return plan(self.method, self.task, PrivacyBudget(self.epsilon, DELTA))
 
     @quiet()
-    def run(
-        self,
-        seed: int = 0,
-        task: Task | None = None,
-        checked: "CheckedPlan | None" = None,
-        **setup: Any,
-    ) -> "Run":
+    def run(self, seed: int = 0, task: Task | None = None, checked: "CheckedPlan | None" = None, **setup: Any) -> "Run":
         """Run the method once, and verify, without a test and without a record.
 
         The records are from `task`, with the same public facts; `setup` are more settings of the run by the names of
@@ -191,8 +184,6 @@ def recorded(method: Method, task: Task | None = None, source: DataSource | None
     """Return the record of a short run, by default on `Blobs`, whatever its status."""
     from dphpo_bench.harness.run import ExecutionOptions, run
 
+    task, budget = task or blobs_for(method), PrivacyBudget(EPSILON, DELTA)
     execution = ExecutionOptions("cpu", source or DataSource.resolve())
-    budget, progress = PrivacyBudget(EPSILON, DELTA), NullProgress()
-    return run(
-        method, task or blobs_for(method), budget, seed=0, execution=execution, progress=progress, check=False
-    ).record
+    return run(method, task, budget, seed=0, execution=execution, progress=NullProgress(), check=False).record

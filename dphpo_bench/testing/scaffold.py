@@ -30,11 +30,7 @@ The module lies in `src`. Beside a folder of the module's name Python takes that
 that holds the module is on its path; where pip installs a package editable, that is so for this layout alone.
 """
 
-REPOSITORY = {
-    "tests.yml": ".github/workflows/tests.yml",
-    "gitignore": ".gitignore",
-    "suite.toml": "suite.toml",
-}
+REPOSITORY = {"tests.yml": ".github/workflows/tests.yml", "gitignore": ".gitignore", "suite.toml": "suite.toml"}
 """Template → file that a repository has beside the package: its CI, and the runs that a row on the board needs."""
 
 

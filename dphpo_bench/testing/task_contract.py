@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from unittest import SkipTest
 from unittest.mock import patch
 
-from dphpo_bench.base.tensors import Records, call, each
+from dphpo_bench.base.tensors import Records, call, each, joined
 from dphpo_bench.contract.metrics import Metric
 from dphpo_bench.contract.seals import sealed
 from dphpo_bench.contract.task import Task, TaskFacts
@@ -234,10 +234,10 @@ class RecordsContract:
         before = task.data_fingerprint(source)
         expect(isinstance(before, str) and before != "", f"Expected a text as fingerprint, got {shortened(before)}.")
         task.load_train(source)
-        expect(
-            task.data_fingerprint(source) == before, "The fingerprint names the records, yet loading them changes it."
-        )
-        elsewhere = self._elsewhere(task)
+        after = task.data_fingerprint(source)
+        expect(after == before, "The fingerprint names the records, yet loading them changes it.")
+        places = {"data_dir": source.data_dir and str(source.data_dir), "cache_dir": str(source.cache_dir)}
+        elsewhere = ask_new_process(type(task), "fingerprints", model=task.model_name, **places)
         for which, here, there in (
             ("fingerprint", before, elsewhere["fingerprint"]),
             ("model's fingerprint", structure, elsewhere["model_fingerprint"]),
@@ -251,14 +251,6 @@ class RecordsContract:
     def _splits(self, task: Task) -> tuple[tuple[str, Records], tuple[str, Records]]:
         source = self.source()
         return ("training", task.load_train(source)), ("test", task.load_test(source))
-
-    def _elsewhere(self, task: Task) -> dict[str, Any]:
-        source = self.source()
-        data_dir = None if source.data_dir is None else str(source.data_dir)
-        cache_dir = str(source.cache_dir)
-        return ask_new_process(
-            type(task), "fingerprints", model=task.model_name, data_dir=data_dir, cache_dir=cache_dir
-        )
 
 
 def named(inputs: Any) -> dict[str, Any]:
@@ -354,14 +346,9 @@ def _new(task: Task) -> Task:
 
 
 def _together(first: Records, second: Records) -> Records:
-    import torch
-
-    def joined(first: Any, second: Any) -> Any:
-        if isinstance(first, Mapping):
-            return {name: torch.cat([first[name], second[name]]) for name in first}
-        return torch.cat([first, second])
-
-    return Records(joined(first.inputs, second.inputs), joined(first.targets, second.targets)) if len(second) else first
+    if not len(second):
+        return first
+    return Records(joined([first.inputs, second.inputs]), joined([first.targets, second.targets]))
 
 
 def _spread(records: Records) -> Records:
@@ -402,10 +389,7 @@ def _outward(task: Task, few: Records) -> dict[str, str]:
     with other_global_randomness(0):
         model, failure = _attempt(task.build_model)
     facts, unstated = _attempt(lambda: json.dumps(task.facts.to_json(), sort_keys=True))
-    seen = {
-        "facts": unstated or facts,
-        "metrics": _described([metric.name for metric in metrics or ()]),
-    }
+    seen = {"facts": unstated or facts, "metrics": _described([metric.name for metric in metrics or ()])}
     if failure:
         return {**seen, NO_MODEL: failure}
     for name, tensor in named_tensors(model):
