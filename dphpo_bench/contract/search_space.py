@@ -375,9 +375,10 @@ def beside(space: "Mapping[str, BaseDistribution]", candidate: Candidate, points
     from optuna.distributions import FloatDistribution
 
     neighbours = []
-    for name in (name for name in space if name in candidate and name not in SCHEDULE):
+    for name in space:
         distribution = distribution_of(space, name, candidate)
-        if isinstance(distribution, FloatDistribution) and not distribution.single():
+        varies = isinstance(distribution, FloatDistribution) and not distribution.single()
+        if varies and name in candidate and name not in SCHEDULE:
             values = _values(name, distribution, points)
             place = min(range(points), key=lambda i: abs(values[i] - candidate[name]))
             neighbours += [{**candidate, name: values[i]} for i in (place - 1, place + 1) if 0 <= i < points]

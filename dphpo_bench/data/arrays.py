@@ -152,9 +152,14 @@ def _native(array: NDArray[Any], what: str) -> Tensor:
     dtype: Any = np.int64 if kind == "u" and size > 1 else np.float64 if size > 8 else array.dtype
     dtype = np.dtype(dtype).newbyteorder("=")
     fits = array.dtype == dtype and all(stride >= 0 for stride in array.strides)
+    return unwritten(array if fits else array.astype(dtype, order="C"))
+
+
+def unwritten(array: Any) -> Tensor:
+    """Return `torch.as_tensor` of an array that may be read-only, without torch's warning: nothing writes to it."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing writes to it
-        return torch.from_numpy(array if fits else array.astype(dtype, order="C"))
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.as_tensor(array)
 
 
 Class = str | bool | int | float

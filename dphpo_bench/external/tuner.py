@@ -19,7 +19,7 @@ from dphpo_bench.base.checks import number, ranged, short_text, typed, whole
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Task, TaskFacts
-from dphpo_bench.data.arrays import items_stay
+from dphpo_bench.data.arrays import items_stay, unwritten
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.external.declared import DeclaredRun, Finished
 from dphpo_bench.external.opacus import CallersOptimizer, forget_records, note, refuse_several_processes
@@ -66,9 +66,7 @@ class Rows:
         if len(sizes) != 1 or 0 in sizes:
             raise InvalidValueError(f"Expected {FORMS}, with one row for each record, got {sorted(sizes)} rows.")
         (self._length,) = sizes
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing writes to it
-            self._data = tree_map(torch.as_tensor, data) if self._is_table else data
+        self._data = tree_map(unwritten, data) if self._is_table else data
         if not self._is_table and not items_stay(data, self._length):
             raise InvalidValueError(
                 "Expected a Dataset whose items stay, but two reads of one differ: a query would compare losses of "

@@ -164,7 +164,7 @@ class _BySteps(TorchFunctionMode):
             if self._products is None and lengths is None:
                 output, *ends = kernel(x, before[0] if isinstance(state, Tensor) else before, weights, *settings, False)
             else:
-                inside = None if lengths is None else _inside(level.rows(lengths).flatten(), x)
+                inside = None if lengths is None else _inside(level.rows(lengths).flatten(), x).unbind(0)
                 self._affine = self._products.product if self._products else None
                 try:
                     output, *ends = self._sequence(_SEQUENCES[kernel], x, before, weights, *settings, inside=inside)
@@ -220,7 +220,7 @@ class _BySteps(TorchFunctionMode):
         self, data: Tensor, sizes: Tensor, batch_first: bool, value: float, total: int
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         x = data.view(len(sizes), -1, data.shape[-1])
-        x = torch.where(torch.stack(_inside(self._packed[id(sizes)][1], x)), x, value)
+        x = torch.where(_inside(self._packed[id(sizes)][1], x), x, value)
         x = functional.pad(x, (0, 0, 0, 0, 0, total - len(x)), value=value)
         return x.transpose(0, 1) if batch_first else x, self._packed[id(sizes)][1]
 
@@ -231,7 +231,7 @@ class _BySteps(TorchFunctionMode):
             raise InvalidValueError("Expected sequences that pack_padded_sequence packs in the model, got others.")
         x, lengths = data.view(len(sizes), -1, data.shape[-1]), self._packed[id(sizes)][1]
         results = self._of_all(kernel, x, state, *settings, batch_first=False, lengths=lengths) or self._sequence(
-            _SEQUENCES[kernel], x, state, *settings, inside=_inside(lengths, x)
+            _SEQUENCES[kernel], x, state, *settings, inside=_inside(lengths, x).unbind(0)
         )
         return results[0].flatten(0, 1), *results[1:]
 
@@ -317,9 +317,9 @@ class _BySteps(TorchFunctionMode):
         return outputs.clone() if order == 1 else outputs.flip(0), tuple(part[0] for part in after)
 
 
-def _inside(lengths: Tensor, x: Tensor) -> tuple[Tensor, ...]:
-    """Return where sequences have not ended, for each step of x, shape (length, n, d): shape (n, 1)."""
-    return (torch.arange(len(x), device=x.device)[:, None] < lengths.to(x.device))[..., None].unbind(0)
+def _inside(lengths: Tensor, x: Tensor) -> Tensor:
+    """Return where the sequences of x, shape (length, n, d), have not ended: shape (length, n, 1)."""
+    return (torch.arange(len(x), device=x.device)[:, None] < lengths.to(x.device))[..., None]
 
 
 def _in_one_product(run: Any, state: State, weight: Tensor, bias: Tensor | None) -> Callable[[int, Tensor], Tensor]:

@@ -206,7 +206,7 @@ def test_a_layer_whose_inputs_change_in_place_is_not_taken_layer_by_layer() -> N
         engine_by("layerwise", model).clipped_sum(ids, torch.zeros(N, dtype=torch.int64), AutoS())
 
 
-def test_a_kernels_weights_do_not_count_for_each_record(request: pytest.FixtureRequest) -> None:
+def test_a_kernels_weights_do_not_count_for_each_record() -> None:
     model = Sequences(nn.LSTM(WIDTH, 64, batch_first=True))
     inputs, targets = sequences()
     one_pass = engine_by("layerwise", model)._pass(inputs[:1], targets[:1])
