@@ -227,17 +227,24 @@ def publish_command(
         )
     for path, content in contents.items():
         write_whole(path, content)
-    board, files, _ = _built(folder, quiet)
+    board, files, wrong = _built(folder, quiet)
     _write(folder, board, files)
-    methods = {run.method for run in submissions.runs}
-    rows = [(table, row) for table in board.tables for row in table.rows if row.entry.method in methods]
+    methods, paths = {run.method for run in submissions.runs}, {run.path for run in submissions.runs}
+    rows = [
+        (table, row)
+        for table in board.tables
+        for row in table.rows
+        if not paths.isdisjoint(path for _, path in row.records)
+    ]
     lacking = [f"{row.entry.label} on {table.title}" for table, row in rows if row.lacks_seeds]
     say(f"{', '.join(sorted(methods))}: in {count(len(rows), 'table')}, compared in {len(rows) - len(lacking)}.")
     for place in lacking[:MAX_LISTED]:
         say(f"Not compared: {place} lacks seeds that the suite asks for.")
+    for line in wrong:
+        say(f"Wrong with these records, put in what the board gives: {line}")
     say(
-        f"Next: git switch -c records-{min(methods)} && git add {folder} && git commit -m 'Records of {min(methods)}'; "
-        "push it, and open a pull request. CI computes each ε again, and a maintainer repeats some of the runs. Once "
+        f"Next: git switch -c records-{min(methods)} && .github/scripts/rebuild-board && git commit -m 'Records of "
+        f"{min(methods)}'; push it, and open a pull request. CI computes each ε again, and a maintainer repeats some of the runs. Once "
         "it is merged, the page shows the rows."
     )
 

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from os.path import relpath
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -140,10 +139,9 @@ def shipped_table(table: str) -> str:
 
 
 def shipped_file(folder: Path) -> str | None:
-    """Return the place of the package's table from a board's folder, if the board is that of this source tree."""
-    package = Path(__file__).parent
-    root = package.parents[1]
-    return relpath(package / SHIPPED, folder) if folder.resolve() == root / "leaderboard" else None
+    """Return the place of the package's table from a board's folder, if the board lies beside the package's source."""
+    beside = f"../dphpo_bench/leaderboard/{SHIPPED}"
+    return beside if (folder / beside).is_file() else None
 
 
 def read_board(board: Path | None) -> tuple[list[Measured], str]:

@@ -138,19 +138,27 @@ def test_publish_copies_what_passes_builds_the_board_and_says_what_lacks(
     def publish(folder: str = "mine") -> Done:
         return leaderboard(folder, "-q", top="publish")
 
-    mine = tmp_path / "mine"
+    mine, other = tmp_path / "mine", {"initial_learning_rate": 0.5}
+    submit(records / "results", *(make_record("prodigy", parameters=other, seed=seed) for seed in range(2)))
     submit(mine, *(make_record("prodigy", seed=seed, accuracy=0.8 + seed / 100) for seed in range(2)))
+    query = "SELECT COUNT(*) FROM board WHERE method = 'prodigy'"
+    (records / "findings.toml").write_text(
+        f"[[finding]]\ntitle = 'One'\ntext = 'prodigy has 1 row.'\n[finding.figures]\n'1 row' = \"{query}\"\n"
+    )
     assert "Clone the project" in publish().stderr
     (records / "suites").mkdir()
     assert "Expected a folder of records, got nowhere" in publish("nowhere").stderr
     done = publish()
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("20 records, 0 rejected: ")
-    assert "prodigy: in 1 table, compared in 1.\n" in done.stdout
-    assert "Next: git switch -c records-prodigy" in done.stdout
-    assert {path.read_bytes() for path in (records / "results").rglob("prodigy/*.json")} == {
+    assert done.stdout.startswith("22 records, 0 rejected: ")
+    assert "prodigy: in 1 table, compared in 1.\n" in done.stdout  # the row of other parameters is not theirs
+    assert "Wrong with these records" in done.stdout
+    assert "it says '1 row', the board gives 2" in done.stdout
+    assert "Next: git switch -c records-prodigy && .github/scripts/rebuild-board && " in done.stdout
+    assert {path.read_bytes() for path in (records / "results").rglob("prodigy/*.json")} > {
         path.read_bytes() for path in mine.rglob("*.json")
     }
+    (records / "findings.toml").unlink()
     assert leaderboard("build", "--check", "-q").returncode == 0
     assert publish().returncode == 0  # again: the same records are no mistake
 
