@@ -244,8 +244,8 @@ def publish_command(
         say(f"Wrong with these records, put in what the board gives: {line}")
     say(
         f"Next: git switch -c records-{min(methods)} && .github/scripts/rebuild-board && git commit -m 'Records of "
-        f"{min(methods)}'; push it, and open a pull request. CI computes each ε again, and a maintainer repeats some of the runs. Once "
-        "it is merged, the page shows the rows."
+        f"{min(methods)}'; push it, and open a pull request. CI computes each ε again, and a maintainer repeats some "
+        "of the runs. Once it is merged, the page shows the rows."
     )
 
 

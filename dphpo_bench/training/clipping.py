@@ -83,7 +83,7 @@ class Abadi(Clipping):
 
     def factors(self, norms: "Tensor") -> "Tensor":
         """Return min(1, C / norm)."""
-        return _zero_unless_finite((self.max_grad_norm / norms).clamp(max=1.0), norms)
+        return _zero_unless_finite((self.max_grad_norm / norms).clamp(max=1.0))
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class AutoS(Clipping):
 
     def factors(self, norms: "Tensor") -> "Tensor":
         """Return 1 / (norm + γ)."""
-        return _zero_unless_finite(1.0 / (norms + self.stability), norms)
+        return _zero_unless_finite(1.0 / (norms + self.stability))
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class AutoV(Clipping):
 
     def factors(self, norms: "Tensor") -> "Tensor":
         """Return 1 / norm."""
-        return _zero_unless_finite(1.0 / norms, norms) * (norms > self.smallest_norm)
+        return _zero_unless_finite(1.0 / norms) * (norms > self.smallest_norm)
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Psac(Clipping):
 
     def factors(self, norms: "Tensor") -> "Tensor":
         """Return 1 / (norm + r / (norm + r))."""
-        return _zero_unless_finite(1.0 / (norms + self.r / (norms + self.r)), norms)
+        return _zero_unless_finite(1.0 / (norms + self.r / (norms + self.r)))
 
 
 def parse_clipping(text: str) -> Clipping:
@@ -180,8 +180,9 @@ def parse_clipping(text: str) -> Clipping:
     return rule(value)
 
 
-def _zero_unless_finite(factors: "Tensor", norms: "Tensor") -> "Tensor":
+def _zero_unless_finite(factors: "Tensor") -> "Tensor":
+    """Return the factors, and 0 in place of infinite, NaN and too small ones; that of an infinite norm is 0 before."""
     import torch  # not above: a plan names a clipping rule and must not wait for torch
 
     # Comparisons are single operations, and false of NaN; `isfinite` takes four.
-    return torch.where((norms < math.inf) & (factors < math.inf) & (factors >= SMALLEST_FACTOR), factors, 0.0)
+    return torch.where((factors < math.inf) & (factors >= SMALLEST_FACTOR), factors, 0.0)

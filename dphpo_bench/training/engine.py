@@ -19,7 +19,7 @@ from dphpo_bench.base.tensors import Records, Tensors, converted, each, gathered
 from dphpo_bench.training.alone import Alone
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.evaluation import cut, lengths_at, only_reads, pieces_of, rows_at_once, says_lengths
-from dphpo_bench.training.layers import Dense, Gradients
+from dphpo_bench.training.layers import Dense, Gradients, Outer
 from dphpo_bench.training.local_steps import local_update
 from dphpo_bench.training.losses import PerRecord
 from dphpo_bench.training.norms import row_norms
@@ -35,6 +35,9 @@ _GPU_MEMORY_SHARE = 1 / 16
 EFFICIENT_ROWS = 32
 _SMALL = 2**12
 """Gradients of so many numbers take less time than the operations on them take to start, and are joined."""
+
+_GPU_SMALL = 2**23
+"""The same on a GPU, in numbers of all records together: five operations start in the time of so many copies."""
 
 
 class GradientEngine(ABC):
@@ -218,7 +221,7 @@ def _add_clipped(
             for uses, sum_ in zip(gradients, total, strict=True)
             if uses
         ]
-        is_small = [type(part) is Dense and sum_.numel() <= _SMALL for part, sum_ in parts]
+        is_small = [_is_small(sum_.device.type, part, sum_) for part, sum_ in parts]
         small = [*compress(parts, is_small)]
         if len(small) > 1:
             joined = torch.cat([part.dense(sum_.shape) for part, sum_ in small], dim=1)
@@ -237,6 +240,13 @@ def _add_clipped(
             sums = [sum_ for _, sum_ in small]
             added = torch.split(summed, [sum_.numel() for sum_ in sums])
             torch._foreach_add_(sums, [part.view_as(sum_) for part, sum_ in zip(added, sums, strict=True)])
+
+
+def _is_small(device: str, part: Gradients, total: Tensor) -> bool:
+    if device == "cpu":
+        return type(part) is Dense and total.numel() <= _SMALL
+    rows = part.rows if isinstance(part, Dense) else part.gradients if isinstance(part, Outer) else None
+    return rows is not None and len(rows) * total.numel() <= _GPU_SMALL
 
 
 def per_sample_rows(size: float, device: torch.device, efficient: int = EFFICIENT_ROWS) -> int:

@@ -213,7 +213,7 @@ def _linear(layer: nn.Module, inputs: Tensor, gradients: Tensor, arena: Arena) -
     def weight() -> Gradients:
         return Outer(g[:, 0], x[:, 0]) if x.shape[1] == 1 else Dense(arena.product(g.mT, x).flatten(1))
 
-    return {"weight": weight, "bias": lambda: Dense(g.sum(1))}
+    return {"weight": weight, "bias": lambda: Dense(g[:, 0] if g.shape[1] == 1 else g.sum(1))}
 
 
 def _transposed_linear(layer: nn.Module, inputs: Tensor, gradients: Tensor, arena: Arena) -> ByName:

@@ -1,5 +1,9 @@
+from functools import partial
+
 import pytest
 import torch
+
+from dphpo_bench.training import engine
 
 
 @pytest.fixture(autouse=True, scope="package")
@@ -9,3 +13,15 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def joined_as_on_a_gpu(monkeypatch):
+    """Return what lets engines join the gradients that they join on a GPU, with another limit of numbers."""
+
+    def join(most: int) -> None:
+        is_small = partial(engine._is_small, "cuda")
+        monkeypatch.setattr(engine, "_GPU_SMALL", most)
+        monkeypatch.setattr(engine, "_is_small", lambda _, *gradients: is_small(*gradients))
+
+    return join

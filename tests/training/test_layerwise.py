@@ -90,9 +90,11 @@ def by_loop(model: nn.Module, inputs: Tensor, targets: Tensor, clipping: Abadi |
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "attention"])
-@pytest.mark.parametrize("rows", [None, 2])
-def test_every_layer_agrees_with_a_loop(name: str, rows: int | None) -> None:
+@pytest.mark.parametrize(("rows", "joined"), [(None, None), (2, None), (None, 2**20), (2, 200)])
+def test_every_layer_agrees_with_a_loop(name: str, rows: int | None, joined: int | None, joined_as_on_a_gpu) -> None:
     model, inputs, targets = built(name)
+    if joined is not None:
+        joined_as_on_a_gpu(joined)
     for clipping in (Abadi(1e-2), AutoV()):
         expected = by_loop(model, inputs, targets, clipping)
         engine = engine_by("layerwise", model, rows)

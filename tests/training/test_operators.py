@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dphpo_bench.training import layers, norms, recurrent
+from dphpo_bench.training import engine, layers, norms, recurrent
 from dphpo_bench.training.clipping import AutoS
 from tests.benchmarks.test_training_speed import NETWORKS, LastState
 from tests.training.models import engine_by
@@ -14,11 +14,11 @@ from tests.training.models import engine_by
 ONLY_MEMORY = ("empty", "new_empty", "empty_like", "_unsafe_view", "detach", "alias", "lift_fresh")
 """Operators that compute nothing, beside views."""
 MOST = {
-    "cnn": 3.7,
-    "cnn of 550,570 weights": 3.6,
-    "perceptron of 13,770 weights": 3.9,
+    "cnn": 2.8,
+    "cnn of 550,570 weights": 3.2,
+    "perceptron of 13,770 weights": 2.3,
     "ViT-Ti": 1.8,
-    "ViT-Ti, BitFit": 1.15,
+    "ViT-Ti, BitFit": 1.1,
     "ViT-Ti, LoRA": 1.1,
     "BERT-tiny": 1.9,
 }
@@ -42,8 +42,9 @@ def operators(run) -> int:
 
 
 @pytest.fixture(autouse=True)
-def _as_on_a_gpu(monkeypatch):
+def _as_on_a_gpu(monkeypatch, joined_as_on_a_gpu):
     """On a CPU, long work is cut into pieces that stay in its cache, and recurrent layers go step by step."""
+    joined_as_on_a_gpu(engine._GPU_SMALL // 250)  # steps here have four records: those of 1,000 are joined so
     monkeypatch.setattr(norms, "_TILE", norms._GPU_TILE)
     monkeypatch.setattr(norms, "_LONG", 2**62)
     monkeypatch.setattr(layers, "_CACHED", 2**62)
@@ -51,10 +52,10 @@ def _as_on_a_gpu(monkeypatch):
 
 
 def private_step(model, inputs, targets):
-    engine = engine_by("layerwise", model)
-    engine.clipped_sum(inputs[:1], targets[:1], AutoS())  # measures what a record takes
-    engine._rows = len(inputs)
-    return lambda: engine.clipped_sum(inputs, targets, AutoS())
+    made = engine_by("layerwise", model)
+    made.clipped_sum(inputs[:1], targets[:1], AutoS())  # measures what a record takes
+    made._rows = len(inputs)
+    return lambda: made.clipped_sum(inputs, targets, AutoS())
 
 
 def plain_step(model, inputs, targets):
@@ -81,7 +82,7 @@ def test_a_longer_sequence_takes_no_more_operators_than_its_kernel(kind):
     )
     assert private[1] - private[0] <= plain[1] - plain[0]
     if kind is nn.LSTM:
-        assert private[1] == private[0] <= 98
+        assert private[1] == private[0] <= 86
 
 
 def test_small_parameters_take_no_operators_of_their_own():
