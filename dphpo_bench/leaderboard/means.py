@@ -142,7 +142,7 @@ class Sample:
     def mean(self) -> float:
         return fmean(self.by_seed.values())
 
-    @property
+    @cached_property
     def all_runs(self) -> "Sample":
         """The sample with the further runs among the others, by numbers."""
         return replace(self, by_seed=dict(enumerate([*self.by_seed.values(), *self.more])), more=())
@@ -157,7 +157,7 @@ class Sample:
         """Distances of the runs that are far below the median: at most half, and at most one of three."""
         return self._below(self.middle)
 
-    @property
+    @cached_property
     def collapsed(self) -> list[float]:
         """Distances of the collapsed runs below the median, or below what is expected if that is larger."""
         return self._below(max(self.middle, self.falls.expected))

@@ -559,7 +559,7 @@ def settled(submissions: Submissions, folder: Path) -> tuple[Submissions, str]:
 
 
 def _equal(first: Risk, second: Risk) -> bool:
-    pairs = zip(astuple(first), astuple(second), strict=True)
+    pairs = ((getattr(first, field.name), getattr(second, field.name)) for field in fields(Risk))
     return all(math.isclose(*pair, rel_tol=ROUNDING, abs_tol=ROUNDING) for pair in pairs)
 
 
