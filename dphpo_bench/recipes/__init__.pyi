@@ -1,4 +1,3 @@
-from .boosting import NoisyBoosting as NoisyBoosting
 from .dp_sgd import HYPERPARAMETERS as HYPERPARAMETERS
 from .dp_sgd import BandedSgd as BandedSgd
 from .dp_sgd import DpSgd as DpSgd
@@ -7,9 +6,9 @@ from .dp_sgd import Training as Training
 from .dp_sgd import dp_sgd_event as dp_sgd_event
 from .dp_sgd import trainable as trainable
 from .dp_sgd import training_steps as training_steps
-from .moments import NoisyMoments as NoisyMoments
-from .optimizing import UpdateRule as UpdateRule
-from .optimizing import WeightAverage as WeightAverage
+from .noisy_sums import NoisyBoosting as NoisyBoosting
+from .noisy_sums import NoisyMoments as NoisyMoments
+from .noisy_sums import NoisyTables as NoisyTables
 from .parts import Augmentation as Augmentation
 from .parts import Input as Input
 from .picture_transforms import RandomFlip as RandomFlip
@@ -27,5 +26,6 @@ from .single_run import OptimizerRun as OptimizerRun
 from .single_run import SingleRun as SingleRun
 from .single_run import TrainingMethod as TrainingMethod
 from .synthetic import SyntheticDraw as SyntheticDraw
-from .tables import NoisyTables as NoisyTables
-from .votes import noisy_votes as noisy_votes
+from .torch_parts import UpdateRule as UpdateRule
+from .torch_parts import WeightAverage as WeightAverage
+from .torch_parts import noisy_votes as noisy_votes

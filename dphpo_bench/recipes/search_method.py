@@ -54,19 +54,17 @@ class CandidateMethod(TrainingMethod[P]):
         Raises:
             InvalidValueError: if it holds a value that no run takes.
         """
-        extent = self.space or (None if facts.states_a_space else self.unstated)
-        space = None if extent is None else self._part(extent, facts)
+        space = None
+        if extent := self.space or (None if facts.states_a_space else self.unstated):
+            set_by_hand = {
+                "clipping": self.clipping != "auto_s",
+                "batch_size": self.batch_size is not None,
+                "epochs": self.epochs is not None,
+            }
+            optimizer = self.optimizer or (facts.optimizer if extent in OF_ONE_OPTIMIZER else None)
+            space = Space(extent, tuple(name for name, by_hand in set_by_hand.items() if by_hand), optimizer)
         check_values(facts, facts.searched(space))
         return space
-
-    def _part(self, extent: Extent, facts: TaskFacts) -> Space:
-        set_by_hand = {
-            "clipping": self.clipping != "auto_s",
-            "batch_size": self.batch_size is not None,
-            "epochs": self.epochs is not None,
-        }
-        optimizer = self.optimizer or (facts.optimizer if extent in OF_ONE_OPTIMIZER else None)
-        return Space(extent, tuple(name for name, by_hand in set_by_hand.items() if by_hand), optimizer)
 
     def searched(self, facts: TaskFacts, budget: PrivacyBudget, *, drawn: bool = False) -> DpSgdRun:
         """Return a run, or a run for each batch size and number of epochs that are searched; see `searched`."""

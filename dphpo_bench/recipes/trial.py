@@ -17,7 +17,7 @@ from dphpo_bench.contract.parameters import Share
 from dphpo_bench.contract.search_space import Candidate, Space
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.recipes.dp_sgd import DpSgd, trainable
+from dphpo_bench.recipes.dp_sgd import DpSgd
 from dphpo_bench.recipes.queries import mean_score
 from dphpo_bench.recipes.searched_run import DpSgdRun, SearchedRun
 from dphpo_bench.session.interfaces import TrialResult
@@ -157,15 +157,13 @@ class Trial:
         Raises:
             InvalidValueError: if there is one.
         """
-        from dphpo_bench.training.optimizers import UpdateRule
-
-        weights = trainable(session.build_model())
+        model = session.build_model()
         space = session.facts.searched(self.space)
         categories = {name: values for name, values in space.items() if name not in search.SCHEDULE}
         for candidate in search.grid(categories, 1):  # with every optimiser, clipping rule and other category
             training = self.training.having(candidate)
             for run in training.runs if isinstance(training, SearchedRun) else (training,):
-                UpdateRule(run.optimizer, weights, run.optimizer_options)
+                run.update_rule(model)
 
     def __call__(self, session: Session) -> TrialResult:
         """Run a single trial."""
