@@ -214,10 +214,8 @@ class TrainedModel(Displayed):
 
         data = data.inputs if isinstance(data, Records) else data
         by_name = None if isinstance(self.inputs, Input) else self.inputs
-        if self.columns is not None:
-            data = without_columns(data, {*self.consumed} - {*self.columns})
-        elif by_name is not None and isinstance(data, Mapping):
-            data = without_columns(data, {*self.consumed} - {*by_name})
+        if self.columns is not None or (by_name is not None and isinstance(data, Mapping)):
+            data = without_columns(data, {*self.consumed} - {*(self.columns or by_name or ())})
         if self.columns is not None and not isinstance(data, Tensor):
             data = self.columns.encode(data)
         elif self.input_names is not None and hasattr(data, "columns"):
