@@ -1,3 +1,8 @@
+from ..contract.task import Input as Input
+from ..session.sealed import noisy_votes as noisy_votes
+from ..training.augmentation import Augmentation as Augmentation
+from ..training.optimizers import UpdateRule as UpdateRule
+from ..training.optimizers import WeightAverage as WeightAverage
 from .dp_sgd import HYPERPARAMETERS as HYPERPARAMETERS
 from .dp_sgd import BandedSgd as BandedSgd
 from .dp_sgd import DpSgd as DpSgd
@@ -9,8 +14,6 @@ from .dp_sgd import training_steps as training_steps
 from .noisy_sums import NoisyBoosting as NoisyBoosting
 from .noisy_sums import NoisyMoments as NoisyMoments
 from .noisy_sums import NoisyTables as NoisyTables
-from .parts import Augmentation as Augmentation
-from .parts import Input as Input
 from .picture_transforms import RandomFlip as RandomFlip
 from .picture_transforms import RandomShift as RandomShift
 from .probed_training import LEARNING_RATES as LEARNING_RATES
@@ -26,6 +29,3 @@ from .single_run import OptimizerRun as OptimizerRun
 from .single_run import SingleRun as SingleRun
 from .single_run import TrainingMethod as TrainingMethod
 from .synthetic import SyntheticDraw as SyntheticDraw
-from .torch_parts import UpdateRule as UpdateRule
-from .torch_parts import WeightAverage as WeightAverage
-from .torch_parts import noisy_votes as noisy_votes
