@@ -210,10 +210,6 @@ class Account:
             self._append(lines)
         return all(entry.status == RESERVED for entry in starts)
 
-    def find(self, number: str) -> Entry | None:
-        """Return the release with this number, if it counts."""
-        return next((entry for entry in self.read()[1] if entry.number == number), None)
-
     def notes_of(self, number: str) -> Path:
         """Return the file of the hashes of what a seeded run released; see `session.releases`."""
         return self.path.with_name(f"{self.name}.{number}.releases")

@@ -57,10 +57,6 @@ class RecordStore:
         """Return the journal of this identity: draws that a resumed run must not make again."""
         return self.root / ".unfinished" / f"{identity.key}.jsonl"
 
-    def checkpoint_of(self, identity: Identity) -> Path:
-        """Return the file of the checkpoint of an unfinished run; see `session.checkpoints`."""
-        return self.root / ".unfinished" / f"{identity.key}.checkpoint"
-
     def path_of(self, identity: Identity) -> Path:
         return self.root / identity.task / identity.method / f"{identity.key}.json"
 
