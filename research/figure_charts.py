@@ -22,7 +22,6 @@ from dphpo_bench.records.charts import (
     estimates_axis,
     forest,
     log_axis,
-    on_one_axis,
 )
 from dphpo_bench.records.measure import Estimate, mean_interval
 from research.published import PUBLISHED
@@ -35,6 +34,14 @@ LEFT, RIGHT, FALL = 44, 110, 10.0
 def table(name: str) -> pd.DataFrame:
     """The numbers of a figure."""
     return pd.read_csv(DATA / f"figure_{name}.csv")
+
+
+def on_one_axis(
+    estimates: Mapping[str, Mapping[str, Estimate]], axis: Axis | None = None, lines: Mapping[str, float] | None = None
+) -> list[Panel]:
+    """Return a panel for each title, all with the same axis: by default that of all these estimates."""
+    axis = axis or estimates_axis([each for panel in estimates.values() for each in panel.values()])
+    return [Panel(title, panel, axis, (lines or {}).get(title)) for title, panel in estimates.items()]
 
 
 class Curves(NamedTuple):

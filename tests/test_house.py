@@ -96,7 +96,7 @@ def test_a_room_imports_no_room_above_it(room: str) -> None:
 
 CORE = {"base", "privacy", "training", "data", "contract", "records", "session", "recipes", "harness"}
 BOARD, ZOO = "leaderboard", "zoo"
-BOARD_USERS = {"dphpo_bench.cli.advise", "dphpo_bench.cli.leaderboard"}
+BOARD_USERS = {"dphpo_bench.cli.leaderboard"}
 
 
 def test_borders() -> None:

@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from dphpo_bench.records.charts import forest, log_axis, on_one_axis
+from dphpo_bench.records.charts import forest, log_axis
 from dphpo_bench.records.measure import Estimate
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))
 from research import figure_charts  # noqa: E402
+from research.figure_charts import on_one_axis  # noqa: E402
 
 TABLE = HERE.parents[1] / "leaderboard/leaderboard.csv"
 SETTING = "digits (linear)"

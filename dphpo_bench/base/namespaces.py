@@ -4,6 +4,7 @@ import ast
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import resolve_name
 from pathlib import Path
 
 
@@ -12,10 +13,11 @@ def attach_names(namespace: str, file: str) -> tuple[Callable[[str], object], Ca
 
     `lazy_loader.attach_stub` would also put the names at the top of the package, once somebody has used them.
     """
-    package = namespace.partition(".")[0]
+    package = namespace if Path(file).stem == "__init__" else namespace.rpartition(".")[0]
     stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
-    places = {alias.name: f"{package}.{node.module}" for node in imports for alias in node.names}
+    modules = {node: resolve_name(f"{'.' * node.level}{node.module}", package) for node in imports}
+    places = {alias.name: module for node, module in modules.items() for alias in node.names}
     names = sorted(places)
 
     def load(name: str) -> object:

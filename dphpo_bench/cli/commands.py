@@ -15,15 +15,13 @@ from typing import Annotated, Any
 import typer
 
 from dphpo_bench.base.errors import DphpoBenchError
-from dphpo_bench.cli.advise import advise_command
-from dphpo_bench.cli.explain import explain_command
+from dphpo_bench.cli.leaderboard import advise_command, publish_command
 from dphpo_bench.cli.leaderboard import app as leaderboard_app
-from dphpo_bench.cli.leaderboard import publish_command
 from dphpo_bench.cli.output import complain, say
 from dphpo_bench.cli.plugins import check_command, data_command, describe_command, list_command, new_app
 from dphpo_bench.cli.records import account_command, results_command, show_command, statement_command
 from dphpo_bench.cli.run import audit_command, plan_command, price_command, run_command
-from dphpo_bench.cli.sweep import sweep_command
+from dphpo_bench.cli.sweep import explain_command, sweep_command
 
 
 def _show_version(asked: bool) -> None:

@@ -1,5 +1,6 @@
-"""The commands `publish`, `leaderboard build`, `leaderboard validate` and `leaderboard query`."""
+"""The commands of the board: `publish`, `leaderboard build`, `validate` and `query`; and `advise`, which reads it."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -9,21 +10,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, require_extra
 from dphpo_bench.base.files import write_whole
 from dphpo_bench.base.progress import make_progress
 from dphpo_bench.base.text import count, duration_text, escaped, one_line, value_text
-from dphpo_bench.cli.options import DataDirOption, JsonOption, QuietOption
-from dphpo_bench.cli.output import complain, say, show_json
+from dphpo_bench.cli import options
+from dphpo_bench.cli.output import complain, facts, say, show, show_json, table
 from dphpo_bench.cli.sweep import interrupted_by_sigterm
 
 if TYPE_CHECKING:
+    from dphpo_bench.leaderboard.advice import Advice, Option
     from dphpo_bench.leaderboard.submissions import Run
     from dphpo_bench.leaderboard.tables import Board
 
 _ANOTHER = "not what it says"
 MAX_LISTED = 20
 MAX_DIFFERENCES = 6
+MAX_ROWS = 12
 STANDARDS = ("core.toml", "untouched.toml")
 """Suites whose tables count overall, in the leaderboard's folder suites. Without any, all tables may count."""
 
@@ -38,7 +42,7 @@ def build_command(
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; say what is stale, with exit code 1 if anything is.")
     ] = False,
-    quiet: QuietOption = False,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Write README.md and the tables behind it, leaderboard.csv, index.html and plots from all records.
 
@@ -99,9 +103,9 @@ def _write(folder: Path, board: "Board", files: dict[str, str]) -> None:
 def validate_command(
     paths: Annotated[list[Path], typer.Argument(help="Records, or folders of them.")],
     rerun: Annotated[int, typer.Option(min=0, metavar="N", help="Run N of them again, and compare.")] = 0,
-    data_dir: DataDirOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    data_dir: options.DataDirOption = None,
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Check records as the leaderboard will: types, sizes, place, and ε and risk computed again from the ledger.
 
@@ -136,14 +140,13 @@ def validate_command(
 def _rerun(
     runs: "Sequence[Run]", paths: list[Path], number: int, data_dir: Path | None, quiet: bool
 ) -> list[dict[str, Any]]:
-    from dphpo_bench.data.source import DataSource
     from dphpo_bench.leaderboard.reruns import choose, compared, repeats
     from dphpo_bench.records.store import RecordStore
     from dphpo_bench.sweep.executors import Resources
     from dphpo_bench.sweep.extra_runs import Workshop
     from dphpo_bench.sweep.running import executor_for, run_cells
 
-    source = DataSource.resolve(data_dir)
+    source = bench.DataSource.resolve(data_dir)
     repeated, refused, others = repeats(choose(runs, number), paths, Workshop(source, Resources()))
     outcomes: list[dict[str, Any]] = [
         {"path": item.path, "outcome": outcome, "reason": item.reason, "differences": []}
@@ -193,7 +196,7 @@ def _say_repeated(rows: list[dict[str, Any]]) -> None:
 def publish_command(
     records: Annotated[Path, typer.Argument(help="The folder of your runs, such as results.")],
     folder: Annotated[Path, typer.Option(help="The leaderboard of your clone of the project.")] = Path("leaderboard"),
-    quiet: QuietOption = False,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Put records into a clone's leaderboard for a pull request: check them as CI does, copy them, build the board.
 
@@ -253,7 +256,7 @@ def publish_command(
 def query_command(
     query: Annotated[str, typer.Argument(help="SQL that reads the table board: SELECT ... FROM board ...")],
     folder: Annotated[Path, typer.Option(help="The leaderboard.")] = Path("leaderboard"),
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Ask leaderboard.csv: a row for each entry on each task at each ε. Shares and their gaps lie in 0 to 1.
 
@@ -279,6 +282,119 @@ def query_command(
 
 
 def _cache() -> Path:
-    from dphpo_bench.data.source import DataSource
+    return bench.DataSource.resolve(None).cache_dir / "epsilons"
 
-    return DataSource.resolve(None).cache_dir / "epsilons"
+
+def advise_command(
+    records: Annotated[
+        int,
+        typer.Option(
+            metavar="N", help="Number of your training records; of persons, if ε protects each with all records."
+        ),
+    ],
+    model: Annotated[
+        str,
+        typer.Option(
+            help="linear (also on features of a pretrained network), network (from scratch), or fine-tuned (a "
+            "pretrained network, all or some of it trained)."
+        ),
+    ],
+    epsilon: options.EpsilonOption = 3.0,
+    compute: Annotated[
+        float, typer.Option(help="Training you can afford, in untuned training runs; default: any.")
+    ] = math.inf,
+    metric: Annotated[str, typer.Option(help="What you measure by, such as accuracy or roc_auc.")] = "accuracy",
+    board: Annotated[
+        Path | None,
+        typer.Option(help="A leaderboard's folder, or its CSV; default: leaderboard, else the one in this package."),
+    ] = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Say which method to take for so many records, a kind of model, ε and compute, and what that rests on.
+
+    Distances are to the oracle, a grid of learning rates searched without paying for it. The interval is about another
+    task: it holds the distance for 95 of 100 tasks like those of the board. What the board has not measured is not
+    known, and the answer says so. docs/guide.md has the rule, and how often it was right about tasks it had not seen.
+
+    Exit code: 0 done, also where it is not known; 2 a mistake in the call.
+    """
+    from dphpo_bench.leaderboard import advice
+
+    question = advice.Question(records, model, epsilon, compute, metric)
+    rows, source = advice.read_board(board)
+    answer = advice.advise(rows, question)
+    if as_json:
+        choice = answer.choice
+        show_json(
+            {
+                "question": asdict(question),
+                "board": source,
+                "known": choice is not None,
+                "reason": answer.reason,
+                "choice": _option_json(choice) if choice else None,
+                "front": [_option_json(option) for option in answer.front],
+                "following": [_option_json(option) for option in answer.following],
+                "partly": [asdict(each) for each in answer.partly],
+                "settled_on": advice.settled_on(choice) if choice else "",
+                "other_kinds": advice.unseen(choice.label, question) if choice else "",
+            }
+        )
+    elif answer.choice is None:
+        say(f"Not known: {escaped(answer.reason)}")
+        say(f"From {escaped(source)}.")
+    else:
+        _show(answer, answer.choice, source)
+
+
+def _show(answer: "Advice", choice: "Option", source: str) -> None:
+    from dphpo_bench.leaderboard import advice
+
+    question = answer.question
+    say(f"Take {escaped(choice.label)}.")
+    tables = {each.row.table for each in choice.evidence if each.row.kind == question.model}
+    others = len(choice.evidence) - len(tables)
+    rests = f"{count(len(tables), 'table')} of {count(choice.tasks, 'task')} with a {question.model} model"
+    rows = [
+        ("to the oracle", f"{advice.distance_text(choice)}, {advice.interval_text([choice.distance])}"),
+        *([("settled on", settled)] if (settled := advice.settled_on(choice)) else []),
+        *([("other kinds", other)] if (other := advice.unseen(choice.label, question)) else []),
+        ("collapsed runs", advice.rate_text(choice.collapses)),
+        ("cost", advice.cost_text(choice)),
+        ("rests on", f"{rests}, and {count(others, 'table')} with another at a quarter of the weight"),
+        *([("units", escaped(persons))] if (persons := advice.counted_persons(choice)) else []),
+        ("from", escaped(source)),
+    ]
+    show(facts(rows, box=None))
+    say(f"\nIts rows of the most weight, {min(MAX_ROWS, len(choice.evidence))} of {len(choice.evidence)}:")
+    cells = [
+        [escaped(row.task), escaped(row.model), escaped(advice.size_text(row)), f"{row.epsilon:g}",
+         advice.number(row.distance), f"{row.collapsed} of {row.runs}", f"{each.weight:.2f}"]
+        for each in choice.evidence[:MAX_ROWS]
+        for row in [each.row]
+    ]  # fmt: skip
+    show(table(("task", "model", ">N", ">ε", ">points\nbehind", ">collapsed", ">weight"), cells, plain=True))
+    rivals = [(each, "costs less" if each.price < choice.price else "with more compute") for each in answer.front]
+    rivals += [(each, "") for each in answer.following]
+    cells = [
+        [escaped(option.label), f"{advice.distance_text(option)}, {advice.interval_text([option.distance])}",
+         advice.rate_text(option.collapses), advice.cost_text(option), why]
+        for option, why in rivals
+        if option is not choice
+    ]  # fmt: skip
+    if cells:
+        say("\nOthers:")
+        show(table(("method", "to the oracle", "collapsed runs", ">cost", ""), cells, plain=True))
+    for each in answer.partly[:2]:
+        say(
+            f"\n{escaped(each.label)} is measured on only {count(each.tasks, 'such task')}. Where it is, it is "
+            f"{each.choice_distance - each.distance:.1f} points ahead of {escaped(choice.label)}."
+        )
+
+
+def _option_json(option: "Option") -> dict[str, Any]:
+    rate = option.collapses
+    return {
+        **asdict(option),
+        "collapses": {**asdict(rate), "low": rate.low, "high": rate.high},
+        "evidence": [{**asdict(each.row), "unit": each.row.unit, "weight": each.weight} for each in option.evidence],
+    }

@@ -1,17 +1,14 @@
 """Options of several commands, and the objects that they name."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
-
-if TYPE_CHECKING:
-    from dphpo_bench.contract.method import Method
-    from dphpo_bench.contract.task import Task
-    from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.contract.registry import TaskFiles
 
 MAX_SEED_DIGITS = 40
 
@@ -104,12 +101,9 @@ def resolve(
     delta: float | None,
     settings: list[str] | None,
     task_file: str | None = None,
-) -> "tuple[Method, Task, PrivacyBudget]":
-    from dphpo_bench.contract.registry import make_method
-    from dphpo_bench.privacy.budget import PrivacyBudget
-
+) -> "tuple[bench.Method, bench.Task, bench.PrivacyBudget]":
     made_task = resolve_task(task, model, task_file)
-    budget = PrivacyBudget(epsilon, made_task.facts.default_delta if delta is None else delta)
+    budget = bench.PrivacyBudget(epsilon, made_task.facts.default_delta if delta is None else delta)
     parsed: dict[str, str] = {}
     for setting in settings or []:
         name, equals, value = setting.partition("=")
@@ -118,12 +112,10 @@ def resolve(
         if name in parsed:
             raise InvalidValueError(f"Parameter {shown(name, form=repr)} is set twice.")
         parsed[name] = value
-    return make_method(method, parsed), made_task, budget
+    return bench.make_method(method, parsed), made_task, budget
 
 
-def resolve_task(task: str | None, model: str | None, task_file: str | None = None) -> "Task":
-    from dphpo_bench.contract.registry import TaskFiles
-
+def resolve_task(task: str | None, model: str | None, task_file: str | None = None) -> "bench.Task":
     tasks = TaskFiles.of([] if task_file is None else [task_file])
     if task is None:
         if task_file is None:

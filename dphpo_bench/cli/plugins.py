@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import dphpo_bench as bench
 from dphpo_bench.base.displays import flat
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.base.text import count, unknown_name_message, value_text
 from dphpo_bench.cli import options
 from dphpo_bench.cli.output import facts, say, show, show_json, table
+from dphpo_bench.contract.descriptions import explanation, parameters, search_space
+from dphpo_bench.contract.registry import TaskFiles, methods, tasks
 
 if TYPE_CHECKING:
-    from dphpo_bench.contract.task import Task
-    from dphpo_bench.data.source import DataSource, Weights
+    from dphpo_bench.data.source import Weights
     from dphpo_bench.testing.scaffold import Kind
 
 new_app = typer.Typer(
@@ -28,7 +30,6 @@ new_app = typer.Typer(
 
 def list_command(as_json: options.JsonOption = False) -> None:
     """List methods and tasks, the tasks' models and the public ones they start from, and where plug-ins come from."""
-    from dphpo_bench.contract.registry import methods, tasks
 
     def row(name: str, item: Any) -> dict[str, Any]:
         return {"name": name, "summary": item.cls.summary, "origin": item.origin}
@@ -56,10 +57,7 @@ def list_command(as_json: options.JsonOption = False) -> None:
 
 def data_command(data_dir: options.DataDirOption = None, as_json: options.JsonOption = False) -> None:
     """Show which datasets are here, which are missing, and how to get them."""
-    from dphpo_bench.contract.registry import tasks
-    from dphpo_bench.data.source import DataSource
-
-    source = DataSource.resolve(data_dir)
+    source = bench.DataSource.resolve(data_dir)
     rows = [row for task in tasks().loaded().values() for row in _dataset_status(task.cls(), source)]
     if as_json:
         show_json(rows)
@@ -83,9 +81,6 @@ def describe_command(
     as_json: options.JsonOption = False,
 ) -> None:
     """Describe a method: its parameters, what it tunes, its paper. Or a task: its models, facts, search space, data."""
-    from dphpo_bench.contract.descriptions import explanation, parameters
-    from dphpo_bench.contract.registry import TaskFiles, methods, tasks
-
     known_methods, known_tasks = methods(), tasks()
     if name is None and task_file is None:
         raise InvalidValueError("Missing argument METHOD|TASK, or --task-file FILE for a task of your own.")
@@ -118,10 +113,8 @@ def describe_command(
         _print(description)
 
 
-def _task_json(task: "Task", origin: str, task_file: str | None = None) -> dict[str, Any]:
+def _task_json(task: "bench.Task", origin: str, task_file: str | None = None) -> dict[str, Any]:
     """Return a task as JSON values, with the facts for its model; `task_file` is the place of one of your own."""
-    from dphpo_bench.contract.descriptions import explanation, search_space
-
     cls, facts = type(task), task.facts.to_json()
     is_recipe = cls.__module__.startswith("dphpo_bench.recipes")  # whose documentation is not about this task
     return {
@@ -174,7 +167,7 @@ def _print(description: dict[str, Any]) -> None:
         say(f"A first run: dphpo-bench run -m hyfreedp -t {name}{task_file}")
 
 
-def _pretrained_models(task_class: "type[Task]") -> list[dict[str, Any]]:
+def _pretrained_models(task_class: "type[bench.Task]") -> list[dict[str, Any]]:
     """Return a row for each public model that the task's models start from; none for a plug-in that fails."""
     users: dict[Weights, list[str]] = {}
     try:
@@ -194,7 +187,7 @@ def _pretrained_models(task_class: "type[Task]") -> list[dict[str, Any]]:
     ]
 
 
-def _dataset_status(task: "Task", source: "DataSource") -> list[dict[str, Any]]:
+def _dataset_status(task: "bench.Task", source: "bench.DataSource") -> list[dict[str, Any]]:
     from dphpo_bench.data.rows import doubt
     from dphpo_bench.data.source import download_command
 

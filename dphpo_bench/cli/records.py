@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dphpo_bench.base.errors import InvalidValueError
+import dphpo_bench as bench
+from dphpo_bench.base.errors import InvalidValueError, RecordError
 from dphpo_bench.base.text import MAX_LINE, count, one_line, rounded_down, shown, value_text, varying_names
 from dphpo_bench.cli import options
-from dphpo_bench.cli.options import JsonOption, OnlyRunsOption
 from dphpo_bench.cli.output import UNLIMITED_WIDTH, complain, say, show, show_facts, show_json, table
+from dphpo_bench.records.measure import ACCURACY, Measure, measure_named
 
 if TYPE_CHECKING:
-    from dphpo_bench.records.measure import Measure
     from dphpo_bench.records.reading import Result
-    from dphpo_bench.records.record import RunRecord
     from dphpo_bench.sweep.extra_runs import Oracles
 
 
@@ -49,10 +48,9 @@ def show_command(
     """
     from dphpo_bench.contract.registry import tasks
     from dphpo_bench.harness.recording import Call
-    from dphpo_bench.records.store import read_record
     from dphpo_bench.sweep.extra_runs import ORACLE
 
-    run = read_record(record)
+    run = bench.read_record(record)
     declared = run.accounting is not None
     is_oracle = run.identity.method == ORACLE
     oracle = None if is_oracle or declared else read_oracles([record.absolute().parents[1]]).beside(run.identity)
@@ -83,7 +81,7 @@ def show_command(
             say("It had no seed, so this makes another run of the same kind, a second release of its own ε.")
 
 
-def _values_of(record: "RunRecord") -> dict[str, Any]:
+def _values_of(record: "bench.RunRecord") -> dict[str, Any]:
     """Return the record's JSON values and what follows from them, without the seed of a run on private records."""
     from dphpo_bench.records.statement import record_risk, releases
 
@@ -135,7 +133,7 @@ def _value(value: Any) -> str:
     return one_line(f"{value:.4g}" if isinstance(value, float) else value_text(value), MAX_VALUE)
 
 
-def _more_rows(record: "RunRecord") -> Iterator[tuple[str, str]]:
+def _more_rows(record: "bench.RunRecord") -> Iterator[tuple[str, str]]:
     """Yield rows of the path, the candidates, the releases, the audit and the software of a run."""
     from dphpo_bench.records.record import risk_rows
     from dphpo_bench.records.statement import record_risk, releases
@@ -171,14 +169,12 @@ def _more_rows(record: "RunRecord") -> Iterator[tuple[str, str]]:
 
 
 def read_oracles(tasks: "Iterable[Path]") -> "Oracles":
-    from dphpo_bench.base.errors import RecordError
-    from dphpo_bench.records.store import read_record
     from dphpo_bench.sweep.extra_runs import ORACLE, Oracles
 
     runs = []
     for file in sorted(file for folder in tasks for file in (folder / ORACLE).glob("*.json")):
         try:
-            runs.append(read_record(file))
+            runs.append(bench.read_record(file))
         except RecordError as error:
             complain(f"Skipped: {error}")
     return Oracles(runs)
@@ -199,40 +195,31 @@ def statement_command(
     guarantee together.
     """
     from dphpo_bench.harness.account import DEFAULT
-    from dphpo_bench.harness.account_report import account as report_of
     from dphpo_bench.harness.account_report import account_sections, account_title
-    from dphpo_bench.records.statement import lines, page, record_risk, sections, title
-    from dphpo_bench.records.store import read_record
+    from dphpo_bench.records.statement import page, record_risk, sections, title
 
     if record.is_dir():
-        report = report_of(record, DEFAULT if account is None else account)
+        report = bench.account(record, DEFAULT if account is None else account)
         heading, parts = account_title(report), account_sections(report)
-        if as_json:
-            show_json({"title": heading, "account": report.to_json(), "sections": [list(part) for part in parts]})
-        else:
-            for line in page(heading, parts):
-                say(line)
-        return
-
-    run = read_record(record)
-    risk, others = record_risk(run), account_of(record, run)
-    if not as_json:
-        for line in lines(run, risk, others):
-            say(line)
-        return
-    privacy = run.privacy
-    show_json(
-        {
-            "title": title(run),
+        values: dict[str, Any] = {"account": report.to_json(), "sections": [list(part) for part in parts]}
+    else:
+        run = bench.read_record(record)
+        risk, privacy = record_risk(run), run.privacy
+        heading, parts = title(run), sections(run, risk, account_of(record, run))
+        values = {
             "epsilon": privacy.epsilon if privacy and privacy.end_to_end_private else None,
             "delta": run.identity.delta,
             "risk": asdict(risk) if risk else None,
-            "sections": dict(sections(run, risk, others)),
+            "sections": dict(parts),
         }
-    )
+    if as_json:
+        show_json({"title": heading, **values})
+    else:
+        for line in page(heading, parts):
+            say(line)
 
 
-def account_of(path: Path, record: "RunRecord") -> str | None:
+def account_of(path: Path, record: "bench.RunRecord") -> str | None:
     """Return what the account that counts a record says, if there is one."""
     folders = path.absolute().parents
     if len(folders) < 3 or not (folders[2] / ".accounts").is_dir():
@@ -265,7 +252,6 @@ def account_command(
     Exit code: 0 done, 2 a mistake in the call, or an account that is damaged or cannot be written.
     """
     from dphpo_bench.harness.account import DEFAULT
-    from dphpo_bench.harness.account_report import account as report_of
     from dphpo_bench.harness.account_report import open_account
 
     if len({open_, epsilon is not None, delta is not None}) > 1:
@@ -273,7 +259,7 @@ def account_command(
     name = DEFAULT if account is None else account
     if open_ and epsilon is not None and delta is not None:
         open_account(results, epsilon, delta, name)
-    report = report_of(results, name)
+    report = bench.account(results, name)
     if as_json:
         show_json(report.to_json())
     else:
@@ -289,13 +275,13 @@ MAX_CELL = 60
 
 def results_command(
     results_dir: Annotated[Path, typer.Argument(help="A folder of run records.")] = Path("results"),
-    only: OnlyRunsOption = None,
+    only: options.OnlyRunsOption = None,
     summary: Annotated[bool, typer.Option("--summary", help="A row for runs that differ in seeds alone.")] = False,
     form: Annotated[
         Literal["table", "csv", "parquet", "json"] | None,
         typer.Option("--format", help="Default: by the output file's suffix, else a table."),
     ] = None,
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; default: standard output.")] = None,
 ) -> None:
     """List run records, all or some, as a table or as data.
@@ -397,7 +383,6 @@ def _run_rows(results: "Sequence[Result]") -> tuple[list[dict[str, str]], list[b
 
 
 def _summary_rows(results: "Sequence[Result]") -> tuple[list[dict[str, str]], list[bool]]:
-    from dphpo_bench.records.measure import measure_named
     from dphpo_bench.records.reading import summary_rows
 
     header, scores = _scores(results)
@@ -441,15 +426,13 @@ def _shared(results: "Sequence[Result]") -> Iterator[dict[str, str]]:
         }
 
 
-def _scores(results: "Sequence[Result]") -> "tuple[str, Callable[[Measure, float | None], str]]":
+def _scores(results: "Sequence[Result]") -> tuple[str, Callable[[Measure, float | None], str]]:
     """Return the header of metrics and the function to their texts; each text has its name if they differ."""
-    from dphpo_bench.records.measure import ACCURACY, Measure
-
     names = {result.measure.name for result in results if result.value is not None}
     several = len(names) > 1
     header = "metric" if several else one_line(Measure(min(names, default=ACCURACY.name)).title, MAX_CELL)
 
-    def text(measure: "Measure", value: float | None) -> str:
+    def text(measure: Measure, value: float | None) -> str:
         return "" if value is None else f"{measure.name} {measure.text(value)}" if several else measure.text(value)
 
     return header, text

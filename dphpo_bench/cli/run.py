@@ -6,7 +6,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.progress import make_progress
 from dphpo_bench.cli import options
 from dphpo_bench.cli.output import complain, say, show_facts, show_json
 
@@ -53,26 +55,23 @@ def run_command(
 
     Exit code: 0 done, 1 the run failed, 2 a mistake in the call, 3 the method exceeded its plan, 130 interrupted.
     """
-    from dphpo_bench.base.progress import make_progress
-    from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.cache import Cache
     from dphpo_bench.harness.loading import default_seed
-    from dphpo_bench.harness.run import AccountOptions, ExecutionOptions, run
     from dphpo_bench.harness.trained import check_model_path
 
     made_method, made_task, budget = options.resolve(method, task, model, epsilon, delta, settings, task_file)
     if save_model:
         check_model_path(save_model)
     progress = make_progress(quiet)
-    source = DataSource.resolve(data_dir, progress=progress)
-    result = run(
+    source = bench.DataSource.resolve(data_dir, progress=progress)
+    result = bench.run(
         made_method,
         made_task,
         budget,
         seed=options.parse_seed(seed, None if secure_noise else default_seed(made_task)),
         results_dir=results_dir,
-        account=AccountOptions(account, not_private, again),
-        execution=ExecutionOptions(device, source, Cache.of(source), secure_noise, checkpoint_every),
+        account=bench.AccountOptions(account, not_private, again),
+        execution=bench.ExecutionOptions(device, source, Cache.of(source), secure_noise, checkpoint_every),
         progress=progress,
         check=False,
     )
@@ -104,13 +103,11 @@ def plan_command(
     quiet: options.QuietOption = False,
 ) -> None:
     """Show what a run would release and cost, and its ε. Reads no data."""
-    from dphpo_bench.base.progress import make_progress
-    from dphpo_bench.harness.plan import plan
     from dphpo_bench.records.record import risk_rows
 
     asked = options.resolve(method, task, model, epsilon, delta, settings, task_file)
     with make_progress(quiet).track("Planning", 0):
-        checked = plan(*asked)
+        checked = bench.plan(*asked)
     if as_json:
         show_json(checked.to_json())
     else:
@@ -171,23 +168,20 @@ def audit_command(
     check_arguments(on, private_records=private_records, **sizes)
 
     from dphpo_bench.audit.attacks import audit, recorded, size_of
-    from dphpo_bench.base.progress import make_progress
-    from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.account import Entry
     from dphpo_bench.harness.account_report import report_of
     from dphpo_bench.harness.loading import account_of, default_seed
-    from dphpo_bench.harness.plan import plan
     from dphpo_bench.records.store import RecordStore
 
     progress = make_progress(quiet)
-    source = DataSource.resolve(data_dir, progress=progress)
+    source = bench.DataSource.resolve(data_dir, progress=progress)
     store = RecordStore(results_dir)
     book = account_of(on, store, account)
     chosen_seed = options.parse_seed(seed, default_seed(on))
     where: dict[str, Any] = {"seed": chosen_seed, "source": source, "device": device, "progress": progress}
     if book:  # the run of the record and those of the audit, before the first of them
         releases = 1 + len(attacks) * size_of(audited, on, budget, **sizes).runs
-        book.check([Entry.of(plan(audited, on, budget), 0)] * releases)
+        book.check([Entry.of(bench.plan(audited, on, budget), 0)] * releases)
     record = recorded(audited, on, budget, store, account=account, **where)
     outcome = audit(audited, on, budget, private_records=private_records, account=book, **sizes, **where)
     path = store.write(record.model_copy(update={"audit": outcome.to_record()}))
@@ -226,12 +220,10 @@ def price_command(
 
     Exit code: 0 done, 2 a mistake in the call or in the history.
     """
-    from dphpo_bench.external.price import price
-
     if public_scores and score_noise is not None:
         raise InvalidValueError("Expected --public-scores or --score-noise, got both.")
     scores: Literal["public"] | None = "public" if public_scores else None
-    answer = price(
+    answer = bench.price(
         history, delta=delta, epsilon=epsilon, chosen_by=chosen_by, scores=scores, score_noise=score_noise, count=count
     )
     if as_json:

@@ -34,9 +34,7 @@ def parameters(cls: type[Method]) -> list[dict[str, Any]]:
     described = []
     settable = [field for field in fields(cls) if field.init]  # type: ignore[arg-type]
     for field in sorted(settable, key=lambda field: cls.__mro__.index(owners.get(field.name, cls))):
-        default = field.default
-        if field.default_factory is not MISSING:
-            default = field.default_factory()
+        default = field.default if field.default_factory is MISSING else field.default_factory()
         meaning = next(filter(None, (attributes(base).get(field.name, "") for base in cls.__mro__)), "")
         default = None if default is MISSING else default
         kind = kind_text(hints[field.name])

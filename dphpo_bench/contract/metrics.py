@@ -176,11 +176,11 @@ def _f1(outputs: Any, targets: Any) -> float:
 
     from dphpo_bench.training.losses import matched
 
-    if targets.ndim == 2 and matched(outputs, targets).shape == targets.shape:  # labels: the mean of one F1 for each
+    values = matched(outputs, targets)
+    if targets.ndim == 2 and values.shape == targets.shape:  # labels: the mean of one F1 for each
         both = list(zip(outputs.T, targets.T, strict=True))
         return math.fsum(_f1(column, target) for column, target in both) / len(both)
     predicted, true = _predictions(outputs, targets)
-    values = matched(outputs, targets)
     two = values.shape == targets.shape or values.shape[-1] == 2
     return float(f1_score(true, predicted, average="binary" if two else "macro", zero_division=math.nan))
 

@@ -170,13 +170,9 @@ class TaskFacts:
             "class_shares": self.class_shares and list(self.class_shares),
             "target_scale": self.target_scale and self.target_scale.to_json(),
         }
-        later = {
-            "unit": RECORD,
-            "class_shares": None,
-            "class_weights": None,
-            "target_scale": None,
-        }  # no older record has
-        return {name: value for name, value in values.items() if name not in later or value != later[name]}
+        later = {"unit", "class_shares", "class_weights", "target_scale"}  # which no older record has
+        defaults = {item.name: item.default for item in fields(self) if item.name in later}
+        return {name: value for name, value in values.items() if name not in later or value != defaults[name]}
 
     @property
     def sample_rate(self) -> float:

@@ -20,8 +20,7 @@ from dphpo_bench.privacy.calibration import calibrate, calibrate_parts
 from dphpo_bench.privacy.events import compose, gaussian
 from dphpo_bench.privacy.holdout import held_out as of_two_parts
 from dphpo_bench.privacy.holdout import holdout_name
-from dphpo_bench.recipes.search_method import RandomStopping, Selection
-from dphpo_bench.recipes.trial import Whole
+from dphpo_bench.recipes.search_method import RandomStopping, Selection, Whole
 from dphpo_bench.training.noise import add_gaussian_noise
 
 _FORMS = (

@@ -100,12 +100,14 @@ class Cap:
     delta: float
     filter: RenyiFilter | None = None  # fixed when the first release is counted: its order suits that plan
 
-    def filter_like(self, first: DpEvent) -> RenyiFilter:
-        """Return a filter that suits runs like the first one, before that reads data."""
+    def fixed(self, first: DpEvent) -> "Cap":
+        """Return the cap with a filter that suits runs like the first one, before that reads data."""
+        if self.filter:
+            return self
         try:
-            return RenyiFilter.of(self.epsilon, self.delta, like=first)
+            return replace(self, filter=RenyiFilter.of(self.epsilon, self.delta, like=first))
         except UnsupportedEventError:
-            return RenyiFilter.of(self.epsilon, self.delta)
+            return replace(self, filter=RenyiFilter.of(self.epsilon, self.delta))
 
     def used(self, events: Sequence[DpEvent]) -> float:
         """Return the share of the cap that releases use; above 1 where no theorem lets any more through."""
@@ -198,20 +200,15 @@ class Account:
                 )
             lines: list[dict[str, Any]] = [{"release": asdict(entry)} for entry in new]
             if cap and new:
-                if cap.filter is None:
-                    chosen = cap.filter_like(new[0].dp_event)
-                    lines.insert(0, {"filter": asdict(chosen)})
-                    cap = replace(cap, filter=chosen)
-                self._check_cap(cap, known, new)
+                fixed = cap.fixed(new[0].dp_event)
+                if fixed is not cap:
+                    lines.insert(0, {"filter": asdict(fixed)["filter"]})
+                self._check_cap(fixed, known, new)
             starts = [counted[entry.number] for entry in again if entry.status != RESERVED]
             lines += [{"number": entry.number, "status": OPEN} for entry in starts if entry.status == RESERVED]
             lines += [{"number": entry.number, "joined": True} for entry in starts if entry.status != RESERVED]
             self._append(lines)
         return all(entry.status == RESERVED for entry in starts)
-
-    def find(self, number: str) -> Entry | None:
-        """Return the release with this number, if it counts."""
-        return next((entry for entry in self.read()[1] if entry.number == number), None)
 
     def notes_of(self, number: str) -> Path:
         """Return the file of the hashes of what a seeded run released; see `session.releases`."""
@@ -234,8 +231,7 @@ class Account:
         """
         cap, known = self.read()
         if cap:
-            cap = cap if cap.filter else replace(cap, filter=cap.filter_like(releases[0].dp_event))
-            self._check_cap(cap, known, releases)
+            self._check_cap(cap.fixed(releases[0].dp_event), known, releases)
 
     def note(self, number: str, **changes: Any) -> None:
         """Write down what became of a release: its status, or the digest of the records.
@@ -347,8 +343,6 @@ def _parsed(lines: Sequence[Any]) -> tuple[Cap | None, Sequence[Entry]]:
     if not lines or lines[0]["version"] != VERSION:
         raise ValueError
     for line in lines:
-        if not isinstance(line, dict):
-            raise TypeError
         if line.keys() == {"version"}:
             continue
         if "cap" in line:

@@ -239,16 +239,13 @@ def _uncounted(root: Path) -> list[tuple[str, RunRecord]]:
     books = accounts_in(root)
     counted = {entry.record for book in books for entry in book.read()[1]}
     voided = {key for book in books for key in book.voided()}
-
-    def cost_nothing(record: RunRecord) -> bool:
-        return record.identity.key in voided and record.status != "ok" and record.asked_nothing
-
     uncounted = []
     for path in record_files(root, lambda _: None):
         if path.stem not in counted:
             with suppress(RecordError):
                 record = read_record(path)
-                if _is_private(record) and not cost_nothing(record):
+                cost_nothing = record.identity.key in voided and record.status != "ok" and record.asked_nothing
+                if _is_private(record) and not cost_nothing:
                     uncounted.append((path_text(path.relative_to(root)), record))
     return uncounted
 

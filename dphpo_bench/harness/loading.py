@@ -105,7 +105,7 @@ def check_again(run: Run, account: Account, number: str) -> None:
     Raises:
         InvalidValueError: if no finished run has this number, or the present one differs from it.
     """
-    known = account.find(number)
+    known = next((entry for entry in account.read()[1] if entry.number == number), None)
     if known is None or known.status != "ok" or not account.notes_of(number).exists():
         raise InvalidValueError(
             f"Expected again= (--again) with the number of a seeded run that ended well in {account.path}, got "

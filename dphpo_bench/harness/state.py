@@ -151,9 +151,8 @@ class Run:
     @property
     def checkpoint_path(self) -> Path | None:
         """The file of the run's checkpoint, beside its journal if it has one; None without a folder of results."""
-        if self.journal.path:
-            return self.journal.path.with_suffix(".checkpoint")
-        return self.store.checkpoint_of(self.identity) if self.store else None
+        journal = self.journal.path or (self.store and self.store.journal_of(self.identity))
+        return journal.with_suffix(".checkpoint") if journal else None
 
     def note(self, **changes: Any) -> None:
         """Note more of the run in its account. The entry counts also where that fails, as on a full disk."""

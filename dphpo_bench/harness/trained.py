@@ -1,10 +1,11 @@
 """Trained networks with what their predictions need, and their files of weights, of which reading runs no code.
 
-A model's file is in the safetensors format. It holds the weights, the encoding of inputs, the meaning of outputs, and
-which run the model is of.
+A model's file is in the safetensors format. It holds the weights, the encoding of inputs, the meaning of outputs, which
+run the model is of, and the structure of a network of torch's usual layers, as JSON text.
 """
 
 import copy
+import inspect
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -29,7 +30,6 @@ from dphpo_bench.contract.task import Input, Kind, Task, inputs_json, inputs_of_
 from dphpo_bench.data.arrays import Class, as_inputs, declared_classes
 from dphpo_bench.data.columns import Number
 from dphpo_bench.data.encoding import Columns
-from dphpo_bench.harness.network_json import network_json, network_of
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.training.evaluation import all_outputs
 from dphpo_bench.training.losses import logits
@@ -214,10 +214,8 @@ class TrainedModel(Displayed):
 
         data = data.inputs if isinstance(data, Records) else data
         by_name = None if isinstance(self.inputs, Input) else self.inputs
-        if self.columns is not None:
-            data = without_columns(data, {*self.consumed} - {*self.columns})
-        elif by_name is not None and isinstance(data, Mapping):
-            data = without_columns(data, {*self.consumed} - {*by_name})
+        if self.columns is not None or (by_name is not None and isinstance(data, Mapping)):
+            data = without_columns(data, {*self.consumed} - {*(self.columns or by_name or ())})
         if self.columns is not None and not isinstance(data, Tensor):
             data = self.columns.encode(data)
         elif self.input_names is not None and hasattr(data, "columns"):
@@ -402,3 +400,90 @@ def _network(
             f"{shown(name)}."
         )
     return (task if isinstance(task, Task) else make_task(name, kind)).build_model()
+
+
+_LAYERS: dict[str, type[nn.Module]] = {
+    layer.__name__: layer
+    for layer in (
+        *(nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d, nn.Conv3d),
+        *(nn.LayerNorm, nn.GroupNorm, nn.RMSNorm),
+        *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout),
+        *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.PReLU),
+        *(nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Softsign, nn.Softmax, nn.LogSoftmax),
+        *(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d),
+        *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d),
+        *(nn.Flatten, nn.Unflatten, nn.Identity, nn.Upsample, nn.PixelShuffle),
+    )
+}
+"""Layers that their constructor's arguments describe, of which each is an attribute of the layer."""
+
+_MAX_DEPTH = 50
+
+
+def network_json(network: nn.Module) -> str | None:
+    """Return the structure as JSON text: [class, arguments] of a layer, ["Sequential", [[name, layer], ...]] of more.
+
+    Returns:
+        None if other code than that of these layers may run, such as that of hooks or of a class of the user's.
+    """
+    try:
+        described = _layer_json(network)
+        text = compact_json(described)
+        state, ours = network.state_dict(), network_of(text).state_dict()
+    except (AttributeError, DataError, RecursionError, TypeError, ValueError):
+        return None
+    same = [*state] == [*ours] and all(state[name].shape == ours[name].shape for name in state)
+    return text if same else None
+
+
+def network_of(text: str) -> nn.Module:
+    """Build the network that `network_json` described, on the device "meta": without weights, which are in a file.
+
+    Raises:
+        DataError: if the text describes no network of the layers known here.
+    """
+    try:
+        with torch.device("meta"):
+            return _built(json.loads(text), 0)
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise DataError(f"Expected the structure of a network of torch's layers: {shown(error, 200)}.") from None
+
+
+def _layer_json(module: nn.Module) -> list[Any]:
+    hooks = [name for name, value in vars(module).items() if name.endswith("_hooks") and value]
+    if hooks or "forward" in vars(module):
+        raise TypeError("hooks")
+    if type(module) is nn.Sequential:
+        layers = vars(module)["_modules"].items()
+        return ["Sequential", [[name, _layer_json(layer)] for name, layer in layers if layer is not None]]
+    if _LAYERS.get(type(module).__name__) is not type(module):
+        raise TypeError(type(module).__name__)
+    return [type(module).__name__, {name: _setting(module, name) for name in _arguments(type(module))}]
+
+
+def _arguments(layer: type[nn.Module]) -> list[str]:
+    parameters = inspect.signature(layer).parameters.values()
+    named = [item.name for item in parameters if item.kind is item.POSITIONAL_OR_KEYWORD]
+    return [name for name in named if name not in ("device", "dtype") and not name.startswith("_")]
+
+
+def _setting(module: nn.Module, name: str) -> Any:
+    value = getattr(module, name)
+    if name == "bias" and not isinstance(value, bool):
+        return value is not None
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _built(described: Any, depth: int) -> nn.Module:
+    kind, arguments = described
+    if depth > _MAX_DEPTH:
+        raise ValueError("too deep")
+    if kind == "Sequential":
+        network = nn.Sequential()
+        for name, layer in arguments:
+            network.add_module(name, _built(layer, depth + 1))
+        return network
+    layer = _LAYERS[kind]
+    if not set(arguments) <= set(_arguments(layer)):
+        raise ValueError(f"{kind} with other arguments")
+    return layer(**{name: tuple(value) if isinstance(value, list) else value for name, value in arguments.items()})

@@ -6,6 +6,6 @@
 1.83
 """
 
-import lazy_loader
+from dphpo_bench.base.namespaces import attach_names
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_names(__name__, __file__)

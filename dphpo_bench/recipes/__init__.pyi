@@ -1,4 +1,8 @@
-from .boosting import NoisyBoosting as NoisyBoosting
+from ..contract.task import Input as Input
+from ..session.sealed import noisy_votes as noisy_votes
+from ..training.augmentation import Augmentation as Augmentation
+from ..training.optimizers import UpdateRule as UpdateRule
+from ..training.optimizers import WeightAverage as WeightAverage
 from .dp_sgd import HYPERPARAMETERS as HYPERPARAMETERS
 from .dp_sgd import BandedSgd as BandedSgd
 from .dp_sgd import DpSgd as DpSgd
@@ -7,11 +11,9 @@ from .dp_sgd import Training as Training
 from .dp_sgd import dp_sgd_event as dp_sgd_event
 from .dp_sgd import trainable as trainable
 from .dp_sgd import training_steps as training_steps
-from .moments import NoisyMoments as NoisyMoments
-from .optimizing import UpdateRule as UpdateRule
-from .optimizing import WeightAverage as WeightAverage
-from .parts import Augmentation as Augmentation
-from .parts import Input as Input
+from .noisy_sums import NoisyBoosting as NoisyBoosting
+from .noisy_sums import NoisyMoments as NoisyMoments
+from .noisy_sums import NoisyTables as NoisyTables
 from .picture_transforms import RandomFlip as RandomFlip
 from .picture_transforms import RandomShift as RandomShift
 from .probed_training import LEARNING_RATES as LEARNING_RATES
@@ -27,5 +29,3 @@ from .single_run import OptimizerRun as OptimizerRun
 from .single_run import SingleRun as SingleRun
 from .single_run import TrainingMethod as TrainingMethod
 from .synthetic import SyntheticDraw as SyntheticDraw
-from .tables import NoisyTables as NoisyTables
-from .votes import noisy_votes as noisy_votes

@@ -246,14 +246,13 @@ class ArrayTask(DisplayedTask, Task):
         n_classes = labels.n_classes
         if kind not in ("regression", "own"):
             n_classes = n_classes_of(outputs, kind, n_classes, self.classes)
-        if kind in ("classification", "tokens", "multilabel"):
-            for records, which in ((self._train, "train"), (self._test, "test")):
-                check_labels(records, kind, n_classes or 0, which)
-        self._train = replace(self._train, units=units)
         scale = TargetScale.of(labels.target_scale)
-        if scale is not None and kind == "regression":
-            for records, which in ((self._train, "train"), (self._test, "test")):
+        for records, which in ((self._train, "train"), (self._test, "test")):
+            if kind in ("classification", "tokens", "multilabel"):
+                check_labels(records, kind, n_classes or 0, which)
+            elif scale is not None and kind == "regression":
                 scale.check(records.named()["targets"], which)
+        self._train = replace(self._train, units=units)
         n = self._train.n_units
         space = None if training.search_space is None else checked_space(training.search_space)
         self._facts = TaskFacts(

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
     from torch import Tensor, nn
 
+    from dphpo_bench.training.optimizers import UpdateRule
+
 
 ClippingRule = Annotated[str, parse_clipping]
 """A clipping rule's name, as in `parse_clipping`."""
@@ -129,6 +131,12 @@ class DpSgd:
         options = {"weight_decay": self.weight_decay, "momentum": self.momentum}
         return {name: value for name, value in options.items() if value is not None}
 
+    def update_rule(self, model: "nn.Module") -> "UpdateRule":
+        """Return the optimiser of a model's trained weights, in its first state."""
+        from dphpo_bench.training.optimizers import UpdateRule
+
+        return UpdateRule(self.optimizer, trainable(model), self.optimizer_options)
+
     def cost(self, n_records: float) -> Cost:
         """Return the expected cost of the run on this many records."""
         return Cost(runs=1, steps=self.steps, examples=self.steps * self.sample_rate * n_records)
@@ -224,15 +232,11 @@ class DpSgd:
             InvalidValueError: if the runs differ in their number of steps.
         """
         from dphpo_bench.session.batch import gradients_together
-        from dphpo_bench.training.optimizers import UpdateRule
 
         if len({run.steps for run in runs}) != 1:
             raise InvalidValueError("Expected runs of the same number of steps.")
         models = [session.build_model() for session in sessions]
-        updates = [
-            UpdateRule(run.optimizer, trainable(model), run.optimizer_options)
-            for run, model in zip(runs, models, strict=True)
-        ]
+        updates = [run.update_rule(model) for run, model in zip(runs, models, strict=True)]
         clippings = [parse_clipping(run.clipping) for run in runs]
         noise = [run.noise_multiplier for run in runs]
         kinds = [run.step for run in runs]
@@ -329,11 +333,9 @@ class BandedSgd(DpSgd):
     def train(self, session: Session, label: str = "Training") -> "nn.Module":
         """Train the task's model on the session's records; see `DpSgd.train`."""
         from dphpo_bench.session.banded import BandedGradients
-        from dphpo_bench.training.optimizers import UpdateRule
 
         model = session.build_model()
-        update = UpdateRule(self.optimizer, trainable(model), self.optimizer_options)
-        clipping = parse_clipping(self.clipping)
+        update, clipping = self.update_rule(model), parse_clipping(self.clipping)
         gradients = BandedGradients(session, self.step, self.coefficients, self.steps, clipping)
         for step in training_steps(session, self.steps, [model], [self.averaging], label, [update, gradients.noise]):
             update.apply(update.direction(gradients.next(model)), self.rate_at(step))
@@ -373,10 +375,8 @@ class FederatedSgd(DpSgd):
 
     def train(self, session: Session, label: str = "Training") -> "nn.Module":
         """Train the task's model on the session's records; see `DpSgd.train`."""
-        from dphpo_bench.training.optimizers import UpdateRule
-
         model = session.build_model()
-        update = UpdateRule(self.optimizer, trainable(model), self.optimizer_options)
+        update = self.update_rule(model)
         for step in training_steps(session, self.steps, [model], [self.averaging], label, [update]):
             update.apply(update.direction(self.gradient(session, model)), self.rate_at(step))
         return model
@@ -396,14 +396,13 @@ class Training:
     """
 
     def __init__(self, session: Session, run: DpSgd) -> None:
-        from dphpo_bench.training.optimizers import UpdateRule, WeightAverage
+        from dphpo_bench.training.optimizers import WeightAverage
 
         self.run, self.steps = run, 0
         self._session, self._clipping = session, parse_clipping(run.clipping)
         self._model = session.build_model()
-        weights = trainable(self._model)
-        self._update = UpdateRule(run.optimizer, weights, run.optimizer_options)
-        self._average = WeightAverage(weights, run.averaging)
+        self._update = run.update_rule(self._model)
+        self._average = WeightAverage(trainable(self._model), run.averaging)
 
     def advance(self, steps: int, noise_multiplier: float | None = None) -> None:
         """Take some more steps.

@@ -7,7 +7,6 @@ docs/hyfreedp.md has the law behind this.
 
 import math
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -240,12 +239,14 @@ def first_rate(planned: Looked, session: "Session", model: "nn.Module", distance
         pace: P, for gradients as long as a clipped record's.
     """
     import torch
+    from torch import nn
 
     batch = session.sample(planned.queries(QUERIES), "walk")
     generator = torch.Generator().manual_seed(random.Random(session.uniform("walk")).getrandbits(63))
     size = _tolerance(planned, batch, model, generator)
     rank = _rank(planned, batch, model, generator, MOVE * size)
-    classifier = not planned.regression
+    classifier, kinds = not planned.regression, (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    convolutions = any(isinstance(layer, kinds) and layer.weight.requires_grad for layer in model.modules())
     return tolerated_rate(
         size,
         rank,
@@ -253,7 +254,7 @@ def first_rate(planned: Looked, session: "Session", model: "nn.Module", distance
         distance,
         pace,
         head=classifier and is_head(model),
-        convolutions=classifier and has_convolutions(model),
+        convolutions=classifier and convolutions,
     )
 
 
@@ -308,14 +309,6 @@ def _direction(model: "nn.Module", generator: "torch.Generator") -> "list[Tensor
     return [torch.randn(w.shape, generator=generator, dtype=w.dtype).to(w.device) for w in trainable(model)]
 
 
-def has_convolutions(model: "nn.Module") -> bool:
-    """Return whether a convolution is trained."""
-    from torch import nn
-
-    kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-    return any(isinstance(layer, kinds) and layer.weight.requires_grad for layer in model.modules())
-
-
 def noise_walk(update: "UpdateRule", noise: float, steps: int, signal: float = 0.0) -> tuple[float, float]:
     """Return how far an optimiser moves a weight by noise alone, and how much farther a signal amid it takes a step.
 
@@ -339,7 +332,7 @@ def noise_walk(update: "UpdateRule", noise: float, steps: int, signal: float = 0
         drawn = (torch.randn(len(alone), generator=generator) * noise).to(alone)
         direction, onward = update.direction([drawn, drawn + signal])
         total += direction
-    distance = root_mean_square([total]) * math.sqrt(steps / simulated)
+    distance = max(math.sqrt(total.double().square().sum().item() / len(total)), 1e-12) * math.sqrt(steps / simulated)
     return distance, (onward - direction).double().mean().item()
 
 
@@ -349,12 +342,6 @@ def dummy_weights(model: "nn.Module") -> "list[Tensor]":
 
     weight = trainable(model)[0]
     return [weight.new_zeros(1_000, dtype=torch.promote_types(weight.dtype, torch.float32)) for _ in range(2)]
-
-
-def root_mean_square(tensors: "Sequence[Tensor]") -> float:
-    """Return the root mean square of all entries; never 0."""
-    total = sum(tensor.double().square().sum().item() for tensor in tensors)
-    return max(math.sqrt(total / sum(tensor.numel() for tensor in tensors)), 1e-12)
 
 
 def is_head(model: "nn.Module") -> bool:

@@ -4,11 +4,12 @@ De et al. 2022 take both for CIFAR-10: `Augmentation((RandomShift(4), RandomFlip
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from dphpo_bench.base.checks import whole
+from annotated_types import Interval
+
+from dphpo_bench.base.checks import check_fields
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.text import shown
 
 if TYPE_CHECKING:
     import torch
@@ -39,13 +40,11 @@ class RandomShift:
         InvalidValueError: if `pixels` is no whole number above 0, or there is no such margin.
     """
 
-    pixels: int = 4
+    pixels: Annotated[int, Interval(ge=1, le=10**4)] = 4
     margin: Literal["reflected", "zeros"] = "reflected"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "pixels", whole("pixels", self.pixels, low=1, high=10**4))
-        if self.margin not in ("reflected", "zeros"):
-            raise InvalidValueError(f"Expected margin 'reflected' or 'zeros', got {shown(self.margin, form=repr)}.")
+        check_fields(self)
 
     def __call__(self, pictures: "Tensor", generator: "torch.Generator") -> "Tensor":
         """Return the pictures, shape (n, ..., height, width), each moved."""

@@ -211,11 +211,9 @@ def searched_run(
     def combination(batch_size: int | None = None, epochs: float | None = None) -> Combination:
         other = facts.with_schedule(batch_size, epochs)
         run = replace(training, sample_rate=other.sample_rate, steps=other.steps)
-        if is_joint:
-            return Combination(run.with_noise(rough(run)), batch_size, epochs)
         # Runs of one μ² = q² T (exp(σ⁻²) − 1) cost the same in the limit of many steps. Only the ratios of noise
         # rest on that: what all of it costs is computed from the events.
-        noise = math.log1p(budgeted / (other.sample_rate**2 * other.steps)) ** -0.5
+        noise = rough(run) if is_joint else math.log1p(budgeted / (other.sample_rate**2 * other.steps)) ** -0.5
         return Combination(run.with_noise(noise), batch_size, epochs)
 
     return SearchedRun(tuple(combination(**schedule) for schedule in schedules), drawn)

@@ -222,14 +222,6 @@ class Panel:
                      fill={"value": fill}, shape={"value": shape})  # fmt: skip
 
 
-def on_one_axis(
-    estimates: Mapping[str, Mapping[str, Estimate]], axis: Axis | None = None, lines: Mapping[str, float] | None = None
-) -> list[Panel]:
-    """Return a panel for each title, all with the same axis: by default that of all these estimates."""
-    axis = axis or estimates_axis([each for panel in estimates.values() for each in panel.values()])
-    return [Panel(title, panel, axis, (lines or {}).get(title)) for title, panel in estimates.items()]
-
-
 def forest(
     panels: Sequence[Panel],
     kinds: Mapping[str, str],

@@ -299,17 +299,20 @@ def frame(results: Sequence[Result]) -> "pd.DataFrame":
         name: _column(column.kind, [column.value(result) for result in results]) for name, column in COLUMNS.items()
     }
     # No fixed name starts with one of the prefixes, so a stranger's metric cannot take the place of a column.
-    columns |= _spread("metric_", [result.record.metrics for result in results])
-    further = [
-        {
-            f"{name}_{metric}": value
-            for name, test in result.record.further.items()
-            for metric, value in test.metrics.items()
+    measured = [
+        {f"metric_{name}": value for name, value in record.metrics.items()}
+        | {
+            f"further_{test}_{name}": value
+            for test in record.further
+            for name, value in record.further[test].metrics.items()
         }
-        for result in results
+        | {f"seconds_{phase}": value for phase, value in record.seconds.items()}
+        for record in (result.record for result in results)
     ]
-    columns |= _spread("further_", further)
-    columns |= _spread("seconds_", [result.record.seconds for result in results])
+    names = {name for values in measured for name in values}
+    for prefix in ("metric_", "further_", "seconds_"):
+        for name in sorted(name for name in names if name.startswith(prefix)):
+            columns[name] = _column("float64", [values.get(name) for values in measured])
     return pd.DataFrame(columns)
 
 
@@ -372,11 +375,6 @@ def _column(kind: str, values: Iterable[Any]) -> "pd.Series":
     if kind == "Int64" and any(value is not None and value > INT64_MAX for value in values):
         return pd.Series([None if value is None else str(value) for value in values], dtype="string")
     return pd.Series(values, dtype=kind)
-
-
-def _spread(prefix: str, mappings: Sequence[Mapping[str, float]]) -> dict[str, "pd.Series"]:
-    names = sorted({name for mapping in mappings for name in mapping})
-    return {prefix + name: _column("float64", [mapping.get(name) for mapping in mappings]) for name in names}
 
 
 def to_csv(data: "pd.DataFrame") -> str:

@@ -204,7 +204,7 @@ def _unprotected(record: RunRecord) -> Iterator[str]:
     yield (
         "Logs, running times and peak memory."
         if record.accounting
-        else ("Running times and peak memory in this record, and logs.")
+        else "Running times and peak memory in this record, and logs."
     )
     if record.identity.seed is not None:
         yield (
@@ -297,14 +297,8 @@ def _verification(record: RunRecord) -> Iterator[str]:
             "dphpo-bench leaderboard validate RECORD computes ε and the risk again from the ledger; dphpo-bench show "
             "RECORD has the command that repeats the run."
         )
-    if record.audit:
-        audit = record.audit
-        if not audit.lower_bound:
-            yield f"An attack ({one_line(audit.attack, 40)}, {audit.canaries:,} canaries) has shown nothing."
-            return
-        yield (
-            f"An attack ({one_line(audit.attack, 40)}, {audit.canaries:,} canaries) has shown "
-            f"ε ≥ {audit.lower_bound:.3g} with confidence {audit.confidence:g}."
-        )
+    if audit := record.audit:
+        bound = f"ε ≥ {audit.lower_bound:.3g} with confidence {audit.confidence:g}" if audit.lower_bound else "nothing"
+        yield f"An attack ({one_line(audit.attack, 40)}, {audit.canaries:,} canaries) has shown {bound}."
     else:
         yield "Nobody has attacked this run."

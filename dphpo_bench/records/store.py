@@ -25,11 +25,8 @@ def read_record(path: Path | str) -> RunRecord:
     try:
         data = read_whole(path, MAX_RECORD_BYTES)
     except OSError as error:
-        hint = (
-            " dphpo-bench results FOLDER lists the records of a folder."
-            if isinstance(error, FileNotFoundError | IsADirectoryError)
-            else ""
-        )
+        is_elsewhere = isinstance(error, FileNotFoundError | IsADirectoryError)
+        hint = " dphpo-bench results FOLDER lists the records of a folder." if is_elsewhere else ""
         raise RecordError(f"Cannot read the record {path}: {error.strerror}.{hint}") from error
     if len(data) > MAX_RECORD_BYTES:
         raise RecordError(f"The record {path} is larger than {MAX_RECORD_BYTES} bytes.")
@@ -59,10 +56,6 @@ class RecordStore:
     def journal_of(self, identity: Identity) -> Path:
         """Return the journal of this identity: draws that a resumed run must not make again."""
         return self.root / ".unfinished" / f"{identity.key}.jsonl"
-
-    def checkpoint_of(self, identity: Identity) -> Path:
-        """Return the file of the checkpoint of an unfinished run; see `session.checkpoints`."""
-        return self.root / ".unfinished" / f"{identity.key}.checkpoint"
 
     def path_of(self, identity: Identity) -> Path:
         return self.root / identity.task / identity.method / f"{identity.key}.json"

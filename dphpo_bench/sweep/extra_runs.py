@@ -21,8 +21,8 @@ from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.recording import Call, identity_of, task_identity
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS, DpSgd
+from dphpo_bench.recipes.search_method import Trial
 from dphpo_bench.recipes.searched_run import SearchedRun
-from dphpo_bench.recipes.trial import Trial
 from dphpo_bench.records.measure import compared_value, shown_measure
 from dphpo_bench.records.reading import REPLAY as REPLAY
 from dphpo_bench.records.record import Identity, RunRecord

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from dphpo_bench.base.errors import DataError
-from dphpo_bench.harness.network_json import network_json, network_of
+from dphpo_bench.harness.trained import network_json, network_of
 
 
 def filled(network: nn.Module) -> nn.Module:

@@ -10,7 +10,7 @@ from opacus.accountants import PRVAccountant
 import dphpo_bench as bench
 from dphpo_bench.methods.synthetic_proxy import SyntheticProxy
 from dphpo_bench.privacy.event_trees import multiset
-from dphpo_bench.recipes.tables import LABELS_NOISE, NoisyTables
+from dphpo_bench.recipes.noisy_sums import LABELS_NOISE, NoisyTables
 from dphpo_bench.testing import Blobs
 from dphpo_bench.testing.runs import Bench
 

@@ -13,7 +13,7 @@ import dphpo_bench as bench
 from dphpo_bench.privacy.event_trees import multiset
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.recipes.bins import Bins
-from dphpo_bench.recipes.boosting import COUNTS_NOISE, NoisyBoosting, random_leaves, residual_bound, residuals
+from dphpo_bench.recipes.noisy_sums import COUNTS_NOISE, NoisyBoosting, random_leaves, residual_bound, residuals
 from dphpo_bench.session.session import Session
 from dphpo_bench.training.values import Query
 from tests.own_task import array_task
@@ -107,7 +107,7 @@ def boosted(codes: list[Any], targets: Any, kind: str, made: NoisyBoosting, leav
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_noise_the_network_is_what_boosting_by_hand_gives(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bins are those of NumPy's `digitize`; leaves are those that were drawn."""
-    import dphpo_bench.recipes.boosting as module
+    import dphpo_bench.recipes.noisy_sums as module
 
     records = rows(2000, labels=3 if kind == "classification" else 2)
     targets: Any = torch.as_tensor(records.targets)
@@ -133,7 +133,7 @@ def test_without_noise_the_network_is_what_boosting_by_hand_gives(kind: str, mon
 
 
 def test_leaves_do_not_depend_on_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    import dphpo_bench.recipes.boosting as module
+    import dphpo_bench.recipes.noisy_sums as module
 
     drawn: list[torch.Tensor] = []
 

@@ -12,7 +12,7 @@ from torch import nn
 import dphpo_bench as bench
 from dphpo_bench.privacy.event_trees import multiset
 from dphpo_bench.privacy.ledger import Ledger
-from dphpo_bench.recipes.moments import NoisyMoments, input_norm, moments
+from dphpo_bench.recipes.noisy_sums import NoisyMoments, input_norm, moments
 from dphpo_bench.session.session import Session
 from dphpo_bench.training.values import Query
 from tests.conftest import session_on

@@ -14,7 +14,7 @@ import dphpo_bench as bench
 from dphpo_bench.privacy.event_trees import multiset
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.recipes.bins import Bins
-from dphpo_bench.recipes.tables import LABELS_NOISE, NoisyTables
+from dphpo_bench.recipes.noisy_sums import LABELS_NOISE, NoisyTables
 from dphpo_bench.session.session import Session
 from dphpo_bench.training.losses import Objective
 from dphpo_bench.training.values import Query
