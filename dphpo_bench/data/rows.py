@@ -98,9 +98,6 @@ def _from_parquet(path: Path, dataset: Table) -> list[Row]:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
-        missing = [name for name, _ in dataset.columns if name not in file.schema_arrow.names]
-        if missing:
-            raise ValueError(f"it lacks column {missing[0]!r}")
         table = file.read([name for name, _ in dataset.columns])
     columns = [_typed(table[name].to_pylist(), name, cls) for name, cls in dataset.columns]
     return list(zip(*columns, strict=True))
