@@ -155,11 +155,7 @@ def _from_matlab(path: Path, dataset: Images, row: int) -> Iterator[Array]:
 
 
 def decode_picture(image: Any, label: Any, row: int, dataset: Images) -> tuple[NDArray[np.uint8], int]:
-    """Decode one parquet row into (pixels of shape (c, h, w), label).
-
-    Raises:
-        ValueError: if it is not one of the dataset.
-    """
+    """Decode one parquet row into (pixels of shape (c, h, w), label); reject what is not of the dataset."""
     if not isinstance(label, int) or not 0 <= label < dataset.n_classes:
         raise ValueError(f"row {row} has label {label!r}, expected 0 ... {dataset.n_classes - 1}")
     channels, height, width = dataset.image_shape
