@@ -67,13 +67,13 @@ def is_masked(data: Any) -> bool:
     return np.ma.isMA(data) or (isinstance(data, list | tuple) and any(map(np.ma.isMA, data)))
 
 
-def rounded(numbers: Tensor) -> Tensor:
-    """Return True for whole numbers, float64, that float32 rounds, or that float64 has rounded already.
+def fits_float32(numbers: Tensor) -> Tensor:
+    """Return False for whole numbers, float64, that float32 rounds, or that float64 has rounded already.
 
     Numbers from 2^64 on, which no integer type holds, are measurements.
     """
     size = numbers.abs()
-    return (numbers == numbers.round()) & (size < 2.0**64) & ((numbers.float() != numbers) | (size >= 2.0**53))
+    return ~((numbers == numbers.round()) & (size < 2.0**64) & ((numbers.float() != numbers) | (size >= 2.0**53)))
 
 
 def may_be_rounded(values: Any) -> bool:
@@ -83,20 +83,20 @@ def may_be_rounded(values: Any) -> bool:
 
 
 def first_wrong(
-    numbers: Tensor, is_wrong: Callable[[Tensor], Tensor], names: Sequence[str] | None = None
+    numbers: Tensor, fits: Callable[[Tensor], Tensor], names: Sequence[str] | None = None
 ) -> tuple[float, str] | None:
-    """Return the first number that is wrong, and its place, such as "row 3, column 'age'"; None if there is none.
+    """Return the first number that does not fit, and its place, such as "row 3, column 'age'"; None if all fit.
 
     Rows count from 0. A few are asked about at a time: a mask of all would be another table in memory.
 
     Args:
         numbers: of shape (n, ...).
-        is_wrong: (some of them) → bool, of their shape.
+        fits: (some of them) → bool, of their shape.
         names: of the columns, if they have some.
     """
     at_once = max(1, _ASKED // max(1, math.prod(numbers.shape[1:])))
     for start, some in enumerate(torch.split(numbers, at_once) if numbers.ndim else [numbers[None]]):
-        wrong = is_wrong(some)
+        wrong = ~fits(some)
         if wrong.any():
             row, *rest = (int(index) for index in wrong.nonzero()[0])
             column = shown(names[rest[0]], form=repr) if len(rest) == 1 and names else ", ".join(map(str, rest))
@@ -355,12 +355,12 @@ def _numbers(values: "np.ndarray[Any, Any]", which: str) -> Tensor:
         )
     exact = torch.tensor(values.astype(np.float64))
     numbers = exact.float()
-    if wrong := first_wrong(numbers, _not_finite):
+    if wrong := first_wrong(numbers, torch.isfinite):
         raise InvalidValueError(
             f"Expected finite labels in {which}, got NaN or infinity in {wrong[1]} as float32; "
             "drop these records, or scale them."
         )
-    if values.dtype != np.float32 and (wrong := first_wrong(exact, rounded)):
+    if values.dtype != np.float32 and (wrong := first_wrong(exact, fits_float32)):
         raise InvalidValueError(
             f"Expected labels in {which} that float32 holds, got {wrong[0]:.0f} in {wrong[1]}, "
             "which it rounds; divide them by a public constant, such as labels / 1000."
@@ -463,7 +463,7 @@ def parted(data: Any, which: str, kind: str, target: str, unit: str | None = Non
             raise InvalidValueError(f"Expected arrays in the pair of {which}, got a Dataset, which comes alone.")
         inputs, targets = in_pandas(data[0]), data[1]
     else:
-        inputs, targets = _without_column(in_pandas(data), target)
+        inputs, targets = without_column(in_pandas(data), target)
         if targets is None:
             raise InvalidValueError(
                 f"Expected {which} to be (inputs, labels) or a torch Dataset of such pairs, or a dictionary or a frame "
@@ -471,7 +471,7 @@ def parted(data: Any, which: str, kind: str, target: str, unit: str | None = Non
                 "tuple(zip(*records)) makes (inputs, labels) of pairs (input, label); loader.dataset are the records "
                 "of a DataLoader."
             )
-    inputs, ids = (inputs, None) if unit is None else _without_column(inputs, unit)
+    inputs, ids = (inputs, None) if unit is None else without_column(inputs, unit)
     if not is_pair and isinstance(inputs, dict) and set(inputs) == {"inputs"}:
         inputs = inputs["inputs"]
     return inputs, targets, ids
@@ -482,7 +482,7 @@ def column_names(inputs: Any) -> list[str] | None:
     return [str(name) for name in inputs.columns] if hasattr(inputs, "iloc") and hasattr(inputs, "columns") else None
 
 
-def _without_column(data: Any, name: str) -> tuple[Any, Any]:
+def without_column(data: Any, name: str) -> tuple[Any, Any]:
     """Return a frame or a dictionary without a column, and the column; None if there is none of this name."""
     if column_names(data) is not None and name in data.columns:
         return parted_frame(data, name)
@@ -576,43 +576,28 @@ def items_stay(dataset: "Dataset[Any]", size: int) -> bool:
 
 
 def _stacked(rows: list[Any], which: str) -> Any:
-    try:
-        if isinstance(rows[0], Mapping):
-            return {name: _stacked([row[name] for row in rows], which) for name in rows[0]}
-        if isinstance(rows[0], tuple | list) and len(rows[0]) == 2 and not np.isscalar(rows[0][0]):
-            inputs, targets = zip(*rows, strict=True)
-            return _stacked(list(inputs), which), _stacked(list(targets), which)
-        if isinstance(rows[0], str | bytes):  # labels
-            return rows
-        return torch.stack([as_tensor(row, which) for row in rows])
-    except InvalidValueError:
-        raise
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise InvalidValueError(
-            f"Expected {which} to hold (input, label) pairs with inputs of one shape: {str(error).splitlines()[0]}"
-        ) from error
-
-
-def _not_finite(numbers: Tensor) -> Tensor:
-    return ~numbers.isfinite()
-
-
-def _in_own_memory(data: Any) -> bool:
-    """Return whether nobody can write to what `as_tensor` makes of the data: they are read-only, or it copies them."""
-    return hasattr(data, "columns") or (isinstance(data, np.ndarray) and not data.flags.writeable)
+    if isinstance(rows[0], Mapping):
+        return {name: _stacked([row[name] for row in rows], which) for name in rows[0]}
+    if isinstance(rows[0], tuple | list) and len(rows[0]) == 2 and not np.isscalar(rows[0][0]):
+        inputs, targets = zip(*rows, strict=True)
+        return _stacked(list(inputs), which), _stacked(list(targets), which)
+    if isinstance(rows[0], str | bytes):  # labels
+        return rows
+    return torch.stack([as_tensor(row, which) for row in rows])
 
 
 def _as_input(tensor: Tensor, which: str, names: list[str] | None = None, *, data: Any = None) -> Tensor:
     """Return inputs of a type that models take, in memory of their own, unless the `data` are read-only."""
-    copy = not _in_own_memory(data)
+    # Nobody can write to what `as_tensor` makes of a frame, which it copies.
+    copy = not (hasattr(data, "columns") or (isinstance(data, np.ndarray) and not data.flags.writeable))
     if not tensor.is_floating_point() and tensor.dtype != torch.bool:
         return tensor.to(torch.int64, copy=copy)
     narrow = tensor.to(tensor.dtype if tensor.dtype in _PRECISIONS else torch.float32, copy=copy)
-    if wrong := first_wrong(narrow, _not_finite, names):
+    if wrong := first_wrong(narrow, torch.isfinite, names):
         raise InvalidValueError(
             f"Expected finite inputs in {which}, got {wrong[0]} in {wrong[1]}; impute or drop them."
         )
-    if tensor.dtype == torch.float64 and (wrong := first_wrong(tensor, rounded, names)):
+    if tensor.dtype == torch.float64 and (wrong := first_wrong(tensor, fits_float32, names)):
         raise InvalidValueError(
             f"Expected whole numbers in {which} that float32 holds, got {wrong[0]:.0f} in {wrong[1]}, which it rounds. "
             "Scale amounts by public constants, and pass ids by themselves: {'ids': integers, 'x': floats}."

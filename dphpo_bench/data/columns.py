@@ -195,11 +195,7 @@ def sort_of(value: Any) -> str:
 
 
 def _category(value: Any) -> str | int | bool:
-    """Return a declared category as Python's text, boolean or integer.
-
-    Raises:
-        InvalidValueError: if it is something else.
-    """
+    """Return a declared category as Python's text, boolean or integer; reject anything else."""
     if isinstance(value, str) and value:
         return str(value)
     if sort_of(value) == "boolean":
@@ -271,11 +267,13 @@ def _check_flags(column: Any, *names: str) -> None:
         )
 
 
+def stated_constants(column: Any, *always: str) -> dict[str, Any]:
+    """Return the constants of a column by name: some always, the others if they differ from their defaults."""
+    values = {field.name: (getattr(column, field.name), field.default) for field in fields(column)}
+    return {name: value for name, (value, default) in values.items() if name in always or value != default}
+
+
 def _code(column: Any, *always: str) -> str:
-    """Return the column as Python code: some fields always, the others if they differ from their defaults."""
-    shown_fields = [
-        f"{field.name}={getattr(column, field.name)!r}"
-        for field in fields(column)
-        if field.name in always or getattr(column, field.name) != field.default
-    ]
-    return f"{type(column).__name__}({', '.join(shown_fields)})"
+    """Return the column as Python code; see `stated_constants`."""
+    arguments = ", ".join(f"{name}={value!r}" for name, value in stated_constants(column, *always).items())
+    return f"{type(column).__name__}({arguments})"

@@ -7,7 +7,6 @@ tensor([[-0.0667,  0.0000,  1.0000]])
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from dphpo_bench.base.checks import quoted
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.files import read_whole, write_whole
 from dphpo_bench.base.text import compact_json, shown
-from dphpo_bench.data.columns import Category, Column, Date, Number
+from dphpo_bench.data.columns import Category, Column, Date, Number, stated_constants
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -160,15 +159,12 @@ _KINDS: dict[str, type[Column]] = {"number": Number, "category": Category, "date
 
 
 def _column_json(column: Column | None) -> dict[str, Any]:
-    """Return a column's kind and constants but those that are defaults."""
+    """Return a column's kind and constants, but for those that are defaults."""
     if column is None:
         return {"kind": "left out"}
     kind = next(kind for kind, cls in _KINDS.items() if isinstance(column, cls))
-    values = {field.name: getattr(column, field.name) for field in fields(column)}
-    changed = {field.name: values[field.name] for field in fields(column) if values[field.name] != field.default}
-    return {"kind": kind} | {
-        name: list(value) if isinstance(value, tuple) else value for name, value in changed.items()
-    }
+    values = stated_constants(column).items()
+    return {"kind": kind} | {name: list(value) if isinstance(value, tuple) else value for name, value in values}
 
 
 def _column_of(value: Any) -> tuple[str, Column | None]:

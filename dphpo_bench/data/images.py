@@ -7,8 +7,7 @@ of rows or in how the pictures are encoded give the same records in the same ord
 
 import hashlib
 import io
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -18,7 +17,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image
 
-from dphpo_bench.data.cache import Array, cached_array, is_cached
+from dphpo_bench.data.cache import Array, cached_array
 from dphpo_bench.data.rows import hash_of_digests, published_files, unusable
 from dphpo_bench.data.source import DataSource, Images, Split
 
@@ -55,8 +54,7 @@ def prepare_records(source: DataSource, dataset: Images) -> None:
     """
     source.check_mirror(dataset)
     for split in dataset.published:
-        if not is_cached(*_place(source, dataset, split)):
-            load_records(source, dataset, split)
+        load_records(source, dataset, split)
 
 
 def load_records(source: DataSource, dataset: Images, split: Split) -> Array:
@@ -68,39 +66,24 @@ def load_records(source: DataSource, dataset: Images, split: Split) -> Array:
     if source.data_dir:
         source.files(dataset, split)  # a mirror that lacks the dataset is a mistake, whatever is cached
 
-    place = _place(source, dataset, split)
+    name = f"{dataset.name}-{split.name}-{source.pin(dataset, split)[:16]}.npy"
+    path, dtype = source.cache_dir / "decoded" / name, record_type(dataset.image_shape)
 
     def compute() -> Iterator[Array]:
-        paths = published_files(source, dataset, split)
-        with _on_disk(decode(paths, dataset, split, source), place[0].parent, place[2]) as (records, digests):
-            order = sorted(range(len(digests)), key=digests.__getitem__)
+        paths, digests = published_files(source, dataset, split), list[bytes]()
+        with TemporaryFile(dir=path.parent) as file:  # so records are sorted while memory holds a few at a time
+            for block in decode(paths, dataset, split, source):
+                digests += record_digests(block)
+                file.write(block.tobytes())
+            file.flush()
             if split.content_hash not in ("", hash_of_digests(digests)):
                 raise unusable(paths[0], dataset, "its images or labels are not those of the published dataset")
+            records = np.memmap(file, dtype, "r", shape=(len(digests),))
+            order = sorted(range(len(digests)), key=digests.__getitem__)
             for first in range(0, len(order), _ROWS_PER_BLOCK):
                 yield records[order[first : first + _ROWS_PER_BLOCK]]
 
-    return cached_array(*place, compute)
-
-
-def _place(source: DataSource, dataset: Images, split: Split) -> tuple[Path, tuple[int], np.dtype[Any]]:
-    """Return the cached file's path, and the shape and type of its array."""
-    name = f"{dataset.name}-{split.name}-{source.pin(dataset, split)[:16]}.npy"
-    return source.cache_dir / "decoded" / name, (split.rows,), record_type(dataset.image_shape)
-
-
-@contextmanager
-def _on_disk(blocks: Iterable[Array], folder: Path, dtype: np.dtype[Any]) -> Iterator[tuple[Array, list[bytes]]]:
-    """Yield the records of all blocks, memory-mapped from a temporary file, and their digests.
-
-    So records can be sorted while memory holds a few at a time.
-    """
-    digests: list[bytes] = []
-    with TemporaryFile(dir=folder) as file:
-        for block in blocks:
-            digests += record_digests(block)
-            file.write(block.tobytes())
-        file.flush()
-        yield np.memmap(file, dtype, "r", shape=(len(digests),)), digests
+    return cached_array(path, (split.rows,), dtype, compute)
 
 
 def decode(paths: Sequence[Path], dataset: Images, split: Split, source: DataSource) -> Iterator[Array]:
@@ -117,7 +100,7 @@ def decode(paths: Sequence[Path], dataset: Images, split: Split, source: DataSou
         with source.progress.track(f"Decoding {dataset.name} ({split.name})", split.rows) as advance:
             for path in paths:
                 read = _from_matlab if path.suffix == ".mat" else _from_parquet
-                for block in read(path, dataset, row, split.rows):
+                for block in read(path, dataset, row):
                     yield block
                     row += len(block)
                     advance(len(block))
@@ -127,14 +110,13 @@ def decode(paths: Sequence[Path], dataset: Images, split: Split, source: DataSou
         raise unusable(path, dataset, error) from error
 
 
-def _from_parquet(path: Path, dataset: Images, row: int, most: int) -> Iterator[Array]:
-    """Yield blocks of a file's records, which begin at `row` of the split and end at `most` at the latest."""
+def _from_parquet(path: Path, dataset: Images, row: int) -> Iterator[Array]:
+    """Yield blocks of a file's records, which begin at `row` of the split."""
     columns = [dataset.image_column, dataset.label_column]
     with pq.ParquetFile(path) as file:
         missing = [column for column in columns if column not in file.schema_arrow.names]
         if missing:
             raise ValueError(f"it lacks column {missing[0]!r}")
-        _check_rows(row + file.metadata.num_rows, most)
         for batch in file.iter_batches(_ROWS_PER_BLOCK, columns=columns):
             images, labels = (batch[column].to_pylist() for column in columns)
             records = np.empty(len(batch), record_type(dataset.image_shape))
@@ -144,7 +126,7 @@ def _from_parquet(path: Path, dataset: Images, row: int, most: int) -> Iterator[
             row += len(records)
 
 
-def _from_matlab(path: Path, dataset: Images, row: int, most: int) -> Iterator[Array]:
+def _from_matlab(path: Path, dataset: Images, row: int) -> Iterator[Array]:
     """Yield blocks of a MATLAB file: pictures of shape (height, width, channels, n), and labels of shape (n, 1).
 
     Labels count from 1, and the last stands for the class 0, as in SVHN.
@@ -164,7 +146,6 @@ def _from_matlab(path: Path, dataset: Images, row: int, most: int) -> Iterator[A
     wrong = np.flatnonzero(~np.isin(labels, np.arange(1, dataset.n_classes + 1)))
     if len(wrong):
         raise ValueError(f"row {row + wrong[0]} has label {labels[wrong[0]]}, expected 1 ... {dataset.n_classes}")
-    _check_rows(row + len(labels), most)
     for start in range(0, len(labels), _ROWS_PER_BLOCK):
         some = slice(start, start + _ROWS_PER_BLOCK)
         records = np.empty(len(labels[some]), record_type(dataset.image_shape))
@@ -173,17 +154,8 @@ def _from_matlab(path: Path, dataset: Images, row: int, most: int) -> Iterator[A
         yield records
 
 
-def _check_rows(rows: int, most: int) -> None:
-    if rows > most:
-        raise ValueError(f"expected {most} rows, got {rows}")
-
-
 def decode_picture(image: Any, label: Any, row: int, dataset: Images) -> tuple[NDArray[np.uint8], int]:
-    """Decode one parquet row into (pixels of shape (c, h, w), label).
-
-    Raises:
-        ValueError: if it is not one of the dataset.
-    """
+    """Decode one parquet row into (pixels of shape (c, h, w), label); reject what is not of the dataset."""
     if not isinstance(label, int) or not 0 <= label < dataset.n_classes:
         raise ValueError(f"row {row} has label {label!r}, expected 0 ... {dataset.n_classes - 1}")
     channels, height, width = dataset.image_shape

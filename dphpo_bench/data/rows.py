@@ -98,19 +98,13 @@ def _from_parquet(path: Path, dataset: Table) -> list[Row]:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
-        missing = [name for name, _ in dataset.columns if name not in file.schema_arrow.names]
-        if missing:
-            raise ValueError(f"it lacks column {missing[0]!r}")
         table = file.read([name for name, _ in dataset.columns])
-    columns = [_typed(table[name].to_pylist(), name, cls) for name, cls in dataset.columns]
+    columns = []
+    for name, cls in dataset.columns:
+        columns.append(table[name].to_pylist())
+        if wrong := [value for value in columns[-1] if type(value) is not cls]:
+            raise ValueError(f"column {name!r} holds {wrong[0]!r}, expected {cls.__name__}")
     return list(zip(*columns, strict=True))
-
-
-def _typed(values: list[object], name: str, cls: type[str] | type[int]) -> list[str | int]:
-    wrong = next((value for value in values if type(value) is not cls), None)
-    if wrong is not None or None in values:
-        raise ValueError(f"column {name!r} holds {wrong!r}, expected {cls.__name__}")
-    return values  # type: ignore[return-value]
 
 
 def _from_csv(path: Path, dataset: Table) -> list[Row]:

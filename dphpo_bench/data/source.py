@@ -242,11 +242,7 @@ class DataSource:
         return next((paths for paths in candidates if all(path.is_file() for path in paths)), ())
 
     def check_mirror(self, dataset: Dataset) -> None:
-        """Refuse a mirror that lacks a split: that is a mistake, whatever is cached.
-
-        Raises:
-            DataError: if it lacks one.
-        """
+        """Refuse a mirror that lacks a split: that is a mistake, whatever is cached."""
         if self.data_dir:
             for split in dataset.published:
                 self.files(dataset, split)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dphpo_bench.base.checks import quoted
 from dphpo_bench.base.errors import DataError, InvalidValueError, TableValueError
 from dphpo_bench.base.text import shown
-from dphpo_bench.data.arrays import parted_frame
+from dphpo_bench.data.arrays import in_pandas, without_column
 from dphpo_bench.data.columns import (
     CYCLES,
     ZONE_WAY_OUT,
@@ -66,21 +66,12 @@ class Values:
         return cls(name, series, missing)
 
     def reject(self, wrong: Mask, rule: str, way_out: str) -> None:
-        """Reject the first value that breaks a rule, if there is any.
-
-        Args:
-            wrong: True for each value that breaks it; shape (n,).
-            rule: the rule, such as "a finite number".
-            way_out: what to do about it.
-
-        Raises:
-            TableValueError: with the value, its row from 0, and its column.
-        """
+        """Reject the first value that breaks a rule, such as "a finite number"; `wrong` says which values do."""
         if wrong.any():
             self.fail(int(wrong.argmax()), rule, way_out)
 
     def fail(self, row: int, rule: str, way_out: str) -> NoReturn:
-        """Reject the value of a row; see `reject`."""
+        """Reject the value of a row, counted from 0; `way_out` says what to do about it."""
         got = quoted(self.series.iloc[row])
         got = f"a missing value ({got})" if self.missing[row] else got
         raise TableValueError(f"Expected {shown(self.name)} to be {rule}, got {got} in row {row}; {way_out}.")
@@ -122,7 +113,7 @@ def frame_of(data: Any, names: Iterable[str] = ()) -> pd.DataFrame:
     """
     names = list(names)
     data = data.detach().cpu().numpy() if hasattr(data, "detach") else data
-    data = data.to_pandas() if hasattr(data, "to_pandas") else data
+    data = in_pandas(data)
     try:
         if isinstance(data, pd.DataFrame):
             frame = data.set_axis([str(name) for name in data.columns], axis=1)
@@ -145,8 +136,7 @@ def frame_of(data: Any, names: Iterable[str] = ()) -> pd.DataFrame:
 
 
 def _series(values: Any) -> pd.Series:
-    values = values.detach().cpu().numpy() if hasattr(values, "detach") else values
-    values = values.to_pandas() if hasattr(values, "to_pandas") else values
+    values = in_pandas(values.detach().cpu().numpy() if hasattr(values, "detach") else values)
     if not pd.api.types.is_list_like(values, allow_sets=False):
         raise ValueError("a column is a list or an array of shape (n,), also of a single record")
     return pd.Series(values).reset_index(drop=True)  # pandas would put rows of equal names together
@@ -316,10 +306,8 @@ def _encoded_pair(data: Any, which: str, columns: Declared, target: str, unit: A
     try:
         frame = frame_of(table, columns)
         if labels is None:
-            frame, labels = _parted(frame, target)
-        ids = unit
-        if isinstance(unit, str):
-            frame, ids = _parted(frame, unit)
+            frame, labels = without_column(frame, target)
+        frame, ids = without_column(frame, unit) if isinstance(unit, str) else (frame, unit)
         for name, column in ((target, labels), (unit, ids if which == "train" or unit is None else unit)):
             if column is None and name is not None:
                 raise InvalidValueError(f"Expected a column {shown(name, form=repr)} of labels or ids, got none of it.")
@@ -335,11 +323,6 @@ def _is_pair(data: Any) -> bool:
     return isinstance(data, tuple | list) and len(data) == 2 and not isinstance(data[1], Mapping)
 
 
-def _parted(frame: pd.DataFrame, name: str) -> tuple[Any, Any]:
-    """Return the frame without a column, and the column; None if there is none of this name."""
-    return parted_frame(frame, name) if name in frame else (frame, None)
-
-
 def consumed_names(data: Any, target: str, unit: Any) -> tuple[str, ...]:
     """Return the names of the columns of labels and of ids, as far as they have some."""
     label = getattr(data[1], "name", None) if _is_pair(data) else target
@@ -353,5 +336,5 @@ def without_columns(table: Any, names: Iterable[str]) -> Any:
         return {name: values for name, values in table.items() if name not in names}
     if isinstance(table, list | tuple) and table and isinstance(table[0], Mapping):
         return [without_columns(row, names) for row in table]
-    table = table.to_pandas() if hasattr(table, "to_pandas") else table
+    table = in_pandas(table)
     return table.drop(columns=names, errors="ignore") if isinstance(table, pd.DataFrame) else table

@@ -118,8 +118,9 @@ def declared(
         RecordError: when the block begins, if the folder cannot be written, or work of this name is under way or was
             interrupted.
     """
-    where: dict[str, Any] = {"name": name, "results_dir": results_dir, "account": account}
-    return DeclaredRun(event, budget, unit=unit, n_records=n_records, **where)
+    return DeclaredRun(
+        event, budget, name=name, results_dir=results_dir, account=account, unit=unit, n_records=n_records
+    )
 
 
 class DeclaredRun:

@@ -131,11 +131,7 @@ def _without_records(state: Any) -> Any:
 
 
 def written(model: Any) -> bytes:
-    """Return a model as `pickle` writes it, without the inputs and gradients of records that Opacus leaves on it.
-
-    Raises:
-        InvalidValueError: if it cannot be written.
-    """
+    """Return a model as `pickle` writes it, without the inputs and gradients of records that Opacus leaves on it."""
     try:
         _Writer(file := BytesIO(), protocol=pickle.DEFAULT_PROTOCOL).dump(model)
         return file.getvalue()
@@ -147,11 +143,7 @@ def written(model: Any) -> bytes:
 
 
 def read_back(content: bytes) -> Any:
-    """Return a model that `written` wrote.
-
-    Raises:
-        InvalidValueError: if its class cannot read it.
-    """
+    """Return a model that `written` wrote; reject one whose class cannot read it."""
     try:
         return pickle.loads(content)
     except Exception as error:

@@ -21,34 +21,17 @@ from dphpo_bench.recipes.noise_law import Looked
 from dphpo_bench.training.optimizers import OptimizerFactory, UpdateRule
 
 
-def as_one_gaussian(kind: DpEvent) -> tuple[float, float]:
-    """Return noise multiplier and sample rate of the single Gaussian that Poisson(q; k × Gaussian σ) is.
+def note(accountant: Any, kind: DpEvent) -> None:
+    """Take one batch of queries or gradients, Poisson(q; k × Gaussian σ), into an accountant of Opacus, if any.
 
     k sums of sensitivity 1 each, with independent noise of deviation σ, are one release of the vector of all k. Its
     sensitivity is √k, so it is a Gaussian of multiplier σ/√k, and both ways of sampling first and releasing then are
     the same mechanism (docs/own_loop.md).
     """
-    rate, contents = opened(kind)
-    count, sum_ = (contents.count, contents.event) if isinstance(contents, SelfComposedDpEvent) else (1, contents)
-    return sum_.noise_multiplier / math.sqrt(count), rate
-
-
-def note(accountant: Any, kind: DpEvent) -> None:
-    """Take one batch of queries or gradients into an accountant of Opacus, if there is one."""
     if accountant is not None:
-        noise_multiplier, rate = as_one_gaussian(kind)
-        accountant.step(noise_multiplier=noise_multiplier, sample_rate=rate)
-
-
-def check_accountant(accountant: Any) -> None:
-    """Reject what is no accountant of Opacus, or can only take equal releases."""
-    is_known = hasattr(accountant, "step") and hasattr(accountant, "get_epsilon")
-    if accountant is not None and (not is_known or accountant.mechanism() == "gdp"):
-        raise InvalidValueError(
-            "Expected an accountant of Opacus that takes several noise multipliers and sample rates, such as that of "
-            f"PrivacyEngine(accountant='rdp') or 'prv', got {type(accountant).__name__}. For one of dp_accounting call "
-            "accountant.compose(tuner.event)."
-        )
+        rate, contents = opened(kind)
+        count, sum_ = (contents.count, contents.event) if isinstance(contents, SelfComposedDpEvent) else (1, contents)
+        accountant.step(noise_multiplier=sum_.noise_multiplier / math.sqrt(count), sample_rate=rate)
 
 
 GRADIENTS = frozenset({"grad_sample", "summed_grad"})
@@ -192,7 +175,13 @@ class CallersOptimizer:
         rates = [float(group["lr"]) for group in self.inner.param_groups]
         self._rates = [rate / rates[0] for rate in rates]
         self._anew: OptimizerFactory = type(self.inner)
-        check_accountant(accountant)
+        is_known = hasattr(accountant, "step") and hasattr(accountant, "get_epsilon")
+        if accountant is not None and (not is_known or accountant.mechanism() == "gdp"):  # that takes equal releases
+            raise InvalidValueError(
+                "Expected an accountant of Opacus that takes several noise multipliers and sample rates, such as that "
+                f"of PrivacyEngine(accountant='rdp') or 'prv', got {type(accountant).__name__}. For one of "
+                "dp_accounting call accountant.compose(tuner.event)."
+            )
         if self.is_private:
             self._check_parts(loader, accountant, takes_batches)
         optimizer.step = self._refuse_step  # a method, which schedulers expect

@@ -511,11 +511,7 @@ def _alone(history: History, delta: float) -> tuple[float, float, DpEvent]:
 
 
 def _selection(run: DpEvent, n_runs: int, delta: float, target: float, private_scores: bool) -> SelectionPrice:
-    """Return the price of a selection among runs like this one.
-
-    Raises:
-        UnsupportedEventError: if no bound is known, or a selection is none.
-    """
+    """Return the price of a selection among runs like this one; reject runs for which no bound is known."""
     releases = len(event_trees.multiset(run))
     if not 1 < n_runs <= MAX_MEAN or releases > _MOST:
         raise UnsupportedEventError(f"it is for 2 to {MAX_MEAN:,.0f} runs of at most {_MOST:,} different releases")

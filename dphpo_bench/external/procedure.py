@@ -60,11 +60,7 @@ class ScoreRule:
         return noisy.item() / self.n_scored
 
     def check_range(self, score: Any) -> None:
-        """Reject a score out of range. For made-up records only: on private ones such a message is a release.
-
-        Raises:
-            InvalidValueError: if a value is NaN, infinite or not from 0 to 1, or the score has another form.
-        """
+        """Reject a score out of range. For made-up records only: on private ones such a message is a release."""
         values = self._values(score)
         outside = values[~((values >= 0) & (values <= 1))]
         if len(outside):

@@ -436,20 +436,26 @@ def select(
         RecordError: if the folder of results cannot be written, or this name is under way elsewhere.
     """
     study = Study(space, budget=budget, event=event, method=method, held_out=held_out, n_scored=n_scored, **settings)
-    for trial in study:
-        try:
-            outcome: Any = train(trial)
-        except MisuseError:
-            raise
-        except (Exception, SystemExit):  # not shown: it may tell what must stay hidden
-            study.tell(trial, None)
-            continue
+    for trial, outcome in _attempts(study, train):
         if not (isinstance(outcome, tuple) and len(outcome) == 2):
             raise InvalidValueError(f"Expected train(trial) to return model, score; got a {type(outcome).__name__}.")
         trial.check_noised()
         model, score = outcome
         study.tell(trial, score, model)
     return study.result()
+
+
+def _attempts(study: Study, train: Callable[[StudyTrial], Any]) -> Iterator[tuple[StudyTrial, Any]]:
+    """Yield each trial with what training returned; one that raises has lost, and only a misuse of the trial shows."""
+    for trial in study:
+        try:
+            returned = train(trial)
+        except MisuseError:
+            raise
+        except (Exception, SystemExit):  # not shown: it may tell what must stay hidden
+            study.tell(trial, None)
+        else:
+            yield trial, returned
 
 
 class PrivateStudy(Study):
@@ -494,13 +500,7 @@ class PrivateStudy(Study):
             AccountError: if the cap of the account does not cover the search; nothing was trained.
             RecordError: if the folder of results cannot be written, or this name is under way elsewhere.
         """
-        for trial in self:
-            try:
-                returned = objective(trial)
-            except MisuseError:
-                raise
-            except (Exception, SystemExit):  # not shown: it may tell what must stay hidden
-                returned = None
+        for trial, returned in _attempts(self, objective):
             self.tell(trial, *_outcome(returned, trial))
 
     def rehearse(self, objective: Callable[[StudyTrial, Any], Any], made_up: Any) -> None:

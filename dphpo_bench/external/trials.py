@@ -227,11 +227,7 @@ class StudyTrial(OneOfAKind):
         self._states, self._global_state = self._present_states(), torch.get_rng_state()
 
     def check_use(self) -> None:
-        """Reject training that has seeded torch: anybody can draw noise and batches of a known seed again.
-
-        Raises:
-            InvalidValueError: if it has.
-        """
+        """Reject training that has seeded torch: anybody can draw noise and batches of a known seed again."""
         shorter = {self._seed % 2**bits for bits in (63, 32, 31)}  # as other libraries take them
         if not self._present_seeds() <= self._seeds | shorter:
             raise InvalidValueError(
@@ -262,11 +258,7 @@ class StudyTrial(OneOfAKind):
         return moved or has_drawn_more(words, self._global_state)
 
     def check_noised(self) -> None:
-        """Reject training that has not asked how much noise to add.
-
-        Raises:
-            InvalidValueError: if it has not.
-        """
+        """Reject training that has not asked how much noise to add."""
         if self._lacks_noise:
             raise InvalidValueError(
                 "Expected training with trial.noise_multiplier, which ε is computed for; this trial has not asked for "

@@ -144,10 +144,7 @@ class CallersTask(Task):
         del source
         return self._example
 
-    def load_test(self, source: DataSource) -> Records:
-        """Return no records."""
-        del source
-        return self._example.rows(slice(0))
+    load_test = load_train
 
     def build_model(self) -> nn.Module:
         """Return a copy of the caller's model, without the hooks of Opacus, which would keep what they see."""

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Input, TaskFacts
 from dphpo_bench.data.columns import Category
-from dphpo_bench.session.made_up import session_on_made_up
+from dphpo_bench.session.session import Session, session_on_made_up
 
 if TYPE_CHECKING:
-    from dphpo_bench.session.session import Session
     from dphpo_bench.training.values import Values
 
 TARGET_BINS = 8

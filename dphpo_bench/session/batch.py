@@ -19,6 +19,7 @@ from dphpo_bench.session.access import Access, generator_of_variants, is_of_reci
 from dphpo_bench.session.copies import copier
 from dphpo_bench.session.interfaces import Unique
 from dphpo_bench.training.clipping import SMALLEST_FACTOR, Abadi, Clipping
+from dphpo_bench.training.linear import clipped_sums
 from dphpo_bench.training.local_steps import Local
 from dphpo_bench.training.values import Query
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from dphpo_bench.session.minimum import Minimisation
     from dphpo_bench.training.engine import GradientEngine
-    from dphpo_bench.training.linear import LinearEngine
     from dphpo_bench.training.values import Values
 
 
@@ -390,23 +390,16 @@ def gradients_together(
         with access.guard.alone():
             engines = access.raw.stacked(models)
             if engines is not None:
-                return _stacked_gradients(batches, engines, rules, noise)
+                for batch, sigma in zip(batches, noise, strict=True):
+                    batch._account.charge(gaussian(sigma))
+                access.meter.advance(sum(batch._expected_size for batch in batches))
+                train = access.raw.train
+                sums = access.compute(
+                    lambda: clipped_sums(engines, single(train.inputs), single(train.targets), rules, indices)
+                )
+                return [
+                    batch._noisy_mean(engine.model, total, rule, sigma)
+                    for batch, engine, total, rule, sigma in zip(batches, engines, sums, rules, noise, strict=True)
+                ]
     arguments = zip(batches, models, clippings, noise, strict=True)
     return [batch.gradient(model, clipping, sigma) for batch, model, clipping, sigma in arguments]
-
-
-def _stacked_gradients(
-    batches: Sequence[Batch], engines: "Sequence[LinearEngine]", rules: Sequence[HeldRule], noise: Sequence[float]
-) -> "list[list[Tensor]]":
-    from dphpo_bench.training.linear import clipped_sums
-
-    access, indices = batches[0]._access, batches[0]._indices
-    for batch, sigma in zip(batches, noise, strict=True):
-        batch._account.charge(gaussian(sigma))
-    train = access.raw.train
-    access.meter.advance(sum(batch._expected_size for batch in batches))
-    sums = access.compute(lambda: clipped_sums(engines, single(train.inputs), single(train.targets), rules, indices))
-    return [
-        batch._noisy_mean(engine.model, total, rule, sigma)
-        for batch, engine, total, rule, sigma in zip(batches, engines, sums, rules, noise, strict=True)
-    ]

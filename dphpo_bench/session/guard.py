@@ -31,11 +31,7 @@ class Guard:
         self._busy = False
 
     def check(self) -> None:
-        """Refuse whoever asks from another process or thread.
-
-        Raises:
-            InvalidValueError: if this is not the one that the run is in.
-        """
+        """Refuse whoever asks from another process or thread than those that the run is in."""
         if (os.getpid(), threading.get_ident()) != self._owner:
             raise InvalidValueError(
                 "Expected a session to be asked in the process and the thread that its method runs in. A copy of the "

@@ -102,11 +102,7 @@ class Minimisation:
 
 
 def _linear_classifier(access: Access, model: nn.Module) -> nn.Linear:
-    """Return the model's layer; reject whatever the theorem does not cover.
-
-    Raises:
-        InvalidValueError: if the model, the loss or the unit is another.
-    """
+    """Return the model's layer; reject a model, a loss or a unit that the theorem does not cover."""
     raw = access.raw
     if raw.facts.unit != RECORD:
         raise InvalidValueError(

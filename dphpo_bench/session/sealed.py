@@ -19,8 +19,6 @@ from dphpo_bench.training.noise import AboveThreshold
 from dphpo_bench.training.values import SCORES
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from dphpo_bench import Session
 
 MAX_PARTITIONS = 10**6
@@ -33,7 +31,7 @@ def sealed_utilities(session: "Session", runs: Sequence[Any], partitions: int, v
     silent, totals = [run.with_noise(0.0) for run in runs], [0.0] * len(runs)
 
     def judge(part: Access) -> None:
-        for place, score in enumerate(_scores(validating, _trained(session, part, silent))):
+        for place, score in enumerate(_scores(session, part, validating, silent)):
             totals[place] += min(score / validating.expected_records, 1.0) / partitions
 
     _on_parts(access, training, partitions, judge)
@@ -72,7 +70,7 @@ def noisy_votes(
 
     def judge(part: Access) -> None:
         training, validating = part.holdout(validation)
-        scores = torch.tensor(_scores(validating, _trained(session, training, runs)), dtype=torch.float64)
+        scores = torch.tensor(_scores(session, training, validating, runs), dtype=torch.float64)
         best = scores == scores.max()
         votes.add_(best.double() / best.sum())
 
@@ -107,22 +105,16 @@ def _on_parts(outer: Access, access: Access, partitions: int, judge: Callable[[A
         raise
 
 
-def _trained(session: "Session", part: Access, runs: Sequence[Any]) -> "Sequence[nn.Module]":
-    """Train every candidate on the records of a part."""
-    streams = [part.streams.within(str(number)) for number in range(len(runs))]
-    sessions = [type(session)(replace(part, ledger=Ledger(), streams=source)) for source in streams]
-    models: Sequence[nn.Module] = runs[0].train_together(sessions, runs)
-    return models
-
-
-def _scores(access: Access, models: "Sequence[nn.Module]") -> list[float]:
-    """Return the sum of the scores of these records under each model."""
+def _scores(session: "Session", training: Access, validating: Access, runs: Sequence[Any]) -> list[float]:
+    """Train every candidate on some records, and return the sum of the scores of others under each model."""
+    streams = [training.streams.within(str(number)) for number in range(len(runs))]
+    sessions = [type(session)(replace(training, ledger=Ledger(), streams=source)) for source in streams]
     totals = []
-    for model in models:
-        with access.guard.alone():
+    for model in runs[0].train_together(sessions, runs):
+        with validating.guard.alone():
             with evaluating(model):
-                ours = access.raw.own_model().asked(model, SCORES)
-            totals.append(access.total(ours, SCORES, access.rows, access.expected_records).item())
+                ours = validating.raw.own_model().asked(model, SCORES)
+            totals.append(validating.total(ours, SCORES, validating.rows, validating.expected_records).item())
     return totals
 
 

@@ -154,7 +154,17 @@ class Trials:
 
     def _run(self, indices: Sequence[int], candidate: Candidate | None) -> list[Tried] | None:
         """Run trials at the same time, on one copy of the function; None if one of several raised."""
-        opened = [self._opened(index) for index in indices]
+        opened = [
+            replace(
+                self.access,
+                ledger=Ledger(self.base_event),  # its own: the session is charged for the selection as a whole
+                streams=self.streams.within("trial", str(index)),
+                scope=(),
+                sibling=None,  # what it has answered would count the trials
+                observer=self.access.observer and self.access.observer.trial(),
+            )
+            for index in indices
+        ]
         sessions = [type(self.session)(access, candidate) for access in opened]
         root = self.access.ledger.root
         before = root.refused
@@ -182,33 +192,19 @@ class Trials:
             for index, (outcome, score), access in zip(indices, results, opened, strict=True)
         ]
 
-    def _opened(self, index: int) -> Access:
-        """Return access for one trial, on its own account: the session is charged for the selection as a whole."""
-        return replace(
-            self.access,
-            ledger=Ledger(self.base_event),
-            streams=self.streams.within("trial", str(index)),
-            scope=(),
-            sibling=None,  # what it has answered would count the trials
-            observer=self.access.observer and self.access.observer.trial(),
-        )
-
     @contextmanager
     def _unseen(self, indices: Sequence[int]) -> Iterator[None]:
         """Drop what trials print and log, and put back the state of the process: all would count trials."""
         seed = self.streams.derive("global randomness", str(indices[0]))
-        level = logging.root.manager.disable
-        logging.disable()
-        try:
-            with ExitStack() as unseen:
-                unseen.enter_context(process_state())
-                unseen.enter_context(redirect_stdout(StringIO()))
-                if isinstance(self.access.progress, NullProgress):  # others write there, and show trials anyway
-                    unseen.enter_context(redirect_stderr(StringIO()))
-                unseen.enter_context(global_randomness(seed, self.access.raw.device))
-                yield
-        finally:
-            logging.disable(level)
+        with ExitStack() as unseen:
+            unseen.callback(logging.disable, logging.root.manager.disable)
+            logging.disable()
+            unseen.enter_context(process_state())
+            unseen.enter_context(redirect_stdout(StringIO()))
+            if isinstance(self.access.progress, NullProgress):  # others write there, and show trials anyway
+                unseen.enter_context(redirect_stderr(StringIO()))
+            unseen.enter_context(global_randomness(seed, self.access.raw.device))
+            yield
 
 
 def _score(score: float) -> float | None:
@@ -275,16 +271,7 @@ def _winner(trials: Trials, tries: Generator[Tried], count: int, threshold: floa
 
 
 def _end_if(access: Access, refused: str | None, failed: str | None) -> None:
-    """End the run if a trial has left one of these messages.
-
-    Args:
-        refused: why a release was refused: a mistake in the method, not in the data.
-        failed: see `Access.failure`.
-
-    Raises:
-        OverBudgetError: if something was refused.
-        ModelFailedError: if a model failed.
-    """
+    """End the run if a trial has left the message of a refused release or of a model that failed."""
     if refused:
         access.ledger.refuse(refused)
         raise OverBudgetError(refused)

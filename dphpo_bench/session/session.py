@@ -63,6 +63,37 @@ def open_session(
     return Session(Access(raw, ledger, streams, model_streams or streams, number, sibling=of_sibling, **options))
 
 
+def session_on_made_up(session: "Session", records: Records) -> "Session":
+    """Return a session on records that a method drew from what was released to it; no account pays for it.
+
+    It has the task's model, losses and scores. Whatever it answers is post-processing. Its random streams are of its
+    own, also those of initial weights and parts: it must not repeat the coins of private records. Attacks of audits
+    and checkpoints see nothing of it.
+    """
+    from dphpo_bench.privacy.ledger import Ledger
+
+    access = session._access
+    streams = access.numbered("made up")
+    return Session(
+        replace(
+            access,
+            raw=access.raw.on(records),
+            ledger=Ledger(),
+            streams=streams,
+            model_streams=streams,
+            expected_records=float(len(records)),
+            observer=None,
+            checkpoints=None,
+            releases=None,
+            rows=None,
+            scope=(),
+            within=(),
+            parts={},
+            sibling=None,
+        )
+    )
+
+
 class Session(Unique):
     """The interface of a method to private data.
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 
 import dphpo_bench as bench
-from dphpo_bench.external.opacus import as_one_gaussian, check_accountant
+from dphpo_bench.external.opacus import note
 from tests.external.loops import BUDGET, DATA, RATE, STEPS, N, batches, network, private, tuner_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:No account counts", "ignore:.*hook", "ignore:Secure RNG", "ignore:GDP")
@@ -75,8 +75,10 @@ def test_gradients_of_an_optimiser_that_tells_no_accountant_are_noted() -> None:
 def test_two_sums_over_one_batch_are_one_gaussian(noise: float, rate: float, loss: float) -> None:
     """Divergences of the two releases, integrated over the plane, against those of one of multiplier σ/√2."""
     kind = bench.events.poisson_sampled(rate, bench.events.repeat(bench.events.gaussian(noise), 2))
-    multiplier, same_rate = as_one_gaussian(kind)
-    assert same_rate == rate
+    accountant = RDPAccountant()
+    note(accountant, kind)
+    ((multiplier, same_rate, times),) = accountant.history
+    assert (same_rate, times) == (rate, 1)
     line = np.linspace(-12 * noise, 12 * noise + 1, 3001)
     width = line[1] - line[0]
 
@@ -91,10 +93,12 @@ def test_two_sums_over_one_batch_are_one_gaussian(noise: float, rate: float, los
 
 
 def test_accountants_that_cannot_take_queries_are_refused() -> None:
+    model = network()
+    tuner, optimizer = tuner_of(model), torch.optim.SGD(model.parameters(), lr=1.0)
     with pytest.raises(bench.errors.InvalidValueError, match=r"PrivacyEngine\(accountant='rdp'\)"):
-        check_accountant(GaussianAccountant())
+        tuner.attach(optimizer, None, GaussianAccountant())
     with pytest.raises(bench.errors.InvalidValueError, match="got float"):
-        check_accountant(3.0)
+        tuner.attach(optimizer, None, 3.0)
 
 
 @pytest.mark.parametrize("regression", [False, True])

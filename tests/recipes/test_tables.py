@@ -15,7 +15,7 @@ from dphpo_bench.privacy.event_trees import multiset
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.recipes.bins import Bins
 from dphpo_bench.recipes.noisy_sums import LABELS_NOISE, NoisyTables
-from dphpo_bench.session.session import Session
+from dphpo_bench.session.session import Session, session_on_made_up
 from dphpo_bench.training.losses import Objective
 from dphpo_bench.training.values import Query
 from tests.conftest import session_on
@@ -276,7 +276,6 @@ def test_made_up_targets_are_in_the_units_of_the_declared_scale() -> None:
 
 
 def test_a_session_on_made_up_records_charges_nobody_and_has_units_of_one() -> None:
-    from dphpo_bench.session.made_up import session_on_made_up
     from tests.session.test_units import open_on, visits
 
     session = open_on(visits(), "linear")
