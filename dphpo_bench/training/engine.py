@@ -229,7 +229,8 @@ def _add_clipped(
             parts = [*compress(parts, map(not_, is_small)), (Dense(joined), summed)]
         if not parts:
             return
-        norms = row_norms(torch.stack([part.norms for part, _ in parts], dim=1))
+        of_parts = [part.norms for part, _ in parts]
+        norms = of_parts[0] if len(parts) == 1 else row_norms(torch.stack(of_parts, dim=1))
         factors, finite = clipping.factors(norms), norms < math.inf
         if weights is not None:
             factors = factors * weights.to(factors)

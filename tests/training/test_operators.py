@@ -16,7 +16,7 @@ ONLY_MEMORY = ("empty", "new_empty", "empty_like", "_unsafe_view", "detach", "al
 MOST = {
     "cnn": 2.8,
     "cnn of 550,570 weights": 3.2,
-    "perceptron of 13,770 weights": 2.3,
+    "perceptron of 13,770 weights": 2.1,
     "ViT-Ti": 1.8,
     "ViT-Ti, BitFit": 1.1,
     "ViT-Ti, LoRA": 1.1,
