@@ -1,6 +1,9 @@
 """The private explainable boosting machine: an additive model, boosted on noisy sums of residuals; tunes nothing."""
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Interval
 
 import dphpo_bench as bench
 
@@ -40,7 +43,7 @@ class DpEbm(bench.Method[bench.recipes.NoisyBoosting]):
 
     rounds: bench.parameters.Count = 100
     step: bench.parameters.Positive = 4.0
-    bins: bench.parameters.Count = 32
+    bins: Annotated[int, Interval(ge=3)] = 32
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.recipes.NoisyBoosting]:
         """Plan all releases at the smallest noise that meets the budget."""

@@ -1,6 +1,9 @@
 """Naive Bayes on noisy tables: nothing is trained, and nothing is tuned."""
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Interval
 
 import dphpo_bench as bench
 
@@ -29,7 +32,7 @@ class NaiveBayes(bench.Method[bench.recipes.NoisyTables]):
     tuning = ()
     end_to_end_private = True
 
-    bins: bench.parameters.Count | None = None
+    bins: Annotated[int, Interval(ge=3)] | None = None
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.recipes.NoisyTables]:
         """Plan both releases at the smallest noise that meets the budget."""

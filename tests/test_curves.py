@@ -65,10 +65,19 @@ def test_a_score_is_the_regret_of_what_the_rule_returned() -> None:
     assert str(found).count("\n") == 1 + len(found.regrets)
 
 
-@pytest.mark.parametrize("answer", [0.1, ("Adam", 0.1), ("SGD", 0.0), ("SGD", math.inf), ("SGD", "fast"), ("SGD", -1)])
+RATES = (0.0, math.inf, "fast", 10**400, -1)
+
+
+@pytest.mark.parametrize("answer", [0.1, ("Adam", 0.1), *(("SGD", rate) for rate in RATES)])
 def test_what_is_no_rate_is_refused(answer: Any) -> None:
     with pytest.raises(InvalidValueError, match=r"Expected \('AdamW' or 'SGD', a rate above 0\)"):
         score(lambda _: answer)
+
+
+@pytest.mark.parametrize("options", [{"edition": 0}, {"edition": 4}, {"draws": 0}])
+def test_an_edition_that_is_not_there_is_refused(options: dict[str, int]) -> None:
+    with pytest.raises(InvalidValueError, match=r"Expected edition 1, 2, 3 or None, and 1 <= draws"):
+        score(curves.constant, **options)
 
 
 def test_the_law_is_that_of_the_methods() -> None:

@@ -69,7 +69,7 @@ def show(*renderables: Any) -> None:
 
 
 def show_json(value: Any) -> None:
-    say(json.dumps(finite_json(value), indent=1))
+    say(json.dumps(finite_json(value), indent=1, default=repr))
 
 
 def say(line: str) -> None:

@@ -12,10 +12,11 @@ weights. It returns an optimiser and a rate. docs/curves.md has the rules' board
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, SupportsFloat
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -387,8 +388,11 @@ def score(rule: Rule, edition: int | None = None, draws: int = 4) -> Score:
         draws: how often the answers are drawn.
 
     Raises:
-        InvalidValueError: if the rule returns something else than an optimiser of `OPTIMIZERS` and a rate above 0.
+        InvalidValueError: if the rule returns something else than an optimiser of `OPTIMIZERS` and a rate above 0, or
+            there is no such edition.
     """
+    if edition not in (None, *FILES) or draws < 1:
+        raise InvalidValueError(f"Expected edition 1, 2, 3 or None, and 1 <= draws, got {edition!r} and {draws!r}.")
     regrets, names = {}, {}
     for kind, cells in cells_by_kind((edition,) if edition else (*FILES,)).items():
         generator, rows = np.random.default_rng(0), []
@@ -401,8 +405,9 @@ def score(rule: Rule, edition: int | None = None, draws: int = 4) -> Score:
 
 
 def _checked(answer: Any, seen: Seen) -> tuple[str, float]:
-    match answer:
-        case (str(optimizer), SupportsFloat() as rate) if optimizer in OPTIMIZERS and 0 < float(rate) < math.inf:
+    with suppress(TypeError, ValueError, OverflowError):
+        optimizer, rate = answer
+        if optimizer in OPTIMIZERS and 0 < float(rate) < math.inf:
             return optimizer, float(rate)
     raise InvalidValueError(
         f"Expected ('AdamW' or 'SGD', a rate above 0) of the rule, got {answer!r} for {seen}. Return both, finite."

@@ -150,13 +150,17 @@ def _native(array: NDArray[Any], what: str) -> Tensor:
     if kind == "u" and size == 8 and array.size and int(array.max()) >= 2**63:
         raise InvalidValueError(f"Expected integers of {what} below 2^63, got a larger one; take fewer bits.")
     dtype: Any = np.int64 if kind == "u" and size > 1 else np.float64 if size > 8 else array.dtype
-    dtype = np.dtype(dtype).newbyteorder("=")
-    fits = array.dtype == dtype and all(stride >= 0 for stride in array.strides)
-    return unwritten(array if fits else array.astype(dtype, order="C"))
+    return unwritten(array.astype(dtype, copy=False))
 
 
 def unwritten(array: Any) -> Tensor:
-    """Return `torch.as_tensor` of an array that may be read-only, without torch's warning: nothing writes to it."""
+    """Return a tensor of an array that may be read-only, without torch's warning: nothing writes to it.
+
+    It shares the array's memory, unless torch knows no such order of bytes or of rows.
+    """
+    if isinstance(array, np.ndarray):
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
+        array = array.copy() if any(stride < 0 for stride in array.strides) else array
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.as_tensor(array)
@@ -398,7 +402,7 @@ def as_records(data: Any, which: str, kind: str, target: str, classes: tuple[Cla
 
     Returns:
         Inputs as bool, int64, float32 or the half precision they have, targets as the kind's losses take them; all in
-        memory of their own, except for inputs in arrays that are read-only, such as memory maps of mode "r".
+        memory of their own, except for inputs in arrays whose memory is read-only, as that of maps of mode "r".
 
     Raises:
         InvalidValueError: if the data have none of these forms, or are not finite numbers.
@@ -587,9 +591,8 @@ def _stacked(rows: list[Any], which: str) -> Any:
 
 
 def _as_input(tensor: Tensor, which: str, names: list[str] | None = None, *, data: Any = None) -> Tensor:
-    """Return inputs of a type that models take, in memory of their own, unless the `data` are read-only."""
-    # Nobody can write to what `as_tensor` makes of a frame, which it copies.
-    copy = not (hasattr(data, "columns") or (isinstance(data, np.ndarray) and not data.flags.writeable))
+    """Return inputs of a type that models take, in memory of their own, unless nobody can write to the `data`."""
+    copy = not (hasattr(data, "columns") or _is_fixed(data))  # `as_tensor` copies a frame
     if not tensor.is_floating_point() and tensor.dtype != torch.bool:
         return tensor.to(torch.int64, copy=copy)
     narrow = tensor.to(tensor.dtype if tensor.dtype in _PRECISIONS else torch.float32, copy=copy)
@@ -603,6 +606,18 @@ def _as_input(tensor: Tensor, which: str, names: list[str] | None = None, *, dat
             "Scale amounts by public constants, and pass ids by themselves: {'ids': integers, 'x': floats}."
         )
     return narrow
+
+
+def _is_fixed(data: Any) -> bool:
+    """Return whether nobody can write to an array's memory, also not through another array that it is a view of."""
+    while isinstance(data, np.ndarray) and not data.flags.writeable:
+        if data.base is None:
+            return True
+        data = data.base
+    try:
+        return memoryview(data).readonly
+    except TypeError:
+        return False
 
 
 def _as_targets(targets: Tensors, which: str, kind: str) -> Tensors:

@@ -156,7 +156,7 @@ def read_board(board: Path | None) -> tuple[list[Measured], str]:
         shipped = files("dphpo_bench.leaderboard") / SHIPPED
         return measured_rows(shipped.read_text(encoding="utf-8"), SHIPPED), "the board that this package came with"
     try:
-        return measured_rows(path.read_text(encoding="utf-8"), str(path)), str(path)
+        return measured_rows(path.read_text(encoding="utf-8", errors="replace"), str(path)), str(path)
     except OSError as error:
         raise InvalidValueError(
             f"Cannot read {path}: {error.strerror}. Name the folder of a board that was built with --board."

@@ -73,12 +73,8 @@ def require(condition: object, otherwise: str) -> None:
 
 def check_value(measure: Measure, value: float | None) -> None:
     require(_PLAIN_NAME.fullmatch(measure.name), f"the metric {measure.name!r} is not a plain name")
-    if value is not None and measure.share:
-        require(0 <= value <= 1, f"it has no {measure.title} between 0 and 1")
-    elif value is not None and measure.logarithmic:
-        require(1 <= value <= MAX_METRIC, f"it has no {measure.title} between 1 and {MAX_METRIC:g}")
-    elif value is not None:
-        require(abs(value) <= MAX_METRIC, f"it has no {measure.title} of at most {MAX_METRIC:g}")
+    low, high = max(-MAX_METRIC, measure.range[0]), min(measure.range[1], MAX_METRIC)
+    require(value is None or low <= value <= high, f"it has no {measure.title} between {low:g} and {high:g}")
 
 
 def check_audit(audit: Audit, value: float | None) -> None:

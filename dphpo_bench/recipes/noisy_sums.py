@@ -62,9 +62,19 @@ class NoisyReleases(ABC):
         return compose(*(repeat(gaussian(release.noise_multiplier), release.count) for release in self.releases))
 
     def plan(self, facts: TaskFacts, budget: "PrivacyBudget") -> "Plan[Self]":
-        """Plan these releases at the smallest noise that meets the budget."""
+        """Plan these releases at the smallest noise that meets the budget.
+
+        Raises:
+            InvalidValueError: if the task has class weights.
+        """
         from dphpo_bench.privacy.calibration import calibrate
 
+        if facts.class_weights:
+            raise InvalidValueError(
+                f"Expected a task without class_weights, got {facts.class_weights!r} of task {facts.task}: what is "
+                "fitted to sums over all records has no weights of classes. Leave it out, or use another method, such "
+                "as hyfreedp."
+            )
         noise = calibrate(lambda noise: replace(self, noise_multiplier=noise).event, budget)
         planned = replace(self, noise_multiplier=noise)
         counts = [release.count for release in planned.releases]
@@ -156,12 +166,24 @@ def released(
         noise_multiplier: noise standard deviation / bound, of each sum.
         count: number of values of a record.
         purpose: names the random stream.
+
+    Raises:
+        InvalidValueError: for a regression of several numbers, before anything is released.
     """
     import torch
 
-    means = session.release(
-        session.build_model(), values, bound, noise_multiplier, count=count, together=True, purpose=purpose
-    )
+    from dphpo_bench.training.evaluation import evaluating
+
+    model, facts = session.build_model(), session.facts
+    if facts.kind == "regression" and isinstance(facts.inputs, Input):
+        with evaluating(model):
+            outputs = model(torch.zeros(1, *facts.inputs.shape, device=session.device)).numel()
+        if outputs != 1:
+            raise InvalidValueError(
+                f"Expected a regression of one number, got {outputs} outputs of the model of task {facts.task}. Use "
+                "another method, such as hyfreedp: what is fitted to sums over all records predicts one."
+            )
+    means = session.release(model, values, bound, noise_multiplier, count=count, together=True, purpose=purpose)
     return session.expected_records * torch.tensor(means, dtype=torch.float64)
 
 

@@ -13,6 +13,13 @@ SHARES = frozenset({"accuracy", "balanced_accuracy", "f1", "roc_auc", "token_acc
 LOGARITHMIC = frozenset({"perplexity"})
 """Metrics of which ratios mean something, not differences: those of logarithms of a perplexity are in nats."""
 
+_RANGES = {
+    "perplexity": (1.0, math.inf),
+    "r2": (-math.inf, 1.0),
+    "mean_squared_error": (0.0, math.inf),
+    "cross_entropy": (0.0, math.inf),
+}
+
 TITLES = {"f1": "F1", "r2": "R²", "roc_auc": "ROC-AUC"}
 """Metrics that are not shown by their names."""
 
@@ -45,7 +52,7 @@ class Measure:
     @property
     def range(self) -> tuple[float, float]:
         """The values that it can have."""
-        return (0.0, 1.0) if self.share else (1.0, math.inf) if self.logarithmic else (-math.inf, math.inf)
+        return (0.0, 1.0) if self.share else _RANGES.get(self.name, (-math.inf, math.inf))
 
     @property
     def title(self) -> str:

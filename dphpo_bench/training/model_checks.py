@@ -4,8 +4,8 @@ That no record affects the results of another needs no check: see `alone`.
 """
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import numpy as np
@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
-from dphpo_bench.base.tensors import Records, Tensors, call, converted, each, leaves, length
+from dphpo_bench.base.tensors import Records, Tensors, call, converted, each, leaves, length, take
 from dphpo_bench.training.alone import Alone, first_line
 from dphpo_bench.training.evaluation import evaluating
 from dphpo_bench.training.functional import copied
@@ -207,12 +207,26 @@ def differs_in_batches(model: nn.Module, inputs: Tensors) -> str:
             single = leaves(outputs_alone(probe, inputs))
     except Exception:  # whatever a model raises for a batch
         return ""
-    if any(map(_differ, together, again)) or not any(map(_differ, together, single)):
-        return ""  # in the first case it draws random numbers
+    if any(map(_differ, together, again)):
+        return ""  # it draws random numbers
+    if not any(map(_differ, together, single)):
+        return _way_in_ones(probe, inputs, together)
     for name, layer in model.named_modules():
         if getattr(layer, "batch_first", True) is False:
             return f"Build {name or 'the model'!r} ({type(layer).__name__}) with batch_first=True."
     return "Take no statistics over dimension 0."
+
+
+def _way_in_ones(model: nn.Module, inputs: Tensors, together: Sequence[Tensor]) -> str:
+    """Return how to mend a model whose outputs are others in batches of a single record, where shapes may be others."""
+    with suppress(Exception), evaluating(model):  # a model may take no such batch
+        rows = [each(partial(take, rows=torch.tensor([row])), inputs) for row in range(length(inputs))]
+        ones = [leaves(tensors_of(call(model, row))) for row in rows]
+        for whole, parts in zip(together, zip(*ones, strict=True), strict=True):
+            single = torch.cat(parts)
+            if single.shape == whole.shape and _differ(whole, single):
+                return "Pad to a length that depends on no record, such as total_length= of pad_packed_sequence."
+    return ""
 
 
 def try_values(values: PerRecord, what: str, outputs: Tensors, targets: Tensors) -> Tensor:

@@ -67,6 +67,19 @@ def test_forms_of_real_inputs(form: str) -> None:
     assert torch.equal(records.inputs.double(), torch.tensor(X))
 
 
+def test_memory_is_shared_only_if_nobody_can_write_to_it(tmp_path: Any) -> None:
+    """A read-only view says nothing of the array behind it, which pandas' frames give out, too."""
+    np.save(tmp_path / "x.npy", X.astype("f4"))
+    mapped, behind = np.load(tmp_path / "x.npy", mmap_mode="r"), X.astype("f4")
+    view = behind[:]
+    view.flags.writeable = False
+    frame = pd.DataFrame(X.astype("f4"))
+    for array, shared in ((mapped, True), (mapped[2:], True), (view, False), (frame.to_numpy(), False)):
+        inputs = as_records((array, Y[: len(array)]), "train", "classification", "labels").inputs
+        assert isinstance(inputs, Tensor)
+        assert (inputs.data_ptr() == array.ctypes.data) is shared
+
+
 WHOLE = np.arange(N)
 INTEGERS: dict[str, Any] = {
     **{str(dtype): WHOLE.astype(dtype) for dtype in ("i1", "u1", ">i2", "u2", "<u4", ">i4", "u8", ">u8", "i8")},

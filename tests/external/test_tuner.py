@@ -382,3 +382,8 @@ def test_a_memory_map_is_not_copied(tmp_path: Path) -> None:
     with warnings.catch_warnings(action="error"):
         rows = Rows({"x": mapped, "y": torch.zeros(50)})
     assert rows._data["x"].data_ptr() == mapped.ctypes.data
+
+
+def test_arrays_in_an_order_that_torch_does_not_know_are_copied() -> None:
+    numbers = np.arange(6.0).reshape(3, 2)
+    assert Rows(numbers[::-1].astype(">f8")[::-1]).batch([0, 2]).tolist() == numbers[[0, 2]].tolist()

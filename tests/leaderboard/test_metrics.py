@@ -68,7 +68,8 @@ def test_metrics_of_several_tasks_are_ranked_together_and_not_averaged(tmp_path:
     ("metric", "values", "reason"),
     [
         ("roc_auc", [1.2, -0.1, math.nan], "no ROC-AUC between 0 and 1"),
-        ("mean_squared_error", [1e10, math.inf, math.nan], "no mean squared error of at most 1e+09"),
+        ("mean_squared_error", [1e10, -1.0, math.inf, math.nan], "no mean squared error between 0 and 1e+09"),
+        ("r2", [1.5, -1e10], "no R² between -1e+09 and 1"),
         ("perplexity", [0.5], "no perplexity between 1 and 1e+09"),
     ],
 )

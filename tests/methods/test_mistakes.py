@@ -19,6 +19,8 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("banded_mf", {"bands": 7}, "bands=7 <= 6, the least of N/B = 6"),
     ("dog", {"initial_distance": 0.0}, "initial_distance > 0"),
     ("dp_adam_wosm", {"momentum": 1.0}, "momentum < 1"),
+    ("dp_ebm", {"bins": 2}, "bins >= 3"),
+    ("naive_bayes", {"bins": 1}, "bins >= 3"),
     ("dp_fedavg", {"local_steps": 0}, "local_steps"),
     ("dp_fedavg", {}, "unit holds several records, such as a client, got task tiny"),
     ("dp_hype", {"partitions": 1}, "partitions >= 2"),

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import dphpo_bench as bench
+from dphpo_bench.harness.account import accounts_in
 from dphpo_bench.privacy.event_trees import multiset
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.recipes.bins import Bins
@@ -170,3 +171,24 @@ def test_a_saved_model_predicts_as_before_in_the_units_of_the_target(tmp_path: A
     predicted = np.ravel(loaded.predict(inputs))
     assert (predicted == np.ravel(result.trained.predict(inputs))).all()  # type: ignore[union-attr]
     assert np.abs(predicted - targets.numpy()).mean() < 15
+
+
+@pytest.mark.parametrize("method", ["dp_ebm", "marginals"])
+def test_a_regression_of_several_numbers_is_refused_before_it_costs_anything(method: str, tmp_path: Any) -> None:
+    inputs = torch.randn(60, 4)
+    task = bench.ArrayTask("pairs", (inputs, inputs[:, :2]), torch.nn.Linear(4, 2), kind="regression")
+    with pytest.raises(bench.errors.InvalidValueError, match="regression of one number, got 2 outputs"):
+        bench.run(method, task, bench.PrivacyBudget(3, 1e-3), results_dir=tmp_path, check=False)
+    (book,) = accounts_in(tmp_path)
+    assert not book.read()[1]
+
+
+@pytest.mark.parametrize("method", ["dp_ebm", "naive_bayes", "marginals"])
+def test_class_weights_that_nothing_would_follow_are_refused(method: str) -> None:
+    labels = bench.Labels(class_shares=(0.9, 0.1), class_weights="balanced")
+    inputs = torch.randn(60, 4)
+    task = bench.ArrayTask(
+        "rare", (inputs, (inputs[:, 0] > 1).int()), torch.nn.Linear(4, 2), public=True, labels=labels
+    )
+    with pytest.raises(bench.errors.InvalidValueError, match="a task without class_weights, got 'balanced'"):
+        bench.plan(method, task, bench.PrivacyBudget(3, 1e-3))

@@ -223,6 +223,21 @@ def test_records_along_the_second_dimension_of_time_first_inputs_are_refused() -
     assert differs_in_batches(model, sequences()[0]) == "Build '0.rnn' (GRU) with batch_first=True."
 
 
+def test_a_model_that_pads_to_the_longest_record_of_a_batch_is_another_for_a_short_one() -> None:
+    def highest(model: Calls, x: Tensor) -> Tensor:
+        lengths = torch.where(x[:, 0, 0] > 0, LENGTH, 1)
+        outputs, _ = model.rnn(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
+        padded, _ = pad_packed_sequence(outputs, batch_first=True, total_length=model.total_length)
+        return model.head(padded.amax(1))
+
+    model = Calls(highest, rnn=nn.GRU(WIDTH, SIZE, batch_first=True), head=nn.Linear(SIZE, 5))
+    inputs = sequences()[0]
+    assert 0 < (inputs[:, 0, 0] > 0).sum() < N
+    for model.total_length, way in ((LENGTH, ""), (None, "Pad to a length that depends on no record")):
+        assert differs_in_batches(model, inputs).startswith(way)
+        assert bool(differs_in_batches(model, inputs)) is bool(way)
+
+
 @pytest.mark.parametrize("kind", ["GRU", "LSTM with projections"])
 def test_dropout_between_layers(kind: str) -> None:
     torch.manual_seed(0)
