@@ -12,6 +12,7 @@ import importlib
 import inspect
 import re
 import shutil
+from importlib.util import resolve_name
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,8 @@ def public_names(namespace: str = "*") -> dict[str, str]:
         package = ".".join(path.parent.relative_to(ROOT).parts)
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ImportFrom) and node.module:
-                modules |= {alias.name: f"{package}.{node.module}" for alias in node.names}
+                module = resolve_name(f"{'.' * node.level}{node.module}", package)
+                modules |= dict.fromkeys((alias.name for alias in node.names), module)
     return modules
 
 
