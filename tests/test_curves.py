@@ -65,7 +65,7 @@ def test_a_score_is_the_regret_of_what_the_rule_returned() -> None:
     assert str(found).count("\n") == 1 + len(found.regrets)
 
 
-RATES = (0.0, math.inf, "fast", 10**400, -1)
+RATES = (0.0, math.inf, "fast", "0.1", 10**400, -1)
 
 
 @pytest.mark.parametrize("answer", [0.1, ("Adam", 0.1), *(("SGD", rate) for rate in RATES)])

@@ -67,8 +67,8 @@ Candidate = dict[str, Any]
 SCHEDULE = frozenset({"batch_size", "epochs"})
 """Hyperparameters that change what a run costs: searched at few values, each planned with noise of its own."""
 
-MOST_CANDIDATES = 100_000
-"""The most candidates of a grid."""
+MOST_COMBINATIONS = 1_000_000
+"""The most combinations of a grid's values; some are one candidate, if they differ for another optimiser alone."""
 
 MOST_VALUES = 3
 """Number of values in the grid of a numeric range: its ends and its middle, logarithmic if the range is."""
@@ -357,15 +357,15 @@ def grid(space: "Mapping[str, BaseDistribution]", points: int) -> list[Candidate
             have all of the values that `draw` may give, whatever `points` is.
 
     Raises:
-        InvalidValueError: if `points` is below 1, there are more than `MOST_CANDIDATES`, or a distribution is of an
+        InvalidValueError: if `points` is below 1, there are more than `MOST_COMBINATIONS`, or a distribution is of an
             unknown kind.
     """
-    if not 1 <= points <= MOST_CANDIDATES:
-        raise InvalidValueError(f"Expected 1 <= points <= {MOST_CANDIDATES}, got {points}.")
+    if not 1 <= points <= MOST_COMBINATIONS:
+        raise InvalidValueError(f"Expected 1 <= points <= {MOST_COMBINATIONS:,}, got {points}.")
     axes = [_values(name, distribution, points) for name, distribution in _planned(space).items()]
-    if (size := math.prod(map(len, axes))) > MOST_CANDIDATES:
+    if (size := math.prod(map(len, axes))) > MOST_COMBINATIONS:
         raise InvalidValueError(
-            f"Expected at most {MOST_CANDIDATES:,} candidates of a grid, got {size:,}; take fewer points."
+            f"Expected at most {MOST_COMBINATIONS:,} combinations of a grid's values, got {size:,}; take fewer points."
         )
     candidates = [_resolved(dict(zip(space, values, strict=True))) for values in itertools.product(*axes)]
     # Candidates that differ only in what holds for another optimiser are equal.

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -407,7 +407,7 @@ def score(rule: Rule, edition: int | None = None, draws: int = 4) -> Score:
 def _checked(answer: Any, seen: Seen) -> tuple[str, float]:
     with suppress(TypeError, ValueError, OverflowError):
         optimizer, rate = answer
-        if optimizer in OPTIMIZERS and 0 < float(rate) < math.inf:
+        if optimizer in OPTIMIZERS and isinstance(rate, SupportsFloat) and 0 < float(rate) < math.inf:
             return optimizer, float(rate)
     raise InvalidValueError(
         f"Expected ('AdamW' or 'SGD', a rate above 0) of the rule, got {answer!r} for {seen}. Return both, finite."

@@ -580,14 +580,21 @@ def items_stay(dataset: "Dataset[Any]", size: int) -> bool:
 
 
 def _stacked(rows: list[Any], which: str) -> Any:
-    if isinstance(rows[0], Mapping):
-        return {name: _stacked([row[name] for row in rows], which) for name in rows[0]}
-    if isinstance(rows[0], tuple | list) and len(rows[0]) == 2 and not np.isscalar(rows[0][0]):
-        inputs, targets = zip(*rows, strict=True)
-        return _stacked(list(inputs), which), _stacked(list(targets), which)
-    if isinstance(rows[0], str | bytes):  # labels
-        return rows
-    return torch.stack([as_tensor(row, which) for row in rows])
+    try:
+        if isinstance(rows[0], Mapping):
+            return {name: _stacked([row[name] for row in rows], which) for name in rows[0]}
+        if isinstance(rows[0], tuple | list) and len(rows[0]) == 2 and not np.isscalar(rows[0][0]):
+            inputs, targets = zip(*rows, strict=True)
+            return _stacked(list(inputs), which), _stacked(list(targets), which)
+        if isinstance(rows[0], str | bytes):  # labels
+            return rows
+        return torch.stack([as_tensor(row, which) for row in rows])
+    except InvalidValueError:
+        raise
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise InvalidValueError(
+            f"Expected {which} to hold (input, label) pairs with inputs of one shape: {str(error).splitlines()[0]}"
+        ) from error
 
 
 def _as_input(tensor: Tensor, which: str, names: list[str] | None = None, *, data: Any = None) -> Tensor:

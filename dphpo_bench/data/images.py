@@ -101,10 +101,12 @@ def decode(paths: Sequence[Path], dataset: Images, split: Split, source: DataSou
             for path in paths:
                 read = _from_matlab if path.suffix == ".mat" else _from_parquet
                 for block in read(path, dataset, row):
-                    yield block
                     row += len(block)
+                    if row > split.rows:
+                        raise ValueError(f"expected {split.rows} rows, got {row} or more")
+                    yield block
                     advance(len(block))
-        if row != split.rows:
+        if row < split.rows:
             raise ValueError(f"expected {split.rows} rows, got {row}")
     except Exception as error:  # Arrow and SciPy raise many types for broken files
         raise unusable(path, dataset, error) from error

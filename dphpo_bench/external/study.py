@@ -448,11 +448,14 @@ def select(
 def _attempts(study: Study, train: Callable[[StudyTrial], Any]) -> Iterator[tuple[StudyTrial, Any]]:
     """Yield each trial with what training returned; one that raises has lost, and only a misuse of the trial shows."""
     for trial in study:
+        has_failed = False
         try:
             returned = train(trial)
         except MisuseError:
             raise
-        except (Exception, SystemExit):  # not shown: it may tell what must stay hidden
+        except (Exception, SystemExit):  # not shown, nor what an error of `tell` arose from: it may tell what is hidden
+            has_failed = True
+        if has_failed:
             study.tell(trial, None)
         else:
             yield trial, returned

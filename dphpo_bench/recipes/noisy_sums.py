@@ -177,7 +177,8 @@ def released(
     model, facts = session.build_model(), session.facts
     if facts.kind == "regression" and isinstance(facts.inputs, Input):
         with evaluating(model):
-            outputs = model(torch.zeros(1, *facts.inputs.shape, device=session.device)).numel()
+            weight = next(model.parameters())
+            outputs = model(torch.zeros(1, *facts.inputs.shape, dtype=weight.dtype, device=weight.device)).numel()
         if outputs != 1:
             raise InvalidValueError(
                 f"Expected a regression of one number, got {outputs} outputs of the model of task {facts.task}. Use "

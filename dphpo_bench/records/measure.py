@@ -17,7 +17,6 @@ _RANGES = {
     "perplexity": (1.0, math.inf),
     "r2": (-math.inf, 1.0),
     "mean_squared_error": (0.0, math.inf),
-    "cross_entropy": (0.0, math.inf),
 }
 
 TITLES = {"f1": "F1", "r2": "R²", "roc_auc": "ROC-AUC"}

@@ -19,7 +19,7 @@ from dphpo_bench.base.tensors import Records, Tensors, converted, each, gathered
 from dphpo_bench.training.alone import Alone
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.evaluation import cut, lengths_at, only_reads, pieces_of, rows_at_once, says_lengths
-from dphpo_bench.training.layers import Dense, Gradients, Outer
+from dphpo_bench.training.layers import Dense, Gradients
 from dphpo_bench.training.local_steps import local_update
 from dphpo_bench.training.losses import PerRecord
 from dphpo_bench.training.norms import row_norms
@@ -36,8 +36,9 @@ EFFICIENT_ROWS = 32
 _SMALL = 2**12
 """Gradients of so many numbers take less time than the operations on them take to start, and are joined."""
 
-_GPU_SMALL = 2**23
-"""The same on a GPU, in numbers of all records together: five operations start in the time of so many copies."""
+_GPU_SMALL = 2**13
+"""The same on a GPU, where convolutions are joined, too. How many records there are must not decide: one would then
+change the rounding of all others."""
 
 
 class GradientEngine(ABC):
@@ -246,8 +247,7 @@ def _add_clipped(
 def _is_small(device: str, part: Gradients, total: Tensor) -> bool:
     if device == "cpu":
         return type(part) is Dense and total.numel() <= _SMALL
-    rows = part.rows if isinstance(part, Dense) else part.gradients if isinstance(part, Outer) else None
-    return rows is not None and len(rows) * total.numel() <= _GPU_SMALL
+    return isinstance(part, Dense) and total.numel() <= _GPU_SMALL
 
 
 def per_sample_rows(size: float, device: torch.device, efficient: int = EFFICIENT_ROWS) -> int:

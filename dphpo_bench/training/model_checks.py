@@ -210,7 +210,8 @@ def differs_in_batches(model: nn.Module, inputs: Tensors) -> str:
     if any(map(_differ, together, again)):
         return ""  # it draws random numbers
     if not any(map(_differ, together, single)):
-        return _way_in_ones(probe, inputs, together)
+        is_recurrent = any(isinstance(layer, nn.RNNBase) for layer in model.modules())
+        return _way_in_ones(probe, inputs, together) if is_recurrent else ""
     for name, layer in model.named_modules():
         if getattr(layer, "batch_first", True) is False:
             return f"Build {name or 'the model'!r} ({type(layer).__name__}) with batch_first=True."
@@ -218,7 +219,7 @@ def differs_in_batches(model: nn.Module, inputs: Tensors) -> str:
 
 
 def _way_in_ones(model: nn.Module, inputs: Tensors, together: Sequence[Tensor]) -> str:
-    """Return how to mend a model whose outputs are others in batches of a single record, where shapes may be others."""
+    """Return how to mend a recurrent model whose outputs are others in batches of a single, perhaps short, record."""
     with suppress(Exception), evaluating(model):  # a model may take no such batch
         rows = [each(partial(take, rows=torch.tensor([row])), inputs) for row in range(length(inputs))]
         ones = [leaves(tensors_of(call(model, row))) for row in rows]

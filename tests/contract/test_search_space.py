@@ -110,7 +110,7 @@ def test_a_grid_has_no_point_twice_and_is_bounded() -> None:
     assert len(grid) == 2 * 2 * 7
     assert len({tuple(sorted(point.items())) for point in grid}) == len(grid)
     assert {point["learning_rate"] for point in grid if point["optimizer"] == "SGD"} >= {0.03, 3.0}
-    for points, line in ((10**8, "points <= 100000, got 100000000"), (50_000, "at most 100,000 candidates of a grid")):
+    for points, line in ((10**8, "points <= 1,000,000, got 100000000"), (900_000, "at most 1,000,000 combinations")):
         with pytest.raises(InvalidValueError, match=line):
             search.grid(Space("grid").of(USUAL), points)
 

