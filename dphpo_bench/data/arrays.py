@@ -607,12 +607,18 @@ def _as_input(tensor: Tensor, which: str, names: list[str] | None = None, *, dat
         raise InvalidValueError(
             f"Expected finite inputs in {which}, got {wrong[0]} in {wrong[1]}; impute or drop them."
         )
-    if tensor.dtype == torch.float64 and (wrong := first_wrong(tensor, fits_float32, names)):
+    if tensor.dtype == torch.float64:
+        check_whole(tensor, which, names)
+    return narrow
+
+
+def check_whole(numbers: Tensor, which: str, names: list[str] | None = None) -> None:
+    """Reject whole numbers, float64 or int64, that float32 rounds."""
+    if wrong := first_wrong(numbers, lambda some: fits_float32(some.double()), names):
         raise InvalidValueError(
             f"Expected whole numbers in {which} that float32 holds, got {wrong[0]:.0f} in {wrong[1]}, which it rounds. "
             "Scale amounts by public constants, and pass ids by themselves: {'ids': integers, 'x': floats}."
         )
-    return narrow
 
 
 def _is_fixed(data: Any) -> bool:

@@ -29,6 +29,7 @@ from dphpo_bench.data.arrays import (
     Class,
     as_inputs,
     as_records,
+    check_whole,
     column_names,
     declared_classes,
     implied_classes,
@@ -474,8 +475,9 @@ def accepted(model: nn.Module, records: Records, example: Tensors | None = None)
     Integers are token ids for a model that takes them, booleans are masks; they are numbers for others.
     """
     failures: list[Exception] = []
-    for some in (records, as_real(records), as_real(records, booleans=True)):
+    for convert in (lambda same: same, as_real, partial(as_real, booleans=True)):
         try:
+            some = convert(records)
             return some, _outputs(model, some, example)
         except InvalidValueError:
             raise
@@ -492,8 +494,10 @@ def as_real(records: Records, *, booleans: bool = False) -> Records:
     """Return the records with integer inputs as float32, and `booleans`, if these are no masks."""
 
     def real(tensor: Tensor) -> Tensor:
-        stays = tensor.is_floating_point() or (tensor.dtype == torch.bool and not booleans)
-        return tensor if stays else tensor.float()
+        if tensor.is_floating_point() or (tensor.dtype == torch.bool and not booleans):
+            return tensor
+        check_whole(tensor, "the inputs")
+        return tensor.float()
 
     return Records(each(real, records.inputs), records.targets)
 

@@ -183,3 +183,14 @@ def test_columns_of_texts_are_named_and_no_record_is_quoted() -> None:
     with pytest.raises(InvalidValueError, match=r"train inputs 'city' to be numbers .* Declare the columns") as error:
         array_task("people", (frame, np.array([0, 1])), nn.Linear(2, 2))
     assert "Secretville" not in "".join(traceback.format_exception(error.value))
+
+
+def test_integers_that_a_model_of_numbers_would_round_are_refused() -> None:
+    inputs = np.arange(40).reshape(20, 2)
+    inputs[3, 1] = 2**24 + 1
+    with pytest.raises(InvalidValueError, match=r"that float32 holds, got 16777217 in row 3"):
+        bench.ArrayTask("large", (inputs, inputs[:, 0] % 2), nn.Linear(2, 2))
+    table = nn.Sequential(nn.EmbeddingBag(100, 2))
+    kept = bench.ArrayTask("ids", (inputs % 100, inputs[:, 0] % 2), table).load_train(SOURCE).inputs
+    assert isinstance(kept, torch.Tensor)
+    assert kept.dtype == torch.int64
