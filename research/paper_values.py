@@ -1,4 +1,4 @@
-"""Put the board's values into the paper and the README: `python research/paper_values.py` after a build of the board.
+"""Put the board's values into the pages below: `python research/paper_values.py` after a build of the board.
 
 A value stands between two comments, `<!--name-->1.5<!---->`, and a table below `<!--table name-->`, up to `<!---->`.
 Their queries are in research/paper.toml, and ask the table that those of leaderboard/findings.toml ask.
@@ -13,7 +13,8 @@ from typing import Any
 from dphpo_bench.leaderboard.written import ask
 
 HERE = Path(__file__).parent
-PAPER, README = HERE / "paper.md", HERE.parent / "README.md"
+PAPER = HERE / "paper.md"
+PAGES = (PAPER, HERE.parent / "README.md", HERE.parent / "docs/tasks.md")
 QUERIES = HERE / "paper.toml"
 TABLE = HERE.parent / "leaderboard/leaderboard.csv"
 VALUE = re.compile(r"<!--(?P<name>[a-z0-9_]+)-->[^<]*<!---->")
@@ -71,9 +72,9 @@ def refreshed(texts: Sequence[str], queries: Mapping[str, Any], board: str) -> l
 
 def of_today() -> dict[Path, str]:
     """Return the pages with the values of the board beside them."""
-    texts = [path.read_text(encoding="utf-8") for path in (PAPER, README)]
+    texts = [path.read_text(encoding="utf-8") for path in PAGES]
     queries = tomllib.loads(QUERIES.read_text(encoding="utf-8"))
-    return dict(zip((PAPER, README), refreshed(texts, queries, TABLE.read_text(encoding="utf-8")), strict=True))
+    return dict(zip(PAGES, refreshed(texts, queries, TABLE.read_text(encoding="utf-8")), strict=True))
 
 
 if __name__ == "__main__":
