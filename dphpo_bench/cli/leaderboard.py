@@ -368,7 +368,8 @@ def _show(answer: "Advice", choice: "Option", source: str) -> None:
     say(f"\nIts rows of the most weight, {min(MAX_ROWS, len(choice.evidence))} of {len(choice.evidence)}:")
     cells = [
         [escaped(row.task), escaped(row.model), escaped(advice.size_text(row)), f"{row.epsilon:g}",
-         advice.number(row.distance), f"{row.collapsed} of {row.runs}", f"{each.weight:.2f}"]
+         advice.number(row.distance), "" if row.collapsed is None else f"{row.collapsed} of {row.runs}",
+         f"{each.weight:.2f}"]
         for each in choice.evidence[:MAX_ROWS]
         for row in [each.row]
     ]  # fmt: skip

@@ -21,7 +21,7 @@ from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import count, shown
 from dphpo_bench.contract import registry
 from dphpo_bench.leaderboard.means import Rate
-from dphpo_bench.records.measure import ACCURACY, Estimate, Measure, change_text, quantile
+from dphpo_bench.records.measure import ACCURACY, NOTHING, Estimate, Measure, change_text, quantile
 
 TABLE = "leaderboard.csv"
 SHIPPED = "advice.csv"
@@ -52,6 +52,7 @@ class Measured:
         epsilon: the budget of tuning and training together.
         runs: number of seeds, those that failed included.
         collapsed: how many of these ended far below the median of the method's runs; those that failed count, too.
+            None where the metric knows no collapse.
         distance: points behind the oracle, the mean over the seeds; below zero ahead of it. Of a metric that is no
             share, a hundredth of its unit.
         cost: examples processed, relative to untuned training in that table; ∞ where that is not known.
@@ -66,7 +67,7 @@ class Measured:
     metric: str
     label: str
     runs: int
-    collapsed: int
+    collapsed: int | None
     distance: float
     cost: float
     stage: str = "test"
@@ -116,7 +117,7 @@ def measured_rows(table: str, name: str = TABLE) -> list[Measured]:
                 line["metric"],
                 line["label"],
                 int(line["seeds"]) + int(line["failed"]),
-                int(line["collapsed"] or 0),
+                int(line["collapsed"]) if line["collapsed"] else None,
                 100 * float(line["gap_to_oracle"]),
                 float(line["untuned_runs"] or math.inf),
                 line["stage"],
@@ -340,7 +341,8 @@ def _option(label: str, evidence: Sequence[Evidence], question: Question) -> Opt
         evidence = of_kind
     costs = [row.cost for row in asked if row.cost < math.inf] or [math.inf]
     near = [row for row in asked if _within(row.epsilon, question.epsilon, NEAR_IN_EPSILON)]
-    collapses = Rate(sum(row.collapsed for row in near), sum(row.runs for row in near))
+    falling = [(row.collapsed, row.runs) for row in near if row.collapsed is not None]
+    collapses = Rate(sum(each for each, _ in falling), sum(runs for _, runs in falling))
     distance = expected(evidence, interval=tasks > 1)
     heaviest = tuple(sorted(evidence, key=lambda each: (-round(each.weight, 9), each.row.table)))
     return Option(label, distance, collapses, median(costs), max(costs), tasks, heaviest)
@@ -482,7 +484,7 @@ def size_text(row: Measured) -> str:
 
 def rate_text(rate: Rate) -> str:
     if not rate.runs:
-        return "no run near this ε"
+        return NOTHING  # no run near this ε, or none of a metric that knows a collapse
     return f"{rate.count} of {rate.runs} ({100 * rate.low:.1f} to {100 * rate.high:.1f} %)"
 
 

@@ -101,9 +101,10 @@ class Subject:
         return mean.estimate.inside(0.0, math.inf) if mean else None
 
     def collapses(self, who: Entry) -> Rate:
-        """Return how many of the entry's runs in the tables collapsed, at all ε."""
+        """Return how many of the entry's runs in the tables collapsed, at all ε; of metrics that know a collapse."""
         members = (contest.by_entry.get(who) for contest in self.contests)
-        return rate_of([sample for member in members if member and (sample := member.sample())])
+        samples = (sample for member in members if member and (sample := member.sample()))
+        return rate_of([sample for sample in samples if sample.falls.limit < math.inf])
 
 
 def task_models_of(contests: Sequence[Contest]) -> tuple[Subject, ...]:

@@ -403,7 +403,7 @@ def methods_grid(board: Board, prefix: str = "") -> Grid:
         Head(
             "collapses",
             "Runs that end ten points or half a nat below the median of the method's runs in the table, or at a "
-            "smaller ε. First in all tables that count, those of other metrics too. Then on the pair with the highest "
+            "smaller ε. First in all tables that count, of an R² or an error none. Then on the pair with the highest "
             "rate, at all ε, with the runs that were made to count them.",
         ),
         Head("cost", "Examples processed, relative to one untuned run; median."),
@@ -433,8 +433,8 @@ def _worst_run(rows: Iterable[tuple[Table, Row]], measure: Measure) -> str:
 
 def _collapses(rows: Iterable[tuple[Table, Row]]) -> str:
     """Return collapses in all tables that count, then those on the pair with the highest rate, at all ε."""
-    counted = [(table, row) for table, row in rows if table.counted]
-    collapsed, runs = sum(row.collapsed for _, row in counted), sum(row.seeds + row.failed for _, row in counted)
+    counted = [(table, row) for table, row in rows if table.counted and row.collapsed is not None]
+    collapsed, runs = sum(row.collapsed or 0 for _, row in counted), sum(row.seeds + row.failed for _, row in counted)
     text = f"{collapsed:,} of {runs:,}"
     rates = [(row.collapses, table.task_model) for table, row in counted if row.collapses.count]
     if not rates:

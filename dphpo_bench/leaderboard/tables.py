@@ -81,7 +81,8 @@ class Row(Figures):
             None if no run could say.
         lost_to_noise: of `gap_to_oracle`, what paying for the tuning cost; None without extra runs, as the next.
         collapsed: how many runs ended ten points, or half a nat, below the median of these runs, or of those at a
-            smaller ε; those that failed count with the value that they have in ranks.
+            smaller ε; those that failed count with the value that they have in ranks. None where the metric knows no
+            collapse.
         runs: median over the runs, as the next.
         untuned_runs: examples relative to untuned `auto_clipping`; None without it.
         values: the metric of each of `records`; None if the run failed.
@@ -113,7 +114,7 @@ class Row(Figures):
     records: tuple[tuple[int, str], ...] = ()
     values: tuple[float | None, ...] = ()
     command: str = ""
-    collapsed: int = 0
+    collapsed: int | None = 0
     untuned_runs: float | None = None
 
 
@@ -263,7 +264,7 @@ def _row(
         records=tuple(zip(runs["seed"].tolist(), runs["path"], strict=True)),
         values=tuple(None if math.isnan(value) else value for value in runs["value"].tolist()),
         command=command if command.isprintable() else "",
-        collapsed=len(sample.collapsed) if (sample := member.sample()) else 0,
+        collapsed=len(sample.collapsed) if (sample := member.sample()) and sample.falls.limit < math.inf else None,
         untuned_runs=contest.cost(member),
     )
 

@@ -219,6 +219,7 @@ def test_collapses_are_of_near_epsilons() -> None:
     known = [
         *(replace(row, collapsed=1) for row in STEADY),
         *(replace(row, epsilon=0.1, collapsed=5) for row in STEADY),
+        *(replace(row, task=f"{row.task} by R²", collapsed=None) for row in STEADY),
     ]
     assert choice(advise(known, QUESTION)).collapses == Rate(4, 20)
     assert rate_text(Rate(1, 9)) == "1 of 9 (0.3 to 48.2 %)"

@@ -102,6 +102,13 @@ def test_a_collapsed_perplexity_counts_as_that_of_a_guess_of_all_tokens_alike(tm
     assert (searched.worst, searched.failed, searched.lacks_seeds) == (628, 0, False)
 
 
+def test_a_metric_that_knows_no_collapse_has_no_runs_that_could(tmp_path: Path) -> None:
+    """On the board 160 runs with an R², one of -37.6, stood among the 600 of which none had collapsed."""
+    (table,) = board_of(tmp_path, *_records("r2", True, {"hyfreedp": [0.5, 0.6, -37.6]})).tables
+    (row,) = table.rows
+    assert (row.collapsed, row.collapses.runs) == (None, 0)
+
+
 def test_perplexities_are_compared_by_their_logarithms(tmp_path: Path) -> None:
     values = {"auto_clipping": [20.0, 30.0, 20.0], "hyfreedp": [10.0, 15.0, 10.0], "grid_oracle": [5.0, 7.5, 5.0]}
     (table,) = (board := board_of(tmp_path, *_records("perplexity", False, values))).tables
