@@ -145,7 +145,7 @@ def _nearest(answer: Answer) -> Chart:
         [Panel(title, values, axis, 0.0, texts=texts, space=60)],
         {place.entry.label: "" for place in places},
         title=f"The nearest to {answer.anchor}",
-        note=f"Right is better. Lines: 95 % intervals {'over tasks' if places[0].over_tasks else 'over seeds'}.",
+        note=f"Lines: 95 % intervals over {'tasks' if places[0].over_tasks else 'seeds'}. Grey: too uncertain to say.",
         description=headline(answer),
         width=430,
         styles={place.entry.label: STYLES.get(place.verdict, "") for place in places},

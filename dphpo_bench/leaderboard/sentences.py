@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from dphpo_bench.base.text import count
 from dphpo_bench.contract import registry
-from dphpo_bench.leaderboard.advice import MODELS, Advice, cost_text, interval_text, lead, rate_text
+from dphpo_bench.leaderboard.advice import MODELS, RATED, Advice, cost_text, interval_text, lead, rate_text
 from dphpo_bench.leaderboard.answers import (
     FAMILY_ERROR,
     TESTS,
@@ -127,13 +127,15 @@ def sentences(answer: Answer) -> list[str]:
 def headline(answer: Answer) -> str:
     """Return what tuning costs at least, who is nearest, how sure that is, and what no tuning costs."""
     first = answer.places[0]
-    where = f"On {answer.subject} at ε = {answer.epsilon:g}" if answer.epsilon else f"On {answer.subject} at all ε"
+    where = f"At ε = {answer.epsilon:g} on {answer.subject}" if answer.epsilon else f"At all ε on {answer.subject}"
+    who = f"{first.entry.label} (this project's)" if first.entry.label in RATED else first.entry.label
     sure = _ends(answer, first.over_tasks) or _ends(answer, first.lead)
     about = f"{sure} {'if tasks were drawn anew' if first.over_tasks else 'over seeds'}" if sure else "one seed"
-    texts = [f"{where}, {first.entry.label} is nearest: {_distance(answer, first.lead.mean)} ({about})."]
-    untuned = [place for place in answer.places if place.entry.label == "auto_clipping"]
-    if untuned and answer.places[0] not in untuned:
-        texts.append(f"Without any tuning, auto_clipping is {_distance(answer, untuned[0].lead.mean)}.")
+    texts = [f"{where}, {who} is nearest: {_distance(answer, first.lead.mean)} ({about})."]
+    untuned = [place for place in answer.places if place.entry.label in (ADVISED, "auto_clipping")]
+    if untuned and first not in untuned:
+        leads = (f"{place.entry.label} {change_text(place.lead.mean, answer.measure)}" for place in untuned)
+        texts.append(f"Without any tuning: {', '.join(leads)}.")
     return " ".join(texts)
 
 
