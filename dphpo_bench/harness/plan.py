@@ -19,6 +19,7 @@ from dphpo_bench.contract.task import Task, TaskFacts, usual_delta
 from dphpo_bench.harness.cache import Cache
 from dphpo_bench.privacy.accountants.report import EpsilonReport
 from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.privacy.events import non_private
 from dphpo_bench.privacy.risk import CERTAIN, Risk
 from dphpo_bench.records.record import bounds_text, unit_rows
 
@@ -139,6 +140,8 @@ def plan(method: str | Method, task: str | Task, budget: PrivacyBudget, *, cache
             f"The plan of {method.name} costs epsilon={total.epsilon:.6g}, more than the budget "
             f"epsilon={budget.epsilon:g} at delta={budget.delta:g}. No data was read."
         )
+    if not private:  # what it leaves unpaid is in no event
+        total = quoted(non_private(), planned, cache)
     share = 0.0
     if planned.training_event != planned.event and 0 < total.epsilon < math.inf:
         training = cache.epsilon(planned.training_event, budget.delta)
