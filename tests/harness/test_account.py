@@ -19,7 +19,7 @@ from dphpo_bench.harness.account import OPEN, RESERVED, Account, Entry
 from dphpo_bench.harness.account_report import account_sections, bound_text, open_account, total_risk
 from dphpo_bench.harness.loading import Counted
 from dphpo_bench.privacy import event_trees
-from dphpo_bench.privacy.events import gaussian, non_private, poisson_sampled, repeat
+from dphpo_bench.privacy.events import compose, gaussian, non_private, poisson_sampled, repeat
 from dphpo_bench.privacy.runs_together import RenyiFilter
 from dphpo_bench.records.reading import read_results
 from dphpo_bench.records.record import Identity
@@ -346,6 +346,21 @@ def test_another_plan_than_the_counted_one_is_refused(fixed_noise, budget) -> No
     more = dataclasses.replace(fixed_noise(), steps=7)
     with pytest.raises(InvalidValueError, match="planned otherwise than when its run was counted"):
         bench.run(more, PrivateTask(), budget, account=Counted(values, counted))
+
+
+def test_a_plan_that_no_account_could_read_is_refused(fixed_noise, budget, tmp_path: Path) -> None:
+    """It was counted, and all that the account had counted was lost."""
+    large = compose(*(gaussian(1e4 + step) for step in range(event_trees.MAX_NODES)))
+
+    class Large(fixed_noise):
+        def plan(self, facts, budget):
+            return dataclasses.replace(super().plan(facts, budget), event=large)
+
+    with pytest.raises(InvalidValueError, match="at most 20 levels and 20000 parts"):
+        bench.run(Large(), PrivateTask(), budget, results_dir=tmp_path)
+    with pytest.raises(InvalidValueError, match="at most 20 levels and 20000 parts"):
+        bench.declared(large, budget, name="mine", results_dir=tmp_path)
+    assert bench.account(tmp_path).releases == ()
 
 
 @pytest.mark.parametrize(("task", "seed", "shown"), [(PrivateTask, 3, 1), (PrivateTask, None, 0), (TinyTask, 3, 0)])
