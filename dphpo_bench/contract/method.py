@@ -181,7 +181,7 @@ class Method(ABC, Generic[P]):
         summary: one line.
         reference: paper and section.
         tuning: the hyperparameters it tunes.
-        end_to_end_private: whether (ε, δ) covers tuning as well as training.
+        end_to_end_private: whether (ε, δ) covers tuning as well as training. If not, ε is infinite whatever is planned.
         needs_scores: whether it compares runs by the task's scores; it is then refused on a task without them, before
             anything is released.
         linear_only: whether it trains linear classifiers alone; it is then refused with any other model, before data

@@ -185,6 +185,7 @@ class DeclaredRun:
                 f"{budget.epsilon:g} at delta={budget.delta:g}. No data was read."
             )
         self._event_text = json.dumps(event_trees.to_json(event), sort_keys=True)
+        event_trees.from_json(json.loads(self._event_text))  # refused here if no account can hold it
 
     def __enter__(self) -> Self:
         return self.open()

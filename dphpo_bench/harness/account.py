@@ -70,7 +70,7 @@ class Entry:
             task=facts.task,
             model=facts.model,
             unit=facts.unit,
-            epsilon=float(checked.epsilon.epsilon) if is_private else math.inf,
+            epsilon=float(checked.epsilon.epsilon),
             delta=float(checked.plan.budget.delta),
             event=json.dumps(event, sort_keys=True),
             date=datetime.now(UTC).date().isoformat(),

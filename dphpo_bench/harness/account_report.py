@@ -15,6 +15,7 @@ from dphpo_bench.base.errors import AccountError, DphpoBenchError, InvalidValueE
 from dphpo_bench.base.text import count, one_line, rounded_up, shown
 from dphpo_bench.contract.registry import tasks
 from dphpo_bench.harness.account import DEFAULT, OPEN, Account, Entry, accounts_in
+from dphpo_bench.privacy.events import non_private
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.risk import Risk, risk
 from dphpo_bench.privacy.runs_together import RenyiFilter, adaptively, composed, is_quick, together
@@ -264,6 +265,8 @@ def _event_of(record: RunRecord) -> DpEvent | str:
     key, privacy = record.identity.key, record.privacy
     if privacy is None or privacy.recomputed is None:
         return f"the record {key} has no ledger that bounds it"
+    if not privacy.end_to_end_private:
+        return non_private()
     if privacy.epsilon > privacy.recomputed.epsilon + _TOLERANCE:
         return f"the run {key} was planned for more than its ledger holds, and its plan is not known"
     try:

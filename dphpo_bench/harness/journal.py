@@ -17,7 +17,7 @@ from dphpo_bench.base.errors import RecordError
 from dphpo_bench.base.files import read_whole
 from dphpo_bench.session.releases import releases_beside
 
-MAX_JOURNAL_BYTES = 2**20
+MAX_JOURNAL_BYTES = 2**24
 NONCE = "entry"
 """Key of the number of a run's entry in an account. On private records, the name of all noise holds this number."""
 
@@ -177,8 +177,10 @@ def _locked(path: Path, create: int) -> int | None:
 
 def _read(path: Path) -> dict[str, int]:
     try:
+        if len(data := read_whole(path, MAX_JOURNAL_BYTES)) > MAX_JOURNAL_BYTES:  # its end would be drawn anew
+            raise ValueError
         # A last line without an end: the process died while it wrote it, so nothing was done with that value.
-        values = dict(json.loads(line) for line in read_whole(path, MAX_JOURNAL_BYTES).split(b"\n")[:-1])
+        values = dict(json.loads(line) for line in data.split(b"\n")[:-1])
     except FileNotFoundError:
         return {}
     except OSError as error:

@@ -17,8 +17,10 @@ from dphpo_bench.contract.registry import method_of, task_of
 from dphpo_bench.contract.seals import sealed
 from dphpo_bench.contract.task import Task, TaskFacts, usual_delta
 from dphpo_bench.harness.cache import Cache
+from dphpo_bench.privacy import event_trees
 from dphpo_bench.privacy.accountants.report import EpsilonReport
 from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.privacy.events import non_private
 from dphpo_bench.privacy.risk import CERTAIN, Risk
 from dphpo_bench.records.record import bounds_text, unit_rows
 
@@ -132,6 +134,7 @@ def plan(method: str | Method, task: str | Task, budget: PrivacyBudget, *, cache
     if planned.budget != budget:  # noise streams and the recomputed ε depend on it
         raise InvalidValueError(f"Expected method {method.name} to plan for {budget}, got {planned.budget}.")
     total = quoted(planned.event, planned, cache)
+    event_trees.from_json(event_trees.to_json(planned.event))  # refused here if no account or record can hold it
     private = bool(method.end_to_end_private)  # asked once
     # A reference that says it is not private may plan for ε = ∞; its row is apart from the others.
     if not (total.epsilon <= budget.epsilon or (not private and total.epsilon == math.inf)):
@@ -139,6 +142,8 @@ def plan(method: str | Method, task: str | Task, budget: PrivacyBudget, *, cache
             f"The plan of {method.name} costs epsilon={total.epsilon:.6g}, more than the budget "
             f"epsilon={budget.epsilon:g} at delta={budget.delta:g}. No data was read."
         )
+    if not private:  # what it leaves unpaid is in no event
+        total = quoted(non_private(), planned, cache)
     share = 0.0
     if planned.training_event != planned.event and 0 < total.epsilon < math.inf:
         training = cache.epsilon(planned.training_event, budget.delta)

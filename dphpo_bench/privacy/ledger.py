@@ -17,7 +17,7 @@ from dphpo_bench.privacy import event_trees, events
 from dphpo_bench.privacy.events import OneOfDpEvent
 
 VERSION = 1
-MAX_ENTRIES = 10_000
+MAX_ENTRIES = event_trees.MAX_NODES  # as many as the event of a plan may hold
 MAX_REFUSED = 1000
 
 LOCKED = "an account that is locked"

@@ -141,14 +141,16 @@ class Trials:
         chosen: list[int] = []
         scores: list[float] = []
         for index in indices:
-            try:
-                weights = search.promise(copy(), [*chosen], [*scores])
-            except Exception:
-                weights = [1.0] * len(proposals.prior)
-            densities = search.bounded(weights, proposals.low, proposals.high)
-            chosen.append(search.choose(densities, draw_uniform(self.streams.source("proposal", str(index)))))
-            # Of a fresh copy: what a trial changes in its candidate, no other trial sees.
-            (tried,) = self.independent([index], copy().prior[chosen[-1]])
+            with self._unseen([index]):
+                try:
+                    weights = search.promise(copy(), [*chosen], [*scores])
+                except (Exception, SystemExit):
+                    weights = [1.0] * len(proposals.prior)
+                densities = search.bounded(weights, proposals.low, proposals.high)
+                chosen.append(search.choose(densities, draw_uniform(self.streams.source("proposal", str(index)))))
+                # Of a fresh copy: what a trial changes in its candidate, no other trial sees.
+                candidate = copy().prior[chosen[-1]]
+            (tried,) = self.independent([index], candidate)
             scores.append(math.nan if tried.score is None else tried.score)
             yield tried
 
@@ -170,10 +172,10 @@ class Trials:
         before = root.refused
         results: list[tuple[Any, float | None]]
         try:
-            trial: Any = self.copy()
             with self._unseen(indices):
+                trial: Any = self.copy()
                 scored = trial.run(sessions) if len(sessions) > 1 else [trial(sessions[0])]
-            results = [(result.outcome, _score(result.score)) for result in scored]
+                results = [(result.outcome, _score(result.score)) for result in scored]
         except (Exception, SystemExit):  # not logged: it may tell what must stay hidden
             ledgers = [access.ledger for access in opened]
             if len(opened) > 1 and root.refused == before and not any(book.refused or book.failed for book in ledgers):
@@ -194,7 +196,7 @@ class Trials:
 
     @contextmanager
     def _unseen(self, indices: Sequence[int]) -> Iterator[None]:
-        """Drop what trials print and log, and put back the state of the process: all would count trials."""
+        """Drop what code of a method prints and logs, and put back the state of the process: all would count trials."""
         seed = self.streams.derive("global randomness", str(indices[0]))
         with ExitStack() as unseen:
             unseen.callback(logging.disable, logging.root.manager.disable)

@@ -275,18 +275,6 @@ class MethodContract(MethodRuns, MethodDeclarations):
                 "with less noise the method would do better. Calibrate the whole event.",
             )
 
-    def test_reference_that_is_not_private_says_so(self, method: Method) -> None:
-        """A method that is not private end to end has ε = ∞ in its record."""
-        if method.end_to_end_private:
-            return  # the tests of ε apply
-        privacy = recorded(method).privacy
-        change = privacy.epsilon if privacy is not None else math.nan
-        expect(
-            change == math.inf,
-            f"The method says end_to_end_private=False, yet its record's ε is {change:g}, which readers would believe. "
-            "Plan for non_private() and get the records from session.nonprivate().",
-        )
-
     def test_odd_records_are_survived(self, method: Method) -> None:
         """Empty batches, records that hold NaN or infinities, and a model that gives NaN are survived."""
         few = blobs_for(method, batch_size=1, epochs=0.03)

@@ -147,7 +147,7 @@ class GradientEngine(ABC):
                 x, y = (each(in_units, part) for part in self._cut(inputs, targets, some[filled].flatten(), None))
                 shares = (torch.arange(some.shape[1]) < counts[:, None]).double() / counts[:, None]
                 updates = update(x, y, shares[filled].to(self._device, self._dtype)).values()
-                means = [[Dense(part[: len(some)].flatten(1).double())] for part in updates]
+                means = [[Dense(part[: len(some)].double().reshape(len(some), -1))] for part in updates]
                 _add_clipped(means, clipping, self._unit_weights(targets, some, counts), total)
         return total
 

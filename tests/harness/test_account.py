@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import warnings
 from contextlib import suppress
@@ -18,7 +19,7 @@ from dphpo_bench.harness.account import OPEN, RESERVED, Account, Entry
 from dphpo_bench.harness.account_report import account_sections, bound_text, open_account, total_risk
 from dphpo_bench.harness.loading import Counted
 from dphpo_bench.privacy import event_trees
-from dphpo_bench.privacy.events import gaussian, non_private, poisson_sampled, repeat
+from dphpo_bench.privacy.events import compose, gaussian, non_private, poisson_sampled, repeat
 from dphpo_bench.privacy.runs_together import RenyiFilter
 from dphpo_bench.records.reading import read_results
 from dphpo_bench.records.record import Identity
@@ -229,6 +230,10 @@ def test_a_record_that_no_account_counts_is_added(fixed_noise, budget, tmp_path:
     report = bench.account(tmp_path)
     assert (len(report.releases), len(report.uncounted)) == (0, 1)
     assert report.totals[0].together == pytest.approx(record.privacy.epsilon, rel=1e-6)
+    # As earlier versions wrote it of a method that is not private end to end, by the event of its last training.
+    (path,) = tmp_path.glob("*/*/*.json")
+    path.write_text(path.read_text().replace('"end_to_end_private": true', '"end_to_end_private": false'))
+    assert bench.account(tmp_path).totals[0].together == math.inf
 
 
 def test_ten_runs_by_hand_and_by_tool(tmp_path: Path) -> None:
@@ -341,6 +346,21 @@ def test_another_plan_than_the_counted_one_is_refused(fixed_noise, budget) -> No
     more = dataclasses.replace(fixed_noise(), steps=7)
     with pytest.raises(InvalidValueError, match="planned otherwise than when its run was counted"):
         bench.run(more, PrivateTask(), budget, account=Counted(values, counted))
+
+
+def test_a_plan_that_no_account_could_read_is_refused(fixed_noise, budget, tmp_path: Path) -> None:
+    """It was counted, and all that the account had counted was lost."""
+    large = compose(*(gaussian(1e4 + step) for step in range(event_trees.MAX_NODES)))
+
+    class Large(fixed_noise):
+        def plan(self, facts, budget):
+            return dataclasses.replace(super().plan(facts, budget), event=large)
+
+    with pytest.raises(InvalidValueError, match="at most 20 levels and 20000 parts"):
+        bench.run(Large(), PrivateTask(), budget, results_dir=tmp_path)
+    with pytest.raises(InvalidValueError, match="at most 20 levels and 20000 parts"):
+        bench.declared(large, budget, name="mine", results_dir=tmp_path)
+    assert bench.account(tmp_path).releases == ()
 
 
 @pytest.mark.parametrize(("task", "seed", "shown"), [(PrivateTask, 3, 1), (PrivateTask, None, 0), (TinyTask, 3, 0)])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dphpo_bench.base.errors import RecordError
-from dphpo_bench.harness.journal import Journal
+from dphpo_bench.harness.journal import MAX_JOURNAL_BYTES, Journal, append
 from tests.harness.children import ended, start
 
 
@@ -60,7 +60,15 @@ def test_a_copy_is_not_gone_on_with(tmp_path: Path) -> None:
             Journal.claimed(tmp_path / "copy" / "key.jsonl")
 
 
-@pytest.mark.parametrize("text", ["not json\n", '["a", "b"]\n'])
+def test_none_of_many_values_is_drawn_anew(tmp_path: Path) -> None:
+    """A search notes two for each trial."""
+    path = tmp_path / "run.jsonl"
+    Journal(path).once("first", lambda: 1)
+    append(path, "".join(f'["over {trial}", 1]\n' for trial in range(100_000)))
+    assert Journal(path).once("over 99999", lambda: 2) == 1
+
+
+@pytest.mark.parametrize("text", ["not json\n", '["a", "b"]\n', '["a", 1]\n' * (MAX_JOURNAL_BYTES // 9 + 1)])
 def test_a_journal_of_anything_else_is_one_clear_error(tmp_path: Path, text: str) -> None:
     path = tmp_path / "run.jsonl"
     path.write_text(text)

@@ -1,6 +1,7 @@
 """Plan, run, verify: what the harness believes, refuses and records."""
 
 import itertools
+import math
 from pathlib import Path
 from typing import ClassVar
 
@@ -137,6 +138,18 @@ def test_only_infinity_excuses_a_reference_from_the_budget(fixed_noise, tiny_tas
 
     with pytest.raises(PlanOverBudgetError):
         bench.plan(Careless(noise_multiplier=0.5), tiny_task, budget)
+
+
+def test_a_reference_has_an_infinite_epsilon_whatever_it_plans(fixed_noise, tiny_task, budget) -> None:
+    """Such as that of its last training alone. Tables, statements and models would say so."""
+
+    class Reference(fixed_noise):
+        end_to_end_private = False
+
+    assert bench.plan(Reference(), tiny_task, budget).epsilon.epsilon == math.inf
+    privacy = bench.run(Reference(), tiny_task, budget, seed=0).record.privacy
+    assert (privacy.planned.epsilon, privacy.epsilon) == (math.inf, math.inf)
+    assert privacy.recomputed.epsilon < budget.epsilon
 
 
 def test_a_metric_that_raises_costs_no_model(fixed_noise, tiny_task, budget, tmp_path, monkeypatch) -> None:

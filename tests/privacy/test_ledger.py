@@ -14,7 +14,7 @@ from dphpo_bench.base.errors import InvalidValueError, OverBudgetError, Unsuppor
 from dphpo_bench.contract.method import Cost, Plan
 from dphpo_bench.privacy.accountants.report import epsilon
 from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.privacy.event_trees import describe, frozen, multiset, simplify
+from dphpo_bench.privacy.event_trees import MAX_NODES, describe, frozen, multiset, simplify
 from dphpo_bench.privacy.events import (
     BestOfDpEvent,
     best_of,
@@ -316,13 +316,18 @@ class TestJson:
         copy = Ledger.from_json(json.loads(json.dumps(ledger.to_json())))
         assert (copy.entries, copy.failed, copy.untouched) == ((), ledger.failed, False)
 
+    def test_what_a_plan_may_hold_is_read_back(self) -> None:
+        ledger = Ledger()
+        ledger.charge(compose(*(gaussian(1e3 + step) for step in range(MAX_NODES - 1))))
+        assert Ledger.from_json(ledger.to_json()).entries == ledger.entries
+
     @pytest.mark.parametrize(
         "tamper",
         [
             lambda obj: obj.update(version=2),
             lambda obj: obj.update(extra=1),
             lambda obj: obj.update(refused="x" * 10_000),
-            lambda obj: obj.update(entries=obj["entries"] * 10_000),
+            lambda obj: obj.update(entries=obj["entries"] * 20_000),
             lambda obj: obj["entries"][0].update(count=-1),
             lambda obj: obj["entries"][0].pop("count"),
             lambda obj: obj["entries"][0]["event"].update(type="subprocess.Popen"),

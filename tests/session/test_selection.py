@@ -297,6 +297,50 @@ def test_nothing_is_left_of_a_trial_but_the_winners_outcome(open_session, capsys
         session.best = score
 
 
+class Telling:
+    """Code of a method that says whenever it runs."""
+
+    def __call__(self, tried: list[int], scores: list[float]) -> list[float]:
+        self.tell()
+        raise SystemExit(f"{tried} {scores}")
+
+    def __getstate__(self) -> dict[str, int]:
+        return {"made": 1}
+
+    def __setstate__(self, state: dict[str, int]) -> None:
+        self.tell()
+        vars(self).update(state)
+
+    def __float__(self) -> float:
+        self.tell()
+        return 1.0
+
+    @staticmethod
+    def tell() -> None:
+        print("a trial")  # noqa: T201
+        logging.getLogger("search").warning("a trial")
+        random.random()
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_nobody_counts_trials_by_other_code_that_runs_for_each(open_session, capsys, caplog, learns: bool) -> None:
+    """Copies, scores and proposals are a method's code, too. What they leave must not depend on the trials' number."""
+    telling, left = Telling(), []
+    proposals = bench.search.Proposals(({"learning_rate": 1.0},), telling, 0.5, 1.5) if learns else None
+    for runs in (UniformCount(3, 4), UniformCount(30, 31)):
+        random.seed(0)
+        caplog.clear()
+        best = open_session().best_of(
+            lambda _: TrialResult(bool(telling), telling),  # type: ignore[arg-type]
+            runs,
+            gaussian(9.0),
+            proposals=proposals,
+        )
+        assert best is True
+        left.append((*capsys.readouterr(), len(caplog.records), random.getstate()))
+    assert left[0] == left[1]
+
+
 def test_two_selections_have_numbers_of_their_own(open_session, here) -> None:
     session = open_session()
     totals = [0]

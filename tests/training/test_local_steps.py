@@ -12,7 +12,7 @@ from dphpo_bench.training.clipping import Abadi, AutoS, Clipping
 from dphpo_bench.training.losses import cross_entropy
 from dphpo_bench.training.rare_classes import ClassWeighted
 from dphpo_bench.training.units import Units
-from tests.training.models import flat, linear, mlp, relative_error, vectors
+from tests.training.models import Calls, flat, linear, mlp, relative_error, vectors
 from tests.training.test_units import ENGINES, IDS, engine_of
 
 LOCAL = (4, 0.5)
@@ -54,6 +54,17 @@ def test_one_step_is_the_mean_gradient(build, kind) -> None:
     engine, units = engine_of(kind, build()), Units.of(IDS)
     one = engine.clipped_update_sum(inputs, targets, Abadi(0.1), units, (1, 7.0))
     assert relative_error(one, engine.clipped_unit_sum(inputs, targets, Abadi(0.1), units)) < 1e-6
+
+
+def scaled() -> nn.Module:
+    """A network with a weight that is a single number, of shape ()."""
+    return Calls(lambda net, x: net.scale * net.inner(x), inner=mlp(), scale=nn.Parameter(torch.tensor(0.7)))
+
+
+def test_a_weight_may_be_a_single_number() -> None:
+    inputs, targets = vectors(len(IDS))
+    found = engine_of(ENGINES[-1][1], scaled()).clipped_update_sum(inputs, targets, Abadi(0.1), Units.of(IDS), LOCAL)
+    torch.testing.assert_close(flat(found), updates(scaled, inputs, targets, IDS, Abadi(0.1)), rtol=1e-5, atol=1e-6)
 
 
 def test_class_weights_come_after_clipping() -> None:

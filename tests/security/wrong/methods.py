@@ -101,11 +101,6 @@ class OverBudgetAtEight(Sound):
 
 
 @dataclass(frozen=True)
-class ReferenceWithAnEpsilon(Sound):
-    end_to_end_private = False
-
-
-@dataclass(frozen=True)
 class NoModel(Sound):
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         return bench.Outcome(super().run(plan, session).model, {"rates": {0.1, 0.2}})  # type: ignore[dict-item]
