@@ -223,7 +223,9 @@ def load(run: Run) -> None:
         check_same_data(run.store.root, run.task, run.identity, digest)
         run.note(digest=digest)
     if run.journal.releases and not run.task.public and not run.secure_noise:  # a restart draws the same noise
-        run.releases = Releases(run.journal.releases, run.streams().name("releases"), run.again is not None)
+        secret = run.streams().name("releases")
+        resumed_from = run.journal.path, run.checkpoint_path
+        run.releases = Releases(run.journal.releases, secret, run.again is not None, resumed_from)
     if run.checkpoint_path and run.checkpoint_every is not None:
         _continue(run, run.checkpoint_path, run.checkpoint_every)
 
@@ -344,4 +346,4 @@ def _continue(run: Run, path: Path, every: int) -> None:
         run.progress.note(f"Going on after step {run.checkpoints.step}, from the checkpoint of an earlier process.")
     # A seed alone would take the releases of an edited method for those of the present one.
     secret = json.dumps(conditions, sort_keys=True).encode()
-    run.releases = run.releases or Releases(releases_beside(path), secret)
+    run.releases = run.releases or Releases(releases_beside(path), secret, resumed_from=(path, run.journal.path))

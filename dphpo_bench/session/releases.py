@@ -4,6 +4,7 @@ A run that starts again after a kill draws the same noise. If its method asks so
 of the two answers has no noise. So each answer is compared with that of the earlier process before it is released.
 """
 
+import errno
 import hmac
 import os
 from collections.abc import Sequence
@@ -37,10 +38,14 @@ class Releases:
         path: the file; it starts anew if it is of another secret.
         secret: names the run and keys the hashes, so that nobody without it can test guesses at a release.
         finished: whether the run has ended: then nothing more is noted, and what is not there is something else.
+        resumed_from: the journal and the checkpoint, which go if a note cannot be written. Without them the run ends.
     """
 
-    def __init__(self, path: Path, secret: bytes, finished: bool = False) -> None:
+    def __init__(
+        self, path: Path, secret: bytes, finished: bool = False, resumed_from: Sequence[Path | None] = ()
+    ) -> None:
         self._path, self._secret, self._finished = path, secret, finished
+        self._resumed_from = [*filter(None, resumed_from)]
         self.count = 0
 
     def is_as_before(self, release: "Sequence[Tensor]") -> bool:
@@ -54,18 +59,23 @@ class Releases:
             with suppress(OSError):
                 earlier = self._path.read_bytes()[self.count * _NOTE_BYTES :][:_NOTE_BYTES]
             return earlier == note
-        with suppress(OSError):  # as on a full disk
+        try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 if os.pread(file, _NOTE_BYTES, 0) != run:
                     os.ftruncate(file, 0)
-                    os.pwrite(file, run, 0)
+                    _write(file, run, 0)
                 earlier = os.pread(file, _NOTE_BYTES, self.count * _NOTE_BYTES)
                 if len(earlier) < _NOTE_BYTES:
-                    os.pwrite(file, note, self.count * _NOTE_BYTES)
+                    _write(file, note, self.count * _NOTE_BYTES)
             finally:
                 os.close(file)
+        except OSError:  # as on a full disk: the run goes on, and another process starts anew, with other noise
+            if not self._resumed_from:
+                raise
+            for each in self._resumed_from:
+                each.unlink(missing_ok=True)
         return len(earlier) < _NOTE_BYTES or earlier == note
 
     def _hash(self, *parts: bytes) -> bytes:
@@ -73,3 +83,8 @@ class Releases:
         for part in parts:
             digest.update(part)
         return digest.digest()[:_NOTE_BYTES]
+
+
+def _write(file: int, note: bytes, place: int) -> None:
+    if os.pwrite(file, note, place) < len(note):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -81,6 +81,13 @@ def test_another_question_is_refused_and_the_next_run_starts_anew(tmp_path: Path
     assert len(entries(tmp_path / "r")) == 2
 
 
+def test_a_run_whose_releases_cannot_be_noted_starts_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a full disk. Without notes another question would get the same noise."""
+    monkeypatch.setattr(os, "pwrite", lambda _, note, __: len(note) // 2)
+    assert killed_then(tmp_path / "r", OfTheClock(folder=str(tmp_path))).record.status == "ok"
+    assert len(entries(tmp_path / "r")) == 2
+
+
 def test_the_same_questions_get_the_same_answers_and_are_counted_once(tmp_path: Path) -> None:
     assert killed_then(tmp_path / "r", OfTheClock(folder=str(tmp_path), changes=False)).record.status == "ok"
     assert len(entries(tmp_path / "r")) == 1
