@@ -11,6 +11,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from datetime import date
 from decimal import Decimal
 from numbers import Integral, Number, Real
 from typing import Any
@@ -522,21 +523,22 @@ def units_of(unit: Any, ids: Any) -> tuple[Tensor, str]:
             "Name another, or pass the ids themselves: one for each record."
         )
     name = unit if isinstance(unit, str) else str(getattr(unit, "name", None) or "unit")
-    ids = unit if ids is None else ids
-    rule = "Expected unit to be a vector with one id for each record, all texts or all numbers"
+    ids = in_pandas(unit if ids is None else ids)
+    rule = "Expected unit to be a vector with one id for each record, all texts, all numbers or all dates"
     try:
         values = ids.tolist() if hasattr(ids, "tolist") else list(ids)
         if any(value is None or bool(value != value) for value in values):
             raise InvalidValueError(f"{rule}, got some that are missing: drop these records, or give each its own id.")
         if may_be_rounded(ids):
             raise InvalidValueError(f"{rule}, got floats that may stand for several ids; pass integers or texts.")
-        kinds = {Number if isinstance(value, Number) else type(value) for value in values}
+        kinds = {next((kind for kind in (str, Number) if isinstance(value, kind)), type(value)) for value in values}
         numbers: dict[Any, int] = {}
         units = [numbers.setdefault(value, len(numbers)) for value in values]
-    except TypeError:  # no vector, or pandas' NA, which is not comparable; its text may quote an id
+    except (TypeError, RuntimeError):  # no vector, or pandas' NA, which is not comparable; its text may quote an id
         raise InvalidValueError(f"{rule}, got missing ids or a {type(ids).__name__} of another form.") from None
-    if len(kinds) > 1:  # 7 and "7" may be one person
-        raise InvalidValueError(f"{rule}, got several types: {', '.join(sorted(kind.__name__ for kind in kinds))}.")
+    if len(kinds) > 1 or not all(issubclass(kind, str | bytes | Number | date) for kind in kinds):
+        # 7 and "7" may be one person, and equal objects of other types different keys.
+        raise InvalidValueError(f"{rule}, got {', '.join(sorted(kind.__name__ for kind in kinds))}.")
     if len(numbers) < 2:
         raise InvalidValueError(f"{rule}, and at least two different ones, got {len(numbers)}.")
     return torch.tensor(units), "unit" if name == RECORD else name
