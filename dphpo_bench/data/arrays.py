@@ -210,7 +210,7 @@ def declared_classes(classes: Any, kind: str) -> tuple[Class, ...]:
 def implied_classes(labels: Any, kind: str) -> tuple[Class, ...] | None:
     """Return (False, True) if the labels' type is boolean, which says what they mean; else None."""
     dtype = str(getattr(labels, "dtype", "")).removeprefix("torch.")
-    return (False, True) if kind in ("classification", "binary") and dtype in ("bool", "boolean") else None
+    return (False, True) if kind in ("classification", "binary") and dtype.startswith("bool") else None
 
 
 def encoded_labels(labels: Any, which: str, kind: str, classes: tuple[Class, ...] | None = None) -> Tensor:
@@ -466,7 +466,7 @@ def parted(data: Any, which: str, kind: str, target: str, unit: str | None = Non
     if is_pair:
         if any(isinstance(part, Dataset) for part in data):  # NumPy would read it, and freeze what it draws at random
             raise InvalidValueError(f"Expected arrays in the pair of {which}, got a Dataset, which comes alone.")
-        inputs, targets = in_pandas(data[0]), data[1]
+        inputs, targets = map(in_pandas, data)
     else:
         inputs, targets = without_column(in_pandas(data), target)
         if targets is None:
@@ -483,28 +483,27 @@ def parted(data: Any, which: str, kind: str, target: str, unit: str | None = Non
 
 
 def column_names(inputs: Any) -> list[str] | None:
-    """Return the names of a frame's columns, in their order; None where the inputs are no frame."""
-    return [str(name) for name in inputs.columns] if hasattr(inputs, "iloc") and hasattr(inputs, "columns") else None
+    """Return the names of a frame's columns, in their order; None where the inputs are no frame.
+
+    Raises:
+        DataError: if several have one name, of which a reader by name would take a single one.
+    """
+    if not (hasattr(inputs, "iloc") and hasattr(inputs, "columns")):
+        return None
+    names = [str(name) for name in inputs.columns]
+    if len({*names}) < len(names):
+        twice = max(names, key=names.count)
+        raise DataError(f"Expected columns with different names, got several {shown(twice)}; rename or drop some.")
+    return names
 
 
 def without_column(data: Any, name: str) -> tuple[Any, Any]:
     """Return a frame or a dictionary without a column, and the column; None if there is none of this name."""
     if column_names(data) is not None and name in data.columns:
-        return parted_frame(data, name)
+        return data.drop(columns=name), data[name]
     if isinstance(data, Mapping) and name in data:
         return {other: values for other, values in data.items() if other != name}, data[name]
     return data, None
-
-
-def parted_frame(frame: Any, name: str) -> tuple[Any, Any]:
-    """Return a frame without a column that it has, and the column; reject several of this name."""
-    column = frame[name]
-    if column.ndim > 1:
-        raise DataError(
-            f"Expected a single column {shown(name, form=repr)}, got {column.shape[1]} of this name; drop or rename "
-            "all but one."
-        )
-    return frame.drop(columns=name), column
 
 
 def units_of(unit: Any, ids: Any) -> tuple[Tensor, str]:

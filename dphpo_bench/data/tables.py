@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dphpo_bench.base.checks import quoted
 from dphpo_bench.base.errors import DataError, InvalidValueError, TableValueError
 from dphpo_bench.base.text import shown
-from dphpo_bench.data.arrays import in_pandas, without_column
+from dphpo_bench.data.arrays import column_names, in_pandas, without_column
 from dphpo_bench.data.columns import (
     CYCLES,
     ZONE_WAY_OUT,
@@ -116,7 +116,7 @@ def frame_of(data: Any, names: Iterable[str] = ()) -> pd.DataFrame:
     data = in_pandas(data)
     try:
         if isinstance(data, pd.DataFrame):
-            frame = data.set_axis([str(name) for name in data.columns], axis=1)
+            frame = data.set_axis(column_names(data), axis=1)
         elif isinstance(data, Mapping):
             columns = {str(name): _series(values) for name, values in data.items()}
             if len(set(map(len, columns.values()))) > 1:  # pandas would fill the shorter ones with missing values
@@ -129,9 +129,7 @@ def frame_of(data: Any, names: Iterable[str] = ()) -> pd.DataFrame:
             f"Expected a table, such as a frame or a dictionary of columns, got a {type(data).__name__} of another "
             f"form: {shown(error, 200)}."
         ) from None
-    if not frame.columns.is_unique:
-        double = frame.columns[frame.columns.duplicated()][0]
-        raise DataError(f"Expected columns with different names, got several {shown(double)}; rename or drop some.")
+    column_names(frame)  # which are different
     return frame
 
 

@@ -26,7 +26,7 @@ from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.metrics import Metric, ModelMetric
-from dphpo_bench.data.arrays import Class, declared_classes, implied_classes, parted_frame
+from dphpo_bench.data.arrays import Class, declared_classes, encoded_labels, implied_classes, in_pandas, without_column
 from dphpo_bench.data.columns import Column
 from dphpo_bench.data.encoding import Columns
 from dphpo_bench.harness.run import ExecutionOptions, run
@@ -197,9 +197,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return X if self.columns is not None else validate_data(self, X, reset=False)
 
     def _without_units(self, X: Any) -> tuple[Any, Any]:
-        if self.unit is None or self.unit not in getattr(X, "columns", ()):
-            return X, None
-        return parted_frame(X, self.unit)
+        return (X, None) if self.unit is None else without_column(in_pandas(X), self.unit)
 
     def _count_fit(self, X: Any) -> None:
         """Warn from the second fit on private records on, clones included, and of a clone's records with copies."""
@@ -372,7 +370,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
                 "learned from y it would be a release that no ε covers. With public=True it is learned."
             )
         if scale is None:
-            scale = float(np.mean(y)), float(np.std(y)) or 1.0
+            numbers = encoded_labels(y, "train", "regression").double()
+            scale = numbers.mean().item(), numbers.std(correction=0).item() or 1.0
         scale, bound = TargetScale.of(scale), self.error_bound
         if bound is None and scale is not None and not any(scale.logarithmic):
             bound = 2 * max(scale.spread)

@@ -27,7 +27,7 @@ from dphpo_bench.base.tensors import Records, Tensors, each, length
 from dphpo_bench.base.text import compact_json, shown
 from dphpo_bench.contract.registry import make_task, tasks
 from dphpo_bench.contract.task import Input, Kind, Task, inputs_json, inputs_of_json
-from dphpo_bench.data.arrays import Class, as_inputs, declared_classes
+from dphpo_bench.data.arrays import Class, as_inputs, column_names, declared_classes, in_pandas
 from dphpo_bench.data.columns import Number
 from dphpo_bench.data.encoding import Columns
 from dphpo_bench.records.record import RunRecord
@@ -219,14 +219,14 @@ class TrainedModel(Displayed):
         if self.columns is not None and not isinstance(data, Tensor):
             data = self.columns.encode(data)
         elif self.input_names is not None and hasattr(data, "columns"):
-            by_place = {str(name): place for place, name in enumerate(data.columns)}
-            if missing := [name for name in self.input_names if name not in by_place]:
+            data = in_pandas(data)
+            places = {name: place for place, name in enumerate(column_names(data) or ())}
+            if missing := [name for name in self.input_names if name not in places]:
                 raise DataError(
                     f"Expected the columns of the training records, {shown(', '.join(self.input_names), 200)}; the "
                     f"frame lacks {shown(', '.join(missing))}."
                 )
-            places = [by_place[name] for name in self.input_names]
-            data = data.iloc[:, places] if hasattr(data, "iloc") else data[list(self.input_names)]
+            data = data.iloc[:, [places[name] for name in self.input_names]]
         inputs = as_inputs(data, "data")
         if isinstance(self.inputs, Input) and not isinstance(inputs, Mapping):
             return _converted(inputs, self.inputs, "inputs")

@@ -95,6 +95,8 @@ def test_booleans_are_their_own_classes() -> None:
     made = task(np.array(PLACES, dtype=bool))
     assert made.classes == (False, True)
     assert task(None, train=TensorDataset(torch.tensor(X), torch.tensor(PLACES) > 0)).classes == (False, True)
+    for booleans in (pyarrow.array(PLACES).cast("bool"), pandas.Series(PLACES, dtype="bool[pyarrow]")):
+        assert task(booleans).classes == (False, True)
     assert task(PLACES).classes is None
     with pytest.raises(InvalidValueError, match="Expected a model with n_classes=2 outputs, got 3"):
         task(np.array(PLACES, dtype=bool), model=nn.Linear(4, 3))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas
+import pyarrow
 import pytest
 from sklearn.base import clone
 from sklearn.ensemble import BaggingClassifier
@@ -209,6 +210,8 @@ def test_persons_are_protected_with_all_their_records(tmp_path: Path) -> None:
     facts = model.record_.identity.facts
     assert (facts["n_records"], facts["unit"], model.n_features_in_) == (40, "patient", 3)
     assert np.array_equal(model.predict_proba(frame), model.predict_proba(frame.drop(columns="patient")))
+    arrow = pyarrow.Table.from_pandas(frame)
+    assert np.array_equal(classifier(unit="patient").fit(arrow, Y).predict_proba(arrow), model.predict_proba(frame))
     back = bench.load_model(model.save(tmp_path / "numbers.safetensors"))  # it ignores the columns of ids and answers
     assert np.array_equal(back.predict_proba(frame.assign(answer=Y)), model.predict_proba(frame))
     model = classifier(unit="patient", columns=dict.fromkeys("abc", bench.Number(0, 1)))
@@ -285,6 +288,9 @@ def test_a_regressor_predicts_in_the_units_of_its_targets(tmp_path: Path) -> Non
     assert declared.record_.identity.facts["error_bound"] == 2e5
     with pytest.raises(InvalidValueError, match=r"Expected target_scale=\(typical, spread\) of private records"):
         bench.PrivateRegressor(**FAST).fit(inputs, prices)
+    for other in (prices.astype(str), pandas.to_datetime(prices)):
+        with pytest.raises(InvalidValueError, match="Expected numbers as labels of train"):
+            bench.PrivateRegressor(**FAST, public=True).fit(inputs, other)
 
 
 def test_without_a_seed_no_two_fits_are_the_same() -> None:

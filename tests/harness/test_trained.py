@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas
+import pyarrow
 import pytest
 import torch
 from safetensors import safe_open
@@ -189,6 +190,10 @@ def test_frames_of_numbers_are_read_by_name() -> None:
     assert model is not None
     assert np.array_equal(model.predict_proba(frame[list("cab")].assign(z="?")), model.predict_proba(frame))
     assert np.array_equal(model.predict_proba(X), model.predict_proba(frame))
+    arrow = pyarrow.Table.from_pandas(frame[list("cab")])
+    assert np.array_equal(model.predict_proba(arrow), model.predict_proba(frame))
+    with pytest.raises(bench.errors.DataError, match="different names, got several a"):
+        model.predict(pandas.concat([frame, frame[["a"]] + 1], axis=1))
     with pytest.raises(bench.errors.DataError, match=r"Expected the columns .*, a, b, c; the frame lacks b\."):
         model.predict(frame[["a", "c"]])
 
