@@ -20,7 +20,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
-from dphpo_bench.base.checks import inside, unexpected, whole
+from dphpo_bench.base.checks import unexpected, whole
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.base.text import shown
@@ -30,7 +30,7 @@ from dphpo_bench.data.arrays import Class, declared_classes, encoded_labels, imp
 from dphpo_bench.data.columns import Column
 from dphpo_bench.data.encoding import Columns
 from dphpo_bench.harness.run import ExecutionOptions, run
-from dphpo_bench.harness.trained import TrainedModel, write_model
+from dphpo_bench.harness.trained import TrainedModel, check_threshold, write_model
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.array_task import ArrayTask, Labels, Measures, TrainingOptions
 from dphpo_bench.recipes.networks import zero_linear
@@ -317,9 +317,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
                 " of their parts, and bootstrap=False of Bagging."
             )
         if self.threshold is not None:
-            inside("threshold", self.threshold)
-            if len(classes) != 2:
-                raise InvalidValueError(f"Expected two classes with a threshold, got {len(classes)}; leave it out.")
+            check_threshold(self.threshold, len(classes))
         labels = Labels(classes=classes, class_shares=self.class_shares, class_weights=self.class_weights)
         task = self._make_task(X, y, ids, len(classes), labels, measures=Measures(metrics=self.metrics))
         self.classes_ = np.array(classes, dtype=None if len(set(map(type, classes))) == 1 else object)

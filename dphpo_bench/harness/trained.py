@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dphpo_bench.base.checks import typed
+from dphpo_bench.base.checks import inside, typed
 from dphpo_bench.base.displays import Display, Displayed, as_texts
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.files import write_aside, write_whole
@@ -33,6 +33,7 @@ from dphpo_bench.data.encoding import Columns
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.training.evaluation import all_outputs
 from dphpo_bench.training.losses import logits
+from dphpo_bench.training.model_checks import described
 from dphpo_bench.training.target_scale import TargetScale
 
 SUFFIX = ".safetensors"
@@ -137,7 +138,9 @@ class TrainedModel(Displayed):
                 meaning that is known here: use `outputs`.
         """
         if self.threshold is not None:
-            chosen = (self.predict_proba(data)[:, 1] >= self.threshold).astype(int)
+            chances = self.predict_proba(data)
+            check_threshold(self.threshold, chances.shape[-1], self.kind)
+            chosen = (chances[:, 1] >= self.threshold).astype(int)
             return chosen if self.classes is None else _array_of(self.classes)[chosen]
         outputs = self._finite(data)
         if self.kind == "regression":
@@ -184,7 +187,10 @@ class TrainedModel(Displayed):
         rows = length(inputs)
         if not rows:  # the shape of the outputs is that for a record of zeros
             inputs = each(lambda tensor: tensor.new_zeros((1, *tensor.shape[1:])), inputs)
-        outputs = all_outputs(self.network, Records(inputs, torch.zeros(max(rows, 1))))
+        try:
+            outputs = all_outputs(self.network, Records(inputs, torch.zeros(max(rows, 1))))
+        except (IndexError, RuntimeError) as error:  # as of an id that an embedding has not
+            raise DataError(f"The network fails on these inputs: {described(error)}") from error
         return each(lambda tensor: tensor[:rows], outputs)
 
     def _finite(self, data: Any) -> Tensor:
@@ -250,6 +256,13 @@ def _converted(tensor: Tensor, spec: Input, what: str) -> Tensor:
         kind = "booleans" if spec.dtype == "bool" else "integers"
         raise InvalidValueError(f"Expected {what} to be {kind}, as in training, got {tensor.dtype}.")
     return tensor
+
+
+def check_threshold(threshold: float, n_classes: int, kind: Kind = "classification") -> None:
+    """Reject a threshold that is no probability, or of other than two classes."""
+    inside("threshold", threshold)
+    if n_classes != 2 or kind not in ("classification", "binary"):
+        raise InvalidValueError(f"Expected two classes with a threshold, got {n_classes} of kind {kind}; leave it out.")
 
 
 def _array_of(classes: tuple[Class, ...]) -> NDArray[Any]:
