@@ -29,6 +29,7 @@ from dphpo_bench.contract.metrics import Metric, ModelMetric
 from dphpo_bench.data.arrays import Class, declared_classes, encoded_labels, implied_classes, in_pandas, without_column
 from dphpo_bench.data.columns import Column
 from dphpo_bench.data.encoding import Columns
+from dphpo_bench.data.tables import frame_of
 from dphpo_bench.harness.run import ExecutionOptions, run
 from dphpo_bench.harness.trained import TrainedModel, check_threshold, write_model
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -185,7 +186,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     def _checked(self, X: Any, y: Any, **how: Any) -> tuple[Any, Any, Any]:
         """Return X and y of `fit`, as scikit-learn checks them, and ids of units; note number and names of features."""
-        X, ids = self._without_units(X)
+        X, ids = self._without_units(X if self.columns is None else frame_of(X, self.columns))
         if self.unit is not None and ids is None:
             raise InvalidValueError(f"Expected a frame with the column unit={shown(self.unit, form=repr)}, got none.")
         X, y = validate_data(self, X, y, skip_check_array=self.columns is not None, **how)

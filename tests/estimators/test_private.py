@@ -215,6 +215,9 @@ def test_persons_are_protected_with_all_their_records(tmp_path: Path) -> None:
     back = bench.load_model(model.save(tmp_path / "numbers.safetensors"))  # it ignores the columns of ids and answers
     assert np.array_equal(back.predict_proba(frame.assign(answer=Y)), model.predict_proba(frame))
     model = classifier(unit="patient", columns=dict.fromkeys("abc", bench.Number(0, 1)))
+    for table in (frame.to_dict("list"), frame.to_dict("records"), arrow):
+        assert model.fit(table, Y).record_.identity.facts["n_records"] == 40
+        assert (model.feature_names_in_.tolist(), len(model.predict(table))) == (list("abc"), 80)
     model.fit(frame, pandas.Series(Y, name="answer"))
     back = bench.load_model(model.save(tmp_path / "table.safetensors"))
     assert np.array_equal(back.predict_proba(frame.assign(answer=Y)), model.predict_proba(frame))
