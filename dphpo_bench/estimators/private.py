@@ -375,8 +375,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
                 "learned from y it would be a release that no ε covers. With public=True it is learned."
             )
         if scale is None:
-            numbers = encoded_labels(y, "train", "regression").double()
-            scale = numbers.mean().item(), numbers.std(correction=0).item() or 1.0
+            encoded_labels(y, "train", "regression")  # which are numbers
+            scale = float(np.mean(y)), float(np.std(y)) or max(1.0, abs(float(y[0])))
         scale, bound = TargetScale.of(scale), self.error_bound
         if bound is None and scale is not None and not any(scale.logarithmic):
             bound = 2 * max(scale.spread)

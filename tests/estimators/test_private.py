@@ -300,6 +300,11 @@ def test_a_regressor_predicts_in_the_units_of_its_targets(tmp_path: Path) -> Non
     for other in (prices.astype(str), pandas.to_datetime(prices)):
         with pytest.raises(InvalidValueError, match="Expected numbers as labels of train"):
             bench.PrivateRegressor(**FAST, public=True).fit(inputs, other)
+    with pytest.raises(InvalidValueError, match="within 2\\^20 spreads of 0"):
+        bench.PrivateRegressor(**FAST, public=True).fit(inputs, 1e9 + inputs[:, 0])
+    assert (
+        np.abs(bench.PrivateRegressor(**FAST, public=True).fit(inputs, prices * 0 + 1e7).predict(X) / 1e7 - 1).max() < 1
+    )
 
 
 def test_without_a_seed_no_two_fits_are_the_same() -> None:
