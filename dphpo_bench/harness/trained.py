@@ -27,7 +27,7 @@ from dphpo_bench.base.tensors import Records, Tensors, each, length
 from dphpo_bench.base.text import compact_json, shown
 from dphpo_bench.contract.registry import make_task, tasks
 from dphpo_bench.contract.task import Input, Kind, Task, inputs_json, inputs_of_json
-from dphpo_bench.data.arrays import Class, as_inputs, column_names, declared_classes, in_pandas
+from dphpo_bench.data.arrays import Class, as_inputs, check_whole, column_names, declared_classes, in_pandas
 from dphpo_bench.data.columns import Number
 from dphpo_bench.data.encoding import Columns
 from dphpo_bench.records.record import RunRecord
@@ -250,8 +250,11 @@ def _converted(tensor: Tensor, spec: Input, what: str) -> Tensor:
         hint = "; put a single record in a list" if got == tuple(spec.shape) else ""
         raise InvalidValueError(f"Expected {what} of shape ({expected}), got {got}{hint}.")
     is_bool, is_float = str(tensor.dtype) == "torch.bool", tensor.is_floating_point()
+    if spec.dtype == "float" and is_float:
+        return tensor
     if spec.dtype == "float":
-        return tensor if is_float else tensor.float()
+        check_whole(tensor, what)
+        return tensor.float()
     if is_float or is_bool != (spec.dtype == "bool"):
         kind = "booleans" if spec.dtype == "bool" else "integers"
         raise InvalidValueError(f"Expected {what} to be {kind}, as in training, got {tensor.dtype}.")

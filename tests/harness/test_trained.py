@@ -218,6 +218,8 @@ def test_frames_of_numbers_are_read_by_name() -> None:
     assert np.array_equal(model.predict_proba(X), model.predict_proba(frame))
     arrow = pyarrow.Table.from_pandas(frame[list("cab")])
     assert np.array_equal(model.predict_proba(arrow), model.predict_proba(frame))
+    with pytest.raises(bench.errors.InvalidValueError, match="that float32 holds, got 16777217 in row 1"):
+        model.predict(np.array([[1, 2, 3], [2**24 + 1, 2, 3]]))
     with pytest.raises(bench.errors.DataError, match="different names, got several a"):
         model.predict(pandas.concat([frame, frame[["a"]] + 1], axis=1))
     with pytest.raises(bench.errors.DataError, match=r"Expected the columns .*, a, b, c; the frame lacks b\."):
