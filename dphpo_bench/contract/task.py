@@ -246,7 +246,8 @@ def checked_shares(facts: TaskFacts) -> tuple[float, ...] | None:
         shares = ()
     whole = math.isclose(math.fsum(shares), 1, abs_tol=SUM_TOLERANCE)
     fit = len(shares) == classes and all(0 < share < 1 for share in shares) and whole
-    if not fit or isinstance(facts.class_shares, Set):  # whose order is another in each process
+    by_name = hasattr(facts.class_shares, "keys")  # as of `value_counts`, whose order is that of its counts
+    if not fit or by_name or isinstance(facts.class_shares, Set):  # whose order is another in each process
         raise InvalidValueError(
             f"Expected class_shares with a share between 0 and 1 for each of {classes} classes, in their order, that "
             f"add up to 1, such as (0.93, 0.07), got {shown(facts.class_shares, form=repr)}."

@@ -11,6 +11,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from datetime import date
 from decimal import Decimal
 from numbers import Integral, Number, Real
 from typing import Any
@@ -209,7 +210,7 @@ def declared_classes(classes: Any, kind: str) -> tuple[Class, ...]:
 def implied_classes(labels: Any, kind: str) -> tuple[Class, ...] | None:
     """Return (False, True) if the labels' type is boolean, which says what they mean; else None."""
     dtype = str(getattr(labels, "dtype", "")).removeprefix("torch.")
-    return (False, True) if kind in ("classification", "binary") and dtype in ("bool", "boolean") else None
+    return (False, True) if kind in ("classification", "binary") and dtype.startswith("bool") else None
 
 
 def encoded_labels(labels: Any, which: str, kind: str, classes: tuple[Class, ...] | None = None) -> Tensor:
@@ -340,8 +341,9 @@ def _undeclared(values: "np.ndarray[Any, Any]", which: str, kind: str) -> Tensor
 
 
 def _as_numbers(values: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
-    """Return an array of objects that are all whole numbers or floats as such numbers; others as they are."""
-    if values.dtype != object or not {type(_plain(value)) for value in values.flat} <= {int, float}:
+    """Return an array of objects that are all real numbers, and no booleans, as such numbers; others as they are."""
+    kinds = {type(_plain(value)) for value in values.flat} if values.dtype == object else {bool}
+    if not all(issubclass(kind, Real | Decimal) and kind is not bool for kind in kinds):
         return values
     try:
         return of_objects(values)
@@ -465,7 +467,7 @@ def parted(data: Any, which: str, kind: str, target: str, unit: str | None = Non
     if is_pair:
         if any(isinstance(part, Dataset) for part in data):  # NumPy would read it, and freeze what it draws at random
             raise InvalidValueError(f"Expected arrays in the pair of {which}, got a Dataset, which comes alone.")
-        inputs, targets = in_pandas(data[0]), data[1]
+        inputs, targets = map(in_pandas, data)
     else:
         inputs, targets = without_column(in_pandas(data), target)
         if targets is None:
@@ -482,28 +484,27 @@ def parted(data: Any, which: str, kind: str, target: str, unit: str | None = Non
 
 
 def column_names(inputs: Any) -> list[str] | None:
-    """Return the names of a frame's columns, in their order; None where the inputs are no frame."""
-    return [str(name) for name in inputs.columns] if hasattr(inputs, "iloc") and hasattr(inputs, "columns") else None
+    """Return the names of a frame's columns, in their order; None where the inputs are no frame.
+
+    Raises:
+        DataError: if several have one name, of which a reader by name would take a single one.
+    """
+    if not (hasattr(inputs, "iloc") and hasattr(inputs, "columns")):
+        return None
+    names = [str(name) for name in inputs.columns]
+    if len({*names}) < len(names):
+        twice = max(names, key=names.count)
+        raise DataError(f"Expected columns with different names, got several {shown(twice)}; rename or drop some.")
+    return names
 
 
 def without_column(data: Any, name: str) -> tuple[Any, Any]:
     """Return a frame or a dictionary without a column, and the column; None if there is none of this name."""
     if column_names(data) is not None and name in data.columns:
-        return parted_frame(data, name)
+        return data.drop(columns=name), data[name]
     if isinstance(data, Mapping) and name in data:
         return {other: values for other, values in data.items() if other != name}, data[name]
     return data, None
-
-
-def parted_frame(frame: Any, name: str) -> tuple[Any, Any]:
-    """Return a frame without a column that it has, and the column; reject several of this name."""
-    column = frame[name]
-    if column.ndim > 1:
-        raise DataError(
-            f"Expected a single column {shown(name, form=repr)}, got {column.shape[1]} of this name; drop or rename "
-            "all but one."
-        )
-    return frame.drop(columns=name), column
 
 
 def units_of(unit: Any, ids: Any) -> tuple[Tensor, str]:
@@ -522,21 +523,22 @@ def units_of(unit: Any, ids: Any) -> tuple[Tensor, str]:
             "Name another, or pass the ids themselves: one for each record."
         )
     name = unit if isinstance(unit, str) else str(getattr(unit, "name", None) or "unit")
-    ids = unit if ids is None else ids
-    rule = "Expected unit to be a vector with one id for each record, all texts or all numbers"
+    ids = in_pandas(unit if ids is None else ids)
+    rule = "Expected unit to be a vector with one id for each record, all texts, all numbers or all dates"
     try:
         values = ids.tolist() if hasattr(ids, "tolist") else list(ids)
         if any(value is None or bool(value != value) for value in values):
             raise InvalidValueError(f"{rule}, got some that are missing: drop these records, or give each its own id.")
         if may_be_rounded(ids):
             raise InvalidValueError(f"{rule}, got floats that may stand for several ids; pass integers or texts.")
-        kinds = {Number if isinstance(value, Number) else type(value) for value in values}
+        kinds = {next((kind for kind in (str, Number) if isinstance(value, kind)), type(value)) for value in values}
         numbers: dict[Any, int] = {}
         units = [numbers.setdefault(value, len(numbers)) for value in values]
-    except TypeError:  # no vector, or pandas' NA, which is not comparable; its text may quote an id
+    except (TypeError, RuntimeError):  # no vector, or pandas' NA, which is not comparable; its text may quote an id
         raise InvalidValueError(f"{rule}, got missing ids or a {type(ids).__name__} of another form.") from None
-    if len(kinds) > 1:  # 7 and "7" may be one person
-        raise InvalidValueError(f"{rule}, got several types: {', '.join(sorted(kind.__name__ for kind in kinds))}.")
+    if len(kinds) > 1 or not all(issubclass(kind, str | bytes | Number | date) for kind in kinds):
+        # 7 and "7" may be one person, and equal objects of other types different keys.
+        raise InvalidValueError(f"{rule}, got {', '.join(sorted(kind.__name__ for kind in kinds))}.")
     if len(numbers) < 2:
         raise InvalidValueError(f"{rule}, and at least two different ones, got {len(numbers)}.")
     return torch.tensor(units), "unit" if name == RECORD else name

@@ -182,6 +182,8 @@ def sort_of(value: Any) -> str:
     """Return the sort of a value that may be a category: texts, whole numbers and booleans are never equal."""
     if isinstance(value, str):
         return "text"
+    if hasattr(value, "detach"):  # a tensor, which equals no other as a key
+        return type(value).__name__
     if isinstance(value, bool) or "bool" in str(getattr(value, "dtype", "")):
         return "boolean"
     if exact_int(value) is not None:

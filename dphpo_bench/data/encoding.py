@@ -81,9 +81,9 @@ class Columns(Mapping[str, Column | None]):
         """Encode a table as inputs, float32, shape (n, size).
 
         Args:
-            data: a frame of pandas, polars or Arrow, a dictionary of columns, or a sequence of dictionaries, whose
-                columns are found by name. Or an array or a sequence of rows, with a value for each column in their
-                order.
+            data: a frame of pandas, polars or Arrow, a dictionary of columns, or a sequence of dictionaries, series or
+                named tuples, whose columns are found by name. Or an array or a sequence of other rows, with a value
+                for each column in their order.
 
         Raises:
             DataError: if the table has other columns, or a value is not as declared; with its row and column.

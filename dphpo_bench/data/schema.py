@@ -1,7 +1,7 @@
 """Propose the columns of a table from public data, and refuse tables that are declared private."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -112,7 +112,7 @@ _declared: dict[str, "WeakValueDictionary[int, Any]"] = {kind: WeakValueDictiona
 
 
 def declare(kind: Literal["private", "public"], data: Any) -> None:
-    """Remember a table, or a pair of a table and labels, that a task calls private, or that `schema` learns from.
+    """Remember a table, a pair of a table and labels, or columns, that a task calls private or `schema` learns from.
 
     This finds the same object, and frames that share memory, such as a slice of a frame. It does not find copies.
 
@@ -120,10 +120,11 @@ def declare(kind: Literal["private", "public"], data: Any) -> None:
         InvalidValueError: if it is declared the other way.
     """
     others = _declared["public" if kind == "private" else "private"].values()
-    for table in data if isinstance(data, tuple | list) and len(data) == 2 else (data,):
+    pair = data if isinstance(data, tuple | list) and len(data) == 2 else (data,)
+    for table in (part for each in pair for part in (each.values() if isinstance(each, Mapping) else (each,))):
         if any(table is other or _share_memory(table, other) for other in others):
             raise InvalidValueError(f"Expected private records that bench.schema has not seen. {_LEARNED}")
-        with suppress(TypeError):  # a list or a dictionary, to which there is no weak reference
+        with suppress(TypeError):  # a list, to which there is no weak reference
             _declared[kind][id(table)] = table
 
 

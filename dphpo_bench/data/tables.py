@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Real
 from typing import Any, NoReturn
+from unicodedata import normalize
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from dphpo_bench.base.checks import quoted
 from dphpo_bench.base.errors import DataError, InvalidValueError, TableValueError
 from dphpo_bench.base.text import shown
-from dphpo_bench.data.arrays import in_pandas, without_column
+from dphpo_bench.data.arrays import column_names, in_pandas, without_column
 from dphpo_bench.data.columns import (
     CYCLES,
     ZONE_WAY_OUT,
@@ -116,7 +117,7 @@ def frame_of(data: Any, names: Iterable[str] = ()) -> pd.DataFrame:
     data = in_pandas(data)
     try:
         if isinstance(data, pd.DataFrame):
-            frame = data.set_axis([str(name) for name in data.columns], axis=1)
+            frame = data.set_axis(column_names(data), axis=1)
         elif isinstance(data, Mapping):
             columns = {str(name): _series(values) for name, values in data.items()}
             if len(set(map(len, columns.values()))) > 1:  # pandas would fill the shorter ones with missing values
@@ -129,9 +130,7 @@ def frame_of(data: Any, names: Iterable[str] = ()) -> pd.DataFrame:
             f"Expected a table, such as a frame or a dictionary of columns, got a {type(data).__name__} of another "
             f"form: {shown(error, 200)}."
         ) from None
-    if not frame.columns.is_unique:
-        double = frame.columns[frame.columns.duplicated()][0]
-        raise DataError(f"Expected columns with different names, got several {shown(double)}; rename or drop some.")
+    column_names(frame)  # which are different
     return frame
 
 
@@ -144,7 +143,7 @@ def _series(values: Any) -> pd.Series:
 
 def _of_rows(data: Any, names: list[str]) -> pd.DataFrame:
     """Return a frame of dictionaries, or of rows with a value for each name."""
-    rows = data if isinstance(data, np.ndarray) else list(data)
+    rows = data if isinstance(data, np.ndarray) else list(map(_named, data))
     if len(rows) and isinstance(rows[0], Mapping):
         return pd.DataFrame(rows).rename(columns=str)
     if not isinstance(rows, np.ndarray):
@@ -152,6 +151,13 @@ def _of_rows(data: Any, names: list[str]) -> pd.DataFrame:
         if {len(row) if isinstance(row, list | tuple) else 0 for row in rows} - {len(names)}:
             raise ValueError(f"rows have {len(names)} values each, of {shown(', '.join(names), 200)}")
     return pd.DataFrame(rows, columns=names)
+
+
+def _named(row: Any) -> Any:
+    """Return a row whose values have names as a dictionary; pandas' `itertuples` replaces some by names with _."""
+    if isinstance(row, pd.Series):
+        return row.to_dict()
+    return row if any(name.startswith("_") for name in getattr(row, "_fields", "_")) else row._asdict()
 
 
 def encoded_table(frame: pd.DataFrame, columns: Declared) -> torch.Tensor:
@@ -224,17 +230,22 @@ def _of_category(column: Category, values: Values) -> Inputs:
     if not column.other:
         way_out = "other=True has an input for missing and all other values"
         values.reject(np.isin(codes, [-1, *unlisted]), rule, way_out)
-    known = {str(value).strip().casefold() for value in column.values}
-    near = [str(distinct[code]) for code in unlisted if str(distinct[code]).strip().casefold() in known]
+    known = {*map(_folded, column.values)}
+    near = [code for code in unlisted if _folded(distinct[code]) in known]
     if near:
         warnings.warn(
             f"{len(near)} different values of {shown(values.name)} count as others, though they are declared ones but "
-            "for white space, capitals or type. Mend them, such as by frame[name].str.strip(), or declare them, too.",
+            "for white space, capitals, type or form of Unicode. Mend them, such as by frame[name].str.strip() or "
+            '.str.normalize("NFC"), or declare them, too.',
             stacklevel=4,
         )
     inputs = np.zeros((len(codes), other + 1), np.float32)
     inputs[np.arange(len(codes)), place_of[codes]] = 1
     return inputs[:, : column.size]
+
+
+def _folded(value: Any) -> str:
+    return normalize("NFKC", str(value)).strip().casefold()
 
 
 def _of_date(column: Date, values: Values) -> Inputs:

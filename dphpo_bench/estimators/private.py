@@ -20,17 +20,18 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
-from dphpo_bench.base.checks import inside, unexpected, whole
+from dphpo_bench.base.checks import unexpected, whole
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.metrics import Metric, ModelMetric
-from dphpo_bench.data.arrays import Class, declared_classes, implied_classes, parted_frame
+from dphpo_bench.data.arrays import Class, declared_classes, encoded_labels, implied_classes, in_pandas, without_column
 from dphpo_bench.data.columns import Column
 from dphpo_bench.data.encoding import Columns
+from dphpo_bench.data.tables import frame_of
 from dphpo_bench.harness.run import ExecutionOptions, run
-from dphpo_bench.harness.trained import TrainedModel, write_model
+from dphpo_bench.harness.trained import TrainedModel, check_threshold, write_model
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.array_task import ArrayTask, Labels, Measures, TrainingOptions
 from dphpo_bench.recipes.networks import zero_linear
@@ -185,7 +186,13 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     def _checked(self, X: Any, y: Any, **how: Any) -> tuple[Any, Any, Any]:
         """Return X and y of `fit`, as scikit-learn checks them, and ids of units; note number and names of features."""
-        X, ids = self._without_units(X)
+        if self.columns is not None and "_is_clone" in self.__dict__ and isinstance(X, np.ndarray):
+            warnings.warn(
+                "The columns of an array are taken in the order of columns=. BaggingClassifier makes arrays of frames: "
+                f"order the frame so, as by frame[{shown(list(self.columns), form=repr)}].",
+                stacklevel=4,
+            )
+        X, ids = self._without_units(X if self.columns is None else frame_of(X, Columns(self.columns)))
         if self.unit is not None and ids is None:
             raise InvalidValueError(f"Expected a frame with the column unit={shown(self.unit, form=repr)}, got none.")
         X, y = validate_data(self, X, y, skip_check_array=self.columns is not None, **how)
@@ -197,9 +204,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return X if self.columns is not None else validate_data(self, X, reset=False)
 
     def _without_units(self, X: Any) -> tuple[Any, Any]:
-        if self.unit is None or self.unit not in getattr(X, "columns", ()):
-            return X, None
-        return parted_frame(X, self.unit)
+        return (X, None) if self.unit is None else without_column(in_pandas(X), self.unit)
 
     def _count_fit(self, X: Any) -> None:
         """Warn from the second fit on private records on, clones included, and of a clone's records with copies."""
@@ -319,9 +324,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
                 " of their parts, and bootstrap=False of Bagging."
             )
         if self.threshold is not None:
-            inside("threshold", self.threshold)
-            if len(classes) != 2:
-                raise InvalidValueError(f"Expected two classes with a threshold, got {len(classes)}; leave it out.")
+            check_threshold(self.threshold, len(classes))
         labels = Labels(classes=classes, class_shares=self.class_shares, class_weights=self.class_weights)
         task = self._make_task(X, y, ids, len(classes), labels, measures=Measures(metrics=self.metrics))
         self.classes_ = np.array(classes, dtype=None if len(set(map(type, classes))) == 1 else object)
@@ -372,7 +375,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
                 "learned from y it would be a release that no ε covers. With public=True it is learned."
             )
         if scale is None:
-            scale = float(np.mean(y)), float(np.std(y)) or 1.0
+            encoded_labels(y, "train", "regression")  # which are numbers
+            scale = float(np.mean(y)), float(np.std(y)) or max(1.0, abs(float(y[0])))
         scale, bound = TargetScale.of(scale), self.error_bound
         if bound is None and scale is not None and not any(scale.logarithmic):
             bound = 2 * max(scale.spread)

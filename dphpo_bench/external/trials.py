@@ -211,15 +211,22 @@ class StudyTrial(OneOfAKind):
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
     ) -> float:
         """Draw a number from [low, high], as `draw` does and Optuna's trials are asked."""
-        return float(self.draw(name, FloatDistribution(low, high, log=log, step=step)))
+        return float(self._suggested(name, FloatDistribution, low, high, log=log, step=step))
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
         """Draw a whole number from [low, high]; see `suggest_float`."""
-        return int(self.draw(name, IntDistribution(low, high, log=log, step=step)))
+        return int(self._suggested(name, IntDistribution, low, high, log=log, step=step))
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
         """Draw one of the choices, all equally likely; see `suggest_float`."""
-        return self.draw(name, CategoricalDistribution(choices))
+        return self._suggested(name, CategoricalDistribution, choices)
+
+    def _suggested(self, name: str, kind: type[BaseDistribution], *values: Any, **options: Any) -> Any:
+        try:
+            distribution = kind(*values, **options)
+        except (TypeError, ValueError) as error:  # as a failed training, it would spend the budget unseen
+            raise MisuseError(f"Cannot draw {shown(name, form=repr)}: {shown(error, 200)}") from None
+        return self.draw(name, distribution)
 
     def begin(self) -> None:
         """Note the seeds and states of its generator and of the global ones, before training."""

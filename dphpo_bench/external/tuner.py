@@ -19,7 +19,7 @@ from dphpo_bench.base.checks import number, ranged, short_text, typed, whole
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Task, TaskFacts
-from dphpo_bench.data.arrays import items_stay, unwritten
+from dphpo_bench.data.arrays import as_tensor, items_stay, unwritten
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.external.declared import DeclaredRun, Finished
 from dphpo_bench.external.opacus import CallersOptimizer, forget_records, note, refuse_several_processes
@@ -44,7 +44,7 @@ from dphpo_bench.training.values import Query
 _TOGETHER = 16
 """Records that are read once, to see that they make a batch."""
 
-FORMS = "a map-style Dataset, a tensor, a pair or a dictionary of tensors"
+FORMS = "a map-style Dataset, a tensor, a pair or a dictionary of tensors, or arrays in their place"
 
 
 class Rows:
@@ -58,15 +58,26 @@ class Rows:
     """
 
     def __init__(self, data: Any) -> None:
+        try:
+            self._read(data)
+        except InvalidValueError:
+            raise
+        except Exception as error:  # whatever a length or an item raises
+            raise InvalidValueError(
+                f"Expected {FORMS}, got a {type(data).__name__}, which raises {type(error).__name__}. Of a DataLoader "
+                "pass loader.dataset."
+            ) from error
+
+    def _read(self, data: Any) -> None:
         if isinstance(data, TensorDataset):
             data = data.tensors
         parts = [*data.values()] if isinstance(data, Mapping) else data if isinstance(data, tuple | list) else [data]
-        self._is_table = len(parts) > 0 and all(isinstance(part, Tensor | np.ndarray) for part in parts)
+        self._is_table = len(parts) > 0 and all(hasattr(part, "__array__") for part in parts)
         sizes = {len(part) for part in parts} if self._is_table else {len(data)}
         if len(sizes) != 1 or 0 in sizes:
             raise InvalidValueError(f"Expected {FORMS}, with one row for each record, got {sorted(sizes)} rows.")
         (self._length,) = sizes
-        self._data = tree_map(unwritten, data) if self._is_table else data
+        self._data = tree_map(_dense, data) if self._is_table else data
         if not self._is_table and not items_stay(data, self._length):
             raise InvalidValueError(
                 "Expected a Dataset whose items stay, but two reads of one differ: a query would compare losses of "
@@ -83,6 +94,13 @@ class Rows:
         if self._is_table:
             return tree_map(lambda part: part[rows.to(part.device)], self._data)
         return default_collate([self._data[index] for index in rows.tolist()])
+
+
+def _dense(part: Any) -> Tensor:
+    """Return a tensor of the same memory where there is one; reject what would lose values."""
+    is_tensor, is_array = isinstance(part, Tensor), type(part) in (np.ndarray, np.memmap)
+    shares = part.layout == torch.strided if is_tensor else is_array and part.dtype.kind in "biuf"
+    return unwritten(part) if shares else as_tensor(part, "data")
 
 
 Losses = Callable[[nn.Module, Any], Tensor]

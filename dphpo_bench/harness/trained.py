@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dphpo_bench.base.checks import typed
+from dphpo_bench.base.checks import inside, typed
 from dphpo_bench.base.displays import Display, Displayed, as_texts
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.files import write_aside, write_whole
@@ -27,12 +27,13 @@ from dphpo_bench.base.tensors import Records, Tensors, each, length
 from dphpo_bench.base.text import compact_json, shown
 from dphpo_bench.contract.registry import make_task, tasks
 from dphpo_bench.contract.task import Input, Kind, Task, inputs_json, inputs_of_json
-from dphpo_bench.data.arrays import Class, as_inputs, declared_classes
+from dphpo_bench.data.arrays import Class, as_inputs, check_whole, column_names, declared_classes, in_pandas
 from dphpo_bench.data.columns import Number
 from dphpo_bench.data.encoding import Columns
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.training.evaluation import all_outputs
 from dphpo_bench.training.losses import logits
+from dphpo_bench.training.model_checks import described
 from dphpo_bench.training.target_scale import TargetScale
 
 SUFFIX = ".safetensors"
@@ -137,7 +138,9 @@ class TrainedModel(Displayed):
                 meaning that is known here: use `outputs`.
         """
         if self.threshold is not None:
-            chosen = (self.predict_proba(data)[:, 1] >= self.threshold).astype(int)
+            chances = self.predict_proba(data)
+            check_threshold(self.threshold, chances.shape[-1], self.kind)
+            chosen = (chances[:, 1] >= self.threshold).astype(int)
             return chosen if self.classes is None else _array_of(self.classes)[chosen]
         outputs = self._finite(data)
         if self.kind == "regression":
@@ -184,7 +187,10 @@ class TrainedModel(Displayed):
         rows = length(inputs)
         if not rows:  # the shape of the outputs is that for a record of zeros
             inputs = each(lambda tensor: tensor.new_zeros((1, *tensor.shape[1:])), inputs)
-        outputs = all_outputs(self.network, Records(inputs, torch.zeros(max(rows, 1))))
+        try:
+            outputs = all_outputs(self.network, Records(inputs, torch.zeros(max(rows, 1))))
+        except (IndexError, RuntimeError) as error:  # as of an id that an embedding has not
+            raise DataError(f"The network fails on these inputs: {described(error)}") from error
         return each(lambda tensor: tensor[:rows], outputs)
 
     def _finite(self, data: Any) -> Tensor:
@@ -219,14 +225,14 @@ class TrainedModel(Displayed):
         if self.columns is not None and not isinstance(data, Tensor):
             data = self.columns.encode(data)
         elif self.input_names is not None and hasattr(data, "columns"):
-            by_place = {str(name): place for place, name in enumerate(data.columns)}
-            if missing := [name for name in self.input_names if name not in by_place]:
+            data = in_pandas(data)
+            places = {name: place for place, name in enumerate(column_names(data) or ())}
+            if missing := [name for name in self.input_names if name not in places]:
                 raise DataError(
                     f"Expected the columns of the training records, {shown(', '.join(self.input_names), 200)}; the "
                     f"frame lacks {shown(', '.join(missing))}."
                 )
-            places = [by_place[name] for name in self.input_names]
-            data = data.iloc[:, places] if hasattr(data, "iloc") else data[list(self.input_names)]
+            data = data.iloc[:, [places[name] for name in self.input_names]]
         inputs = as_inputs(data, "data")
         if isinstance(self.inputs, Input) and not isinstance(inputs, Mapping):
             return _converted(inputs, self.inputs, "inputs")
@@ -244,12 +250,22 @@ def _converted(tensor: Tensor, spec: Input, what: str) -> Tensor:
         hint = "; put a single record in a list" if got == tuple(spec.shape) else ""
         raise InvalidValueError(f"Expected {what} of shape ({expected}), got {got}{hint}.")
     is_bool, is_float = str(tensor.dtype) == "torch.bool", tensor.is_floating_point()
+    if spec.dtype == "float" and is_float:
+        return tensor
     if spec.dtype == "float":
-        return tensor if is_float else tensor.float()
+        check_whole(tensor, what)
+        return tensor.float()
     if is_float or is_bool != (spec.dtype == "bool"):
         kind = "booleans" if spec.dtype == "bool" else "integers"
         raise InvalidValueError(f"Expected {what} to be {kind}, as in training, got {tensor.dtype}.")
     return tensor
+
+
+def check_threshold(threshold: float, n_classes: int, kind: Kind = "classification") -> None:
+    """Reject a threshold that is no probability, or of other than two classes."""
+    inside("threshold", threshold)
+    if n_classes != 2 or kind not in ("classification", "binary"):
+        raise InvalidValueError(f"Expected two classes with a threshold, got {n_classes} of kind {kind}; leave it out.")
 
 
 def _array_of(classes: tuple[Class, ...]) -> NDArray[Any]:

@@ -226,14 +226,14 @@ class ArrayTask(DisplayedTask, Task):
         test = test if test is None else parted(test, "test", kind, target, column)[:2]
         units, unit_name = (None, RECORD) if unit is None else units_of(unit, ids)
         self.input_names = column_names(inputs)
-        names = test and column_names(test[0])
-        if self.input_names is not None and names is not None and names != self.input_names:
-            raise InvalidValueError(
-                "Expected the columns of test to be those of train in the same order, "
-                f"{shown(', '.join(self.input_names), 200)}, got {shown(', '.join(names), 200)}."
-            )
-        train = inputs, targets
-        classes = labels.classes
+        train, classes = (inputs, targets), labels.classes
+        pairs = [*zip(map(column_names, train), map(column_names, test or ()), strict=False)]
+        for expected, got in pairs[: 2 if classes is None else 1]:  # declared classes are in their own order
+            if expected is not None and got is not None and expected != got:
+                raise InvalidValueError(
+                    "Expected the columns of test to be those of train in the same order, "
+                    f"{shown(', '.join(expected), 200)}, got {shown(', '.join(got), 200)}."
+                )
         self.classes = implied_classes(train[1], kind) if classes is None else declared_classes(classes, kind)
         train = as_records(train, "train", kind, target, self.classes)
         test = train.rows(slice(0)) if test is None else as_records(test, "test", kind, target, self.classes)

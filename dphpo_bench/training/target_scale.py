@@ -32,7 +32,7 @@ class TargetScale:
         logarithmic: whether the logarithm log(1 + value) is taken first; as many.
 
     Raises:
-        InvalidValueError: if a number is not finite, or a spread is not positive.
+        InvalidValueError: if a number is not finite, or a spread is not positive, or too small beside its `typical`.
     """
 
     typical: tuple[float, ...]
@@ -44,6 +44,12 @@ class TargetScale:
         finite = all(math.isfinite(value) for value in (*self.typical, *self.spread))
         if len(sizes) > 1 or 0 in sizes or not finite or min(self.spread) <= 0:
             raise InvalidValueError(f"{RULE}, got typical={self.typical} and spread={self.spread}.")
+        for typical, spread in zip(self.typical, self.spread, strict=True):
+            if abs(typical) > 2**20 * spread:
+                raise InvalidValueError(
+                    f"Expected typical of target_scale within 2^20 spreads of 0, got {typical:g} and {spread:g}: "
+                    "labels are float32, which rounds what is learned away. Subtract typical from the labels before."
+                )
 
     @classmethod
     def of(cls, declared: Any, kind: str = "regression") -> "TargetScale | None":

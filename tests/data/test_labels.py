@@ -1,5 +1,7 @@
 """Labels in every form that people have them in: taken where their meaning is declared, else the line that helps."""
 
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -95,6 +97,8 @@ def test_booleans_are_their_own_classes() -> None:
     made = task(np.array(PLACES, dtype=bool))
     assert made.classes == (False, True)
     assert task(None, train=TensorDataset(torch.tensor(X), torch.tensor(PLACES) > 0)).classes == (False, True)
+    for booleans in (pyarrow.array(PLACES).cast("bool"), pandas.Series(PLACES, dtype="bool[pyarrow]")):
+        assert task(booleans).classes == (False, True)
     assert task(PLACES).classes is None
     with pytest.raises(InvalidValueError, match="Expected a model with n_classes=2 outputs, got 3"):
         task(np.array(PLACES, dtype=bool), model=nn.Linear(4, 3))
@@ -116,6 +120,8 @@ def test_numbers_to_predict_are_taken_in_every_form() -> None:
         np.arange(6, dtype=">f4"),
         np.arange(6.0)[:, None],
         pandas.Series(range(6), dtype="Float64"),
+        pyarrow.array([*map(Decimal, range(6))]),
+        [Fraction(6 * number, 6) for number in range(6)],
         torch.arange(6, dtype=torch.bfloat16),
         list(range(6)),
     ):

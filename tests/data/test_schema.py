@@ -82,6 +82,11 @@ def test_private_records_are_refused() -> None:
         with pytest.raises(InvalidValueError, match="release that no budget pays for"):
             schema(private)
     assert schema(frame.copy())["age"] is not None  # a copy may be anything
+    columns = {"age": np.arange(20), "labels": np.array([0, 1] * 10)}
+    private_task(columns)
+    for private in (columns, {"age": columns["age"]}):
+        with pytest.raises(InvalidValueError, match="release that no budget pays for"):
+            schema(private)
 
 
 @pytest.mark.parametrize("part", [slice(None), slice(3, 9)])

@@ -8,6 +8,7 @@ from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import pandas as pd
@@ -46,6 +47,9 @@ GAPS = Number(0, 1, missing=5, indicator=True)
         FRAME.to_numpy(),
         FRAME.to_numpy().tolist(),
         list(FRAME.itertuples(index=False)),
+        list(FRAME[["sex", "age", "id"]].itertuples(index=False)),
+        list(FRAME.rename(columns={"age": "an age"}).itertuples(index=False)),  # whose name is lost
+        [row for _, row in FRAME[["sex", "age", "id"]].iterrows()],
         (row for row in FRAME.to_numpy()),
     ],
     ids=lambda data: type(data).__name__,
@@ -117,6 +121,13 @@ def test_a_category_is_its_value_and_its_type(value: Any, place: int) -> None:
         assert encode({"a": values}, {"a": MIXED})[0].tolist() == [float(place == other) for other in range(4)]
 
 
+def test_tensors_are_no_categories_and_near_misses_are_named() -> None:
+    with pytest.raises(DataError, match="are numbers, and it is a Tensor: convert the column"):
+        encode({"a": [torch.tensor(1), torch.tensor(2)]}, {"a": Category((1, 2), other=True)})
+    with pytest.warns(UserWarning, match="1 different values of a count as others, though they are declared ones but"):
+        encode({"a": [normalize("NFD", "Zürich")]}, {"a": Category(("Zürich",), other=True)})
+
+
 DAY = Date("2024-01-01", 2)
 
 
@@ -182,6 +193,7 @@ def wrong_tables() -> list[tuple[Any, str]]:
         (FRAME.assign(sex=["f", None]), "sex to be one of 'f', 'm', got a missing value .* in row 1; other=True"),
         (FRAME.assign(sex=[0, 1]), "sex to be one of 'f', 'm', got 0 in row 0; .*are texts, and it is a whole"),
         (FRAME.assign(sex=[["f"], "m"]), "sex .*unhashable"),
+        ([row.rename({"age": "years"}) for _, row in FRAME.iterrows()], "which lacks age; it has years, id, sex"),
         ({"age": [1], "sex": ["f", "m"]}, "columns have several lengths"),
         ({"age": [1, 2], "sex": "f"}, "a column is a list or an array .* single record"),
         ({"age": np.ones((2, 2)), "sex": ["f", "m"]}, "1-dimensional"),

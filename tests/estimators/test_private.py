@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas
+import pyarrow
 import pytest
 from sklearn.base import clone
 from sklearn.ensemble import BaggingClassifier
@@ -201,6 +202,12 @@ def test_a_table_is_encoded_inside() -> None:
     assert clone(model).get_params()["columns"] == columns
     with pytest.raises(DataError, match="lacks job"):
         model.predict(frame[["x"]])
+    part = classifier(columns=dict.fromkeys("abc", bench.Number(0, 1)), classes=(0, 1))
+    ensemble = BaggingClassifier(part, n_estimators=1, bootstrap=False)
+    with pytest.warns(UserWarning, match=r"in the order of columns=.* frame\[\['a', 'b', 'c'\]\]"):
+        ensemble.fit(pandas.DataFrame(X, columns=list("cab")), Y == "yes")
+    with pytest.raises(InvalidValueError, match="Expected columns by name"):
+        classifier(columns=5).fit(frame, Y)
 
 
 def test_persons_are_protected_with_all_their_records(tmp_path: Path) -> None:
@@ -209,9 +216,14 @@ def test_persons_are_protected_with_all_their_records(tmp_path: Path) -> None:
     facts = model.record_.identity.facts
     assert (facts["n_records"], facts["unit"], model.n_features_in_) == (40, "patient", 3)
     assert np.array_equal(model.predict_proba(frame), model.predict_proba(frame.drop(columns="patient")))
+    arrow = pyarrow.Table.from_pandas(frame)
+    assert np.array_equal(classifier(unit="patient").fit(arrow, Y).predict_proba(arrow), model.predict_proba(frame))
     back = bench.load_model(model.save(tmp_path / "numbers.safetensors"))  # it ignores the columns of ids and answers
     assert np.array_equal(back.predict_proba(frame.assign(answer=Y)), model.predict_proba(frame))
     model = classifier(unit="patient", columns=dict.fromkeys("abc", bench.Number(0, 1)))
+    for table in (frame.to_dict("list"), frame.to_dict("records"), arrow):
+        assert model.fit(table, Y).record_.identity.facts["n_records"] == 40
+        assert (model.feature_names_in_.tolist(), len(model.predict(table))) == (list("abc"), 80)
     model.fit(frame, pandas.Series(Y, name="answer"))
     back = bench.load_model(model.save(tmp_path / "table.safetensors"))
     assert np.array_equal(back.predict_proba(frame.assign(answer=Y)), model.predict_proba(frame))
@@ -285,6 +297,14 @@ def test_a_regressor_predicts_in_the_units_of_its_targets(tmp_path: Path) -> Non
     assert declared.record_.identity.facts["error_bound"] == 2e5
     with pytest.raises(InvalidValueError, match=r"Expected target_scale=\(typical, spread\) of private records"):
         bench.PrivateRegressor(**FAST).fit(inputs, prices)
+    for other in (prices.astype(str), pandas.to_datetime(prices)):
+        with pytest.raises(InvalidValueError, match="Expected numbers as labels of train"):
+            bench.PrivateRegressor(**FAST, public=True).fit(inputs, other)
+    with pytest.raises(InvalidValueError, match="within 2\\^20 spreads of 0"):
+        bench.PrivateRegressor(**FAST, public=True).fit(inputs, 1e9 + inputs[:, 0])
+    assert (
+        np.abs(bench.PrivateRegressor(**FAST, public=True).fit(inputs, prices * 0 + 1e7).predict(X) / 1e7 - 1).max() < 1
+    )
 
 
 def test_without_a_seed_no_two_fits_are_the_same() -> None:

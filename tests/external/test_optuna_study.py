@@ -205,6 +205,8 @@ ASKS: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "batch size": (lambda trial: trial.suggest_int("batch_size", 8, 64), "sample rate, steps and noise are the same"),
     "a name of the record": (lambda trial: trial.suggest_int("score", 8, 64), "of another name than score"),
+    "no range": (lambda trial: trial.suggest_float("lr", 0.0, 1.0, log=True), "Cannot draw 'lr': "),
+    "nothing": (lambda trial: trial.suggest_categorical("f", []), "Cannot draw 'f': "),
     "objects": (lambda trial: trial.suggest_categorical("f", [len]), "Search over a name, and look the value up"),
 }
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from torch import nn
@@ -386,4 +387,5 @@ def test_a_memory_map_is_not_copied(tmp_path: Path) -> None:
 
 def test_arrays_in_an_order_that_torch_does_not_know_are_copied() -> None:
     numbers = np.arange(6.0).reshape(3, 2)
+    assert Rows(pandas.DataFrame(numbers)).batch([0, 2]).tolist() == numbers[[0, 2]].tolist()
     assert Rows(numbers[::-1].astype(">f8")[::-1]).batch([0, 2]).tolist() == numbers[[0, 2]].tolist()

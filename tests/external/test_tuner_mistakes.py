@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from dp_accounting.rdp import RdpAccountant
@@ -73,6 +74,11 @@ BEFORE_THE_LOOP: list[tuple[Callable[[], Any], str]] = [
     (lambda: whole_model(network(), RandomPairs()), "items stay"),
     (lambda: whole_model(network(), (TRAIN.inputs, TRAIN.targets[:5])), "one row for each record"),
     (lambda: whole_model(network(), [("text", 0)] * 9), "one part is of type str. Leave it out"),
+    (lambda: whole_model(network(), DataLoader(DATA, 10)), "got a DataLoader, which raises TypeError. Of a DataLoader"),
+    (lambda: whole_model(network(), (pair for pair in DATA)), "got a generator, which raises TypeError"),
+    (lambda: whole_model(network(), {"x": TRAIN.inputs, "y": TRAIN.targets.tolist()}), "got a dict, which raises Key"),
+    (lambda: whole_model(network(), (TRAIN.inputs.to_sparse(), TRAIN.targets)), "got a sparse tensor; convert it"),
+    (lambda: whole_model(network(), (np.ma.masked_less(TRAIN.inputs, 0), TRAIN.targets)), "got a masked array"),
     (lambda: whole_model(network(), function=lambda m, b: functional.cross_entropy(m(b[0]), b[1])), "reduction='none'"),
     (lambda: whole_model(network(), function=lambda m, b: m(b[0]) - m(b[0]).mean(0)), "one loss for each record"),
     (lambda: whole_model(network(), function=lambda m, b: losses(m, b) - losses(m, b).mean()), "gradients of 0"),

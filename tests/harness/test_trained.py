@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas
+import pyarrow
 import pytest
 import torch
 from safetensors import safe_open
@@ -161,6 +162,32 @@ def test_a_regression_predicts_in_the_units_of_its_targets(tmp_path: Path) -> No
     np.testing.assert_allclose(model.predict(X), expected, rtol=1e-12)
 
 
+def test_a_threshold_is_a_probability_of_the_second_of_two_classes() -> None:
+    binary, three = (
+        trained(np.arange(N) % 2, nn.Linear(3, 2)).trained,
+        trained(np.arange(N) % 3, nn.Linear(3, 3)).trained,
+    )
+    several = trained(np.eye(2)[np.arange(N) % 2], nn.Linear(3, 2), kind="multilabel").trained
+    assert None not in (binary, three, several)
+    assert replace(binary, threshold=1e-9).predict(X).all()
+    for model, threshold, message in (
+        (three, 0.5, "two classes with a threshold, got 3 of kind classification"),
+        (several, 0.5, "two classes with a threshold, got 2 of kind multilabel"),
+        (binary, 50, "Expected 0 < threshold < 1, got threshold=50"),
+    ):
+        with pytest.raises(bench.errors.InvalidValueError, match=message):
+            replace(model, threshold=threshold).predict(X)
+
+
+def test_a_network_that_fails_on_new_records_is_named() -> None:
+    ids = np.arange(N * 2).reshape(N, 2) % 5
+    model = trained(np.arange(N) % 2, lambda: nn.Sequential(nn.EmbeddingBag(5, 2)), ids).trained
+    assert model is not None
+    with pytest.raises(bench.errors.DataError, match=r"fails on these inputs: \w+: .*valid range") as caught:
+        model.predict(ids + 5)
+    assert "\n" not in str(caught.value)
+
+
 def test_several_inputs_by_name() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:
@@ -189,6 +216,12 @@ def test_frames_of_numbers_are_read_by_name() -> None:
     assert model is not None
     assert np.array_equal(model.predict_proba(frame[list("cab")].assign(z="?")), model.predict_proba(frame))
     assert np.array_equal(model.predict_proba(X), model.predict_proba(frame))
+    arrow = pyarrow.Table.from_pandas(frame[list("cab")])
+    assert np.array_equal(model.predict_proba(arrow), model.predict_proba(frame))
+    with pytest.raises(bench.errors.InvalidValueError, match="that float32 holds, got 16777217 in row 1"):
+        model.predict(np.array([[1, 2, 3], [2**24 + 1, 2, 3]]))
+    with pytest.raises(bench.errors.DataError, match="different names, got several a"):
+        model.predict(pandas.concat([frame, frame[["a"]] + 1], axis=1))
     with pytest.raises(bench.errors.DataError, match=r"Expected the columns .*, a, b, c; the frame lacks b\."):
         model.predict(frame[["a", "c"]])
 

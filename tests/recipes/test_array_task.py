@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas
+import pyarrow
 import pytest
 import scipy
 import torch
@@ -157,6 +158,19 @@ def test_columns_of_test_data_are_those_of_train() -> None:
     for other in (frame[list("edcba")], frame.rename(columns={"a": "z"})):
         with pytest.raises(InvalidValueError, match="in the same order, a, b, c, d, e, got"):
             make(train=(frame, Y), test=(other, Y))
+    answers = pandas.DataFrame({"yes": Y > 0, "no": Y == 0})
+    several: Any = {"train": (X, answers), "kind": "multilabel", "model": nn.Linear(5, 2)}
+    for test in (answers[["no", "yes"]], pyarrow.table({"no": Y == 0, "yes": Y > 0})):
+        with pytest.raises(InvalidValueError, match="in the same order, yes, no, got no, yes"):
+            make(**several, test=(X, test))
+        named = make(**several, test=(X, test), classes=("no", "yes"))
+        assert named.load_test(SOURCE).targets.tolist() == named.load_train(SOURCE).targets.tolist()
+
+
+def test_columns_have_different_names() -> None:
+    """A prediction would take one of them for all of its name."""
+    with pytest.raises(DataError, match="different names, got several a; rename or drop some"):
+        make(train=(pandas.DataFrame(X, columns=list("abcad")), Y))
 
 
 def test_a_search_on_a_regression_needs_scores_and_says_so_before_it_trains() -> None:

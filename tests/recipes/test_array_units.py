@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pandas
+import pyarrow
 import pytest
 import torch
 from torch import nn
@@ -55,6 +56,7 @@ def frame() -> pandas.DataFrame:
         torch.tensor(NUMBERS),
         pandas.Series(NAMES).astype("category"),
         pandas.to_datetime(pandas.Series(NUMBERS), unit="D"),
+        pyarrow.chunked_array([pyarrow.array(part).dictionary_encode() for part in (NAMES[:7], NAMES[7:])]),
     ],
     ids=lambda unit: f"{type(unit).__name__} {getattr(unit, 'dtype', '')}",
 )
@@ -91,7 +93,10 @@ def test_a_column_of_ids_is_no_input(train: Any, test: Any) -> None:
     [
         ({"unit": [None, *NAMES[1:]]}, "some that are missing"),
         ({"unit": pandas.Series([pandas.NA, *NUMBERS[1:]])}, "missing ids"),
-        ({"unit": ["7", *NUMBERS[1:]]}, "got several types: Number, str"),
+        ({"unit": pyarrow.chunked_array([[None, *NUMBERS[1:]]])}, "some that are missing"),
+        ({"unit": ["7", *NUMBERS[1:]]}, "got Number, str"),
+        ({"unit": list(torch.tensor(NUMBERS))}, "got Tensor"),  # equal ones are different objects
+        ({"unit": [object() for _ in NAMES]}, "got object"),
         ({"unit": NAMES[1:]}, "one row in each tensor for each record"),
         ({"unit": np.ones((N, 2))}, "ids or a ndarray of another form"),
         ({"unit": ["one"] * N}, "at least two different ones, got 1"),

@@ -5,6 +5,7 @@ import warnings
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from torch import nn
@@ -82,6 +83,7 @@ def test_what_is_declared_is_part_of_the_identity_and_nothing_else_is() -> None:
         ({"class_shares": (1.0, 0.0)}, "a share between 0 and 1"),
         ({"class_shares": 0.07}, "a share between 0 and 1"),
         ({"class_shares": {0.07, 0.93}}, "in their order"),
+        ({"class_shares": pandas.Series({1: 0.1, 0: 0.9})}, "for each of 2 classes, in their order"),
         ({"class_shares": (0.9, 0.2)}, r"add up to 1, such as .*, got \(0\.9, 0\.2\)"),
         ({"class_weights": "balanced"}, "Expected class_shares with class_weights='balanced'"),
         ({"class_shares": SHARES, "class_weights": (1, 2)}, "Expected class_weights to be 'balanced' or None"),

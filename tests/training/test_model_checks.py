@@ -72,6 +72,13 @@ def test_models_that_keep_are_refused(build: Any) -> None:
     assert all(module.training for module in model.modules())
 
 
+def test_what_changes_with_the_weights_alone_is_found_before_they_change() -> None:
+    """Its estimate has converged at the initial weights: a run would be refused after it was counted."""
+    for _ in range(20):
+        with pytest.raises(InvalidValueError, match="keeps nothing"):
+            refuse_keeping(nn.utils.parametrizations.spectral_norm(nn.Linear(6, 2)), MADE_UP)
+
+
 class DropsAlways(Own):
     def between(self, hidden: Tensor) -> Tensor:
         return functional.dropout(hidden, 0.5)

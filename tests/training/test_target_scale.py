@@ -37,3 +37,11 @@ def test_targets_and_outputs_change_units_and_back(declared: Any, scaled: list[f
 def test_anything_else_is_refused_in_a_line(declared: Any) -> None:
     with pytest.raises(InvalidValueError, match="Expected target_scale to be"):
         TargetScale.of(declared)
+
+
+@pytest.mark.parametrize("declared", [(1e9, 1), (-1e9, 1), [(0, 1), (1e9, 1)]])
+def test_a_spread_that_float32_does_not_tell_apart_is_refused(declared: Any) -> None:
+    """Labels are float32: 1e9 + 3 is 1e9."""
+    with pytest.raises(InvalidValueError, match=r"typical of target_scale within 2\^20 spreads of 0"):
+        TargetScale.of(declared)
+    assert TargetScale.of((1.7e9, 86_400)) is not None
