@@ -186,13 +186,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     def _checked(self, X: Any, y: Any, **how: Any) -> tuple[Any, Any, Any]:
         """Return X and y of `fit`, as scikit-learn checks them, and ids of units; note number and names of features."""
-        if self.columns is not None and "_is_clone" in self.__dict__ and isinstance(X, np.ndarray):
-            warnings.warn(
-                "The columns of an array are taken in the order of columns=. BaggingClassifier makes arrays of frames: "
-                f"order the frame so, as by frame[{shown(list(self.columns), form=repr)}].",
-                stacklevel=4,
-            )
-        X, ids = self._without_units(X if self.columns is None else frame_of(X, Columns(self.columns)))
+        X, ids = self._without_units(X if self.columns is None else frame_of(X, self.columns))
         if self.unit is not None and ids is None:
             raise InvalidValueError(f"Expected a frame with the column unit={shown(self.unit, form=repr)}, got none.")
         X, y = validate_data(self, X, y, skip_check_array=self.columns is not None, **how)

@@ -202,12 +202,6 @@ def test_a_table_is_encoded_inside() -> None:
     assert clone(model).get_params()["columns"] == columns
     with pytest.raises(DataError, match="lacks job"):
         model.predict(frame[["x"]])
-    part = classifier(columns=dict.fromkeys("abc", bench.Number(0, 1)), classes=(0, 1))
-    ensemble = BaggingClassifier(part, n_estimators=1, bootstrap=False)
-    with pytest.warns(UserWarning, match=r"in the order of columns=.* frame\[\['a', 'b', 'c'\]\]"):
-        ensemble.fit(pandas.DataFrame(X, columns=list("cab")), Y == "yes")
-    with pytest.raises(InvalidValueError, match="Expected columns by name"):
-        classifier(columns=5).fit(frame, Y)
 
 
 def test_persons_are_protected_with_all_their_records(tmp_path: Path) -> None:
