@@ -390,6 +390,8 @@ def _unmeasured(rows: Sequence[Measured], question: Question) -> str:
     """Return why the board has nothing near the question, or an empty text."""
     shares = [row for row in rows if Measure(row.metric).share]
     known = sorted({row.metric for row in shares})
+    if not known:
+        return "the table has no distance to an oracle."
     if question.metric not in known:
         tasks = sorted({row.task for row in rows if row.metric == question.metric})
         where = f"only measured on {', '.join(tasks)}" if tasks else "not measured"

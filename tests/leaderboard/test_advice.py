@@ -212,7 +212,7 @@ def test_what_the_board_has_not_measured_is_not_known(question: Question, reason
     verses = row("steady", "verses", 400.0, metric="perplexity", model="gru", kind="network")
     advice = advise([*STEADY, verses], question)
     assert (advice.choice, advice.reason) == (None, reason)
-    assert advise([], question).reason
+    assert advise([], question).reason == "the table has no distance to an oracle."
 
 
 def test_collapses_are_of_near_epsilons() -> None:
