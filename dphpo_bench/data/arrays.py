@@ -484,11 +484,14 @@ def parted(data: Any, which: str, kind: str, target: str, unit: str | None = Non
 
 
 def column_names(inputs: Any) -> list[str] | None:
-    """Return the names of a frame's columns, in their order; None where the inputs are no frame.
+    """Return the names of a frame's columns, in their order, or of frames by name; None where there is no frame.
 
     Raises:
         DataError: if several have one name, of which a reader by name would take a single one.
     """
+    if isinstance(inputs, Mapping):
+        by_name = {str(name): column_names(in_pandas(inputs[name])) or () for name in inputs}
+        return [f"{name}.{column}" for name in sorted(by_name) for column in by_name[name]] or None
     if not (hasattr(inputs, "iloc") and hasattr(inputs, "columns")):
         return None
     names = [str(name) for name in inputs.columns]
@@ -500,11 +503,10 @@ def column_names(inputs: Any) -> list[str] | None:
 
 def without_column(data: Any, name: str) -> tuple[Any, Any]:
     """Return a frame or a dictionary without a column, and the column; None if there is none of this name."""
-    if column_names(data) is not None and name in data.columns:
-        return data.drop(columns=name), data[name]
-    if isinstance(data, Mapping) and name in data:
-        return {other: values for other, values in data.items() if other != name}, data[name]
-    return data, None
+    if isinstance(data, Mapping):
+        return {other: values for other, values in data.items() if other != name}, data.get(name)
+    is_there = column_names(data) is not None and name in data.columns
+    return (data.drop(columns=name), data[name]) if is_there else (data, None)
 
 
 def units_of(unit: Any, ids: Any) -> tuple[Tensor, str]:

@@ -224,15 +224,16 @@ class TrainedModel(Displayed):
             data = without_columns(data, {*self.consumed} - {*(self.columns or by_name or ())})
         if self.columns is not None and not isinstance(data, Tensor):
             data = self.columns.encode(data)
-        elif self.input_names is not None and hasattr(data, "columns"):
-            data = in_pandas(data)
-            places = {name: place for place, name in enumerate(column_names(data) or ())}
-            if missing := [name for name in self.input_names if name not in places]:
+        elif self.input_names is not None and (found := column_names(data := in_pandas(data))) is not None:
+            missing = [name for name in self.input_names if name not in found]
+            if missing or (isinstance(data, Mapping) and found != [*self.input_names]):
+                got = f"lack {shown(', '.join(missing))}" if missing else "have another order or more"
                 raise DataError(
                     f"Expected the columns of the training records, {shown(', '.join(self.input_names), 200)}; the "
-                    f"frame lacks {shown(', '.join(missing))}."
+                    f"data {got}."
                 )
-            data = data.iloc[:, [places[name] for name in self.input_names]]
+            if not isinstance(data, Mapping):
+                data = data.iloc[:, list(map(found.index, self.input_names))]
         inputs = as_inputs(data, "data")
         if isinstance(self.inputs, Input) and not isinstance(inputs, Mapping):
             return _converted(inputs, self.inputs, "inputs")

@@ -210,6 +210,28 @@ def test_several_inputs_by_name() -> None:
             model.predict(data)
 
 
+class _Sum(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return self.layer(one + other)
+
+
+def test_frames_in_a_dictionary_have_the_order_of_training() -> None:
+    """Their columns were taken by place, in the test records and in predictions."""
+    frame, labels = pandas.DataFrame(X, columns=list("abc")), np.arange(N) % 2
+    turned = {"one": frame, "other": frame[list("cab")]}
+    model = trained(labels, _Sum(), {"other": frame, "one": frame}).trained
+    assert model is not None
+    assert model.predict_proba({"one": frame, "other": frame}).shape == (N, 2)
+    with pytest.raises(bench.errors.DataError, match=r"one\.a, .*; the data have another order or more"):
+        model.predict(turned)
+    with pytest.raises(bench.errors.InvalidValueError, match="those of train in the same order"):
+        bench.ArrayTask("two", ({"one": frame, "other": frame}, labels), _Sum(), test=(turned, labels), public=True)
+
+
 def test_frames_of_numbers_are_read_by_name() -> None:
     frame = pandas.DataFrame(X, columns=list("abc"))
     model = trained(np.arange(N) % 2, nn.Linear(3, 2), frame).trained
@@ -222,7 +244,7 @@ def test_frames_of_numbers_are_read_by_name() -> None:
         model.predict(np.array([[1, 2, 3], [2**24 + 1, 2, 3]]))
     with pytest.raises(bench.errors.DataError, match="different names, got several a"):
         model.predict(pandas.concat([frame, frame[["a"]] + 1], axis=1))
-    with pytest.raises(bench.errors.DataError, match=r"Expected the columns .*, a, b, c; the frame lacks b\."):
+    with pytest.raises(bench.errors.DataError, match=r"Expected the columns .*, a, b, c; the data lack b\."):
         model.predict(frame[["a", "c"]])
 
 
