@@ -221,6 +221,13 @@ class StudyTrial(OneOfAKind):
         """Draw one of the choices, all equally likely; see `suggest_float`."""
         return self._suggested(name, CategoricalDistribution, choices)
 
+    def report(self, value: float, step: int) -> None:
+        """Ignore a score during training, which is raw."""
+
+    def should_prune(self) -> bool:
+        """Return False: nobody saw the trial's scores."""
+        return False
+
     def _suggested(self, name: str, kind: type[BaseDistribution], *values: Any, **options: Any) -> Any:
         try:
             distribution = kind(*values, **options)

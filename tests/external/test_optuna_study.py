@@ -188,6 +188,15 @@ def test_trials_that_fail_or_are_pruned_lose() -> None:
     assert next(states, ...) is ...
     assert over.best_value > 0
 
+    def pruned(trial: Any) -> Any:
+        trial.report(0.1, step=1)
+        assert not trial.should_prune()
+        return objective(trial)
+
+    reported = study()
+    optimize(reported, pruned)
+    assert reported.best_model is not None
+
     def broken(trial: Any) -> float:
         raise ValueError
 
@@ -198,7 +207,7 @@ def test_trials_that_fail_or_are_pruned_lose() -> None:
 
 
 ASKS: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "report": (lambda trial: trial.report(0.5, 1), "A trial of a study has no report"),
+    "attributes": (lambda trial: trial.set_user_attr("a", 1), "A trial of a study has no set_user_attr"),
     "another range": (
         lambda trial: (trial.suggest_int("n", 1, 3), trial.suggest_int("n", 1, 4)),
         "'n' to be drawn from one distribution in a trial, IntDistribution.*high=3.*, got IntDistribution.*high=4",
