@@ -59,6 +59,8 @@ def schema(data: Any, *, leave_out: Iterable[str] = ()) -> Columns:
             )
     if frame.empty:
         raise DataError("Expected a table of public data with rows and names of columns, got none.")
+    if len(frame.columns) == 1 and ";" in frame.columns[0]:
+        raise DataError(f"Expected several columns, got {shown(frame.columns[0])}; read its file with sep=';'.")
     return Columns({name: None if name in left_out else _proposed(name, frame[name]) for name in frame})
 
 

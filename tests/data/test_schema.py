@@ -106,6 +106,7 @@ def test_records_that_were_learned_from_are_refused_as_private(part: slice) -> N
         (np.zeros((3, 2)), "Expected a table, .* got a ndarray"),
         (pd.DataFrame({"a": []}), "with rows and names of columns, got none"),
         ({"a": [1.0, np.inf]}, "Expected finite numbers in a, got infinity"),
+        (pd.DataFrame({"a;b": ["1;2"]}), "got a;b; read its file with sep=';'"),
     ],
 )
 def test_data_without_names_rows_or_finite_numbers_are_refused(data: object, message: str) -> None:
