@@ -15,6 +15,7 @@ from datetime import date
 from decimal import Decimal
 from numbers import Integral, Number, Real
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import torch
@@ -533,12 +534,13 @@ def units_of(unit: Any, ids: Any) -> tuple[Tensor, str]:
             raise InvalidValueError(f"{rule}, got some that are missing: drop these records, or give each its own id.")
         if may_be_rounded(ids):
             raise InvalidValueError(f"{rule}, got floats that may stand for several ids; pass integers or texts.")
-        kinds = {next((kind for kind in (str, Number) if isinstance(value, kind)), type(value)) for value in values}
+        types = set(map(type, values))
+        kinds = {next((kind for kind in (str, Number) if issubclass(each, kind)), each) for each in types}
         numbers: dict[Any, int] = {}
         units = [numbers.setdefault(value, len(numbers)) for value in values]
     except (TypeError, RuntimeError):  # no vector, or pandas' NA, which is not comparable; its text may quote an id
         raise InvalidValueError(f"{rule}, got missing ids or a {type(ids).__name__} of another form.") from None
-    if len(kinds) > 1 or not all(issubclass(kind, str | bytes | Number | date) for kind in kinds):
+    if len(kinds) > 1 or not all(issubclass(kind, str | bytes | Number | date | UUID) for kind in kinds):
         # 7 and "7" may be one person, and equal objects of other types different keys.
         raise InvalidValueError(f"{rule}, got {', '.join(sorted(kind.__name__ for kind in kinds))}.")
     if len(numbers) < 2:

@@ -156,6 +156,8 @@ def _of_rows(data: Any, names: list[str]) -> pd.DataFrame:
 def _named(row: Any) -> Any:
     """Return a row whose values have names as a dictionary; pandas' `itertuples` replaces some by names with _."""
     if isinstance(row, pd.Series):
+        if not row.index.is_unique:
+            raise ValueError("a row has several values of one name")
         return row.to_dict()
     return row if any(name.startswith("_") for name in getattr(row, "_fields", "_")) else row._asdict()
 

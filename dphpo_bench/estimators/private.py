@@ -26,9 +26,18 @@ from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.metrics import Metric, ModelMetric
-from dphpo_bench.data.arrays import Class, declared_classes, encoded_labels, implied_classes, in_pandas, without_column
+from dphpo_bench.data.arrays import (
+    Class,
+    column_names,
+    declared_classes,
+    encoded_labels,
+    implied_classes,
+    in_pandas,
+    without_column,
+)
 from dphpo_bench.data.columns import Column
 from dphpo_bench.data.encoding import Columns
+from dphpo_bench.data.schema import declare
 from dphpo_bench.data.tables import frame_of
 from dphpo_bench.harness.run import ExecutionOptions, run
 from dphpo_bench.harness.trained import TrainedModel, check_threshold, write_model
@@ -186,7 +195,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     def _checked(self, X: Any, y: Any, **how: Any) -> tuple[Any, Any, Any]:
         """Return X and y of `fit`, as scikit-learn checks them, and ids of units; note number and names of features."""
-        X, ids = self._without_units(X if self.columns is None else frame_of(X, self.columns))
+        if not self.public:
+            declare("private", X)  # a task sees what is made of it
+        if self.columns is not None and column_names(X) is None:
+            X = frame_of(X, self.columns)
+        X, ids = self._without_units(X)
         if self.unit is not None and ids is None:
             raise InvalidValueError(f"Expected a frame with the column unit={shown(self.unit, form=repr)}, got none.")
         X, y = validate_data(self, X, y, skip_check_array=self.columns is not None, **how)
@@ -370,7 +383,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
             )
         if scale is None:
             encoded_labels(y, "train", "regression")  # which are numbers
-            scale = float(np.mean(y)), float(np.std(y)) or max(1.0, abs(float(y[0])))
+            typical = float(np.mean(y))
+            scale = typical, float(np.std(y)) or max(1.0, abs(typical))
         scale, bound = TargetScale.of(scale), self.error_bound
         if bound is None and scale is not None and not any(scale.logarithmic):
             bound = 2 * max(scale.spread)

@@ -72,7 +72,7 @@ class Rows:
         if isinstance(data, TensorDataset):
             data = data.tensors
         parts = [*data.values()] if isinstance(data, Mapping) else data if isinstance(data, tuple | list) else [data]
-        self._is_table = len(parts) > 0 and all(hasattr(part, "__array__") for part in parts)
+        self._is_table = len(parts) > 0 and all(hasattr(part, "__array__") and not np.isscalar(part) for part in parts)
         sizes = {len(part) for part in parts} if self._is_table else {len(data)}
         if len(sizes) != 1 or 0 in sizes:
             raise InvalidValueError(f"Expected {FORMS}, with one row for each record, got {sorted(sizes)} rows.")
@@ -99,7 +99,7 @@ class Rows:
 def _dense(part: Any) -> Tensor:
     """Return a tensor of the same memory where there is one; reject what would lose values."""
     is_tensor, is_array = isinstance(part, Tensor), type(part) in (np.ndarray, np.memmap)
-    shares = part.layout == torch.strided if is_tensor else is_array and part.dtype.kind in "biuf"
+    shares = part.layout == torch.strided if is_tensor else is_array and part.dtype.kind in "biufc"
     return unwritten(part) if shares else as_tensor(part, "data")
 
 

@@ -228,7 +228,9 @@ class ArrayTask(DisplayedTask, Task):
         self.input_names = column_names(inputs)
         train, classes = (inputs, targets), labels.classes
         pairs = [*zip(map(column_names, train), map(column_names, test or ()), strict=False)]
-        for expected, got in pairs[: 2 if classes is None else 1]:  # declared classes are in their own order
+        for place, (expected, got) in enumerate(pairs):
+            if place and (classes is not None or len(expected or ()) == 1):
+                continue  # declared classes are in their own order, and a single answer in any
             if expected is not None and got is not None and expected != got:
                 raise InvalidValueError(
                     "Expected the columns of test to be those of train in the same order, "

@@ -54,29 +54,30 @@ class Releases:
 
         note, run = self._hash(b"release", *map(content, release)), self._hash(b"run")
         self.count += 1
-        earlier = b""
         if self._finished:
             with suppress(OSError):
-                earlier = self._path.read_bytes()[self.count * _NOTE_BYTES :][:_NOTE_BYTES]
-            return earlier == note
+                return self._path.read_bytes()[self.count * _NOTE_BYTES :][:_NOTE_BYTES] == note
+            return False
+        earlier = None
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                if os.pread(file, _NOTE_BYTES, 0) != run:
+                is_ours = os.pread(file, _NOTE_BYTES, 0) == run
+                earlier = os.pread(file, _NOTE_BYTES, self.count * _NOTE_BYTES) if is_ours else b""
+                if not is_ours:
                     os.ftruncate(file, 0)
                     _write(file, run, 0)
-                earlier = os.pread(file, _NOTE_BYTES, self.count * _NOTE_BYTES)
                 if len(earlier) < _NOTE_BYTES:
                     _write(file, note, self.count * _NOTE_BYTES)
             finally:
                 os.close(file)
         except OSError:  # as on a full disk: the run goes on, and another process starts anew, with other noise
-            if not self._resumed_from:
-                raise
+            if not self._resumed_from or (earlier is None and self._path.exists()):
+                raise  # this process may be another, whose notes cannot be read
             for each in self._resumed_from:
                 each.unlink(missing_ok=True)
-        return len(earlier) < _NOTE_BYTES or earlier == note
+        return earlier is None or len(earlier) < _NOTE_BYTES or earlier == note
 
     def _hash(self, *parts: bytes) -> bytes:
         digest = hmac.new(self._secret, digestmod="sha256")

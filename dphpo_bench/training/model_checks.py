@@ -176,7 +176,8 @@ def refuse_keeping(model: nn.Module, inputs: Tensors) -> None:
     """
     probe, elsewhere = copied(model), states_elsewhere()
     with torch.no_grad():
-        for weight in probe.parameters():  # what has converged at the present ones changes after a step
+        # What has converged at the present weights changes after a step.
+        for weight in (each for each in probe.parameters() if each.requires_grad):
             weight.mul_(torch.linspace(0.9, 1.1, weight.numel(), device=weight.device).view_as(weight))
     for _ in range(2):
         run = Alone(lambda x: tensors_of(call(probe, x)))  # in a loop, too, all records are seen by the same model

@@ -193,6 +193,7 @@ def wrong_tables() -> list[tuple[Any, str]]:
         (FRAME.assign(sex=["f", None]), "sex to be one of 'f', 'm', got a missing value .* in row 1; other=True"),
         (FRAME.assign(sex=[0, 1]), "sex to be one of 'f', 'm', got 0 in row 0; .*are texts, and it is a whole"),
         (FRAME.assign(sex=[["f"], "m"]), "sex .*unhashable"),
+        ([pd.Series(["f", 1, 2], index=["sex", "age", "age"])], "a row has several values of one name"),
         ([row.rename({"age": "years"}) for _, row in FRAME.iterrows()], "which lacks age; it has years, id, sex"),
         ({"age": [1], "sex": ["f", "m"]}, "columns have several lengths"),
         ({"age": [1, 2], "sex": "f"}, "a column is a list or an array .* single record"),

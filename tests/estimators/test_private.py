@@ -296,9 +296,20 @@ def test_a_regressor_predicts_in_the_units_of_its_targets(tmp_path: Path) -> Non
             bench.PrivateRegressor(**FAST, public=True).fit(inputs, other)
     with pytest.raises(InvalidValueError, match="within 2\\^20 spreads of 0"):
         bench.PrivateRegressor(**FAST, public=True).fit(inputs, 1e9 + inputs[:, 0])
-    assert (
-        np.abs(bench.PrivateRegressor(**FAST, public=True).fit(inputs, prices * 0 + 1e7).predict(X) / 1e7 - 1).max() < 1
-    )
+    constant = pandas.Series(1e7, index=range(5, 5 + len(prices)))
+    table: dict[str, Any] = {"columns": {str(place): bench.Number(0, 1) for place in range(X.shape[1])}}
+    for options in ({}, table):
+        model = bench.PrivateRegressor(**FAST, **options, public=True).fit(inputs, constant)
+        assert np.abs(model.predict(X) / 1e7 - 1).max() < 1
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_schema_learns_nothing_from_the_records_of_a_private_fit() -> None:
+    model = classifier(public=False, classes=("no", "yes"), columns=dict.fromkeys("abc", bench.Number(0, 1)))
+    for table in (pandas.DataFrame(X, columns=list("abc")), dict(zip("abc", X.T.copy(), strict=True))):
+        model.fit(table, Y)
+        with pytest.raises(InvalidValueError, match="release that no budget pays for"):
+            bench.schema(table)
 
 
 def test_without_a_seed_no_two_fits_are_the_same() -> None:

@@ -387,5 +387,6 @@ def test_a_memory_map_is_not_copied(tmp_path: Path) -> None:
 
 def test_arrays_in_an_order_that_torch_does_not_know_are_copied() -> None:
     numbers = np.arange(6.0).reshape(3, 2)
-    assert Rows(pandas.DataFrame(numbers)).batch([0, 2]).tolist() == numbers[[0, 2]].tolist()
+    for data in (pandas.DataFrame(numbers), numbers + 1j, [*numbers[:, 0]]):
+        assert Rows(data).batch([0, 2]).tolist() == np.asarray(data)[[0, 2]].tolist()
     assert Rows(numbers[::-1].astype(">f8")[::-1]).batch([0, 2]).tolist() == numbers[[0, 2]].tolist()

@@ -1,5 +1,6 @@
 """Unseeded runs on private records that start again after a kill, without checkpoints: never the same noise twice."""
 
+import errno
 import os
 import signal
 from dataclasses import dataclass
@@ -167,3 +168,26 @@ def test_notes_are_of_one_secret_and_readable_by_their_owner_only(tmp_path: Path
     assert again.is_as_before(one)
     assert not again.is_as_before(one)
     assert Releases(path, b"another").is_as_before(other)  # begins anew
+
+
+def test_nothing_is_released_while_earlier_notes_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier process may have released something else with the same noise, unless there are no notes."""
+    path, journal = tmp_path / "run.releases", tmp_path / "run.jsonl"
+    assert Releases(path, b"secret", resumed_from=[journal]).is_as_before([torch.ones(3)])
+    journal.touch()
+
+    def fails(*_: Any) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    for name in ("open", "pread"):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, name, fails)
+            with pytest.raises(OSError, match="Input/output"):
+                Releases(path, b"secret", resumed_from=[journal]).is_as_before([torch.zeros(3)])
+    assert journal.exists()
+    path.unlink()
+    monkeypatch.setattr(os, "open", fails)
+    assert Releases(path, b"secret", resumed_from=[journal]).is_as_before([torch.zeros(3)])
+    assert not journal.exists()

@@ -158,6 +158,8 @@ def test_columns_of_test_data_are_those_of_train() -> None:
     for other in (frame[list("edcba")], frame.rename(columns={"a": "z"})):
         with pytest.raises(InvalidValueError, match="in the same order, a, b, c, d, e, got"):
             make(train=(frame, Y), test=(other, Y))
+    one, other = (pandas.DataFrame({name: Y / 2}) for name in ("answer", "label"))
+    assert make(train=(X, one), test=(X, other), kind="regression", model=nn.Linear(5, 1), target_scale=(0, 1))
     answers = pandas.DataFrame({"yes": Y > 0, "no": Y == 0})
     several: Any = {"train": (X, answers), "kind": "multilabel", "model": nn.Linear(5, 2)}
     for test in (answers[["no", "yes"]], pyarrow.table({"no": Y == 0, "yes": Y > 0})):

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pandas
@@ -55,6 +56,7 @@ def frame() -> pandas.DataFrame:
         NAMES.tolist(),
         torch.tensor(NUMBERS),
         pandas.Series(NAMES).astype("category"),
+        [UUID(int=number) for number in NUMBERS],
         pandas.to_datetime(pandas.Series(NUMBERS), unit="D"),
         pyarrow.chunked_array([pyarrow.array(part).dictionary_encode() for part in (NAMES[:7], NAMES[7:])]),
     ],

@@ -79,6 +79,12 @@ def test_what_changes_with_the_weights_alone_is_found_before_they_change() -> No
             refuse_keeping(nn.utils.parametrizations.spectral_norm(nn.Linear(6, 2)), MADE_UP)
 
 
+def test_frozen_weights_of_any_type_stay() -> None:
+    model = nn.Sequential(nn.Linear(6, 2))
+    model.register_parameter("places", nn.Parameter(torch.tensor([1, 0]), requires_grad=False))
+    refuse_keeping(model, MADE_UP)
+
+
 class DropsAlways(Own):
     def between(self, hidden: Tensor) -> Tensor:
         return functional.dropout(hidden, 0.5)
