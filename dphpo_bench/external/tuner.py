@@ -72,7 +72,9 @@ class Rows:
         if isinstance(data, TensorDataset):
             data = data.tensors
         parts = [*data.values()] if isinstance(data, Mapping) else data if isinstance(data, tuple | list) else [data]
-        self._is_table = len(parts) > 0 and all(hasattr(part, "__array__") and not np.isscalar(part) for part in parts)
+        # Other arrays, such as those of HDF5, are read by item.
+        whole = (isinstance(part, Tensor | np.ndarray) or hasattr(part, "to_numpy") for part in parts)
+        self._is_table = len(parts) > 0 and all(whole)
         sizes = {len(part) for part in parts} if self._is_table else {len(data)}
         if len(sizes) != 1 or 0 in sizes:
             raise InvalidValueError(f"Expected {FORMS}, with one row for each record, got {sorted(sizes)} rows.")
