@@ -343,12 +343,14 @@ def _undeclared(values: "np.ndarray[Any, Any]", which: str, kind: str) -> Tensor
 
 def _as_numbers(values: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
     """Return an array of objects that are all real numbers, and no booleans, as such numbers; others as they are."""
-    kinds = {type(_plain(value)) for value in values.flat} if values.dtype == object else {bool}
-    if not all(issubclass(kind, Real | Decimal) and kind is not bool for kind in kinds):
+    if values.dtype != object:
+        return values
+    kinds = {type(_plain(value)) for value in values.flat}
+    if bool in kinds or not all(issubclass(kind, Real | Decimal) for kind in kinds):
         return values
     try:
         return of_objects(values)
-    except OverflowError:
+    except (OverflowError, ValueError):  # as of a signalling NaN
         return values
 
 

@@ -117,7 +117,7 @@ def frame_of(data: Any, names: Iterable[str] = ()) -> pd.DataFrame:
     data = in_pandas(data)
     try:
         if isinstance(data, pd.DataFrame):
-            frame = data.set_axis(column_names(data), axis=1)
+            frame = data.set_axis([str(name) for name in data.columns], axis=1)
         elif isinstance(data, Mapping):
             columns = {str(name): _series(values) for name, values in data.items()}
             if len(set(map(len, columns.values()))) > 1:  # pandas would fill the shorter ones with missing values
