@@ -42,7 +42,6 @@ class Persons(PackagedTask, OnVectors):
 
     @property
     def facts(self) -> bench.TaskFacts:
-        """Public facts; reads no data."""
         return self._stated(N_TRAIN, self.n_inputs, N_TRAIN // 4, epochs=12, unit=self.unit, **self.others)
 
     def fingerprint(self, source: bench.DataSource) -> str:

@@ -52,11 +52,11 @@ class Readmissions(PackagedTask, OnVectors):
     name = "readmissions"
     summary = "Made-up hospital stays: missing values, dates, one in fourteen positive; binary, N=8,000, no download."
     columns = COLUMNS
+    content = json.dumps([CONTENT_HASH, N_TRAIN, COLUMNS.to_json()])
     classes = (False, True)
 
     @property
     def facts(self) -> bench.TaskFacts:
-        """Public facts; reads no data."""
         return self._stated(N_TRAIN, COLUMNS.size, batch_size=2000, epochs=40, kind="binary")
 
     @property
@@ -72,11 +72,6 @@ class Readmissions(PackagedTask, OnVectors):
     def sibling(self) -> bench.Task:
         """A made-up rule of another kind. Each column adds about 1 to the squared length of a record."""
         return self._made_up((10 / COLUMNS.size) ** 0.5, positives=0.07)
-
-    def fingerprint(self, source: bench.DataSource) -> str:
-        """Hash what identifies the inputs and targets."""
-        del source
-        return hashlib.sha256(json.dumps([CONTENT_HASH, N_TRAIN, COLUMNS.to_json()]).encode()).hexdigest()
 
     def _load(self, train: bool) -> bench.Records:
         import torch
