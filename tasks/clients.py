@@ -1,6 +1,5 @@
 """Clients: federated studies in one process. The unit is the client, with a few records of a kind of its own."""
 
-import hashlib
 import json
 from dataclasses import replace
 from random import Random
@@ -10,6 +9,7 @@ import dphpo_bench as bench
 
 from .digits import Digits
 from .readmissions import COLUMNS, DRAWS, Readmissions, stay
+from .synthetic import check_drawn
 
 N_WRITERS, N_HOSPITALS, N_TEST_HOSPITALS = 250, 1_000, 500
 BAND = 0.05
@@ -70,17 +70,12 @@ class ReadmissionsByHospital(Readmissions):
 
 
 def hospital_stays() -> list[dict[str, Any]]:
-    """Return all records as dictionaries: those of `stay`, and "hospital", from 0 on.
-
-    Raises:
-        DataError: if this Python draws other records than those known here.
-    """
+    """Return all records as dictionaries, checked by `check_drawn`: those of `stay`, and "hospital", from 0 on."""
     random, rows = Random(20240502), list[dict[str, Any]]()
     for hospital in range(N_HOSPITALS + N_TEST_HOSPITALS):
         size, intercept = 1 + int(15 * random.random()), random.gauss(-0.4, 1)
         for _ in range(size):
             row = stay(len(rows), [random.random() for _ in range(DRAWS)], intercept)
             rows.append({**row, "hospital": hospital})
-    if hashlib.sha256(json.dumps(rows, default=str).encode()).hexdigest() != HOSPITALS_HASH:
-        raise bench.errors.DataError("This Python draws other hospitals than expected; use CPython 3.11 or later.")
+    check_drawn("hospitals", json.dumps(rows, default=str).encode(), HOSPITALS_HASH)
     return rows

@@ -4,7 +4,6 @@ No package that this one requires ships a table with missing values, dates and r
 rule that stands below. Nobody's health is learned from it, and no result on it says anything about hospitals.
 """
 
-import hashlib
 import json
 import math
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import dphpo_bench as bench
 
-from .synthetic import OnVectors, PackagedTask
+from .synthetic import OnVectors, PackagedTask, check_drawn
 
 if TYPE_CHECKING:
     import torch
@@ -82,20 +81,17 @@ class Readmissions(PackagedTask, OnVectors):
 
 
 def stays() -> list[dict[str, Any]]:
-    """Return all records as dictionaries: the values of `COLUMNS`, and "readmitted", True or False.
-
-    Raises:
-        DataError: if this Python draws other records than those known here.
-    """
+    """Return all records as dictionaries, checked by `check_drawn`."""
     random = Random(20240501)
     rows = [stay(patient, [random.random() for _ in range(DRAWS)]) for patient in range(N_TRAIN + N_TEST)]
-    if hashlib.sha256(json.dumps(rows, default=str).encode()).hexdigest() != CONTENT_HASH:
-        raise bench.errors.DataError("This Python draws other readmissions than expected; use CPython 3.11 or later.")
+    check_drawn("readmissions", json.dumps(rows, default=str).encode(), CONTENT_HASH)
     return rows
 
 
 def stay(patient: int, u: Sequence[float], intercept: float = 0.0) -> dict[str, Any]:
     """Make a record of independent uniform numbers; the intercept is added to the log odds of a readmission.
+
+    It has the values of `COLUMNS`, and "readmitted", True or False.
 
     Labs are taken of 19 in 20 urgent patients and of every second other: that one is missing says something. The
     value counts whether it is known or not. Weekends count, and visits in the 60 days before.

@@ -22,6 +22,12 @@ DRAWS["rule_10000"] = bench.recipes.SyntheticDraw(
 )
 
 
+def check_drawn(what: str, records: bytes, content_hash: str) -> None:
+    """Raise a DataError if this Python draws other records than those known here."""
+    if hashlib.sha256(records).hexdigest() != content_hash:
+        raise bench.errors.DataError(f"This Python draws other {what} than expected; use CPython 3.11 or later.")
+
+
 class PackagedTask(bench.Task):
     """A task on public records of a package, or of a rule: no file is read.
 
