@@ -81,10 +81,6 @@ class Dispute(BaseModel, frozen=True, extra="forbid", strict=True):
     reason: str
     link: str = ""
 
-    def is_about(self, method: str, task: str | None) -> bool:
-        """Return whether a method's row on a task, or on several, is disputed."""
-        return method == self.method and (task is None or self.task in ("", task))
-
 
 class Writings(BaseModel, frozen=True, extra="forbid", strict=True):
     """Contents of a file of findings and disputes."""
