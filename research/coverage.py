@@ -27,10 +27,9 @@ import numpy as np
 
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.leaderboard.answers import ALL_KINDS, Subject
-from dphpo_bench.leaderboard.entries import Contest, Member, Standard, compared, contests_of, with_falls
+from dphpo_bench.leaderboard.entries import Contest, Entry, Member, Standard, compared, contests_of, with_falls
 from dphpo_bench.leaderboard.means import Falls, Sample, fall_limit, holm, mean_of, means_of
 from dphpo_bench.leaderboard.reruns import read_checked
-from dphpo_bench.leaderboard.values import Entry
 from dphpo_bench.records.measure import ACCURACY, SEVERAL, Estimate
 
 BOARD = Path(__file__).parents[1] / "leaderboard"

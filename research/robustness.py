@@ -28,12 +28,11 @@ from dphpo_bench.leaderboard.answers import (
     groups_of,
     task_models_of,
 )
-from dphpo_bench.leaderboard.entries import Contest, Member, Standard, compared, contests_of
+from dphpo_bench.leaderboard.entries import Contest, Entry, Member, Standard, compared, contests_of
 from dphpo_bench.leaderboard.means import POINT, Mean, ranks
 from dphpo_bench.leaderboard.reruns import read_checked
 from dphpo_bench.leaderboard.submissions import Submissions
 from dphpo_bench.leaderboard.tables import counted_contests
-from dphpo_bench.leaderboard.values import Entry
 from dphpo_bench.records.measure import change_text
 
 ORACLE, NONPRIVATE = "the oracle", "nonprivate"

@@ -160,9 +160,10 @@ def main() -> None:
         "test_accuracy": accuracy(restored(file).to(options.device), options.device),
         "device": torch.cuda.get_device_name() if options.device == "cuda" else "CPU",
         "torch": torch.__version__,
-        "log": log,
     }
-    file.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
+    facts = json.dumps(found, indent=1).removesuffix("\n}")
+    epochs = ",\n".join(f"  {json.dumps(epoch)}" for epoch in log)
+    file.with_suffix(".json").write_text(f'{facts},\n "log": [\n{epochs}\n ]\n}}\n')
     sys.stdout.write(f"{found['sha256']} {found['test_accuracy']:.4f}\n")
 
 

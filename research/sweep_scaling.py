@@ -109,7 +109,7 @@ def measure(count: int, name: str) -> dict[str, float]:
         digits_only = [cell for cell in cells if cell.identity.task == "digits"]  # others' data may not be here
         executor.submit(str, "", cells[0].resources).result()  # its start is measured elsewhere
         start = time.perf_counter()
-        with SweepDisplay(executor.capacity, quiet=True) as display:
+        with SweepDisplay(quiet=True) as display:
             sweep(digits_only if name != "inline" else cells, store, executor, source, display)
         done = len(digits_only) if name != "inline" else count
         start = timed("run", start)

@@ -154,7 +154,6 @@ class AdultFew(Adult):
 
     @property
     def facts(self) -> bench.TaskFacts:
-        """Public facts; reads no data."""
         whole = self._whole.facts
         batch_size = round(whole.sample_rate * self._size)
         return replace(whole, task=self.name, model=self.model_name, n_records=self._size, batch_size=batch_size)

@@ -1,6 +1,5 @@
 """Clients: federated studies in one process. The unit is the client, with a few records of a kind of its own."""
 
-import hashlib
 import json
 from dataclasses import replace
 from random import Random
@@ -8,9 +7,9 @@ from typing import Any
 
 import dphpo_bench as bench
 
-from .digits import CONTENT_HASH as DIGITS_HASH
-from .digits import TRAIN_BELOW, Digits
+from .digits import Digits
 from .readmissions import COLUMNS, DRAWS, Readmissions, stay
+from .synthetic import check_drawn
 
 N_WRITERS, N_HOSPITALS, N_TEST_HOSPITALS = 250, 1_000, 500
 BAND = 0.05
@@ -27,16 +26,11 @@ class DigitsByWriter(Digits):
 
     name = "digits_by_writer"
     summary = "The digits by 250 made-up writers, about 6 pictures each, protected as clients; packaged."
+    content = f"{Digits.content} {N_WRITERS} {BAND}"
 
     @property
     def facts(self) -> bench.TaskFacts:
-        """Public facts; reads no data."""
         return self._stated(N_WRITERS, 64, batch_size=125, epochs=40, n_classes=10, unit="client")
-
-    def fingerprint(self, source: bench.DataSource) -> str:
-        """Hash what identifies the inputs and the rule; both models get the same."""
-        del source
-        return hashlib.sha256(f"{DIGITS_HASH} {TRAIN_BELOW} x / 8 - 1 {N_WRITERS} {BAND}".encode()).hexdigest()
 
     def _load(self, train: bool) -> bench.Records:
         import torch
@@ -60,16 +54,11 @@ class ReadmissionsByHospital(Readmissions):
 
     name = "readmissions_by_hospital"
     summary = "Made-up stays at 1,000 hospitals, about 8 each, protected as clients; binary, no download."
+    content = json.dumps([HOSPITALS_HASH, COLUMNS.to_json()])
 
     @property
     def facts(self) -> bench.TaskFacts:
-        """Public facts; reads no data."""
         return self._stated(N_HOSPITALS, COLUMNS.size, batch_size=250, epochs=10, kind="binary", unit="client")
-
-    def fingerprint(self, source: bench.DataSource) -> str:
-        """Hash what identifies the inputs, the targets and the hospitals."""
-        del source
-        return hashlib.sha256(json.dumps([HOSPITALS_HASH, COLUMNS.to_json()]).encode()).hexdigest()
 
     def _load(self, train: bool) -> bench.Records:
         import torch
@@ -81,17 +70,12 @@ class ReadmissionsByHospital(Readmissions):
 
 
 def hospital_stays() -> list[dict[str, Any]]:
-    """Return all records as dictionaries: those of `stay`, and "hospital", from 0 on.
-
-    Raises:
-        DataError: if this Python draws other records than those known here.
-    """
+    """Return all records as dictionaries, checked by `check_drawn`: those of `stay`, and "hospital", from 0 on."""
     random, rows = Random(20240502), list[dict[str, Any]]()
     for hospital in range(N_HOSPITALS + N_TEST_HOSPITALS):
         size, intercept = 1 + int(15 * random.random()), random.gauss(-0.4, 1)
         for _ in range(size):
             row = stay(len(rows), [random.random() for _ in range(DRAWS)], intercept)
             rows.append({**row, "hospital": hospital})
-    if hashlib.sha256(json.dumps(rows, default=str).encode()).hexdigest() != HOSPITALS_HASH:
-        raise bench.errors.DataError("This Python draws other hospitals than expected; use CPython 3.11 or later.")
+    check_drawn("hospitals", json.dumps(rows, default=str).encode(), HOSPITALS_HASH)
     return rows

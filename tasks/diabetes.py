@@ -1,14 +1,10 @@
 """Diabetes: how far the disease went in a year, from ten numbers; scikit-learn's packaged regression."""
 
 import hashlib
-from typing import TYPE_CHECKING
 
 import dphpo_bench as bench
 
 from .synthetic import OnVectors, PackagedTask
-
-if TYPE_CHECKING:
-    from dphpo_bench.data.cache import Array
 
 CONTENT_HASH = "1c000487cf55db005a79b628e527921858f4fcaf851fca1d242d0c9accd1971a"
 N_TRAIN = 345
@@ -40,10 +36,10 @@ class Diabetes(PackagedTask, OnVectors):
     name = "diabetes"
     summary = "scikit-learn's diabetes: regression from ten numbers, 442 records; packaged, seconds per run."
     models = ("linear",)
+    content = f"{CONTENT_HASH} {TRAIN_BELOW} {TYPICAL} {PROGRESSION}"
 
     @property
     def facts(self) -> bench.TaskFacts:
-        """Public facts; reads no data."""
         return self._stated(N_TRAIN, len(TYPICAL), batch_size=N_TRAIN, epochs=100, kind="regression", error_bound=1.0)
 
     @property
@@ -51,39 +47,21 @@ class Diabetes(PackagedTask, OnVectors):
         """A made-up linear rule; inputs are in standard deviations."""
         return self._made_up(1.0)
 
-    def fingerprint(self, source: bench.DataSource) -> str:
-        """Hash what identifies the inputs and targets."""
-        del source
-        return hashlib.sha256(f"{CONTENT_HASH} {TRAIN_BELOW} {TYPICAL} {PROGRESSION}".encode()).hexdigest()
-
     def _load(self, train: bool) -> bench.Records:
         import numpy as np
         import torch
+        from sklearn.datasets import load_diabetes
 
-        digests, rows = packaged_rows()
-        chosen = rows[np.array([digest[0] < TRAIN_BELOW for digest in digests]) == train]
+        bunch = load_diabetes(scaled=False)
+        rows = np.column_stack([bunch.data, bunch.target])
+        digests = [hashlib.sha256(",".join(f"{value:.4f}" for value in row).encode()).digest() for row in rows]
+        order = sorted(range(len(rows)), key=digests.__getitem__)
+        if hashlib.sha256(b"".join(sorted(digests))).hexdigest() != CONTENT_HASH:
+            raise bench.errors.DataError(
+                "The installed scikit-learn ships another diabetes dataset than expected; install 1.x."
+            )
+        chosen = rows[[row for row in order if (digests[row][0] < TRAIN_BELOW) == train]]
         typical, spread = np.array(list(TYPICAL.values())).T
         low, high = PROGRESSION
         inputs = torch.from_numpy((chosen[:, :-1] - typical) / spread).float()
         return bench.Records(inputs, torch.from_numpy(2 * (chosen[:, -1] - low) / (high - low) - 1).float())
-
-
-def packaged_rows() -> "tuple[list[bytes], Array]":
-    """Return digests, sorted, and the rows that they are of: ten inputs and the target, float64.
-
-    Raises:
-        DataError: if scikit-learn ships other records than those known here.
-    """
-    import numpy as np
-    from sklearn.datasets import load_diabetes
-
-    bunch = load_diabetes(scaled=False)
-    rows = np.column_stack([bunch.data, bunch.target])
-    digests = [hashlib.sha256(",".join(f"{value:.4f}" for value in row).encode()).digest() for row in rows]
-    order = sorted(range(len(rows)), key=digests.__getitem__)
-    ordered = [digests[index] for index in order]
-    if hashlib.sha256(b"".join(ordered)).hexdigest() != CONTENT_HASH:
-        raise bench.errors.DataError(
-            "The installed scikit-learn ships another diabetes dataset than expected; install 1.x."
-        )
-    return ordered, rows[order]

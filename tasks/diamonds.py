@@ -44,21 +44,16 @@ class Diamonds(PackagedTask, OnVectors):
     name = "diamonds"
     summary = "plotnine's diamonds: the logarithm of a price, regression from a table, N=43,300; packaged."
     columns = COLUMNS
+    content = json.dumps([CONTENT_HASH, TRAIN_BELOW, COLUMNS.to_json(), PRICES])
 
     @property
     def facts(self) -> bench.TaskFacts:
-        """Public facts; reads no data."""
         return self._stated(N_TRAIN, COLUMNS.size, batch_size=2048, epochs=20, kind="regression", error_bound=1.0)
 
     @property
     def sibling(self) -> bench.Task:
         """A made-up rule. Each column adds about 1 to the squared length of a record."""
         return self._made_up((6 / COLUMNS.size) ** 0.5)
-
-    def fingerprint(self, source: bench.DataSource) -> str:
-        """Hash what identifies the inputs and targets."""
-        del source
-        return hashlib.sha256(json.dumps([CONTENT_HASH, TRAIN_BELOW, COLUMNS.to_json(), PRICES]).encode()).hexdigest()
 
     def _load(self, train: bool) -> bench.Records:
         import numpy as np

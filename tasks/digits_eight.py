@@ -25,7 +25,6 @@ class DigitsEight(Digits):
 
     @property
     def facts(self) -> bench.TaskFacts:
-        """Public facts; reads no data."""
         return dataclasses.replace(super().facts, task=self.name, kind="binary", n_classes=None)
 
     @property

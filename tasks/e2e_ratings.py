@@ -35,7 +35,6 @@ class E2eRatings(TextTask):
 
     @property
     def facts(self) -> bench.TaskFacts:
-        """Public facts; reads no data."""
         return replace(super().facts, n_records=18_556)
 
     def _rows(self, source: bench.DataSource, split: Split) -> "list[Row]":

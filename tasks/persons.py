@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import dphpo_bench as bench
 
 from .readmissions import COLUMNS, DRAWS, Readmissions, stay
-from .synthetic import OnVectors, PackagedTask
+from .synthetic import OnVectors, PackagedTask, check_drawn
 
 if TYPE_CHECKING:
     from dphpo_bench.data.cache import Array
@@ -42,7 +42,6 @@ class Persons(PackagedTask, OnVectors):
 
     @property
     def facts(self) -> bench.TaskFacts:
-        """Public facts; reads no data."""
         return self._stated(N_TRAIN, self.n_inputs, N_TRAIN // 4, epochs=12, unit=self.unit, **self.others)
 
     def fingerprint(self, source: bench.DataSource) -> str:
@@ -55,10 +54,7 @@ class Persons(PackagedTask, OnVectors):
         import torch
 
         content, persons, inputs, targets = self._drawn()
-        if hashlib.sha256(content).hexdigest() != self.content_hash:
-            raise bench.errors.DataError(
-                f"This Python draws other {self.name} than expected; use CPython 3.11 or later."
-            )
+        check_drawn(self.name, content, self.content_hash)
         part = (persons < N_TRAIN) == train
         ids = torch.from_numpy(persons[part]) if train else None
         return bench.Records(*(torch.from_numpy(values[part]) for values in (inputs, targets)), units=ids)

@@ -4,7 +4,6 @@ No package that this one requires ships a table with missing values, dates and r
 rule that stands below. Nobody's health is learned from it, and no result on it says anything about hospitals.
 """
 
-import hashlib
 import json
 import math
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import dphpo_bench as bench
 
-from .synthetic import OnVectors, PackagedTask
+from .synthetic import OnVectors, PackagedTask, check_drawn
 
 if TYPE_CHECKING:
     import torch
@@ -52,11 +51,11 @@ class Readmissions(PackagedTask, OnVectors):
     name = "readmissions"
     summary = "Made-up hospital stays: missing values, dates, one in fourteen positive; binary, N=8,000, no download."
     columns = COLUMNS
+    content = json.dumps([CONTENT_HASH, N_TRAIN, COLUMNS.to_json()])
     classes = (False, True)
 
     @property
     def facts(self) -> bench.TaskFacts:
-        """Public facts; reads no data."""
         return self._stated(N_TRAIN, COLUMNS.size, batch_size=2000, epochs=40, kind="binary")
 
     @property
@@ -73,11 +72,6 @@ class Readmissions(PackagedTask, OnVectors):
         """A made-up rule of another kind. Each column adds about 1 to the squared length of a record."""
         return self._made_up((10 / COLUMNS.size) ** 0.5, positives=0.07)
 
-    def fingerprint(self, source: bench.DataSource) -> str:
-        """Hash what identifies the inputs and targets."""
-        del source
-        return hashlib.sha256(json.dumps([CONTENT_HASH, N_TRAIN, COLUMNS.to_json()]).encode()).hexdigest()
-
     def _load(self, train: bool) -> bench.Records:
         import torch
 
@@ -87,20 +81,17 @@ class Readmissions(PackagedTask, OnVectors):
 
 
 def stays() -> list[dict[str, Any]]:
-    """Return all records as dictionaries: the values of `COLUMNS`, and "readmitted", True or False.
-
-    Raises:
-        DataError: if this Python draws other records than those known here.
-    """
+    """Return all records as dictionaries, checked by `check_drawn`."""
     random = Random(20240501)
     rows = [stay(patient, [random.random() for _ in range(DRAWS)]) for patient in range(N_TRAIN + N_TEST)]
-    if hashlib.sha256(json.dumps(rows, default=str).encode()).hexdigest() != CONTENT_HASH:
-        raise bench.errors.DataError("This Python draws other readmissions than expected; use CPython 3.11 or later.")
+    check_drawn("readmissions", json.dumps(rows, default=str).encode(), CONTENT_HASH)
     return rows
 
 
 def stay(patient: int, u: Sequence[float], intercept: float = 0.0) -> dict[str, Any]:
     """Make a record of independent uniform numbers; the intercept is added to the log odds of a readmission.
+
+    It has the values of `COLUMNS`, and "readmitted", True or False.
 
     Labs are taken of 19 in 20 urgent patients and of every second other: that one is missing says something. The
     value counts whether it is known or not. Weekends count, and visits in the 60 days before.

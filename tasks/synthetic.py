@@ -1,5 +1,6 @@
 """Synthetic: four classes by a random network, and numbers by a linear rule, made up; and siblings of other tasks."""
 
+import hashlib
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,10 +22,21 @@ DRAWS["rule_10000"] = bench.recipes.SyntheticDraw(
 )
 
 
+def check_drawn(what: str, records: bytes, content_hash: str) -> None:
+    """Raise a DataError if this Python draws other records than those known here."""
+    if hashlib.sha256(records).hexdigest() != content_hash:
+        raise bench.errors.DataError(f"This Python draws other {what} than expected; use CPython 3.11 or later.")
+
+
 class PackagedTask(bench.Task):
-    """A task on public records of a package, or of a rule: no file is read."""
+    """A task on public records of a package, or of a rule: no file is read.
+
+    Attributes:
+        content: what identifies the inputs and targets; the fingerprint is its hash.
+    """
 
     public = True
+    content: ClassVar[str]
 
     def load_train(self, source: bench.DataSource) -> bench.Records:
         """Return the private training records."""
@@ -35,6 +47,11 @@ class PackagedTask(bench.Task):
         """Return the test records."""
         del source
         return self._load(train=False)
+
+    def fingerprint(self, source: bench.DataSource) -> str:
+        """Hash `content`."""
+        del source
+        return hashlib.sha256(self.content.encode()).hexdigest()
 
     @abstractmethod
     def _load(self, train: bool) -> bench.Records:
@@ -94,7 +111,6 @@ class Synthetic(PackagedTask):
 
     @property
     def facts(self) -> bench.TaskFacts:
-        """Public facts; reads no data."""
         draw = self.draw
         return bench.TaskFacts(
             task=self.name,

@@ -39,7 +39,6 @@ class Untouched(PackagedTask, OnVectors):
 
     @property
     def facts(self) -> bench.TaskFacts:
-        """Public facts; reads no data."""
         others = {"error_bound": 1.0} if self.kind == "regression" else {"n_classes": self.n_classes}
         return self._stated(self.n_records, self.n_inputs, self.n_records // 8, epochs=20, kind=self.kind, **others)
 
@@ -355,11 +354,7 @@ class Patches(Untouched):
     name = "patches"
     summary = "scikit-learn's two photos, in patches of 8x8 pixels: which photo? Binary, N=6,784; packaged."
     n_records, n_inputs, kind = 6_784, 3 * SIDE**2, "binary"
-
-    def fingerprint(self, source: bench.DataSource) -> str:
-        """Hash what identifies the inputs and targets."""
-        del source
-        return hashlib.sha256(f"china.jpg flower.jpg {SIDE} {self.n_records}".encode()).hexdigest()
+    content = f"china.jpg flower.jpg {SIDE} {n_records}"
 
     def _load(self, train: bool) -> bench.Records:
         import numpy as np

@@ -17,7 +17,7 @@ from dphpo_bench.base.errors import InvalidValueError, RecordError
 from dphpo_bench.base.text import MAX_LINE, count, one_line, rounded_down, shown, value_text, varying_names
 from dphpo_bench.cli import options
 from dphpo_bench.cli.output import UNLIMITED_WIDTH, complain, say, show, show_facts, show_json, table
-from dphpo_bench.records.measure import ACCURACY, Measure, measure_named
+from dphpo_bench.records.measure import ACCURACY, NOTHING, Measure, measure_named
 
 if TYPE_CHECKING:
     from dphpo_bench.records.reading import Result
@@ -28,7 +28,6 @@ MAX_RELEASES = 4
 MAX_CHOSEN = 8
 MAX_TRIED = 9
 MAX_VALUE = 30
-NOTHING = "–"
 MAX_POINTS = 100_000
 LARGEST = 1e300
 

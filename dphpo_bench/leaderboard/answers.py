@@ -12,10 +12,12 @@ from functools import cached_property
 from itertools import combinations
 from statistics import fmean
 
-from dphpo_bench.leaderboard.entries import FEW_SEEDS, Contest, Member, Standard, median
+from dphpo_bench.leaderboard.entries import FEW_SEEDS, Contest, Entry, Member, Standard, median
 from dphpo_bench.leaderboard.means import POINT, Mean, Rate, Sample, holm, means_of, over_tasks, rate_of
-from dphpo_bench.leaderboard.values import BEHIND, EQUIVALENT, UNCERTAIN, Entry
 from dphpo_bench.records.measure import SEVERAL, Estimate, Measure
+
+EQUIVALENT, BEHIND, UNCERTAIN = "equivalent", "behind", "uncertain"
+"""Verdicts on an entry beside the first: within a point of it, significantly worse, or neither can be said."""
 
 ALL_KINDS = "all tasks"
 TESTS = "test tasks"

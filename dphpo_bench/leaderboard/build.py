@@ -73,7 +73,8 @@ def with_written(board: Board, folder: Path) -> tuple[Board, list[str]]:
 
 def _disputed(board: Board, disputes: Sequence[Dispute]) -> Board:
     def marked(row: Any, task: str | None) -> Any:
-        return replace(row, disputed=any(each.is_about(row.entry.method, task) for each in disputes))
+        tasks = {each.task for each in disputes if each.method == row.entry.method}
+        return replace(row, disputed=bool(tasks if task is None else tasks & {"", task}))
 
     tables = [replace(table, rows=tuple(marked(row, table.task) for row in table.rows)) for table in board.tables]
     overalls = [replace(each, rows=tuple(marked(row, None) for row in each.rows)) for each in board.overalls]

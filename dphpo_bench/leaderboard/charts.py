@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from dphpo_bench.leaderboard.answers import Answer
+from dphpo_bench.leaderboard.entries import Entry
 from dphpo_bench.leaderboard.sentences import (
     about_intervals,
     first_answers,
@@ -16,8 +17,8 @@ from dphpo_bench.leaderboard.sentences import (
     point_text,
     sentences,
 )
+from dphpo_bench.leaderboard.submissions import PathPoint
 from dphpo_bench.leaderboard.tables import Board, Table
-from dphpo_bench.leaderboard.values import Entry, PathPoint
 from dphpo_bench.records.charts import (
     DASHED,
     MARK,

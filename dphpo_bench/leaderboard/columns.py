@@ -11,9 +11,8 @@ import pandas as pd
 
 from dphpo_bench.base.text import rounded_up
 from dphpo_bench.leaderboard.answers import TESTS, UNTOUCHED
-from dphpo_bench.leaderboard.means import Rate
+from dphpo_bench.leaderboard.means import Ranks, Rate
 from dphpo_bench.leaderboard.tables import PROFILE, Board, OverallRow, Row
-from dphpo_bench.leaderboard.values import Ranks
 from dphpo_bench.records import reading
 from dphpo_bench.records.measure import ACCURACY, NOTHING, Estimate, Measure, measure_text, metric_text
 

@@ -24,7 +24,6 @@ from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.leaderboard.means import NO_FALLS, Falls, Integers, Sample, Scores, draw, fall_limit
 from dphpo_bench.leaderboard.submissions import NOT_PRIVATE, Run, TaskModel, defaults_of, task_model_of
-from dphpo_bench.leaderboard.values import Entry
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.records.measure import Measure
 from dphpo_bench.sweep.extra_runs import ORACLE, REPLAY
@@ -113,6 +112,21 @@ class Standard:
 
 def _default(name: str) -> Who:
     return name, compact_json(make_method(name).parameters)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method with its parameters, as compact JSON; a reference is a line to compare with, not a method to choose."""
+
+    method: str
+    label: str
+    parameters: str
+    end_to_end_private: bool
+    reference: bool
+
+    @property
+    def identity(self) -> tuple[str, str, bool]:
+        return self.method, self.parameters, self.end_to_end_private
 
 
 THE_ORACLE = Entry(ORACLE, "the oracle", "", end_to_end_private=False, reference=True)

@@ -14,7 +14,6 @@ from statistics import NormalDist, fmean, median_high
 import numpy as np
 from numpy.typing import NDArray
 
-from dphpo_bench.leaderboard.values import Ranks
 from dphpo_bench.records.measure import CONFIDENCE, Estimate, Measure, quantile, variance_of_mean
 
 POINT = 0.01
@@ -341,6 +340,14 @@ def ratio_interval(mine: Sequence[Sample], start: Sequence[Sample], end: Sequenc
     constant = top**2 - scale * (of_mine + of_start)
     root = math.sqrt(max(0.0, linear**2 - leading * constant))
     return Estimate(top / bottom, (linear - root) / leading, (linear + root) / leading)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The best and the worst of the middle 95 % of the ranks that resampling gives to an entry; 1 is best."""
+
+    low: int
+    high: int
 
 
 DRAWS = 2000

@@ -8,13 +8,12 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
 from itertools import count
 from typing import Any
 
-from jinja2 import BytecodeCache, Environment, PackageLoader, StrictUndefined
-from jinja2.bccache import Bucket
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from dphpo_bench.base.text import one_line
@@ -24,9 +23,9 @@ from dphpo_bench.leaderboard import sentences as texts
 from dphpo_bench.leaderboard.answers import OTHERS
 from dphpo_bench.leaderboard.charts import Chart, file_stems, task_models_of
 from dphpo_bench.leaderboard.columns import MARKS, Column, overall_columns, rounded_number, row_columns, to_csv, varying
+from dphpo_bench.leaderboard.entries import Entry
 from dphpo_bench.leaderboard.sentences import Paths, about, record_links
 from dphpo_bench.leaderboard.tables import Board, OverallRow, Row, Table
-from dphpo_bench.leaderboard.values import Entry
 from dphpo_bench.records.charts import STYLE
 from dphpo_bench.records.measure import NOTHING, change_text, interval_text
 
@@ -41,39 +40,22 @@ OVERALL = "overall"
 NO_BREAK = "\u00a0"
 
 
-class _Compiled(BytecodeCache):
-    """Templates of a form, compiled once in a process."""
-
-    def __init__(self) -> None:
-        self._codes: dict[str, Any] = {}
-
-    def load_bytecode(self, bucket: Bucket) -> None:
-        bucket.code = self._codes.get(bucket.key)
-
-    def dump_bytecode(self, bucket: Bucket) -> None:
-        self._codes[bucket.key] = bucket.code
-
-
-_COMPILED = {"html": _Compiled(), "md": _Compiled()}
-
-
-def page_writer(form: str, board: Board, paths: Paths | None, filters: Mapping[str, Any]) -> Callable[..., str]:
-    """Return what fills a template, with all that sections of either form, "md" or "html", show."""
+@cache
+def _environment(form: str) -> Environment:
     environment = Environment(
         loader=PackageLoader("dphpo_bench.leaderboard", "templates"),
-        bytecode_cache=_COMPILED[form],
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         autoescape=form == "html",  # in Markdown, `code` and `prose` know its own rules
         keep_trailing_newline=form == "html",
     )
-    environment.filters |= filters
-    environment.globals |= {"form": form, **_context(board, paths or Paths())}
-    return lambda name, **values: environment.get_template(name).render(values)
+    environment.filters |= FILTERS[form]
+    return environment
 
 
-def _context(board: Board, paths: Paths) -> dict[str, Any]:
+def _context(form: str, board: Board, paths: Paths) -> dict[str, Any]:
+    """Return what the sections show in either form, "md" or "html"."""
     listed_methods, leading = texts.methods_of(board), texts.leading(board)
     listed, more = texts.task_models_by_count(board)
     rows = advice.measured_rows(to_csv(board))
@@ -81,6 +63,7 @@ def _context(board: Board, paths: Paths) -> dict[str, Any]:
     guide, asked = advice.grid(rows), advice.for_page(rows)
     written = [finding for finding in board.findings if finding.figures]
     return {
+        "form": form,
         "board": board,
         "paths": paths,
         "texts": texts,
@@ -122,26 +105,29 @@ def _json(value: Any) -> Markup:
 
 
 def to_html(board: Board, charts: Sequence[Chart], paths: Paths | None = None) -> str:
-    page = page_writer("html", board, paths, {"sort_value": sort_value, "run_value": run_value, "t": str})
     cards = cards_of(board)
     several = dict.fromkeys(answer.subject for answer in board.answers if len(answer.task_models) > 1)
     single = dict.fromkeys(answer.subject for answer in board.answers if len(answer.task_models) == 1)
     numbers = {table.task_model: f"setting-{at}" for at, (name, (table, *_)) in enumerate(task_models_of(board))}
-    return page(
-        "page.html",
-        subjects={name: [*group] for name, group in (("Several tasks", several), ("One task", single)) if group},
-        epsilons=sorted({answer.epsilon for answer in board.answers if answer.epsilon is not None}),
-        files=numbers,
-        answered={task_model for answer in board.answers for task_model in answer.task_models},
-        pictures=_pictures(charts),
-        interval_text=interval_text,
-        change_text=change_text,
-        cards=cards,
-        card_ids={who: f"m{number}" for number, (who, _) in enumerate(cards, 1)},
-        style=Markup(STYLE),
-        about=about,
-        record_links=record_links,
-        measure=board.measure,
+    return (
+        _environment("html")
+        .get_template("page.html")
+        .render(
+            _context("html", board, paths or Paths()),
+            subjects={name: [*group] for name, group in (("Several tasks", several), ("One task", single)) if group},
+            epsilons=sorted({answer.epsilon for answer in board.answers if answer.epsilon is not None}),
+            files=numbers,
+            answered={task_model for answer in board.answers for task_model in answer.task_models},
+            pictures=_pictures(charts),
+            interval_text=interval_text,
+            change_text=change_text,
+            cards=cards,
+            card_ids={who: f"m{number}" for number, (who, _) in enumerate(cards, 1)},
+            style=Markup(STYLE),
+            about=about,
+            record_links=record_links,
+            measure=board.measure,
+        )
     )
 
 
@@ -189,22 +175,14 @@ _COMMIT = re.compile(r"[0-9a-f]{7,}", re.IGNORECASE)
 
 def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = None) -> dict[str, str]:
     """Return the pages by their names in the leaderboard's folder: README.md, and those that it links to."""
-    filters = {
-        "code": code,
-        "t": prose,
-        "line": _line,
-        "cells": _cells,
-        "value_cell": _value_cell,
-        "alignment": lambda column: "--:" if column.kind == "number" else ":--",
-        "image": _image,
-    }
-    fill = page_writer("md", board, paths, filters)
+    context = _context("md", board, paths or Paths())
     task_models = task_models_of(board)
     stems = list(file_stems([OVERALL, *(task_model for task_model, _ in task_models)]))[1:]
     files = {task_model: f"{TABLES}/{stem}.md" for (task_model, _), stem in zip(task_models, stems, strict=True)}
 
     def page(template: str, up: str = "", **values: Any) -> str:
-        text = fill(template, up=up, files=files, charts=charts, **values)
+        values |= {"up": up, "files": files, "charts": charts}
+        text = _environment("md").get_template(template).render(context, **values)
         return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
 
     pages = {"README.md": page("README.md", uneven=texts.uneven(texts.single_answers(board)))}
@@ -292,3 +270,18 @@ def _image(chart: Chart, folder: str) -> str:
     # As HTML, since a description in Markdown would be Markdown itself.
     description = html.escape(one_line(chart.description, MAX_TEXT))
     return f'<p><img src="{folder}/{html.escape(chart.name)}.svg" alt="{description}"></p>'
+
+
+FILTERS: Mapping[str, Mapping[str, Any]] = {
+    "html": {"sort_value": sort_value, "run_value": run_value, "t": str},
+    "md": {
+        "code": code,
+        "t": prose,
+        "line": _line,
+        "cells": _cells,
+        "value_cell": _value_cell,
+        "alignment": lambda column: "--:" if column.kind == "number" else ":--",
+        "image": _image,
+    },
+}
+"""The filters of templates, for each form of page."""

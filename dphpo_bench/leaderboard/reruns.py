@@ -12,8 +12,7 @@ from dphpo_bench.base.errors import DataError, DphpoBenchError
 from dphpo_bench.base.progress import Progress
 from dphpo_bench.contract import registry
 from dphpo_bench.leaderboard.entries import Member, frame_of, newest
-from dphpo_bench.leaderboard.submissions import ROUNDING, Run, Submissions, read_submissions
-from dphpo_bench.leaderboard.values import Refused
+from dphpo_bench.leaderboard.submissions import ROUNDING, Refused, Run, Submissions, read_submissions
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore, read_record
 from dphpo_bench.sweep.cells import Cell

@@ -16,8 +16,11 @@ from dphpo_bench.base.text import count
 from dphpo_bench.contract import registry
 from dphpo_bench.leaderboard.advice import MODELS, RATED, Advice, cost_text, interval_text, lead, rate_text
 from dphpo_bench.leaderboard.answers import (
+    BEHIND,
+    EQUIVALENT,
     FAMILY_ERROR,
     TESTS,
+    UNCERTAIN,
     UNTOUCHED,
     UNTUNED,
     Absent,
@@ -26,11 +29,11 @@ from dphpo_bench.leaderboard.answers import (
     Place,
     Subject,
 )
-from dphpo_bench.leaderboard.entries import Contest, median
+from dphpo_bench.leaderboard.entries import Contest, Entry, median
 from dphpo_bench.leaderboard.means import POINT
 from dphpo_bench.leaderboard.submissions import built_in
 from dphpo_bench.leaderboard.tables import Board, Overall, Row, Table
-from dphpo_bench.leaderboard.values import BEHIND, EQUIVALENT, UNCERTAIN, Entry, Finding
+from dphpo_bench.leaderboard.written import Finding
 from dphpo_bench.records.measure import NOTHING, Estimate, Measure, change_text, metric_text
 
 ADVISED = "recommended"

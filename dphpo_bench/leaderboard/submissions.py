@@ -22,7 +22,6 @@ from dphpo_bench.contract import registry
 from dphpo_bench.contract.metrics import SHIFTED
 from dphpo_bench.contract.task import MAX_DELTA
 from dphpo_bench.leaderboard.recompute import Claim, Cost, recompute
-from dphpo_bench.leaderboard.values import PathPoint, Refused
 from dphpo_bench.privacy.holdout import is_part
 from dphpo_bench.privacy.risk import CERTAIN, Risk, worst
 from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS
@@ -291,6 +290,14 @@ class TaskModel:
         return TEST_RECORDS.get(self.task) if self.measure.name == "accuracy" else None
 
 
+@dataclass(frozen=True)
+class PathPoint:
+    """A release of a method that adapts while it trains, at one step, counted from 0."""
+
+    step: int
+    learning_rate: float
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One run that passed, as far as the leaderboard needs it.
@@ -333,6 +340,14 @@ class Run:
     shift: str = ""
     refuted: bool = False
     risk: Risk | None = None
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A record that is not on the board: its path below the folder of records, and the reason in one line."""
+
+    path: str
+    reason: str
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,11 @@ import numpy as np
 from dphpo_bench.base.text import duration_text
 from dphpo_bench.harness.recording import Call, different
 from dphpo_bench.leaderboard.answers import ALL_KINDS, OTHERS, TESTS, UNTOUCHED, Answer, Claims, Subject, by_stage
-from dphpo_bench.leaderboard.entries import FEW_SEEDS, Contest, Draws, Member, Standard, median, scores_of
-from dphpo_bench.leaderboard.means import POINT, Rate, draw, middle, middle_ranks, ranks, ratio_interval
+from dphpo_bench.leaderboard.entries import FEW_SEEDS, Contest, Draws, Entry, Member, Standard, median, scores_of
+from dphpo_bench.leaderboard.means import POINT, Ranks, Rate, draw, middle, middle_ranks, ranks, ratio_interval
 from dphpo_bench.leaderboard.reruns import Replays
-from dphpo_bench.leaderboard.submissions import TaskModel, defaults_of
-from dphpo_bench.leaderboard.values import Entry, Finding, PathPoint, Ranks, Refused
-from dphpo_bench.leaderboard.written import Dispute
+from dphpo_bench.leaderboard.submissions import PathPoint, Refused, TaskModel, defaults_of
+from dphpo_bench.leaderboard.written import Dispute, Finding
 from dphpo_bench.privacy.risk import CERTAIN, Risk, worst
 from dphpo_bench.records.measure import (
     SEVERAL,

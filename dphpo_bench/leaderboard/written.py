@@ -21,6 +21,7 @@ import shlex
 import sqlite3
 import tomllib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,7 +30,6 @@ from pydantic import BaseModel, Field, ValidationError
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import one_line, shown
-from dphpo_bench.leaderboard.values import Finding
 
 FILE = "findings.toml"
 MAX_ROWS = 1000
@@ -37,6 +37,21 @@ MAX_ROWS = 1000
 _NUMBER = re.compile(r"[-+−]?\d[\d,]*(?:\.(?P<decimals>\d+))?")
 _VALUES = {"": None, "True": 1, "False": 0}
 _READING = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION})
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence or two that the data support.
+
+    Attributes:
+        objection: the strongest objection to them.
+        figures: the words of both that the board's data hold, each with the command that recomputes it.
+    """
+
+    title: str
+    text: str
+    figures: tuple[tuple[str, str], ...] = ()
+    objection: str = ""
 
 
 class Written(BaseModel, frozen=True, extra="forbid", strict=True):
@@ -65,10 +80,6 @@ class Dispute(BaseModel, frozen=True, extra="forbid", strict=True):
     task: str = ""
     reason: str
     link: str = ""
-
-    def is_about(self, method: str, task: str | None) -> bool:
-        """Return whether a method's row on a task, or on several, is disputed."""
-        return method == self.method and (task is None or self.task in ("", task))
 
 
 class Writings(BaseModel, frozen=True, extra="forbid", strict=True):

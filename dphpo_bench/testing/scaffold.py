@@ -46,10 +46,13 @@ def write_package(kind: Kind, name: str, parent: Path, *, repository: bool = Fal
     check_name(kind, name)
     folder = parent / name
     values = {
+        "kind": kind,
+        "what": "tuning method" if kind == "method" else "task",
         "name": name,
         "class_name": "".join(word.capitalize() for word in name.split("_")),
         "distribution": name.replace("_", "-"),
         "version": version("dphpo-bench"),
+        "also_needs": ', "scikit-learn>=1.4"' if kind == "task" else "",
     }
     templates = files("dphpo_bench.testing") / "templates"
     written = []
@@ -57,7 +60,7 @@ def write_package(kind: Kind, name: str, parent: Path, *, repository: bool = Fal
         folder.mkdir(parents=True)
         for template, target in (FILES | REPOSITORY if repository else FILES).items():
             source = templates / kind / f"{template}.template"
-            source = source if source.is_file() else templates / "repository" / f"{template}.template"
+            source = source if source.is_file() else templates / "both" / f"{template}.template"
             path = folder / target.format(name=name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(Template(source.read_text(encoding="utf-8")).substitute(values), encoding="utf-8")

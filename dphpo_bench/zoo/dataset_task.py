@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from dphpo_bench.data.cache import Array
     from dphpo_bench.data.rows import Row
     from dphpo_bench.zoo.networks import Which
 
@@ -86,7 +85,6 @@ class DatasetTask(Task):
 
     @property
     def facts(self) -> TaskFacts:
-        """Public facts; reads no data."""
         setup = self._setup
         return TaskFacts(
             task=self.name,
@@ -566,15 +564,11 @@ class ImageTask(DatasetTask):
         return self._records(source, split, records["pixels"], records["label"])
 
     def _load_corrupted(self, source: "DataSource", corruptions: Corruptions) -> Records:
-        records = self._corrupted(source, corruptions)
-        return self._records(source, self.dataset.test, records["pixels"], records["label"], corruptions.key)
-
-    def _corrupted(self, source: "DataSource", corruptions: Corruptions) -> "Array":
         from dphpo_bench.data.images import load_records
 
-        records = load_records(source, self.dataset, self.dataset.test).copy()
-        records["pixels"] = corruptions.apply(records["pixels"])
-        return records
+        records = load_records(source, self.dataset, self.dataset.test)
+        pixels = corruptions.apply(records["pixels"])
+        return self._records(source, self.dataset.test, pixels, records["label"], corruptions.key)
 
     def _records(self, source: "DataSource", split: Split, pixels: Any, labels: Any, changed: Any = None) -> Records:
         """Return records of pictures of a split; `changed` is the identity of what was done to them, if anything."""

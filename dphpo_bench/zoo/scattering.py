@@ -59,7 +59,6 @@ class ScatteringFeatures(PictureRoute):
         return asdict(self)
 
     def size(self, image_shape: tuple[int, int, int]) -> int:
-        """Return the number of features of a picture of shape (channels, height, width)."""
         channels, height, width = image_shape
         paths = 1 + self.scales * self.angles + self.angles**2 * self.scales * (self.scales - 1) // 2
         columns = width >> self.scales

@@ -5,7 +5,6 @@ Where `source` is None, weights are searched as the environment says.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dphpo_bench.base.errors import DataError, InvalidValueError, require_extra
@@ -107,6 +106,14 @@ class TokenIds:
 _TEXTS_PER_CALL = 32
 _TEXTS_PER_BLOCK = 2048  # sorted by length within a block; even, so that pairs stay together
 
+# The card's list, and what MiniLM itself was distilled on.
+TRAINED_ON = (
+    "Wikipedia", "BookCorpus", "Reddit comments", "S2ORC", "Stack Exchange", "WikiAnswers", "PAQ", "MS MARCO", "GOOAQ",
+    "Yahoo Answers", "CodeSearchNet", "COCO", "SPECTER", "SearchQA", "ELI5", "Flickr30k", "SNLI", "MultiNLI",
+    "sentence compression", "WikiHow", "AltLex", "Quora Question Pairs", "Simple Wikipedia", "Natural Questions",
+    "SQuAD 2.0", "TriviaQA",
+)  # fmt: skip
+
 MINILM = Weights(
     name="all-minilm-l6-v2",
     files=(
@@ -114,35 +121,7 @@ MINILM = Weights(
         ("config.json", "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41"),
         ("tokenizer.json", "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"),
     ),
-    # The card's list, and what MiniLM itself was distilled on.
-    trained_on=(
-        "Wikipedia",
-        "BookCorpus",
-        "Reddit comments",
-        "S2ORC",
-        "Stack Exchange",
-        "WikiAnswers",
-        "PAQ",
-        "MS MARCO",
-        "GOOAQ",
-        "Yahoo Answers",
-        "CodeSearchNet",
-        "COCO",
-        "SPECTER",
-        "SearchQA",
-        "ELI5",
-        "Flickr30k",
-        "SNLI",
-        "MultiNLI",
-        "sentence compression",
-        "WikiHow",
-        "AltLex",
-        "Quora Question Pairs",
-        "Simple Wikipedia",
-        "Natural Questions",
-        "SQuAD 2.0",
-        "TriviaQA",
-    ),
+    trained_on=TRAINED_ON,
     licence="Apache-2.0",
     homepage="https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2",
     has_seen=("mnli", "qnli", "qqp"),  # QNLI is made from SQuAD
@@ -256,8 +235,7 @@ class TextFeatures(Features):
         wrong = next((n for n, text in enumerate(texts) if not isinstance(text, str)), None)
         if wrong is not None:
             raise InvalidValueError(f"Expected texts, got {type(texts[wrong]).__name__} at position {wrong}.")
-        folder = weights_folder(source, self.weights)
-        tokenizer, encoder = self._loaded(folder)
+        tokenizer, encoder = self._loaded(source)
 
         def features(few: "list[Encoding]") -> torch.Tensor:
             ids = _padded([text.ids for text in few])
@@ -275,11 +253,11 @@ class TextFeatures(Features):
                 outputs = rows(features, [[encodings[n] for n in part] for part in few])
                 yield outputs[torch.tensor(order).argsort()]
 
-    def _loaded(self, folder: Path) -> "tuple[Tokenizer, torch.nn.Module]":
+    def _loaded(self, source: DataSource | None) -> "tuple[Tokenizer, torch.nn.Module]":
+        folder = weights_folder(source, self.weights)
         require_transformers()
         import torch
         from safetensors.torch import load_file
-        from tokenizers import Tokenizer
         from transformers import AutoConfig, AutoModel
 
         config = AutoConfig.from_pretrained(str(folder))
@@ -296,8 +274,7 @@ class TextFeatures(Features):
         missing = encoder.load_state_dict(load_file(folder / self.weights.files[0][0]), strict=False).missing_keys
         if missing:
             raise DataError(f"The weights {self.weights.name} lack {missing[0]}; they belong to another configuration.")
-        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        tokenizer.no_padding()
+        tokenizer = load_tokenizer(self.weights, config.vocab_size, source)
         tokenizer.enable_truncation(self.longest)
         return tokenizer, encoder
 

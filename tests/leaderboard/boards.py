@@ -12,9 +12,11 @@ from statistics import mean
 
 from dphpo_bench.leaderboard.answers import TESTS, Absent, Answer, Claims, Pair, Part, Place
 from dphpo_bench.leaderboard.charts import Chart
-from dphpo_bench.leaderboard.means import Mean, Rate
+from dphpo_bench.leaderboard.entries import Entry
+from dphpo_bench.leaderboard.means import Mean, Ranks, Rate
+from dphpo_bench.leaderboard.submissions import PathPoint, Refused
 from dphpo_bench.leaderboard.tables import Board, Overall, OverallRow, Row, Table
-from dphpo_bench.leaderboard.values import Entry, Finding, PathPoint, Ranks, Refused
+from dphpo_bench.leaderboard.written import Finding
 from dphpo_bench.records.measure import ACCURACY, Estimate
 
 EPSILONS = (1.0, 3.0, 8.0)

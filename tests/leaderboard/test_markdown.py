@@ -14,8 +14,9 @@ from dphpo_bench.leaderboard.charts import Chart
 from dphpo_bench.leaderboard.columns import row_columns
 from dphpo_bench.leaderboard.pages import MAX_LISTED, MAX_TEXT, code, prose, to_markdown
 from dphpo_bench.leaderboard.sentences import Paths
+from dphpo_bench.leaderboard.submissions import Refused
 from dphpo_bench.leaderboard.tables import Board
-from dphpo_bench.leaderboard.values import Finding, Refused
+from dphpo_bench.leaderboard.written import Finding
 from dphpo_bench.records.measure import ACCURACY
 from tests.leaderboard.boards import HOSTILE, hostile_board, sample_board, table
 

@@ -16,7 +16,7 @@ from dphpo_bench.leaderboard.means import Rate
 from dphpo_bench.leaderboard.pages import to_markdown
 from dphpo_bench.leaderboard.sentences import Paths
 from dphpo_bench.leaderboard.tables import Board
-from dphpo_bench.leaderboard.values import Finding
+from dphpo_bench.leaderboard.written import Finding
 from tests.leaderboard import boards
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from dphpo_bench.leaderboard.answers import Claims, Pair
 from dphpo_bench.leaderboard.build import render
 from dphpo_bench.leaderboard.means import Mean
 from dphpo_bench.leaderboard.sentences import About
-from dphpo_bench.leaderboard.values import Finding
+from dphpo_bench.leaderboard.written import Finding
 from dphpo_bench.records.measure import ACCURACY
 from tests.leaderboard import boards
 
