@@ -47,7 +47,7 @@ class DpHyper(bench.search.RandomStopping[bench.search.SearchThenTrain]):
         final = self.searched(facts, share).calibrated(share, selection.final_accountant)
         return self.plan_search_and_run(facts, budget, selection.with_final(final.event), final)
 
-    def selection(self, budget: bench.PrivacyBudget) -> bench.search.Selection:  # noqa: ARG002
+    def selection(self, budget: bench.PrivacyBudget) -> bench.search.Selection:
         """Return the rule by which the search selects within this budget."""
         measure = "rdp" if self.accounting == "rdp" else "pld"  # of the share
         return bench.search.Selection(self.runs, final_share=self.final_share, final_accountant=measure)

@@ -22,7 +22,6 @@ class PaperRule(bench.recipes.ProbingRule):
 
     def observe(self, values: Sequence[float], deviation: float) -> None:
         """Set η and R."""
-        del deviation
         slope, curvature = bench.recipes.parabola(values, self.radius)
         if slope > 0 and curvature > 0:
             self.learning_rate = bench.recipes.clamp(bench.recipes.LEARNING_RATES, self._limited(slope / curvature))

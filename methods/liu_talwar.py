@@ -52,6 +52,6 @@ class LiuTalwar(bench.search.RandomStopping[bench.search.Trial]):
         best = session.threshold_search(trial, self.threshold, 1 / self.mean, trial.event)
         return bench.search.winner_outcome(best, session)
 
-    def selection(self, budget: bench.PrivacyBudget) -> bench.search.Selection:  # noqa: ARG002
+    def selection(self, budget: bench.PrivacyBudget) -> bench.search.Selection:
         """Return the rule by which the search selects."""
         return bench.search.Selection(self.runs, self.threshold)

@@ -53,7 +53,7 @@ class SubsampledTuning(bench.search.RandomStopping[bench.search.SearchThenTrain]
         whole = selection.with_final(final.event)
         return self.plan_search_and_run(facts, budget, whole, final, searched=self.tuning_rate)
 
-    def selection(self, budget: bench.PrivacyBudget) -> bench.search.Selection:  # noqa: ARG002
+    def selection(self, budget: bench.PrivacyBudget) -> bench.search.Selection:
         """Return the rule by which the search selects within this budget."""
         return bench.search.Selection(self.runs, sample_rate=self.tuning_rate, final_share=self.final_share)
 

@@ -162,7 +162,6 @@ class E2e(DatasetTask):
 
     def fingerprint(self, source: bench.DataSource) -> str:
         """Hash what identifies the inputs and targets, and the published weights."""
-        del source
         hashes = [split.content_hash for split in self.datasets[0].splits]
         encoding = [self._setup.key] if self._tuning else self._setup.key
         return hashlib.sha256(json.dumps([hashes, *encoding]).encode()).hexdigest()

@@ -46,7 +46,6 @@ class Persons(PackagedTask, OnVectors):
 
     def fingerprint(self, source: bench.DataSource) -> str:
         """Hash what identifies the records."""
-        del source
         columns = self.columns.to_json() if self.columns else self.n_inputs
         return hashlib.sha256(json.dumps([self.content_hash, N_TRAIN, columns]).encode()).hexdigest()
 

@@ -40,17 +40,14 @@ class PackagedTask(bench.Task):
 
     def load_train(self, source: bench.DataSource) -> bench.Records:
         """Return the private training records."""
-        del source
         return self._load(train=True)
 
     def load_test(self, source: bench.DataSource) -> bench.Records:
         """Return the test records."""
-        del source
         return self._load(train=False)
 
     def fingerprint(self, source: bench.DataSource) -> str:
         """Hash `content`."""
-        del source
         return hashlib.sha256(self.content.encode()).hexdigest()
 
     @abstractmethod
@@ -140,7 +137,6 @@ class Synthetic(PackagedTask):
 
     def fingerprint(self, source: bench.DataSource) -> str:
         """Hash the draw's rule and seed."""
-        del source
         return self.draw.fingerprint
 
     def _load(self, train: bool) -> bench.Records:

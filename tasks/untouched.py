@@ -81,7 +81,6 @@ class PackagedTable(Untouched):
 
     def fingerprint(self, source: bench.DataSource) -> str:
         """Hash what identifies the inputs and targets."""
-        del source
         identity = [self.content_hash, TRAIN_BELOW, self.columns.to_json(), self.target]
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
@@ -228,7 +227,6 @@ class Drawn(Untouched):
 
     def fingerprint(self, source: bench.DataSource) -> str:
         """Hash the rule and its seed."""
-        del source
         identity = [self.rule, self.options, self.seed, self.unit, self.n_records, N_TEST]
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
