@@ -62,6 +62,8 @@ class ScoreRule:
     def check_range(self, score: Any) -> None:
         """Reject a score out of range. For made-up records only: on private ones such a message is a release."""
         values = self._values(score)
+        if values.shape == (1,):  # a mean in a list would count as one record's score
+            raise InvalidValueError(f"Expected {_FORMS}; got a list of one.")
         outside = values[~((values >= 0) & (values <= 1))]
         if len(outside):
             raise InvalidValueError(

@@ -533,6 +533,8 @@ def test_a_rehearsal_counts_nothing_and_shows_mistakes(tmp_path: Path, capsys: p
     for bad in (87.3, [0.5, float("nan")], -0.1):
         with pytest.raises(InvalidValueError, match=r"Expected scores from 0 to 1.*percentages"):
             of.tell(of.rehearsal(), bad)
+    with pytest.raises(InvalidValueError, match="got a list of one"):
+        of.tell(of.rehearsal(), [0.8])
     with pytest.raises(InvalidValueError, match="state_dict"):
         of.tell(of.rehearsal(), 0.5, threading.Lock())
     with pytest.raises(InvalidValueError, match="pickle can read again: ZeroDivisionError"):
