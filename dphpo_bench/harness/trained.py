@@ -224,16 +224,16 @@ class TrainedModel(Displayed):
             data = without_columns(data, {*self.consumed} - {*(self.columns or by_name or ())})
         if self.columns is not None and not isinstance(data, Tensor):
             data = self.columns.encode(data)
-        elif self.input_names is not None and (labels := column_names(data := in_pandas(data))) is not None:
-            missing = [name for name in self.input_names if name not in labels]
-            if missing or (isinstance(data, Mapping) and labels != [*self.input_names]):
+        elif self.input_names is not None and (columns := column_names(data := in_pandas(data))) is not None:
+            missing = [name for name in self.input_names if name not in columns]
+            if missing or (isinstance(data, Mapping) and columns != [*self.input_names]):
                 got = f"lack {shown(', '.join(missing))}" if missing else "have another order or more"
                 raise DataError(
                     f"Expected the columns of the training records, {shown(', '.join(self.input_names), 200)}; the "
                     f"data {got}."
                 )
             if not isinstance(data, Mapping):
-                data = data.iloc[:, list(map(labels.index, self.input_names))]
+                data = data.iloc[:, list(map(columns.index, self.input_names))]
         inputs = as_inputs(data, "data")
         if isinstance(self.inputs, Input) and not isinstance(inputs, Mapping):
             return _converted(inputs, self.inputs, "inputs")
