@@ -398,9 +398,7 @@ class _Test:
         behind = self.subject.lead(first, who, self.target)
         if behind and behind.low is not None and behind.high is not None:
             measure, mean = self.subject.measure, self.subject.mean(first, None, self.target)
-            # A point; of a metric that has no points, as much of the first's mean.
-            has_points = measure.share or measure.logarithmic
-            margin = POINT if has_points else POINT * abs(mean.value if mean else 0.0)
+            margin = POINT if measure.comparable else POINT * abs(mean.value if mean else 0.0)
             if -margin <= behind.low and behind.high <= margin:
                 return EQUIVALENT
         return BEHIND if self.sign(first, who) == 1 else UNCERTAIN

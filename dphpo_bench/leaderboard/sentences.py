@@ -145,7 +145,7 @@ def headline(answer: Answer) -> str:
 def _cheaper(answer: Answer) -> str:
     """Return the cheapest place that costs much less, and is a point behind at most; nothing if there is none."""
     first, *others = answer.places
-    if not first.cost or not (answer.measure.share or answer.measure.logarithmic):
+    if not first.cost or not answer.measure.comparable:
         return ""
     least, most = first.lead.mean - POINT, first.cost / MUCH_LESS
     near = [place for place in others if place.verdict != BEHIND and place.lead.mean >= least]
@@ -159,7 +159,9 @@ def _cheaper(answer: Answer) -> str:
 
 def point_text(answer: Answer) -> str:
     measure = answer.measure
-    return "a point" if measure.share else "1 % in perplexity" if measure.logarithmic else "1 %"
+    if measure.share:
+        return "a point"
+    return "1 % in perplexity" if measure.logarithmic else "0.01" if measure.comparable else "1 %"
 
 
 def _named(places: Sequence[Place], verdict: str) -> str:

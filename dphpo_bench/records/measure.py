@@ -49,6 +49,11 @@ class Measure:
         return "points" if self.share else "nats" if self.logarithmic else ""
 
     @property
+    def comparable(self) -> bool:
+        """Whether a hundredth of a score says much the same on every task: of a share, a nat or an R²."""
+        return self.share or self.logarithmic or self.name == "r2"
+
+    @property
     def range(self) -> tuple[float, float]:
         """The values that it can have."""
         return (0.0, 1.0) if self.share else _RANGES.get(self.name, (-math.inf, math.inf))
@@ -194,7 +199,7 @@ def measure_text(
         return NOTHING
     if decimals is None:
         half = 0.0 if estimate.high is None else estimate.high - estimate.mean
-        decimals = 2 if measure.share else _decimals(max(abs(estimate.mean), half))
+        decimals = 2 if measure.share else _decimals(max(abs(estimate.mean), half), measure)
     mean = (change_text if signed else _number)(estimate.mean, measure, decimals)
     interval = interval_text(estimate, measure, decimals, signed)
     return f"{mean} {interval}" if interval else mean
@@ -203,7 +208,8 @@ def measure_text(
 def metric_text(estimate: Estimate | None, measure: Measure | None) -> str:
     """Return the mean with its interval; of a logarithmic metric the geometric mean, by its own decimals."""
     logarithmic = estimate is not None and measure is not None and measure.logarithmic
-    return measure_text(estimate, measure, decimals=_decimals(estimate.mean) if logarithmic and estimate else None)
+    decimals = _decimals(estimate.mean, measure) if logarithmic and estimate and measure else None
+    return measure_text(estimate, measure, decimals=decimals)
 
 
 def interval_text(estimate: Estimate | None, measure: Measure, decimals: int | None = None, signed: bool = True) -> str:
@@ -212,7 +218,7 @@ def interval_text(estimate: Estimate | None, measure: Measure, decimals: int | N
         return ""
     form = change_text if signed else _number
     if decimals is None:
-        decimals = 1 if measure.share else _decimals(max(abs(estimate.mean), estimate.high - estimate.mean))
+        decimals = 1 if measure.share else _decimals(max(abs(estimate.mean), estimate.high - estimate.mean), measure)
     halves = {
         _number(half, measure, decimals) for half in (estimate.high - estimate.mean, estimate.mean - estimate.low)
     }
@@ -224,14 +230,15 @@ def interval_text(estimate: Estimate | None, measure: Measure, decimals: int | N
 def change_text(value: float, measure: Measure, decimals: int | None = None) -> str:
     """Return a difference with its sign, such as −3.2; in points if the metric is a share."""
     if decimals is None:
-        decimals = 1 if measure.share else _decimals(value)
+        decimals = 1 if measure.share else _decimals(value, measure)
     text = _number(value, measure, decimals)
     return text if text.startswith("−") or not text.strip("0.") else f"+{text}"
 
 
-def _decimals(value: float) -> int:
-    """Return how many decimals a number needs for three significant digits."""
-    return min(6, max(0, 2 - math.floor(math.log10(abs(value))))) if value else 2
+def _decimals(value: float, measure: Measure) -> int:
+    """Return how many decimals a number needs for three significant digits; of an R², three at most."""
+    most = 3 if measure.name == "r2" else 6
+    return min(most, max(0, 2 - math.floor(math.log10(abs(value))))) if value else 2
 
 
 def _number(value: float, measure: Measure, decimals: int) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dphpo_bench.leaderboard.build import render
+from dphpo_bench.leaderboard.sentences import sentences
 from dphpo_bench.leaderboard.tables import Board
 from dphpo_bench.records.measure import Measure
 from dphpo_bench.records.record import RunRecord
@@ -127,3 +128,18 @@ def test_perplexities_are_compared_by_their_logarithms(tmp_path: Path) -> None:
     assert "11.4 \\[6.4, 20.5\\]" in page
     assert "to the oracle, nats" in page
     assert "−0.693 ± " in page
+
+
+def test_an_r2_near_zero_has_the_margin_of_any_other(tmp_path: Path) -> None:
+    steps = (-0.001, 0.0, 0.001)
+    means = {"hyfreedp": 0.010, "mechanic": 0.008, "dowg": -0.2, "grid_oracle": 0.012}
+    values = {method: [mean + step for step in steps] for method, mean in means.items()}
+    (answer,) = board_of(tmp_path, *_records("r2", True, values)).answers
+    assert {place.entry.label: place.verdict for place in answer.places} == {
+        "hyfreedp": "equivalent",
+        "mechanic": "equivalent",
+        "dowg": "behind",
+    }
+    first, near, *_ = sentences(answer)
+    assert first.startswith("hyfreedp is 0.002 of R² behind the oracle")
+    assert near == "Shown to be within 0.01 of hyfreedp: mechanic."
