@@ -265,8 +265,9 @@ def forest(
 
 
 def shortened(words: str, most: int = MOST_LETTERS) -> str:
-    """Return a text, or of a long one its beginning and its end, in which labels of one method differ."""
-    end = most // 2
+    """Return a text; of a long one its beginning, the name of a method if there is one, and its end, a value."""
+    name, parameters, _ = words.partition(" (")
+    end = max(most // 3, most - len(name) - 3) if parameters else most // 2
     return words if len(words) <= most else f"{words[: most - 1 - end]}…{words[-end:]}"
 
 

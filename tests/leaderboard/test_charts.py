@@ -52,7 +52,7 @@ def test_every_picture_is_an_image_with_words_and_nothing_but_marks(name: str) -
 
 
 def test_a_hostile_label_is_text() -> None:
-    assert "<img src=x o…dow.pwned=1>)" in texts(drawn("hostile")["answer-epsilon-1"].svg)
+    assert "<img src=x onerro…wned=1>)" in texts(drawn("hostile")["answer-epsilon-1"].svg)
 
 
 def test_names_and_order() -> None:
@@ -127,7 +127,7 @@ def test_marks_tell_better_from_worse_by_more_than_colour() -> None:
 def test_long_labels_of_one_method_stay_apart() -> None:
     labels = {shortened(f"hyfreedp_paper (initial_learning_rate={rate})") for rate in (0.001, 0.01, 0.03)}
     assert len(labels) == 3
-    assert all(label.startswith("hyfreedp_pap…") for label in labels)
+    assert all(label.startswith("hyfreedp_paper (…") for label in labels)
 
 
 def test_a_narrow_logarithmic_axis_has_its_ends_for_ticks() -> None:

@@ -189,7 +189,7 @@
     if (one.value === other.value) return say("Choose two.");
     if (!pair) return say("They are not both in enough of these tables.");
     const [better, worse, lead, low, high, ahead, tables, isShown] = pair;
-    const shown = isShown ? "shown, with all comparisons of the board together" : "not shown: undecided";
+    const shown = isShown ? "shown, with all comparisons of the board together" : "undecided";
     return say(`${labels[better]} is ${lead}${unit} ahead of ${labels[worse]} [${low}, ${high}], better in ${ahead} of ${tables} tables: ${shown}.`);
   };
 
