@@ -42,7 +42,7 @@ class Network(lightning.LightningModule):
         self.privacy_engine = PrivacyEngine()
         self.automatic_optimization = automatic
         self.private, self.count, self.wraps = private, optimizers, wraps
-        self.falls_at = -1
+        self.falls_at, self.wrapped = -1, True
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         inputs, labels = batch
@@ -51,6 +51,7 @@ class Network(lightning.LightningModule):
         if self.global_step == self.falls_at:
             optimizer.optimizer.noise_multiplier /= 2
         if not self.automatic_optimization:
+            optimizer = optimizer if self.wrapped else optimizer.optimizer
             optimizer.zero_grad()
             self.manual_backward(loss)
             optimizer.step()
@@ -120,6 +121,14 @@ def test_the_trainer_stops_at_the_budget_with_a_record(tmp_path: Path, automatic
     assert callback.finished is not None
     assert callback.finished.record.status == "ok"
     assert f"{taken} × Poisson(q=0.25; Gaussian σ=2)" in callback.finished.statement()
+
+
+def test_steps_of_an_optimizer_without_lightnings_wrapper_count(tmp_path: Path) -> None:
+    callback, module = callback_of(tmp_path), Network(automatic=False)
+    module.wrapped = False
+    trainer_of(tmp_path, callback, max_epochs=30).fit(module, datamodule=Data())
+    assert callback.taken == callback.steps == steps_within(PrivacyBudget(*BUDGET), RATE, NOISE)
+    assert module.privacy_engine.accountant.history == [(NOISE, RATE, callback.taken)]
 
 
 def test_planned_steps_are_the_trainers_if_the_budget_covers_them(tmp_path: Path) -> None:
