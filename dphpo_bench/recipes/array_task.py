@@ -34,6 +34,7 @@ from dphpo_bench.data.arrays import (
     declared_classes,
     implied_classes,
     parted,
+    refuse_other_order,
     units_of,
 )
 from dphpo_bench.data.columns import Column
@@ -214,6 +215,8 @@ class ArrayTask(DisplayedTask, Task):
         refuse_ignored_steps(built, measures.losses)
         if isinstance(model, nn.Module):
             self._model = copied(model)
+        refuse_other_order(train, unit)
+        refuse_other_order(test)
         if not public:
             declare("private", train)
         target = labels.target
