@@ -27,6 +27,9 @@ class BudgetCallback(StepBudget, callbacks.Callback):  # type: ignore[misc]  # m
         if trainer.loggers or (trainer.enable_validation and not self.public_evaluation):
             warnings.warn(RAW.format("logger=False and limit_val_batches=0"), stacklevel=2)
 
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        self.check_loader(trainer.train_dataloader)
+
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         trainer.should_stop = trainer.should_stop or not self.has_next
 

@@ -102,18 +102,27 @@ class StepBudget:
                 "of this callback or optimizer: that is another release. Begin with a new model, optimizer and "
                 "callback, under a name of its own."
             )
-        sampler = poisson_sampler(loader)
-        rate, self._noise = float(sampler.sample_rate), float(private.noise_multiplier)
+        rate, self._noise = float(poisson_sampler(loader).sample_rate), float(private.noise_multiplier)
         covered = steps_within(self._budget, rate, self._noise)
         self.steps = covered if most < 0 else int(min(covered, most))
         parameters = {"sample_rate": rate, "steps": self.steps, "noise_multiplier": self._noise}
         event = dp_sgd_event(rate, self.steps, self._noise)
         run = self._run = DeclaredRun(event, self._budget, parameters=parameters, goes_on=False, **self._declared)
         run.open()
-        draw_secretly(private, sampler)
-        self._model, self._optimizer = model, private
+        self._model, self._optimizer, self._rate = model, private, rate
+        self.check_loader(loader)
         # Hooks of trainers miss steps, as of an optimizer without Lightning's wrapper; all noise comes through here.
         self._pre_step, private.pre_step = private.pre_step, self._counted
+
+    def check_loader(self, loader: Any) -> None:
+        """End the training if batches are not drawn as declared, as of a loader that a later epoch has made anew."""
+        try:
+            sampler = poisson_sampler(loader)
+        except InvalidValueError as error:
+            self._fail(str(error))
+        if sampler.sample_rate != self._rate:
+            self._fail(f"The rate of batches became {sampler.sample_rate:g}, and {self._rate:g} is declared.")
+        draw_secretly(self._optimizer, sampler)
 
     def _counted(self, *closure: Any) -> Any:
         """Take one step of the optimizer, unless it is not as declared.

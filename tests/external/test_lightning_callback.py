@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import (
     ModelCheckpoint,
 )
 from opacus import PrivacyEngine
+from opacus.data_loader import DPDataLoader
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -136,6 +137,23 @@ def test_planned_steps_are_the_trainers_if_the_budget_covers_them(tmp_path: Path
     trainer = trainer_of(tmp_path, callback, max_epochs=2)
     trainer.fit(Network(), datamodule=Data())
     assert callback.steps == callback.taken == trainer.global_step == 8
+
+
+@pytest.mark.parametrize(("poisson", "why"), [(True, "rate of batches became 0.5"), (False, "got batches of a fixed")])
+def test_a_loader_that_a_later_epoch_makes_anew_draws_as_declared(tmp_path: Path, poisson: bool, why: str) -> None:
+    class Anew(Data):
+        def train_dataloader(self) -> Any:
+            if self.trainer.current_epoch < 2:
+                return super().train_dataloader()
+            larger = DataLoader(self.records, batch_size=32)
+            return DPDataLoader.from_data_loader(larger) if poisson else larger
+
+    callback, module = callback_of(tmp_path), Network()
+    with pytest.raises(OverBudgetError, match=why):
+        trainer_of(tmp_path, callback, reload_dataloaders_every_n_epochs=1).fit(module, datamodule=Anew())
+    assert module.privacy_engine.accountant.history == [(NOISE, RATE, callback.taken)]
+    assert callback.finished is not None
+    assert callback.finished.record.status == "failed"
 
 
 def test_batches_that_are_added_up_are_refused(tmp_path: Path) -> None:
