@@ -187,9 +187,34 @@ def test_a_schedule_that_looks_at_scores_is_refused(tmp_path: Path) -> None:
 
 def test_public_evaluation_may_choose(tmp_path: Path) -> None:
     callback = callback_of(public_evaluation=True)
-    trainer = trainer_of(tmp_path, callback, EarlyStopping(monitor="val_loss", patience=1), max_epochs=30)
+    choosers = EarlyStopping(monitor="val_loss", patience=1), ModelCheckpoint(monitor="epoch", mode="max")
+    trainer = trainer_of(tmp_path, callback, *choosers, max_epochs=30, num_sanity_val_steps=2)
     trainer.fit(Network(), datamodule=Data(evaluates=True))
     assert 0 < callback.taken <= callback.steps
+
+
+@pytest.mark.parametrize(
+    ("chooser", "evaluates"),
+    [
+        (EarlyStopping("train_loss"), False),
+        (ModelCheckpoint(monitor="train_loss"), True),
+        (LearningRateFinder(), True),
+    ],
+)
+def test_losses_of_training_records_may_not_choose(tmp_path: Path, chooser: Any, evaluates: bool) -> None:
+    class Logs(Network):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            loss = super().training_step(batch, batch_idx)
+            self.log("train_loss", loss, on_epoch=True)
+            return loss
+
+    callback, module = callback_of(tmp_path / "results", public_evaluation=True), Logs()
+    public = ModelCheckpoint(monitor="val_loss")
+    trainer = trainer_of(tmp_path, callback, chooser, *[public] * evaluates, num_sanity_val_steps=2)
+    with pytest.raises(InvalidValueError, match=f"^{type(chooser).__name__} choose by raw losses of the training"):
+        trainer.fit(module, datamodule=Data(evaluates=evaluates))
+    assert module.privacy_engine.accountant.history == []
+    assert not (tmp_path / "results").exists()
 
 
 def test_raw_values_that_the_trainer_shows_are_named(tmp_path: Path) -> None:
