@@ -15,6 +15,7 @@ from datetime import date
 from decimal import Decimal
 from numbers import Integral, Number, Real
 from typing import Any
+from unicodedata import normalize
 from uuid import UUID
 
 import numpy as np
@@ -25,7 +26,7 @@ from torch.utils.data import Dataset
 
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.tensors import RECORD, Records, Tensors, leaves
-from dphpo_bench.base.text import shown
+from dphpo_bench.base.text import count, shown
 
 _WAY_OUT = (
     "Impute or drop missing values. Declare the columns of texts, categories and dates, such as "
@@ -512,6 +513,33 @@ def without_column(data: Any, name: str) -> tuple[Any, Any]:
     return (data.drop(columns=name), data[name]) if is_there else (data, None)
 
 
+def refuse_other_order(*parts: Any) -> None:
+    """Reject frames and series of the same index in several orders: rows count in their order, and would be mixed."""
+    first, *others = _indexes(parts) or [None]
+    for other in others:
+        are_unlike = len(other) == len(first) and not other.equals(first)
+        if are_unlike and first.is_unique and other.is_unique and first.isin(other).all():
+            raise InvalidValueError(
+                "Expected inputs, labels and ids of units in one order, got the same index in several orders: rows of "
+                "different records would be put together. Sort them alike, as labels.loc[frame.index] does; or, where "
+                "they are in one order, drop their indexes by reset_index(drop=True)."
+            )
+
+
+def _indexes(data: Any) -> list[Any]:
+    """Return the indexes of frames and series in a pair or a dictionary."""
+    if hasattr(data, "iloc"):
+        return [data.index]
+    is_pair = isinstance(data, tuple | list) and len(data) <= 2
+    parts = data.values() if isinstance(data, Mapping) else data if is_pair else ()
+    return [index for part in parts for index in _indexes(part)]
+
+
+def folded(value: Any) -> str:
+    """Return a text without white space around it, capitals and forms of Unicode, as of near misses."""
+    return normalize("NFKC", str(value)).strip().casefold()
+
+
 def units_of(unit: Any, ids: Any) -> tuple[Tensor, str]:
     """Return the number of each record's unit, in the order in which ids appear, and what units are called.
 
@@ -547,6 +575,13 @@ def units_of(unit: Any, ids: Any) -> tuple[Tensor, str]:
         raise InvalidValueError(f"{rule}, got {', '.join(sorted(kind.__name__ for kind in kinds))}.")
     if len(numbers) < 2:
         raise InvalidValueError(f"{rule}, and at least two different ones, got {len(numbers)}.")
+    if similar := len(numbers) - len({*map(folded, numbers)}):
+        warnings.warn(
+            f"{count(similar, 'id')} of a unit {'differs' if similar == 1 else 'differ'} from another in white space, "
+            "capitals or form of Unicode alone: if they are of one person, each is protected as a person of its own. "
+            'Mend them, such as by ids.str.strip().str.normalize("NFC").',
+            stacklevel=4,
+        )
     return torch.tensor(units), "unit" if name == RECORD else name
 
 

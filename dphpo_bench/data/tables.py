@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Real
 from typing import Any, NoReturn
-from unicodedata import normalize
 
 import numpy as np
 import pandas as pd
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from dphpo_bench.base.checks import quoted
 from dphpo_bench.base.errors import DataError, InvalidValueError, TableValueError
 from dphpo_bench.base.text import shown
-from dphpo_bench.data.arrays import column_names, in_pandas, without_column
+from dphpo_bench.data.arrays import column_names, folded, in_pandas, without_column
 from dphpo_bench.data.columns import (
     CYCLES,
     ZONE_WAY_OUT,
@@ -232,8 +231,8 @@ def _of_category(column: Category, values: Values) -> Inputs:
     if not column.other:
         way_out = "other=True has an input for missing and all other values"
         values.reject(np.isin(codes, [-1, *unlisted]), rule, way_out)
-    known = {*map(_folded, column.values)}
-    near = [code for code in unlisted if _folded(distinct[code]) in known]
+    known = {*map(folded, column.values)}
+    near = [code for code in unlisted if folded(distinct[code]) in known]
     if near:
         warnings.warn(
             f"{len(near)} different values of {shown(values.name)} count as others, though they are declared ones but "
@@ -244,10 +243,6 @@ def _of_category(column: Category, values: Values) -> Inputs:
     inputs = np.zeros((len(codes), other + 1), np.float32)
     inputs[np.arange(len(codes)), place_of[codes]] = 1
     return inputs[:, : column.size]
-
-
-def _folded(value: Any) -> str:
-    return normalize("NFKC", str(value)).strip().casefold()
 
 
 def _of_date(column: Date, values: Values) -> Inputs:

@@ -33,6 +33,7 @@ from dphpo_bench.data.arrays import (
     encoded_labels,
     implied_classes,
     in_pandas,
+    refuse_other_order,
     without_column,
 )
 from dphpo_bench.data.columns import Column
@@ -195,6 +196,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     def _checked(self, X: Any, y: Any, **how: Any) -> tuple[Any, Any, Any]:
         """Return X and y of `fit`, as scikit-learn checks them, and ids of units; note number and names of features."""
+        refuse_other_order(X, y)
         if not self.public:
             declare("private", X)  # a task sees what is made of it
         if self.columns is not None and column_names(X) is None:

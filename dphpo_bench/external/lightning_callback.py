@@ -1,6 +1,7 @@
 """The callback of Lightning's Trainer that stops at a privacy budget."""
 
 import warnings
+from collections.abc import Collection
 from typing import Any
 
 from dphpo_bench.base.errors import InvalidValueError, require_extra
@@ -16,19 +17,26 @@ class BudgetCallback(StepBudget, callbacks.Callback):  # type: ignore[misc]  # m
 
     {StepBudget.__doc__}"""
 
+    _validated: Collection[str] | None = None
+    """What the validation logs; None: unknown."""
+
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
         if stage == "fit":  # before anything reads the records
-            _check(trainer, self.public_evaluation)
+            _check(trainer, self.public_evaluation, None)
+
+    def on_sanity_check_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        self._validated = {*trainer.callback_metrics} or None  # which may log nothing here
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        _check(trainer, self.public_evaluation)  # optimizers and schedulers as well
+        validated = self._validated if trainer.enable_validation else ()
+        _check(trainer, self.public_evaluation, validated)  # optimizers and schedulers as well
         optimizer, most = next(iter(trainer.optimizers), None), trainer.estimated_stepping_batches
         self.begin(pl_module, optimizer, trainer.train_dataloader, most, trainer.global_step)
         if trainer.loggers or (trainer.enable_validation and not self.public_evaluation):
             warnings.warn(RAW.format("logger=False and limit_val_batches=0"), stacklevel=2)
 
-    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:  # noqa: ARG002
-        self.before_step()
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        self.check_loader(trainer.train_dataloader)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         trainer.should_stop = trainer.should_stop or not self.has_next
@@ -37,17 +45,16 @@ class BudgetCallback(StepBudget, callbacks.Callback):  # type: ignore[misc]  # m
         self.end()
 
 
-def _check(trainer: Any, public_evaluation: bool) -> None:
+def _check(trainer: Any, public_evaluation: bool, validated: Collection[str] | None) -> None:
     """Reject what would silently break the guarantee."""
-    batches, chooses = [trainer.accumulate_grad_batches], []
+    batches, chooses = [trainer.accumulate_grad_batches], list[tuple[str, Any]]()
     for callback in trainer.callbacks:
         if isinstance(callback, callbacks.GradientAccumulationScheduler):
             batches += callback.scheduling.values()
-        by_score = isinstance(callback, callbacks.EarlyStopping | callbacks.LearningRateFinder)
-        if by_score or getattr(callback, "monitor", None) is not None:
-            chooses.append(type(callback).__name__)
-    if any(config.reduce_on_plateau for config in trainer.lr_scheduler_configs):
-        chooses.append("schedulers that read a score")
+        if isinstance(callback, callbacks.LearningRateFinder) or getattr(callback, "monitor", None) is not None:
+            chooses.append((type(callback).__name__, getattr(callback, "monitor", None)))
+    plateaus = [config.monitor for config in trainer.lr_scheduler_configs if config.reduce_on_plateau]
+    chooses += [("schedulers that read a score", monitor) for monitor in plateaus]
     if len(trainer.optimizers) > 1:
         raise InvalidValueError("Expected one optimizer, whose steps are counted. Train one model at a time.")
     if max(batches) > 1:
@@ -55,4 +62,11 @@ def _check(trainer: Any, public_evaluation: bool) -> None:
     if str(trainer.precision).startswith("16"):
         raise InvalidValueError(HALF_PRECISION.format(f"precision={trainer.precision!r}", "precision='bf16-mixed'"))
     if chooses and not public_evaluation:
-        raise InvalidValueError(CHOICE.format(" and ".join(chooses)))
+        raise InvalidValueError(CHOICE.format(" and ".join(name for name, _ in chooses)))
+    # A finder of rates trains, and has no monitor.
+    known = None if validated is None else {*validated, "epoch", "step"}
+    if raw := [name for name, of in chooses if of is None or (known is not None and of not in known)]:
+        raise InvalidValueError(
+            f"{' and '.join(raw)} choose by raw losses of the training records, which are private, even if those of "
+            "evaluations are public. Monitor what validation_step logs, or tune with bench.select."
+        )

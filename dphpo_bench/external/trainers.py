@@ -94,30 +94,46 @@ class StepBudget:
             RecordError: if a training of this name is under way, or was interrupted.
         """
         refuse_several_processes()
-        self._optimizer = private = _private(optimizer)
-        if self._model is not None or done or getattr(accountant_of(private), "history", None):
+        private = _private(optimizer)
+        has_stepped = "pre_step" in vars(private) or getattr(accountant_of(private), "history", None)
+        if self._model is not None or done or has_stepped:
             raise InvalidValueError(
                 f"Expected a training that begins with {self._declared['name']}, got one that goes on, or a second one "
                 "of this callback or optimizer: that is another release. Begin with a new model, optimizer and "
                 "callback, under a name of its own."
             )
-        sampler = poisson_sampler(loader)
-        rate, self._noise = float(sampler.sample_rate), float(private.noise_multiplier)
+        rate, self._noise = float(poisson_sampler(loader).sample_rate), float(private.noise_multiplier)
         covered = steps_within(self._budget, rate, self._noise)
         self.steps = covered if most < 0 else int(min(covered, most))
         parameters = {"sample_rate": rate, "steps": self.steps, "noise_multiplier": self._noise}
         event = dp_sgd_event(rate, self.steps, self._noise)
         run = self._run = DeclaredRun(event, self._budget, parameters=parameters, goes_on=False, **self._declared)
         run.open()
-        draw_secretly(private, sampler)
-        self._model = model
+        self._model, self._optimizer, self._rate = model, private, rate
+        self.check_loader(loader)
+        # Hooks of trainers miss steps, as of an optimizer without Lightning's wrapper; all noise comes through here.
+        self._pre_step, private.pre_step = private.pre_step, self._counted
 
-    def before_step(self) -> None:
-        """Stop a step that is not as declared, before it is taken.
+    def check_loader(self, loader: Any) -> None:
+        """End the training if batches are not drawn as declared, as of a loader that a later epoch has made anew."""
+        try:
+            sampler = poisson_sampler(loader)
+        except InvalidValueError as error:
+            self._fail(str(error))
+        if sampler.sample_rate != self._rate:
+            self._fail(f"The rate of batches became {sampler.sample_rate:g}, and {self._rate:g} is declared.")
+        draw_secretly(self._optimizer, sampler)
+
+    def _counted(self, *closure: Any) -> Any:
+        """Take one step of the optimizer, unless it is not as declared.
 
         Raises:
             OverBudgetError: if it is not; the record of the training is written.
         """
+        self._check_step()
+        return self._pre_step(*closure)
+
+    def _check_step(self) -> None:
         if vars(self._optimizer)["_step_skip_queue"][:1] == [True]:
             return  # this call adds up a part of a batch, which BatchMemoryManager splits
         if not self.has_next:
@@ -134,7 +150,7 @@ class StepBudget:
     @property
     def has_next(self) -> bool:
         """Return whether another step is planned."""
-        return self.taken < self.steps
+        return self.finished is None and self.taken < self.steps
 
     def end(self, **how: Any) -> None:
         """Write the record, and remove gradients and inputs of records from the model."""

@@ -42,9 +42,6 @@ class BudgetCallback(StepBudget, TrainerCallback):  # type: ignore[misc]  # mypy
                 stacklevel=2,
             )
 
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **parts: Any) -> None:  # noqa: ARG002
-        self.before_step()
-
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **parts: Any) -> None:  # noqa: ARG002
         self._optimizer.zero_grad()  # the Trainer clears the model's gradients, not those that Opacus has summed up
 

@@ -19,7 +19,7 @@ from dphpo_bench.base.checks import number, ranged, short_text, typed, whole
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Task, TaskFacts
-from dphpo_bench.data.arrays import as_tensor, items_stay, unwritten
+from dphpo_bench.data.arrays import as_tensor, items_stay, refuse_other_order, unwritten
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.external.declared import DeclaredRun, Finished
 from dphpo_bench.external.opacus import CallersOptimizer, forget_records, note, refuse_several_processes
@@ -69,6 +69,7 @@ class Rows:
             ) from error
 
     def _read(self, data: Any) -> None:
+        refuse_other_order(data)
         if isinstance(data, TensorDataset):
             data = data.tensors
         parts = [*data.values()] if isinstance(data, Mapping) else data if isinstance(data, tuple | list) else [data]

@@ -34,12 +34,14 @@ from dphpo_bench.data.arrays import (
     declared_classes,
     implied_classes,
     parted,
+    refuse_other_order,
     units_of,
 )
 from dphpo_bench.data.columns import Column
 from dphpo_bench.data.encoding import Columns
 from dphpo_bench.data.schema import declare
 from dphpo_bench.data.tables import consumed_names, encoded_tables
+from dphpo_bench.recipes.learned import warn_of_learned
 from dphpo_bench.recipes.searched_run import check_values
 from dphpo_bench.training.augmentation import Augmentation, Transform, augmentation_of
 from dphpo_bench.training.functional import copied
@@ -214,6 +216,8 @@ class ArrayTask(DisplayedTask, Task):
         refuse_ignored_steps(built, measures.losses)
         if isinstance(model, nn.Module):
             self._model = copied(model)
+        refuse_other_order(train, unit)
+        refuse_other_order(test)
         if not public:
             declare("private", train)
         target = labels.target
@@ -281,6 +285,9 @@ class ArrayTask(DisplayedTask, Task):
             raise InvalidValueError("Expected class_shares with scores='balanced', such as class_shares=(0.93, 0.07).")
         if self.augment:
             self.augment.check(self._train.inputs)
+        if not public:
+            functions = {"losses": self._losses, "scores": self._scores, "augment": training.augment}
+            warn_of_learned(self._train, built, self._facts, **functions)
         with torch.random.fork_rng(devices=[]):
             own_model = OwnModel(self.build_model, self._train, self.objective(), self.example)
             own_model.check(scores=self._scores is not None)

@@ -115,6 +115,12 @@ def test_mistakes_get_one_clear_line(changes: dict[str, Any], y: Any, message: s
     assert "\n" not in str(caught.value)
 
 
+def test_labels_in_another_order_than_the_records_are_refused() -> None:
+    frame = pandas.DataFrame(X, columns=["a", "b", "c"])
+    with pytest.raises(InvalidValueError, match="got the same index in several orders"):
+        bench.PrivateClassifier(**PRIVATE).fit(frame[::-1], pandas.Series(Y))
+
+
 def test_classes_of_private_records_are_declared_or_booleans() -> None:
     with pytest.warns(UserWarning, match="no account counts this run"):
         model = classifier(public=False, seed=None).fit(X, Y == "yes")

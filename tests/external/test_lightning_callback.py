@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import (
     ModelCheckpoint,
 )
 from opacus import PrivacyEngine
+from opacus.data_loader import DPDataLoader
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -42,7 +43,7 @@ class Network(lightning.LightningModule):
         self.privacy_engine = PrivacyEngine()
         self.automatic_optimization = automatic
         self.private, self.count, self.wraps = private, optimizers, wraps
-        self.falls_at = -1
+        self.falls_at, self.wrapped = -1, True
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         inputs, labels = batch
@@ -51,6 +52,7 @@ class Network(lightning.LightningModule):
         if self.global_step == self.falls_at:
             optimizer.optimizer.noise_multiplier /= 2
         if not self.automatic_optimization:
+            optimizer = optimizer if self.wrapped else optimizer.optimizer
             optimizer.zero_grad()
             self.manual_backward(loss)
             optimizer.step()
@@ -122,11 +124,36 @@ def test_the_trainer_stops_at_the_budget_with_a_record(tmp_path: Path, automatic
     assert f"{taken} × Poisson(q=0.25; Gaussian σ=2)" in callback.finished.statement()
 
 
+def test_steps_of_an_optimizer_without_lightnings_wrapper_count(tmp_path: Path) -> None:
+    callback, module = callback_of(tmp_path), Network(automatic=False)
+    module.wrapped = False
+    trainer_of(tmp_path, callback, max_epochs=30).fit(module, datamodule=Data())
+    assert callback.taken == callback.steps == steps_within(PrivacyBudget(*BUDGET), RATE, NOISE)
+    assert module.privacy_engine.accountant.history == [(NOISE, RATE, callback.taken)]
+
+
 def test_planned_steps_are_the_trainers_if_the_budget_covers_them(tmp_path: Path) -> None:
     callback = callback_of()
     trainer = trainer_of(tmp_path, callback, max_epochs=2)
     trainer.fit(Network(), datamodule=Data())
     assert callback.steps == callback.taken == trainer.global_step == 8
+
+
+@pytest.mark.parametrize(("poisson", "why"), [(True, "rate of batches became 0.5"), (False, "got batches of a fixed")])
+def test_a_loader_that_a_later_epoch_makes_anew_draws_as_declared(tmp_path: Path, poisson: bool, why: str) -> None:
+    class Anew(Data):
+        def train_dataloader(self) -> Any:
+            if self.trainer.current_epoch < 2:
+                return super().train_dataloader()
+            larger = DataLoader(self.records, batch_size=32)
+            return DPDataLoader.from_data_loader(larger) if poisson else larger
+
+    callback, module = callback_of(tmp_path), Network()
+    with pytest.raises(OverBudgetError, match=why):
+        trainer_of(tmp_path, callback, reload_dataloaders_every_n_epochs=1).fit(module, datamodule=Anew())
+    assert module.privacy_engine.accountant.history == [(NOISE, RATE, callback.taken)]
+    assert callback.finished is not None
+    assert callback.finished.record.status == "failed"
 
 
 def test_batches_that_are_added_up_are_refused(tmp_path: Path) -> None:
@@ -160,9 +187,34 @@ def test_a_schedule_that_looks_at_scores_is_refused(tmp_path: Path) -> None:
 
 def test_public_evaluation_may_choose(tmp_path: Path) -> None:
     callback = callback_of(public_evaluation=True)
-    trainer = trainer_of(tmp_path, callback, EarlyStopping(monitor="val_loss", patience=1), max_epochs=30)
+    choosers = EarlyStopping(monitor="val_loss", patience=1), ModelCheckpoint(monitor="epoch", mode="max")
+    trainer = trainer_of(tmp_path, callback, *choosers, max_epochs=30, num_sanity_val_steps=2)
     trainer.fit(Network(), datamodule=Data(evaluates=True))
     assert 0 < callback.taken <= callback.steps
+
+
+@pytest.mark.parametrize(
+    ("chooser", "evaluates"),
+    [
+        (EarlyStopping("train_loss"), False),
+        (ModelCheckpoint(monitor="train_loss"), True),
+        (LearningRateFinder(), True),
+    ],
+)
+def test_losses_of_training_records_may_not_choose(tmp_path: Path, chooser: Any, evaluates: bool) -> None:
+    class Logs(Network):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            loss = super().training_step(batch, batch_idx)
+            self.log("train_loss", loss, on_epoch=True)
+            return loss
+
+    callback, module = callback_of(tmp_path / "results", public_evaluation=True), Logs()
+    public = ModelCheckpoint(monitor="val_loss")
+    trainer = trainer_of(tmp_path, callback, chooser, *[public] * evaluates, num_sanity_val_steps=2)
+    with pytest.raises(InvalidValueError, match=f"^{type(chooser).__name__} choose by raw losses of the training"):
+        trainer.fit(module, datamodule=Data(evaluates=evaluates))
+    assert module.privacy_engine.accountant.history == []
+    assert not (tmp_path / "results").exists()
 
 
 def test_raw_values_that_the_trainer_shows_are_named(tmp_path: Path) -> None:

@@ -38,10 +38,10 @@ def begin(stop: StepBudget, parts: Parts, most: float = -1, done: int = 0) -> No
 
 
 def train(stop: StepBudget, parts: Parts, most: float = -1) -> int:
-    """Train as a trainer does, and return the number of steps."""
+    """Train to the last planned step, and return the number of steps."""
     begin(stop, parts, most)
     while stop.has_next:
-        step(parts, before=stop.before_step)
+        step(parts)
     stop.end()
     return stop.taken
 
@@ -52,7 +52,7 @@ def test_the_training_stops_with_the_last_step_that_fits(tmp_path: Path) -> None
     (entry,) = Account(tmp_path).read()[1]  # before the first step
     assert (entry.what, entry.method, entry.task, entry.status) == ("training", "dp_sgd", "t", "open")
     while stop.has_next:
-        step(parts, before=stop.before_step)
+        step(parts)
     stop.end()
     assert stop.taken == stop.steps == steps_within(PrivacyBudget(*BUDGET), RATE, 2.0)
     assert entry.dp_event == dp_sgd_event(RATE, stop.taken, 2.0)
@@ -107,21 +107,32 @@ def test_a_step_after_the_last_is_stopped_before_it_is_taken(tmp_path: Path) -> 
     stop, parts = budget_of(tmp_path), private_parts()
     begin(stop, parts, most=2)
     for _ in range(2):
-        step(parts, before=stop.before_step)
+        step(parts)
     with pytest.raises(OverBudgetError, match="The Trainer goes on after 2 steps, and no more were planned"):
-        step(parts, before=stop.before_step)
+        step(parts)
     assert stop.finished is not None
     assert stop.finished.record.status == "failed"
+
+
+def test_a_step_after_the_end_is_stopped_before_it_is_taken() -> None:
+    stop, parts = budget_of(), private_parts(poisson_sampling=False)  # whose engine keeps no history
+    parts.loader = DPDataLoader.from_data_loader(DataLoader(parts.loader.dataset, batch_size=16))
+    train(stop, parts, most=2)
+    with pytest.raises(OverBudgetError, match="The Trainer goes on after 2 steps"):
+        step(parts)
+    parts.engine.accountant.history.clear()
+    with pytest.raises(InvalidValueError, match="that is another release"):
+        begin(budget_of(), parts)
 
 
 def test_noise_may_rise_and_not_fall() -> None:
     parts, stop = private_parts(), budget_of()
     begin(stop, parts)
     for gamma in (1.5, 0.5):
-        step(parts, before=stop.before_step)
+        step(parts)
         ExponentialNoise(parts.optimizer, gamma=gamma).step()
     with pytest.raises(OverBudgetError, match=r"The noise of step 3 fell to 1\.5, and 2 is declared"):
-        step(parts, before=stop.before_step)
+        step(parts)
 
 
 def test_a_batch_of_several_pieces_is_one_step() -> None:
@@ -129,7 +140,7 @@ def test_a_batch_of_several_pieces_is_one_step() -> None:
     parts.loader = wrap_data_loader(data_loader=parts.loader, max_batch_size=6, optimizer=parts.optimizer)
     begin(stop, parts, most=50)
     for batch in parts.loader:
-        step(parts, batch, stop.before_step)
+        step(parts, batch)
     assert stop.taken == sum(times for *_, times in parts.engine.accountant.history) == 4
 
 
@@ -141,7 +152,7 @@ def test_several_batches_are_no_step() -> None:
     for inputs, labels in list(parts.loader)[:2]:
         torch.nn.functional.cross_entropy(parts.model(inputs), labels).backward()
     with pytest.raises(OverBudgetError, match="got several backward passes: a record may be in several"):
-        stop.before_step()
+        parts.optimizer.step()
 
 
 def test_a_training_that_is_not_private_is_refused(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Small private trainings with Opacus, whose records have known noise."""
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,10 +40,9 @@ def private_parts(noise: float = 2.0, records: int = 64, model: nn.Module | None
     return Parts(engine, wrapped if isinstance(wrapped, nn.Module) else model, optimizer, loader)
 
 
-def step(parts: Parts, batch: Any = None, before: Callable[[], None] = lambda: None) -> None:
-    """Take one private step; `before` is called behind the backward pass, as trainers do."""
+def step(parts: Parts, batch: Any = None) -> None:
+    """Take one private step."""
     inputs, labels = next(iter(parts.loader)) if batch is None else batch
     parts.optimizer.zero_grad()
     nn.functional.cross_entropy(parts.model(inputs), labels).backward()
-    before()
     parts.optimizer.step()

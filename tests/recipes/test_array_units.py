@@ -114,6 +114,38 @@ def test_mistakes_are_told_in_one_line(changes: dict[str, Any], message: str) ->
     assert "patient 0" not in str(caught.value)  # no id is quoted
 
 
+@pytest.mark.parametrize("place", ["unit", "labels", "test", "table"])
+def test_rows_in_another_order_are_not_mixed(place: str) -> None:
+    """Ids or labels of a table that was shuffled without them would silently be those of other records."""
+    ordered = frame()
+    shuffled = ordered.sample(frac=1, random_state=0)
+    inputs, labels = shuffled[[f"x{i}" for i in range(4)]], ordered["labels"]
+    changes: dict[str, Any] = {
+        "unit": {"train": (inputs, shuffled["labels"]), "unit": ordered["patient"]},
+        "labels": {"train": (inputs, labels)},
+        "test": {"test": (inputs, labels)},
+        "table": {"train": shuffled.drop(columns="patient"), "unit": ordered["patient"]},
+    }[place]
+    with pytest.raises(InvalidValueError, match=r"got the same index in several orders.*reset_index\(drop=True\)"):
+        make(**changes)
+
+
+def test_rows_of_several_indexes_are_taken_in_their_order() -> None:
+    shuffled = frame().sample(frac=1, random_state=0)
+    ids = shuffled["patient"]
+    for unit in (ids, ids.to_numpy(), ids.set_axis(range(N, 2 * N)), ids.set_axis([0] * N)):
+        loaded = make(unit, train=shuffled.drop(columns="patient")).load_train(SOURCE)
+        assert groups(loaded.units.tolist()) == groups(ids)  # type: ignore[union-attr]
+
+
+def test_ids_that_differ_in_form_alone_are_named() -> None:
+    """One person under two ids is protected as two."""
+    ids = NAMES.astype(object)
+    ids[0] = f" {ids[0].upper()}"
+    with pytest.warns(UserWarning, match="1 id of a unit differs from another in white space, capitals or form"):
+        make(ids)
+
+
 def test_the_number_of_records_is_in_no_identity() -> None:
     """It is private: two records more of one person change neither facts nor fingerprint, but the keyed digest."""
     more = (np.concatenate([X, X[:2]]), np.concatenate([Y, Y[:2]]))

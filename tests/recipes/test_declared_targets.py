@@ -169,9 +169,9 @@ def test_a_regression_learns_scaled_targets_and_speaks_in_the_callers_units(colu
 def test_constants_may_be_numbers_of_numpy() -> None:
     shares = array_task("t", (np.zeros((20, 3)), np.arange(20) % 2), nn.Linear(3, 2), class_shares=np.array([0.9, 0.1]))
     assert shares.facts.class_shares == (0.9, 0.1)
-    for scale in ((np.float32(3), np.int64(2)), np.array([3.0, 2.0])):
+    for constants in ((np.float32(3), np.int64(2)), np.array([3.0, 2.0])):
         task = array_task(
-            "t", (np.zeros((20, 3)), np.arange(20.0)), nn.Linear(3, 1), kind="regression", target_scale=scale
+            "t", (np.zeros((20, 3)), np.arange(20.0)), nn.Linear(3, 1), kind="regression", target_scale=constants
         )
         assert task.target_scale is not None
         assert (task.target_scale.typical, task.target_scale.spread) == ((3.0,), (2.0,))
