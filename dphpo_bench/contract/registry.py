@@ -148,10 +148,25 @@ def make_method(name: str, overrides: Mapping[str, Any] | None = None) -> Method
 
 
 def method_of(method: str | Method) -> Method:
-    """Return a method, or make the method of this name."""
-    if not isinstance(method, str | Method):
+    """Return a method, or make the method of this name.
+
+    Raises:
+        UnknownNameError: if there is no such method.
+        InvalidValueError: if it is no method, or an edited copy that has the name of a registered one, whose records
+            would be taken for its own.
+    """
+    if isinstance(method, str):
+        return make_method(method)
+    if not isinstance(method, Method):
         raise unexpected("Expected one method, or its name", method)
-    return make_method(method) if isinstance(method, str) else method
+    cls = type(method)
+    known = methods().working(getattr(cls, "name", ""))
+    if known is not None and known.cls is not cls and code_hash(known.cls) != code_hash(cls):
+        raise InvalidValueError(
+            f"Expected another name than {cls.name!r} of the method {shown(cls.__name__)}: {known.origin} has a method "
+            "of this name, and their records would be the same files. Set the class attribute `name`."
+        )
+    return method
 
 
 def task_of(task: str | Task) -> Task:

@@ -10,6 +10,7 @@ import pytest
 
 from dphpo_bench.base.errors import InvalidValueError, RegistryError, UnknownNameError
 from dphpo_bench.contract import registry
+from dphpo_bench.methods.dp_sgd import FixedDpSgd
 
 PLUG_IN = """
 from dataclasses import dataclass
@@ -100,6 +101,14 @@ def test_what_is_neither_a_plug_in_nor_a_name_is_refused() -> None:
             of(dict)
         with pytest.raises(InvalidValueError, match=f"Expected one {kind}, or its name, got a list"):
             of(["digits", "adult"])
+
+
+def test_an_edited_copy_of_a_registered_method_needs_a_name_of_its_own() -> None:
+    edited = type("Edited", (FixedDpSgd,), {})
+    with pytest.raises(InvalidValueError, match="Expected another name than 'dp_sgd' of the method Edited"):
+        registry.method_of(edited())
+    for method in (FixedDpSgd(), type("Edited", (FixedDpSgd,), {"name": "edited"})()):
+        assert registry.method_of(method) is method
 
 
 def test_a_class_under_another_name_is_refused(install) -> None:  # type: ignore[no-untyped-def]
