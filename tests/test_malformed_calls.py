@@ -309,6 +309,11 @@ def test_a_search_space_is_refused_and_uncharged_or_searched(
         assert charged(folder) == ["ok"]
 
 
+def test_a_number_that_is_not_finite_is_refused_with_the_rule() -> None:
+    with pytest.raises(InvalidValueError, match="Expected epochs to be a finite number, got inf"):
+        task(epochs=np.inf)
+
+
 def test_numbers_of_numpy_and_paths_as_texts_are_taken(tmp_path: Path) -> None:
     from_numpy = task(batch_size=np.int64(10), epochs=np.float32(1), n_classes=np.uint8(2), public=np.True_)
     assert from_numpy.facts == task(batch_size=10, n_classes=2).facts

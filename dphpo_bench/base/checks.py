@@ -245,12 +245,11 @@ def _taken(name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
         fits, exact = _as_kind(kind, value)
         if fits:
             return exact
+    named = {NoneType: "None", float: "a finite number", int: "a whole number"}
     words = [
         ", ".join(map(repr, get_args(kind)))
         if get_origin(kind) is Literal
-        else "None"
-        if kind is NoneType
-        else str(getattr(get_origin(kind) or kind, "__name__", kind))
+        else named.get(kind) or str(getattr(get_origin(kind) or kind, "__name__", kind))
         for kind in kinds
     ]
     raise unexpected(f"Expected {name} to be {' or '.join(words)}", value)

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType, NoneType
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
-from dphpo_bench.base.checks import typed
+from dphpo_bench.base.checks import typed, unexpected
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, RegistryError, SealedDataError, UnknownNameError
 from dphpo_bench.base.text import shown, unknown_name_message
 from dphpo_bench.contract.method import Method
@@ -148,13 +148,32 @@ def make_method(name: str, overrides: Mapping[str, Any] | None = None) -> Method
 
 
 def method_of(method: str | Method) -> Method:
-    """Return a method, or make the method of this name."""
-    return method if isinstance(method, Method) else make_method(method)
+    """Return a method, or make the method of this name.
+
+    Raises:
+        UnknownNameError: if there is no such method.
+        InvalidValueError: if it is no method, or an edited copy that has the name of a registered one, whose records
+            would be taken for its own.
+    """
+    if isinstance(method, str):
+        return make_method(method)
+    if not isinstance(method, Method):
+        raise unexpected("Expected one method, or its name", method)
+    cls = type(method)
+    known = methods().working(getattr(cls, "name", ""))
+    if known is not None and known.cls is not cls and code_hash(known.cls) != code_hash(cls):
+        raise InvalidValueError(
+            f"Expected another name than {cls.name!r} of the method {shown(cls.__name__)}: {known.origin} has a method "
+            "of this name, and their records would be the same files. Set the class attribute `name`."
+        )
+    return method
 
 
 def task_of(task: str | Task) -> Task:
     """Return a task, or make the task of this name."""
-    return task if isinstance(task, Task) else make_task(task)
+    if not isinstance(task, str | Task):
+        raise unexpected("Expected one task, or its name", task)
+    return make_task(task) if isinstance(task, str) else task
 
 
 @typed
@@ -259,13 +278,20 @@ def read_parameters(cls: type[Method], overrides: Mapping[str, Any]) -> dict[str
             elif isinstance(value, str):
                 values[name] = adapter.validate_strings(value)
             else:
-                values[name] = adapter.validate_json(json.dumps(value), strict=True)
+                values[name] = adapter.validate_json(json.dumps(value, default=_plain), strict=True)
         except (ValidationError, TypeError, ValueError, RecursionError) as error:
             reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
             raise InvalidValueError(
                 f"Parameter {name}={shown(value, form=repr)} of {cls.name}: {shown(reason, 300)}."
             ) from None
     return values
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of NumPy or torch as Python's."""
+    if getattr(value, "ndim", None) != 0:
+        raise TypeError(f"a {type(value).__name__} is no value of a parameter")
+    return value.item()
 
 
 SUFFIX = ".py"

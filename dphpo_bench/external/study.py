@@ -446,7 +446,17 @@ def select(
 
 
 def _attempts(study: Study, train: Callable[[StudyTrial], Any]) -> Iterator[tuple[StudyTrial, Any]]:
-    """Yield each trial with what training returned; one that raises has lost, and only a misuse of the trial shows."""
+    """Yield each trial with what training returned; one that raises has lost, and only a misuse of the trial shows.
+
+    Raises:
+        InvalidValueError: if training does not take a trial alone: each of them would have lost.
+    """
+    try:
+        inspect.signature(train).bind(study)
+    except TypeError as error:
+        raise InvalidValueError(f"Expected a function of the trial alone; called so, it raises: {error}.") from None
+    except ValueError:  # it has no signature
+        pass
     for trial in study:
         has_failed = False
         try:

@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from dphpo_bench.base.checks import positive
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import count, shown
@@ -203,9 +204,9 @@ class Question:
         if self.model not in KINDS:
             kinds = f"{', '.join(KINDS[:-1])} or {KINDS[-1]}"
             raise InvalidValueError(f"Expected model to be {kinds}, got {shown(self.model, form=repr)}.")
-        for name, value in (("records", self.records), ("epsilon", self.epsilon), ("compute", self.compute)):
-            if not value > 0 or (name != "compute" and math.isinf(value)):
-                raise InvalidValueError(f"Expected {name} > 0, got {value:g}.")
+        positive("records", self.records), positive("epsilon", self.epsilon)
+        if self.compute != math.inf:
+            positive("compute", self.compute)
 
 
 @dataclass(frozen=True)
@@ -391,7 +392,7 @@ def _unmeasured(rows: Sequence[Measured], question: Question) -> str:
     shares = [row for row in rows if Measure(row.metric).share]
     known = sorted({row.metric for row in shares})
     if not known:
-        return "the table has no distance to an oracle."
+        return "the table has no distance to an oracle in points of a share, such as the accuracy."
     if question.metric not in known:
         tasks = sorted({row.task for row in rows if row.metric == question.metric})
         where = f"only measured on {', '.join(tasks)}" if tasks else "not measured"

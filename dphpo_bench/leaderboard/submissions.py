@@ -188,8 +188,9 @@ VECTORS = {
 
 LINEAR_MODELS, NETWORKS = "linear models", "networks"
 
-LINEAR = frozenset({"linear", "linear_both", "gaussian", "pretrained", "vit_head", "small_vit_head"})
-"""Models that are linear in the numbers of a record. A number at the end, as in linear_300, is of records."""
+LINEAR = frozenset({"Linear", "linear", "linear_both", "gaussian", "pretrained", "vit_head", "small_vit_head"})
+"""Models that are linear in the numbers of a record; `Linear` is torch's, in an `ArrayTask`. A number at the end, as in
+linear_300, is of records."""
 
 FINE_TUNED = frozenset(
     {"block", "bitfit", "lora"}

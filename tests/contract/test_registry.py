@@ -5,10 +5,12 @@ import sys
 from importlib.metadata import Distribution
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dphpo_bench.base.errors import InvalidValueError, RegistryError, UnknownNameError
 from dphpo_bench.contract import registry
+from dphpo_bench.methods.dp_sgd import FixedDpSgd
 
 PLUG_IN = """
 from dataclasses import dataclass
@@ -94,9 +96,19 @@ def test_a_parameter_without_a_default_is_asked_for(install) -> None:  # type: i
 
 
 def test_what_is_neither_a_plug_in_nor_a_name_is_refused() -> None:
-    for of in (registry.method_of, registry.task_of):
-        with pytest.raises(InvalidValueError, match="Expected name to be str, got the class dict"):
+    for of, kind in ((registry.method_of, "method"), (registry.task_of, "task")):
+        with pytest.raises(InvalidValueError, match=f"Expected one {kind}, or its name, got the class dict"):
             of(dict)
+        with pytest.raises(InvalidValueError, match=f"Expected one {kind}, or its name, got a list"):
+            of(["digits", "adult"])
+
+
+def test_an_edited_copy_of_a_registered_method_needs_a_name_of_its_own() -> None:
+    edited = type("Edited", (FixedDpSgd,), {})
+    with pytest.raises(InvalidValueError, match="Expected another name than 'dp_sgd' of the method Edited"):
+        registry.method_of(edited())
+    for method in (FixedDpSgd(), type("Edited", (FixedDpSgd,), {"name": "edited"})()):
+        assert registry.method_of(method) is method
 
 
 def test_a_class_under_another_name_is_refused(install) -> None:  # type: ignore[no-untyped-def]
@@ -122,6 +134,9 @@ def test_unknown_names() -> None:
 
 
 def test_parameters_are_read_by_their_types() -> None:
+    assert registry.make_method("hyfreedp", {"epochs": np.int64(3)}).parameters["epochs"] == 3
+    with pytest.raises(InvalidValueError, match=r"epochs=.*: a ndarray is no value of a parameter"):
+        registry.make_method("hyfreedp", {"epochs": np.ones(1)})
     assert registry.make_method("hyfreedp_paper", {"update_interval": "10"}).parameters["update_interval"] == 10
     with pytest.raises(UnknownNameError, match="Did you mean 'update_interval'"):
         registry.make_method("hyfreedp_paper", {"update_intervall": "10"})

@@ -607,6 +607,16 @@ def test_training_that_has_not_asked_for_its_noise_or_returns_no_pair_is_refused
 # --------------------------------------------------------------------------------------- promises of the caller's word
 
 
+@pytest.mark.parametrize("train", [lambda: None, lambda _trial, _rate: None, lambda *, _trial: None])
+def test_training_that_does_not_take_a_trial_alone_is_refused_and_uncounted(train: Any, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"budget": BUDGET, "event": event, "held_out": 0.1, "n_scored": 10, "name": "mine"}
+    with pytest.raises(InvalidValueError, match="Expected a function of the trial alone; called so, it raises"):
+        bench.select(train, SPACE, **settings, results_dir=tmp_path)
+    with pytest.raises(InvalidValueError, match="Expected a function of the trial alone; called so, it raises"):
+        bench.optuna.PrivateStudy(**settings, results_dir=tmp_path).optimize(train)
+    assert not list(tmp_path.rglob("*.jsonl"))
+
+
 def test_a_run_that_no_account_counts_ends_the_search() -> None:
     """Its release is beside the event of the search; with a folder the account refuses it."""
 

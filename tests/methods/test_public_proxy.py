@@ -244,6 +244,8 @@ def test_no_trial_asks_the_sibling() -> None:
 
 def test_a_method_that_declares_nothing_gets_no_sibling() -> None:
     class Curious(NoiseScaled):
+        name = "curious"
+
         def run(self, plan: Any, session: bench.Session) -> bench.Outcome:
             return bench.Outcome(session.sibling.build_model())
 
