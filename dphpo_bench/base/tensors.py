@@ -191,11 +191,7 @@ def call(model: "nn.Module", inputs: Tensors) -> Any:
 
 
 def plain(tensor: object) -> "Tensor":
-    """Return the tensor; reject subclasses, whose code would see any tensor that it is combined with.
-
-    Raises:
-        InvalidValueError: if it is of a subclass, or no tensor.
-    """
+    """Return the tensor; reject subclasses, whose code would see any tensor that it is combined with."""
     from torch import Tensor, nn
 
     if type(tensor) not in (Tensor, nn.Parameter):

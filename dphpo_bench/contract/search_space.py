@@ -277,11 +277,7 @@ class Proposals:
 
 
 def promise(proposals: Proposals, tried: list[int], scores: list[float]) -> list[float]:
-    """Compute the weights of all candidates after these trials by the method's own function.
-
-    Raises:
-        InvalidValueError: if they are not positive numbers, one for each candidate.
-    """
+    """Compute the weights of all candidates after these trials by the method's own function."""
     weights = [float(weight) for weight in proposals.weights(tried, scores)]
     if len(weights) != len(proposals.prior) or not all(0 < weight < math.inf for weight in weights):
         raise InvalidValueError(f"Expected {len(proposals.prior)} positive weights, got {shown(weights, 200)}.")

@@ -47,22 +47,14 @@ def content_hash(records: Array) -> str:
 
 
 def prepare_records(source: DataSource, dataset: Images) -> None:
-    """Decode the splits that are not cached; what is cached is not opened.
-
-    Raises:
-        DataError: if a file is missing, damaged, or holds other records than it should.
-    """
+    """Decode the splits that are not cached; what is cached is not opened."""
     source.check_mirror(dataset)
     for split in dataset.published:
         load_records(source, dataset, split)
 
 
 def load_records(source: DataSource, dataset: Images, split: Split) -> Array:
-    """Return the records of a split in canonical order, shape (n,) of `record_type`; decoded once, then cached.
-
-    Raises:
-        DataError: if the file is missing, damaged, or holds other records than it should.
-    """
+    """Return the records of a split in canonical order, shape (n,) of `record_type`; decoded once, then cached."""
     if source.data_dir:
         source.files(dataset, split)  # a mirror that lacks the dataset is a mistake, whatever is cached
 
@@ -91,9 +83,6 @@ def decode(paths: Sequence[Path], dataset: Images, split: Split, source: DataSou
 
     Yields:
         Blocks of them, in the files' order.
-
-    Raises:
-        DataError: if a file is damaged, or its columns, rows, pictures or labels are not those of the dataset.
     """
     row, path = 0, paths[0]
     try:

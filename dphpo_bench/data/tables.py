@@ -108,9 +108,6 @@ def frame_of(data: Any, names: Iterable[str] = ()) -> pd.DataFrame:
     Args:
         data: see `Columns.encode`.
         names: of the columns, in their order, for rows without names.
-
-    Raises:
-        DataError: if pandas makes no such frame of it, or rows or columns have several lengths.
     """
     names = list(names)
     data = data.detach().cpu().numpy() if hasattr(data, "detach") else data
@@ -302,10 +299,6 @@ def encoded_tables(train: Any, test: Any, columns: Declared, target: str, unit: 
 
     Returns:
         (inputs, labels) of train and of test, or None without test; and the ids.
-
-    Raises:
-        InvalidValueError: if labels or ids are declared to be inputs, or a table has none.
-        DataError: if a table is not as declared; its message names which.
     """
     for what, name in (("labels", target), ("ids", unit)):
         if isinstance(name, str) and columns.get(name) is not None:

@@ -43,9 +43,6 @@ class Memory:
     Attributes:
         best: the best trial so far; None: none has a score.
         final: the model of the final run, as `written` wrote it; None: there is none.
-
-    Raises:
-        RecordError: if the file is missing or damaged, or cannot be written.
     """
 
     def __init__(self, run: DeclaredRun) -> None:

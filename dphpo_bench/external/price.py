@@ -103,11 +103,7 @@ class History:
 
 
 def read_history(history: object, run: Callable[["FrozenTrial"], Any] | None) -> History:
-    """Return the runs of a history, as `price` takes both arguments.
-
-    Raises:
-        InvalidValueError: if it is no history, or a number in it is out of range.
-    """
+    """Return the runs of a history, as `price` takes both arguments."""
     try:
         optuna = sys.modules.get("optuna")  # who has a study has imported it
         if optuna is not None and isinstance(history, optuna.Study):

@@ -46,11 +46,7 @@ class ScoreRule:
     n_scored: int
 
     def noisy(self, score: Any, generator: torch.Generator) -> float | None:
-        """Return a score with its noise; None if the trial cannot win.
-
-        Raises:
-            InvalidValueError: if it is of another type or shape.
-        """
+        """Return a score with its noise; None if the trial cannot win."""
         values = self._values(score)
         if not values.ndim and not values.isfinite():
             return None
@@ -125,7 +121,6 @@ class Procedure:
                 parts; None: the records that score may be trained ones.
 
         Raises:
-            InvalidValueError: if the method is no such selection, or `event` is no such function.
             BudgetTooSmallError: if no noise within reach meets the budget.
         """
         selection = method.selection(budget) if isinstance(method, RandomStopping) and method.independent else None

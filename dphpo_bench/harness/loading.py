@@ -101,9 +101,6 @@ def check_again(run: Run, account: Account, number: str) -> None:
     """Let a run draw the noise of an earlier one, if it is the same run: then it releases nothing new.
 
     What the hash cannot see, such as a global value that a network reads, `Releases` notices before it is released.
-
-    Raises:
-        InvalidValueError: if no finished run has this number, or the present one differs from it.
     """
     known = next((entry for entry in account.read()[1] if entry.number == number), None)
     if known is None or known.status != "ok" or not account.notes_of(number).exists():

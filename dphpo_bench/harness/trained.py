@@ -454,11 +454,7 @@ def network_json(network: nn.Module) -> str | None:
 
 
 def network_of(text: str) -> nn.Module:
-    """Build the network that `network_json` described, on the device "meta": without weights, which are in a file.
-
-    Raises:
-        DataError: if the text describes no network of the layers known here.
-    """
+    """Build the network that `network_json` described, on the device "meta": without weights, which are in a file."""
     try:
         with torch.device("meta"):
             return _built(json.loads(text), 0)

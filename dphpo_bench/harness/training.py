@@ -110,9 +110,6 @@ def _open_session(run: Run, meter: Meter) -> Session:
 
     The sibling's ledger has no bound: whatever it answers is a function of public records and of noise that nothing
     else uses.
-
-    Raises:
-        DataError: if the sibling's files are missing, or it shares records with the task.
     """
     method, facts, target, streams = run.checked.method, run.checked.facts, run.checked.plan.budget, run.streams()
     budget = PrivacyBudget(float(target.epsilon), float(target.delta))  # 3 and 3.0 are one run

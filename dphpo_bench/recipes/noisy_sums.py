@@ -62,11 +62,7 @@ class NoisyReleases(ABC):
         return compose(*(repeat(gaussian(release.noise_multiplier), release.count) for release in self.releases))
 
     def plan(self, facts: TaskFacts, budget: "PrivacyBudget") -> "Plan[Self]":
-        """Plan these releases at the smallest noise that meets the budget.
-
-        Raises:
-            InvalidValueError: if the task has class weights.
-        """
+        """Plan these releases at the smallest noise that meets the budget."""
         from dphpo_bench.privacy.calibration import calibrate
 
         if facts.class_weights:
@@ -166,9 +162,6 @@ def released(
         noise_multiplier: noise standard deviation / bound, of each sum.
         count: number of values of a record.
         purpose: names the random stream.
-
-    Raises:
-        InvalidValueError: for a regression of several numbers, before anything is released.
     """
     import torch
 

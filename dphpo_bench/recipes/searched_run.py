@@ -226,10 +226,6 @@ def check_values(facts: TaskFacts, space: "Mapping[str, BaseDistribution]") -> N
 
     Args:
         space: what is searched, of which names that no run has are left to `refuse_search_space`.
-
-    Raises:
-        InvalidValueError: if a value is out of its hyperparameter's range.
-        UnknownNameError: if there is no such optimiser or clipping rule.
     """
     run = DpSgd.of(facts)
     for entry, distribution in space.items():

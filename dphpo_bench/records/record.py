@@ -164,11 +164,7 @@ class Identity(_Part):
 
     @classmethod
     def of(cls, **values: Any) -> "Identity":
-        """Return the identity of these values, before anything runs.
-
-        Raises:
-            InvalidValueError: if no record can hold them, such as a name that is empty or not to be encoded.
-        """
+        """Return the identity of these values, before anything runs."""
         try:
             identity = cls(**values)
             if (size := len(identity.model_dump_json().encode())) > MAX_RECORD_BYTES:

@@ -272,9 +272,6 @@ def as_before(access: Access, release: "list[Tensor]") -> "list[Tensor]":
     """Return a release; end a run that started again after a kill if it released something else here before.
 
     A GPU rounds its sums otherwise each time, so its runs start again with a seed and public data only.
-
-    Raises:
-        InvalidValueError: if it is another release.
     """
     if access.releases and access.raw.device.type == "cpu" and not access.releases.is_as_before(release):
         access.ledger.fail(OTHER_QUESTION)

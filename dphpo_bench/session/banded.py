@@ -40,9 +40,6 @@ class BandedGradients(Unique):
         coefficients: of the bands; see `BandedNoise`.
         steps: T.
         clipping: as in `Batch.gradient`.
-
-    Raises:
-        InvalidValueError: if an argument is out of range.
     """
 
     def __init__(
@@ -70,7 +67,6 @@ class BandedGradients(Unique):
         """Return the noisy mean clipped gradient of the next step, as `Batch.gradient` does.
 
         Raises:
-            InvalidValueError: after the last step.
             OverBudgetError: if the plan does not cover the batch; nothing is released then.
         """
         step = self.noise.step

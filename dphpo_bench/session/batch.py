@@ -32,12 +32,7 @@ if TYPE_CHECKING:
 
 
 class HeldRule(Clipping):
-    """A clipping rule held to the sensitivity that it states.
-
-    Raises:
-        InvalidValueError: if the rule does not say whether it is interpolated, or the sensitivity is out of range; see
-            `Clipping` and `bound`.
-    """
+    """A clipping rule held to the sensitivity that it states."""
 
     def __init__(self, rule: Clipping) -> None:
         interpolated = getattr(rule, "interpolated", None) if isinstance(rule, Clipping) else None
@@ -377,7 +372,6 @@ def gradients_together(
     its own ledger and has its own noise.
 
     Raises:
-        InvalidValueError: if the lists differ in length.
         OverBudgetError: if the plan does not cover the release of a batch.
     """
     noise = [number("noise_multiplier", sigma, low=0) for sigma in noise_multipliers]

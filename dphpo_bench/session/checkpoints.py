@@ -57,9 +57,6 @@ class Checkpoints:
         every: steps between two checkpoints.
         conditions: what has to be the same for a run to go on, by name.
         anew: how to start such a run anew where it is not, for a message.
-
-    Raises:
-        RecordError: if the file is damaged, or of a run under other conditions.
     """
 
     def __init__(self, path: Path, every: int, conditions: Mapping[str, str], anew: str) -> None:

@@ -29,9 +29,6 @@ class Minimisation:
     Args:
         account: pays.
         model: a classifier of the task; its weights do not matter.
-
-    Raises:
-        InvalidValueError: if the model, the loss or the unit is none that the theorems cover.
     """
 
     def __init__(

@@ -33,10 +33,6 @@ class RawRecords:
     """The private records, and models of the engine, shared by all sessions of a run.
 
     Sessions and batches hold numbers of units, in the order of their ids; without units, numbers of records.
-
-    Raises:
-        DataError: if the records have no units though the task names some, or the other way round.
-        InvalidValueError: if the task's augmentation does not treat each record alone.
     """
 
     def __init__(self, task: Task, train: Records, device: "torch.device | str") -> None:
@@ -119,11 +115,7 @@ class RawRecords:
         return self._own_models[number]
 
     def engine(self, model: "nn.Module", local: Local = None) -> "GradientEngine":
-        """Return the engine of a method's model.
-
-        Raises:
-            InvalidValueError: see `OwnModel.engine_of_updates`; or if the task has no such updates.
-        """
+        """Return the engine of a method's model."""
         if local is None:
             return self.own_model().engine(model)
         if self._units is None or self.augmentation:
@@ -150,11 +142,7 @@ class RawRecords:
 
     @property
     def public_objective(self) -> "Objective":
-        """The losses, the scores and the first metric, for a run without privacy.
-
-        Raises:
-            InvalidValueError: before the run has been lent raw records.
-        """
+        """The losses, the scores and the first metric, for a run without privacy."""
         if not self._lent:
             raise InvalidValueError(
                 "Expected losses and scores to be asked for after nonprivate(), which has no privacy."

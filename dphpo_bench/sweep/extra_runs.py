@@ -257,11 +257,7 @@ def _question(record: RunRecord, oracle: RunRecord, workshop: Workshop) -> Quest
 
 
 def final_run(planned: Plan[Any], released: Mapping[str, Any]) -> DpSgd | None:
-    """Return the run of DP-SGD that trained what was released; None if no such run did.
-
-    Raises:
-        InvalidValueError: if the plan has no run of this batch size and these epochs.
-    """
+    """Return the run of DP-SGD that trained what was released; None if no such run did."""
     parameters = planned.parameters
     run = parameters.training if type(parameters) is Trial else getattr(parameters, "final", parameters)
     if type(run) is SearchedRun:

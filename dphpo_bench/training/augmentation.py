@@ -69,11 +69,7 @@ class Augmentation:
         return {"transform": [_named(transform) for transform in self.transforms], "copies": self.copies}
 
     def __call__(self, inputs: Tensors, generator: "torch.Generator") -> Tensors:
-        """Return one variant of each record; the transforms may write to the inputs.
-
-        Raises:
-            InvalidValueError: if a transform changes names, shapes, types or the device.
-        """
+        """Return one variant of each record; the transforms may write to the inputs."""
         from dphpo_bench.training.alone import Alone
         from dphpo_bench.training.functional import fresh
 

@@ -48,10 +48,6 @@ class GradientEngine(ABC):
     by name; or as a whole dataset and the `indices` of the batch in it, int64 of shape (k,). The second form gathers
     one micro-batch at a time, so that a dataset in bfloat16 is never converted as a whole. All results are on the
     device of the model. The model is used in the mode it is in (training or not), at its current weights.
-
-    Raises:
-        InvalidValueError: if no parameter is trainable, if one is neither float32 nor float64, or if the model mixes
-            the records of a batch.
     """
 
     class_weights: Callable[[Tensors], Tensor] | None = None

@@ -112,9 +112,6 @@ class Query:
             objective: losses and scores of the task.
             rows: of the records that count; None: all.
             shares: weights of these records, float64 of shape (n,); see `Units.shares`. None: 1.
-
-        Raises:
-            InvalidValueError: if a record has another number of values.
         """
         compute = Alone(lambda model, x, y: self.values(RecordModel(model, objective), x, y), model)
         total = torch.zeros(self.count, dtype=torch.float64, device=next(model.parameters()).device)

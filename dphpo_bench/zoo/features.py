@@ -74,10 +74,6 @@ class PictureRoute(Features):
 
         Yields:
             Consecutive rows, bfloat16, shape (rows, size). Next to the noise that is precise enough.
-
-        Raises:
-            DataError: if the weights cannot be had; see `weights_folder`.
-            InvalidValueError: if the pictures have another shape or type.
         """
         import torch
 

@@ -41,9 +41,6 @@ class CausalModel(nn.Module):
 
     Args:
         config: without dropout, and with weights of its own for the last layer.
-
-    Raises:
-        InvalidValueError: if transformers is missing, or the configuration asks for what is wrong in private.
     """
 
     def __init__(self, config: "GPT2Config") -> None:
@@ -72,11 +69,7 @@ class CausalModel(nn.Module):
         return ids.new_zeros(len(ids), dtype=torch.int64)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return logits for token ids.
-
-        Raises:
-            InvalidValueError: if the texts are longer than the model takes.
-        """
+        """Return logits for token ids."""
         if ids.shape[1] > self.length:
             raise InvalidValueError(
                 f"Expected texts of at most {self.length} tokens, got {ids.shape[1]}. Cut them, or widen the model."
@@ -196,9 +189,6 @@ def corpus_bleu(texts: Sequence[str], references: Sequence[Sequence[str]]) -> fl
     """Return BLEU of texts, each against several references, from 0 to 100; letter case does not count.
 
     Source: Papineni et al. 2002, by sacrebleu (Post 2018) with its default tokens and smoothing.
-
-    Raises:
-        DataError: if sacrebleu is missing.
     """
     require_bleu()
     from sacrebleu.metrics.bleu import BLEU
@@ -209,11 +199,7 @@ def corpus_bleu(texts: Sequence[str], references: Sequence[Sequence[str]]) -> fl
 
 
 def require_bleu() -> None:
-    """Refuse to go on without sacrebleu.
-
-    Raises:
-        MissingExtraError: if it is missing.
-    """
+    """Refuse to go on without sacrebleu."""
     require_extra("transformers", "Language models need", "sacrebleu")
 
 
@@ -243,9 +229,6 @@ def text_metrics(texts: Sequence[str], references: Sequence[Sequence[str]]) -> l
     """Return NIST, ROUGE-L in [0, 1], CIDEr in [0, 10] and, with Java, METEOR in [0, 1] of texts with references.
 
     NIST is 0 if no text has `LONGEST` words.
-
-    Raises:
-        DataError: if sacrebleu is missing, or Java cannot run METEOR.
     """
     require_bleu()
     from nltk.translate.nist_score import corpus_nist

@@ -34,9 +34,6 @@ def train_only(network: nn.Module, which: Which, *, rank: int, alpha: int, layer
         rank: of LoRA's product, which is multiplied by alpha / rank.
         alpha: see `rank`.
         layers: names of the linear layers that LoRA adds to.
-
-    Raises:
-        DataError: if peft is not installed.
     """
     if which == "bitfit":
         for name, parameter in network.named_parameters():
@@ -68,9 +65,6 @@ def published(
         weights: whose first file is one of safetensors. What the network does not have is left out.
         source: where the weights are looked for; default: as the environment says.
         named: returns published tensors under the network's names; one that has such a name already needs no other.
-
-    Raises:
-        DataError: if the weights cannot be had, one is missing, or one has another shape.
     """
     from safetensors.torch import load_file
 
@@ -113,9 +107,6 @@ class PictureClassifier(nn.Module):
     Args:
         network: as `empty` makes it; changed in place.
         which: what is trained beside the head; LoRA is for queries and values.
-
-    Raises:
-        DataError: if peft is needed and not installed.
     """
 
     def __init__(self, network: "ViTModel", n_classes: int, which: Which) -> None:
@@ -231,9 +222,6 @@ class PoolingBlock(nn.Module):
         block: one of BERT's, pretrained; changed in place.
         width: of a token.
         which: what is trained beside the head; LoRA is for queries and values.
-
-    Raises:
-        DataError: if peft is needed and not installed.
     """
 
     def __init__(self, block: nn.Module, width: int, n_classes: int, which: Which) -> None:

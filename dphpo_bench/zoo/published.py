@@ -83,9 +83,6 @@ class Roberta(TokenIds):
 
         Args:
             which: what is trained beside the head.
-
-        Raises:
-            DataError: if the weights cannot be had, or are not this network's.
         """
         require_transformers()
         from dphpo_bench.zoo.networks import RobertaClassifier, encoder, published
@@ -177,10 +174,6 @@ class Gpt2:
 
         Args:
             texts: what is to be written for each.
-
-        Raises:
-            DataError: if the weights cannot be had; see `weights_folder`.
-            InvalidValueError: if the tokeniser is not this network's.
         """
         import torch
 
@@ -222,9 +215,6 @@ class Gpt2:
 
         Args:
             which: what is trained; LoRA is for queries, keys and values, which are one matrix.
-
-        Raises:
-            DataError: if the weights cannot be had, or are not this network's.
         """
         require_transformers()
         from dphpo_bench.zoo.language_models import PublishedCausalModel
@@ -253,11 +243,7 @@ class Gpt2:
         return tokenizer, end
 
     def config(self) -> "GPT2Config":
-        """Return the configuration, without dropout: the noise regularises enough.
-
-        Raises:
-            MissingExtraError: if transformers is missing.
-        """
+        """Return the configuration, without dropout: the noise regularises enough."""
         require_extra("transformers", "Language models need", "transformers")
         from transformers import GPT2Config
 

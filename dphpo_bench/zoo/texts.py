@@ -24,11 +24,7 @@ _ENCODED_AT_ONCE = 2048
 
 
 def require_transformers() -> None:
-    """Refuse to go on without the extra `transformers`.
-
-    Raises:
-        MissingExtraError: if a package of it is missing.
-    """
+    """Refuse to go on without the extra `transformers`."""
     require_extra("transformers", "Pretrained networks for texts need", "safetensors", "tokenizers", "transformers")
 
 
@@ -38,10 +34,6 @@ def load_tokenizer(weights: Weights, vocabulary: int, source: DataSource | None 
     Args:
         weights: one of whose files is `tokenizer.json`.
         vocabulary: number of tokens of the network.
-
-    Raises:
-        DataError: if the weights cannot be had; see `weights_folder`.
-        InvalidValueError: if it has tokens that the network does not have.
     """
     require_transformers()
     from tokenizers import Tokenizer
@@ -84,10 +76,6 @@ class TokenIds:
 
         Yields:
             Consecutive rows, int32, shape (rows, longest): token after token, then the one for padding.
-
-        Raises:
-            DataError: if the weights cannot be had; see `weights_folder`.
-            InvalidValueError: if the tokeniser has another vocabulary.
         """
         import torch
 
@@ -305,9 +293,6 @@ class WordPieces(TokenIds):
         """Load the embeddings, each brought to mean 0 and variance 1 by itself: shape (vocabulary, size).
 
         On torch's device "meta" they have no values, and no weights are needed.
-
-        Raises:
-            DataError: if the weights cannot be had, or have other embeddings.
         """
         require_transformers()
         import torch

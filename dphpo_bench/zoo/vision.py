@@ -83,9 +83,6 @@ class VisionTransformer(PictureRoute):
 
         It takes pixels as integers, shape (n, 1 or 3, height, width). LoRA draws from torch's global generator. On
         torch's device "meta" it has no values, and needs no weights.
-
-        Raises:
-            DataError: if the weights cannot be had; see `weights_folder`.
         """
         from dphpo_bench.zoo.networks import PictureClassifier
 
@@ -97,11 +94,7 @@ class VisionTransformer(PictureRoute):
         return published(lambda: empty(self.config()), self.weights, source, named)
 
     def config(self) -> "ViTConfig":
-        """Return the configuration, without dropout: the noise regularises enough.
-
-        Raises:
-            DataError: if transformers is not installed.
-        """
+        """Return the configuration, without dropout: the noise regularises enough."""
         require_extra("transformers", "Vision transformers need", "transformers")
         from transformers import ViTConfig
 
