@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor, nn
 
-from dphpo_bench.base.errors import DataError, InvalidValueError, require_extra
+from dphpo_bench.base.errors import DataError, require_extra
 from dphpo_bench.base.tensors import Records, plain, single
 from dphpo_bench.training.evaluation import evaluating, outputs_of, rows_at_once
 from dphpo_bench.training.losses import IGNORED
@@ -40,7 +40,8 @@ class CausalModel(nn.Module):
     `Conv1D` layers are `nn.Linear`, the positions have one row for each record, and attention is spelled out.
 
     Args:
-        config: without dropout, and with weights of its own for the last layer.
+        config: without dropout, and with weights of its own for the last layer: a record's gradient of shared weights
+            would have a row for each word there is.
     """
 
     def __init__(self, config: "GPT2Config") -> None:
@@ -48,17 +49,6 @@ class CausalModel(nn.Module):
         require_extra("transformers", "Language models need", "transformers")
         from transformers import GPT2LMHeadModel
 
-        for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop"):
-            if getattr(config, name) > 0:
-                raise InvalidValueError(
-                    f"Expected a model without dropout, got {name}={getattr(config, name)}: noise for privacy "
-                    f"regularises enough. Set {name}=0."
-                )
-        if config.tie_word_embeddings:
-            raise InvalidValueError(
-                "Expected weights of its own for the last layer, got those of the embedding: a record's gradient of "
-                "shared weights has a row for each word there is. Set tie_word_embeddings=False."
-            )
         config._attn_implementation = "eager"  # vmap has no rule for the fused kernel, and takes its records one by one
         self.length = config.n_positions
         self.network = GPT2LMHeadModel(config)
@@ -70,10 +60,6 @@ class CausalModel(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return logits for token ids."""
-        if ids.shape[1] > self.length:
-            raise InvalidValueError(
-                f"Expected texts of at most {self.length} tokens, got {ids.shape[1]}. Cut them, or widen the model."
-            )
         positions = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
         logits: Tensor = self.network(input_ids=ids, position_ids=positions, use_cache=False).logits
         return logits

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, layer_norm
 
-from dphpo_bench.base.errors import DataError, require_extra
+from dphpo_bench.base.errors import require_extra
 from dphpo_bench.data.source import DataSource, Weights, weights_folder
 from dphpo_bench.recipes.networks import zero_linear
 from dphpo_bench.training.evaluation import last_place
@@ -77,15 +77,7 @@ def published(
     file = weights_folder(source, weights) / weights.files[0][0]
     as_published = load_file(file)
     tensors = named(as_published) | as_published
-    for name, empty in expected.items():
-        if name not in tensors:
-            raise DataError(f"The weights {weights.name} lack {name}; they belong to another configuration.")
-        if tensors[name].shape != empty.shape:
-            raise DataError(
-                f"The weights {weights.name} belong to another configuration: expected {name} of shape "
-                f"{tuple(empty.shape)}, got {tuple(tensors[name].shape)}."
-            )
-    network.load_state_dict({name: tensors[name].float() for name in expected})
+    network.load_state_dict({name: tensor.float() for name, tensor in tensors.items() if name in expected})
     return network
 
 

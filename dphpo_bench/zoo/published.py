@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dphpo_bench.base.errors import InvalidValueError, require_extra
+from dphpo_bench.base.errors import require_extra
 from dphpo_bench.data.source import DataSource, Weights
 from dphpo_bench.zoo.features import ROBERTA_PADDING
 from dphpo_bench.zoo.texts import TokenIds, load_tokenizer, require_transformers
@@ -71,12 +71,6 @@ class Roberta(TokenIds):
     positions: int = 514
     rank: int = 16
     weights: Weights = ROBERTA
-
-    def __post_init__(self) -> None:
-        if not 8 <= self.longest <= self.positions - 2:  # 8: the marks of a pair, and some text
-            raise InvalidValueError(
-                f"Expected longest from 8 to {self.positions - 2} of {self.weights.name}, got {self.longest}."
-            )
 
     def classifier(self, n_classes: int, which: "Which", source: DataSource | None = None) -> "RobertaClassifier":
         """Build the network with published weights, and a head drawn from torch's global generator.
@@ -236,11 +230,8 @@ class Gpt2:
         return network
 
     def _tokenizer(self, source: DataSource | None) -> "tuple[Any, int]":
-        tokenizer = load_tokenizer(self.weights, self.vocabulary, source)
-        end = tokenizer.token_to_id(END)
-        if end is None:
-            raise InvalidValueError(f"Expected a tokeniser with the token {END} of {self.weights.name}, got none.")
-        return tokenizer, end
+        tokenizer = load_tokenizer(self.weights, source)
+        return tokenizer, tokenizer.token_to_id(END)
 
     def config(self) -> "GPT2Config":
         """Return the configuration, without dropout: the noise regularises enough."""

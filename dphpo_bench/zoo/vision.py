@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dphpo_bench.base.errors import InvalidValueError, require_extra
+from dphpo_bench.base.errors import require_extra
 from dphpo_bench.data.source import DataSource, Weights, weights_folder
 from dphpo_bench.zoo.features import PictureRoute
 
@@ -139,7 +139,6 @@ SMALL_VIT = VisionTransformer(
 
 # The mean and deviation of each colour over ImageNet, with which the network was trained.
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-_LEAST_SIDE = 32
 
 # Its architecture comes from the package efficientnet-lite-pytorch.
 EFFICIENTNET_LITE0 = Weights(
@@ -172,10 +171,6 @@ class PictureFeatures(PictureRoute):
 
     side: int = 128
     weights: Weights = EFFICIENTNET_LITE0
-
-    def __post_init__(self) -> None:
-        if self.side < _LEAST_SIDE:
-            raise InvalidValueError(f"Expected side >= {_LEAST_SIDE}, got {self.side}: the network shrinks it by that.")
 
     @property
     def _parameters(self) -> dict[str, Any]:
