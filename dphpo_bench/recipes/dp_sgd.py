@@ -242,8 +242,11 @@ class DpSgd:
         kinds = [run.step for run in runs]
         decays = [run.averaging for run in runs]
         for step in training_steps(sessions[0], runs[0].steps, models, decays, label, updates):
-            batches = [session.sample(kind) for session, kind in zip(sessions, kinds, strict=True)]
-            gradients = gradients_together(batches, models, clippings, noise)
+            if len(runs) == 1:
+                gradients = [runs[0].gradient(sessions[0], models[0])]
+            else:
+                batches = [session.sample(kind) for session, kind in zip(sessions, kinds, strict=True)]
+                gradients = gradients_together(batches, models, clippings, noise)
             for run, update, gradient in zip(runs, updates, gradients, strict=True):
                 update.apply(update.direction(gradient), run.rate_at(step))
         for session, run, model in zip(sessions, runs, models, strict=True):
@@ -373,14 +376,6 @@ class FederatedSgd(DpSgd):
             local_rate=self.local_rate,
         )
 
-    def train(self, session: Session, label: str = "Training") -> "nn.Module":
-        """Train the task's model on the session's records; see `DpSgd.train`."""
-        model = session.build_model()
-        update = self.update_rule(model)
-        for step in training_steps(session, self.steps, [model], [self.averaging], label, [update]):
-            update.apply(update.direction(self.gradient(session, model)), self.rate_at(step))
-        return model
-
 
 class Training:
     """One run of DP-SGD, taken in pieces; at the end it is the run that `DpSgd.train` does in one.
@@ -399,8 +394,7 @@ class Training:
         from dphpo_bench.training.optimizers import WeightAverage
 
         self.run, self.steps = run, 0
-        self._session, self._clipping = session, parse_clipping(run.clipping)
-        self._model = session.build_model()
+        self._session, self._model = session, session.build_model()
         self._update = run.update_rule(self._model)
         self._average = WeightAverage(trainable(self._model), run.averaging)
 
@@ -419,8 +413,8 @@ class Training:
             raise InvalidValueError(f"Expected 0 <= steps <= {self.run.steps - self.steps}, what is left, got {steps}.")
         run = self.run if noise_multiplier is None else self.run.with_noise(noise_multiplier)
         for _ in range(steps):
-            gradient = self._session.sample(run.step).gradient(self._model, self._clipping, run.noise_multiplier)
-            self._update.apply(self._update.direction(gradient), run.rate_at(self.steps))
+            direction = self._update.direction(run.gradient(self._session, self._model))
+            self._update.apply(direction, run.rate_at(self.steps))
             self._average.update()
             self.steps += 1
 
