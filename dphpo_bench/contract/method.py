@@ -134,7 +134,6 @@ class Plan(Displayed, Generic[P]):
         """Read the plan that `to_json` wrote.
 
         Args:
-            obj: JSON values.
             parameters: the type P, as in `Method.plan_parameters`.
 
         Raises:

@@ -299,8 +299,6 @@ def bounded(weights: Sequence[float], low: float, high: float) -> list[float]:
 
     Args:
         weights: positive, one for each point of the prior.
-        low: c ≤ 1.
-        high: C ≥ 1.
     """
     # Rounding must not lead out of the bounds that are accounted for.
     low, high = min(low * (1 + 1e-9), 1.0), max(high * (1 - 1e-9), 1.0)
@@ -328,9 +326,6 @@ def draw(space: "Mapping[str, BaseDistribution]", seed: int) -> Candidate:
     Batch size and epochs take one of at most `MOST_VALUES` values of a numeric range.
 
     Draws with different seeds are independent, as the theorems of private selection ask.
-
-    Args:
-        seed: a non-negative integer.
     """
     import optuna
 

@@ -393,7 +393,6 @@ def as_records(data: Any, which: str, kind: str, target: str, classes: tuple[Cla
     - for "tokens" also sequences alone, shape (n, length): each token but the first is to be predicted.
 
     Args:
-        which: names the data in messages.
         classes: declared ones of the labels; see `encoded_labels`.
 
     Returns:

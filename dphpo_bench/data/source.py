@@ -341,7 +341,6 @@ def download_from_hub(
         what: names the file in an error.
         way_out: sentences on what a user without a network can do.
         repo_type: "dataset" or "model".
-        revision: branch, tag or commit.
     """
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url
 

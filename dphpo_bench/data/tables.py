@@ -293,8 +293,6 @@ def encoded_tables(train: Any, test: Any, columns: Declared, target: str, unit: 
 
     Args:
         train: a table that `Columns.encode` takes, with a column of labels; or a pair of a table and labels.
-        test: as `train`, or None.
-        target: name of the column of labels.
         unit: name of a column of ids, which the test records need not have; or ids, or None, which are returned.
 
     Returns:

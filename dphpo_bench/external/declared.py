@@ -321,8 +321,6 @@ class DeclaredRun:
 
         Args:
             released: hyperparameters and other values that ε covers; JSON values.
-            status: "ok", or how it ended.
-            error: why it did not end well.
             metrics: of public test records.
         """
         record = self._record(status, error, dict(released), dict(metrics))

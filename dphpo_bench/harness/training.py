@@ -284,9 +284,7 @@ def constant_guess(task: Task, test: Records, outputs: Any, metrics: dict[str, f
     """Return the best constant guess if a run's first metric is no better; else None.
 
     Args:
-        test: its test records, at least one.
         outputs: of the model, in the units of the targets; None if no metric is of outputs.
-        metrics: of the run, by name.
     """
     first, facts = next(iter(task.metrics), None), task.facts
     if not isinstance(first, Metric) or outputs is None or isinstance(test.targets, dict):

@@ -232,8 +232,6 @@ def first_rate(planned: Looked, session: "Session", model: "nn.Module", distance
     """Return the rate that the initial weights tolerate, from noisy queries to one batch of about 512 records.
 
     Args:
-        planned: the plan, which pays for the queries.
-        session: whose records answer.
         model: at its initial weights.
         distance: M; see `noise_walk`.
         pace: P, for gradients as long as a clipped record's.
@@ -395,7 +393,6 @@ def output_spread(model: "nn.Module", inputs: "Tensors", draws: int = 4) -> floa
     Args:
         model: its trained weights move.
         inputs: of which the first 512 count.
-        draws: number of random moves.
     """
     import torch
 

@@ -157,10 +157,7 @@ def released(
     """Return noisy sums over all records of values that are a vector of a norm of at most `bound`.
 
     Args:
-        values: of a record.
-        bound: on the norm.
         noise_multiplier: noise standard deviation / bound, of each sum.
-        count: number of values of a record.
         purpose: names the random stream.
     """
     import torch
@@ -247,7 +244,6 @@ def moments(facts: TaskFacts, norm: float) -> "Values":
     Each part has a norm of 1 at most.
 
     Args:
-        facts: of the task.
         norm: typical norm of inputs with a constant 1, to which regressions are scaled.
     """
     import torch

@@ -88,9 +88,7 @@ class Trial:
             whole: the event of the whole procedure, as a function of what a trial exposes a record to.
             training: the run but for its noise multiplier.
             budget: the (ε, δ) of the whole procedure.
-            validation: see above.
             accountant: whose ε must meet the budget; None for the one that is tightest for the training.
-            space: see above.
 
         Raises:
             BudgetTooSmallError: if no noise within reach meets the budget.
@@ -128,15 +126,7 @@ class Trial:
     def as_plan(
         self, facts: TaskFacts, budget: PrivacyBudget, event: "DpEvent", runs: float, accountant: str | None = None
     ) -> "Plan[Trial]":
-        """Return the plan of a method that runs such trials, and releases the model of one.
-
-        Args:
-            facts: of the task.
-            budget: the (ε, δ) of the whole procedure.
-            event: of the whole procedure.
-            runs: expected number of trials.
-            accountant: whose ε is quoted; None: the tightest.
-        """
+        """Return the plan of a method that runs such trials, and releases the model of one."""
         return Plan(
             budget=budget,
             event=event,
@@ -388,8 +378,6 @@ class RandomStopping(SearchMethod[P]):
         """Return the plan of a search that releases its best trial.
 
         Args:
-            facts: of the task.
-            budget: the (ε, δ) of the whole procedure.
             whole: the event of the whole procedure, as a function of what a trial exposes a record to.
             expected_runs: expected number of trials; default: that of `runs`.
         """
@@ -403,8 +391,6 @@ class RandomStopping(SearchMethod[P]):
         """Return the plan of a search whose winner's hyperparameters serve one final run on all records.
 
         Args:
-            facts: of the task.
-            budget: the (ε, δ) of the whole procedure.
             whole: its event, the final run's included, as a function of what a trial exposes a record to.
             final: the final run, but for what the search finds.
             searched: share of the records that the search sees.

@@ -244,9 +244,7 @@ def refuse_search_space(facts: TaskFacts, names: Collection[str], why: str, spac
     """Refuse a search space that holds what a method cannot search.
 
     Args:
-        facts: of the task.
         names: of the hyperparameters that it can.
-        why: it cannot search others, for the message.
         space: what is searched; None: the task's search space as it is.
 
     Raises:

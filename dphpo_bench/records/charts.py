@@ -236,14 +236,11 @@ def forest(
     """Draw panels side by side, with a row for each name.
 
     Args:
-        panels: from left to right.
         kinds: by name: "better" (green), "worse" (orange, a square), "undecided" (hollow), "reference" (grey), or "".
-        title: above all.
         note: how to read it, below the title.
         description: for who cannot see the chart; by default title, panels and note.
         styles: of the names: "bold" or "quiet".
         below: lines of text under the chart.
-        width: of the chart.
     """
     height = ROW * len(kinds)
     free = width - NAMES - sum(panel.space + GAP for panel in panels)

@@ -132,11 +132,7 @@ class Trials:
                 yield from self._run([index], candidate) or ()
 
     def adaptive(self, indices: Sequence[int], copy: Callable[[], Proposals]) -> Generator[Tried]:
-        """Run trials one after the other; the scores of the earlier ones shape the density of each candidate.
-
-        Args:
-            copy: makes a copy of the proposals.
-        """
+        """Run trials one after the other; the scores of the earlier ones shape the density of each candidate."""
         proposals = copy()
         chosen: list[int] = []
         scores: list[float] = []

@@ -151,9 +151,7 @@ def augmented_sum(
 
     Args:
         engine: of the model; see `GradientEngine.clipped_unit_sum`.
-        clipping: bounds a unit's mean.
         units: of the batch. Without units of several records, each record is one.
-        augmentation: the transform, and the number of variants.
         generator: on the device of the model.
     """
     import torch

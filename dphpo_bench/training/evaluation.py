@@ -46,7 +46,6 @@ def by_length(
     """Yield pieces of a batch, each of records of the same length: places in the batch, indices, and the length.
 
     Args:
-        model: one that tells lengths.
         indices: the batch in it; None: all of it.
         rows: the most records of a piece.
     """

@@ -32,7 +32,6 @@ def train_only(network: nn.Module, which: Which, *, rank: int, alpha: int, layer
         network: changed in place.
         which: see `Which`.
         rank: of LoRA's product, which is multiplied by alpha / rank.
-        alpha: see `rank`.
         layers: names of the linear layers that LoRA adds to.
     """
     if which == "bitfit":
@@ -157,9 +156,7 @@ class RobertaClassifier(nn.Module):
 
     Args:
         network: an encoder as `encoder` makes it; changed in place.
-        size: of a token.
         which: what is trained beside the head; of LoRA's layers queries and values get matrices.
-        rank: of LoRA.
     """
 
     rows_at_once: ClassVar[int] = 16
@@ -212,7 +209,6 @@ class PoolingBlock(nn.Module):
 
     Args:
         block: one of BERT's, pretrained; changed in place.
-        width: of a token.
         which: what is trained beside the head; LoRA is for queries and values.
     """
 

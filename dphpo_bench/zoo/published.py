@@ -52,10 +52,6 @@ class Roberta(TokenIds):
 
     Attributes:
         longest: RoBERTa's own marks counted in.
-        layers: number of blocks.
-        heads: of attention.
-        size: of a token.
-        inner: width within a block.
         positions: two more than the longest text that the published model takes.
         rank: of LoRA. Source: Yu et al., "Differentially private fine-tuning of language models", ICLR 2022.
     """
@@ -135,13 +131,9 @@ class Gpt2:
 
     Attributes:
         length: tokens that the network sees of a record.
-        layers: number of blocks.
-        heads: of attention.
-        size: of a token.
         rank: of LoRA, whose product is multiplied by alpha / rank. Source, of both: Yu et al., "Differentially private
             fine-tuning of language models", ICLR 2022.
         alpha: see `rank`.
-        weights: the network's, and its tokeniser.
     """
 
     length: int = 100

@@ -128,8 +128,6 @@ class TextFeatures(Features):
             time of six.
         longest: number of tokens after which a text is cut, the encoder's own marks counted in.
         size: number of features of one text: the encoder's width.
-        heads: of the encoder's attention.
-        inner: width within a block of the encoder.
         weights: the encoder, with its configuration and tokeniser.
     """
 
@@ -261,11 +259,7 @@ def _padded(rows: list[list[int]]) -> "torch.Tensor":
 
 @dataclass(frozen=True)
 class WordPieces(TokenIds):
-    """BERT's vocabulary of English word pieces, in lower case, with the embeddings that MiniLM begins with.
-
-    Attributes:
-        size: of an embedding.
-    """
+    """BERT's vocabulary of English word pieces, in lower case, with the embeddings that MiniLM begins with."""
 
     padding, marks = PADDING, False
 

@@ -41,10 +41,6 @@ class VisionTransformer(PictureRoute):
 
     Attributes:
         side: pictures are made this many pixels high and wide.
-        patch: height and width of a patch.
-        width: of a token.
-        heads: of attention.
-        inner: width of the hidden layer of each block's perceptron.
     """
 
     per_call: ClassVar[int] = 8
