@@ -170,7 +170,6 @@ def gathered(
     """Take some rows and convert them as `converted` does.
 
     Args:
-        tensor: with one row for each record.
         rows: a slice, or indices of int64.
         device: None: the tensor's.
         dtype: of floating-point numbers; None: the tensor's.

@@ -40,7 +40,6 @@ def as_tensor(data: Any, what: str) -> Tensor:
 
     Args:
         data: a tensor, or an array, a frame, a series or a sequence of real numbers.
-        what: names the data in messages.
     """
     if isinstance(data, Tensor) and data.dtype != torch.uint64:
         kinds = {"sparse": data.layout != torch.strided, "masked": hasattr(data, "get_mask"), "nested": data.is_nested}

@@ -106,7 +106,6 @@ def frame_of(data: Any, names: Iterable[str] = ()) -> pd.DataFrame:
     """Return a table as a frame whose columns have different texts as names; the index is of no meaning.
 
     Args:
-        data: see `Columns.encode`.
         names: of the columns, in their order, for rows without names.
     """
     names = list(names)

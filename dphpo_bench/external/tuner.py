@@ -181,11 +181,7 @@ class CallersTask(Task):
 
 
 class CallersRecords(RawRecords):
-    """The caller's records.
-
-    Args:
-        model: the caller's, in its present form.
-    """
+    """The caller's records."""
 
     def __init__(self, rows: Rows, model: nn.Module, losses: Losses) -> None:
         refuse_unfit(model)

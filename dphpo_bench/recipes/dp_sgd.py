@@ -253,8 +253,6 @@ def training_steps(
     after its process died begins with the step after its last checkpoint.
 
     Args:
-        session: shows the progress.
-        steps: T.
         decays: of each model's average; 0 leaves the last weights.
         state: what else changes while the loop lasts, such as optimisers, lists and dictionaries; see `Session.steps`.
             None: the run has no checkpoints.
@@ -365,11 +363,6 @@ class Training:
     Args:
         session: where the records are; is charged for each step that is taken. Trials that run side by side need a
             fork each.
-        run: what is trained, with all of its steps.
-
-    Attributes:
-        run: what is trained.
-        steps: number of steps taken.
     """
 
     def __init__(self, session: Session, run: DpSgd) -> None:
@@ -384,7 +377,6 @@ class Training:
         """Take some more steps.
 
         Args:
-            steps: how many.
             noise_multiplier: σ of these; default: that of the run.
 
         Raises:

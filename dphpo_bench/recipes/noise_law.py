@@ -113,13 +113,11 @@ class Looked:
         """Choose the noise of queries, then calibrate that of gradients, for the whole training at once.
 
         Args:
-            budget: of the whole training.
             sample_rate: q.
             steps: T.
             records: N.
             share: the largest share of the run's Gaussian DP μ² that queries may take, about twice that of ε.
             regression: whether the loss grows with the square of the outputs.
-            optimizer: a `torch.optim` name.
             scaled: whether there are queries after the last step too, but for a regression.
 
         Raises:

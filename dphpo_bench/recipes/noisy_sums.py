@@ -302,7 +302,6 @@ class NoisyBoosting(NoisyReleases):
 
     Attributes:
         noise_multiplier: of the sums of all rounds together.
-        rounds: number of rounds.
         step: of all rounds together; see `fit`.
         bins: of a number, at least 3.
     """
@@ -381,7 +380,6 @@ def residuals(facts: TaskFacts, counts: "Values", scores: "Tensor", leaves: "Ten
     Args:
         counts: of the bins that hold a record.
         scores: what each bin adds to the outputs, shape (bins, outputs).
-        leaves: see `random_leaves`.
     """
     leaf, no_leaf = leaves.argmax(1), leaves.new_zeros(1, leaves.shape[1])  # not a product with zeros for the most part
 

@@ -41,7 +41,6 @@ class Trained:
     """The release of a trial that wins.
 
     Attributes:
-        model: the trained model.
         hyperparameters: what it was trained with, of those that were searched.
     """
 
@@ -87,7 +86,6 @@ class Trial:
         Args:
             whole: the event of the whole procedure, as a function of what a trial exposes a record to.
             training: the run but for its noise multiplier.
-            budget: the (ε, δ) of the whole procedure.
             accountant: whose ε must meet the budget; None for the one that is tightest for the training.
 
         Raises:
@@ -166,7 +164,6 @@ class Trial:
         """Run one trial on each session.
 
         Args:
-            sessions: one for each trial.
             candidates: hyperparameters of each; None draws them from `space`, independently.
         """
         chosen = candidates or [session.candidate(self.space) for session in sessions]
@@ -205,7 +202,6 @@ def winner_outcome(best: Trained | None, session: Session) -> Outcome:
     Args:
         best: the winner; None if there is none. The model's initial weights are released then: they do not
             depend on the data.
-        session: where the initial weights come from.
     """
     if best is None:
         return Outcome(session.build_model(), {"winner": None})

@@ -48,7 +48,6 @@ class SearchedRun:
     """One of several DP-SGD runs, of which one is trained.
 
     Attributes:
-        combinations: the runs.
         drawn: whether the session draws one, each with the same probability, which costs the average of their curves;
             else a candidate names one, and the largest is charged (docs/accounting.md, one of several events).
 
@@ -139,7 +138,6 @@ class SearchedRun:
         """Return the run of a candidate, the session that is charged for it, and the candidate as it is trained.
 
         Args:
-            session: is charged `event`.
             candidate: hyperparameters. Of a drawn run, the session's own draw replaces batch size and epochs. Else,
                 the first combination serves if the candidate says nothing.
 

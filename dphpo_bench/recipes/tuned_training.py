@@ -29,7 +29,6 @@ class TunedTraining:
     """A training of a plan at one learning rate, that of `first_rate`.
 
     Args:
-        update: makes directions of gradients.
         simulated: the same optimiser in its first state, of `dummy_weights`.
         noise: standard deviation of the noise on each coordinate of a gradient.
 

@@ -37,9 +37,6 @@ class BandedGradients(Unique):
         session: where the records are; is charged `cyclic(kind, b, steps)`.
         kind: `poisson_sampled(rate, gaussian(noise_multiplier))`, as the plan has it: the batch of a step, of the
             records in its group.
-        coefficients: of the bands; see `BandedNoise`.
-        steps: T.
-        clipping: as in `Batch.gradient`.
     """
 
     def __init__(

@@ -27,7 +27,6 @@ class Minimisation:
     """The regularised loss of a batch under a linear classifier, whose minimum is released with noise.
 
     Args:
-        account: pays.
         model: a classifier of the task; its weights do not matter.
     """
 

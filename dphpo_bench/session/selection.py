@@ -69,7 +69,6 @@ class Trials:
     """The trials of one selection. They run in this process, each on an account and a copy of the function of its own.
 
     Attributes:
-        session: the one that selects.
         copy: makes a copy of the trial's function.
         base_event: what one trial may be asked.
         together: how many trials may run at a time.

@@ -332,8 +332,6 @@ class Session(Unique):
         max(1/partitions, 1/expected number of validation records).
 
         Args:
-            runs: the candidates, each of type `DpSgd`.
-            partitions: number of parts.
             validation: expected share of the records that validate.
 
         Raises:

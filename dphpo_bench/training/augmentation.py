@@ -150,7 +150,6 @@ def augmented_sum(
     The draws do not depend on how an engine cuts a batch. The variants of one unit are in memory together.
 
     Args:
-        engine: of the model; see `GradientEngine.clipped_unit_sum`.
         units: of the batch. Without units of several records, each record is one.
         generator: on the device of the model.
     """

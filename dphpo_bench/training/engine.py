@@ -128,9 +128,6 @@ class GradientEngine(ABC):
 
         At one step it is `clipped_unit_sum`, up to rounding. All else is as there, but for memory: a unit's records
         are in one pass. Units start at the same weights and are kept apart by `Alone`.
-
-        Args:
-            local: number and rate of a unit's steps.
         """
         steps, rate = local
         update = Alone(partial(local_update, loss=self.loss, steps=steps, rate=rate), self.model)

@@ -174,7 +174,6 @@ class _Pass:
 
     Attributes:
         gradients: by parameter, a part for each use.
-        arena: memory for the gradients.
         uses: products with weights of recurrent layers.
         starts: where the backward pass has to arrive.
         waiting: bytes that wait for the backward pass, by their place in memory.

@@ -143,7 +143,6 @@ class _BySteps(TorchFunctionMode):
 
         Args:
             settings: biases, layers, dropout, train, bidirectional, as a kernel takes them.
-            lengths: of packed sequences.
         """
         weights = [self._products.weight(weight) for weight in weights] if self._products else weights
         states = (state,) if isinstance(state, Tensor) else tuple(state)

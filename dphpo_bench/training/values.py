@@ -28,7 +28,6 @@ class RecordModel:
 
     Attributes:
         model: one of the engine's own.
-        objective: losses and scores of the task.
         weights: by name, in place of those that the model has.
     """
 
@@ -88,7 +87,6 @@ class Query:
     Attributes:
         values: of each record, a function of that record alone.
         bound: each value is held to ±bound; NaN counts as the bound.
-        count: number of values of a record.
         together: whether the values of a record are a vector, which is scaled to an L2 norm of `bound` at most.
     """
 
@@ -109,7 +107,6 @@ class Query:
 
         Args:
             model: in the mode that it computes in; see `outputs_of`.
-            objective: losses and scores of the task.
             rows: of the records that count; None: all.
             shares: weights of these records, float64 of shape (n,); see `Units.shares`. None: 1.
         """
@@ -145,7 +142,6 @@ def total_score(
     Args:
         model: see `outputs_of`; it is put in the mode of evaluation.
         scores_of: (outputs, targets) → each record's score.
-        records: the records.
         rows: of the records that count; None: all.
         shares: weights of these records, float64 of shape (n,); see `Units.shares`. None: 1.
 

@@ -98,7 +98,6 @@ class CachedFeatures:
 
     Attributes:
         key: identifies the features.
-        size: number of features of one record.
         dtype: of the features; token ids are integers.
         work: what displays call the extraction.
     """

@@ -108,7 +108,6 @@ def greedy(model: nn.Module, prompts: Tensor, most: int, end: int) -> list[list[
         model: token ids of shape (n, length) → logits of the token after each. A `CausalModel` goes on from what it has
             computed; any other one reads the whole text again for each token.
         prompts: shape (n, length).
-        most: how many tokens it may write.
         end: the token that ends a text; it is not part of the text.
     """
     device = next(model.parameters()).device

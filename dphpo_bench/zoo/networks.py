@@ -117,7 +117,6 @@ def class_tokens(network: "ViTModel", pixels: Tensor) -> Tensor:
     """Return the last layer's output for the class token, shape (n, width).
 
     Args:
-        network: as `empty` makes it.
         pixels: 0 to 255, shape (n, 1 or 3, height, width); grey pictures become coloured ones. They are scaled by the
             constants, and resized in the way, that the network was trained with.
     """
@@ -258,7 +257,6 @@ class GruClassifier(nn.Module):
     Args:
         table: embeddings, shape (vocabulary, width). They are not trained: most of their rows no record has, and noise
             would be added to all.
-        size: of the state.
     """
 
     def __init__(self, table: Tensor, size: int, n_classes: int) -> None:

@@ -133,7 +133,6 @@ class Gpt2:
         length: tokens that the network sees of a record.
         rank: of LoRA, whose product is multiplied by alpha / rank. Source, of both: Yu et al., "Differentially private
             fine-tuning of language models", ICLR 2022.
-        alpha: see `rank`.
     """
 
     length: int = 100
@@ -180,7 +179,6 @@ class Gpt2:
 
         Args:
             model: token ids of shape (n, length) → logits of the token after each.
-            test: from `records`.
         """
         from dphpo_bench.training.losses import IGNORED
         from dphpo_bench.zoo.language_models import greedy

@@ -49,7 +49,6 @@ class TokenIds:
 
     Attributes:
         longest: number of tokens after which a text or a pair is cut. Of a pair the longer text loses its end first.
-        vocabulary: number of the network's tokens.
         weights: the network's, and its tokeniser.
         padding: token after the end.
         marks: whether to add the tokeniser's own marks.
