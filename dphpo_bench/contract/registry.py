@@ -31,14 +31,10 @@ GROUPS: Mapping[str, type[Method] | type[Task]] = {"dphpo_bench.methods": Method
 
 @dataclass(frozen=True)
 class Registered(Generic[PlugIn]):
-    """Class of a plug-in, and where it comes from.
-
-    Attributes:
-        origin: distribution and version, such as "dphpo-bench 0.1.0".
-    """
+    """Class of a plug-in, and where it comes from."""
 
     cls: type[PlugIn]
-    origin: str
+    origin: str  # distribution and version, such as "dphpo-bench 0.1.0"
 
 
 class Plugins(Mapping[str, Registered[PlugIn]]):

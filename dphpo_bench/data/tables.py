@@ -40,16 +40,11 @@ _MONDAY = "2001-01-01"
 
 @dataclass(frozen=True)
 class Values:
-    """One column of a table.
-
-    Attributes:
-        series: the values, numbered from 0; a categorical's have the type of its categories.
-        missing: True for None, NaN, NA, NaT and the empty text; shape (n,).
-    """
+    """One column of a table."""
 
     name: str
-    series: pd.Series
-    missing: Mask
+    series: pd.Series  # the values, numbered from 0; a categorical's have the type of its categories
+    missing: Mask  # True for None, NaN, NA, NaT and the empty text; shape (n,)
 
     @classmethod
     def of(cls, name: str, series: pd.Series) -> "Values":

@@ -20,18 +20,12 @@ from dphpo_bench.external.trials import networks_in
 
 @dataclass(frozen=True)
 class Offer:
-    """A trial with a score.
+    """A trial with a score."""
 
-    Attributes:
-        score: with its noise.
-        model: the caller's, as `written` wrote it.
-        has_drawn: whether training drew from generators that its trial started.
-    """
-
-    score: float
+    score: float  # with its noise
     params: Candidate
-    model: bytes
-    has_drawn: bool
+    model: bytes  # the caller's, as `written` wrote it
+    has_drawn: bool  # whether training drew from generators that its trial started
 
 
 class Memory:

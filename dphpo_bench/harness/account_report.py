@@ -34,24 +34,16 @@ def bound_text(epsilon: float, digits: int = 3) -> str:
 
 @dataclass(frozen=True)
 class Total:
-    """ε of several releases together, for one unit.
+    """ε of several releases together, for one unit."""
 
-    Attributes:
-        unit: whose presence it is about.
-        releases: how many there are.
-        delta: δ that ε is for, the least of the budgets'.
-        together: ε if all runs were fixed in advance; None if it is not known.
-        adaptively: ε if later settings were chosen after looking at earlier results, and this total had been planned;
-            None if it is not known.
-        unknown: why it is not known; else empty.
-    """
-
-    unit: str
-    releases: int
-    delta: float
-    together: float | None
+    unit: str  # whose presence it is about
+    releases: int  # how many there are
+    delta: float  # δ that ε is for, the least of the budgets'
+    together: float | None  # ε if all runs were fixed in advance; None if it is not known
+    # ε if later settings were chosen after looking at earlier results, and this total had been planned; None if it is
+    # not known.
     adaptively: float | None
-    unknown: str = ""
+    unknown: str = ""  # why it is not known; else empty
 
     def text(self) -> str:
         """Return both numbers, each with its condition."""

@@ -29,18 +29,12 @@ class Bins:
 
     The edges of a number's k bins are ln(u / (1 − u)), u = 1/k, ..., (k − 1)/k: bins are equally likely if the number
     is logistic, with the declared typical value and spread. A category has a bin for each of its inputs.
-
-    Attributes:
-        labels: edges of the labels' bins, shape (labels − 1,).
-        edges: of the bins of each input, shape (inputs, k − 1).
-        attributes: the bins of each attribute, as places among the k bins of all inputs.
-        are_categories: whether an attribute is a category.
     """
 
-    labels: Tensor
-    edges: Tensor
-    attributes: tuple[Tensor, ...]
-    are_categories: tuple[bool, ...]
+    labels: Tensor  # edges of the labels' bins, shape (labels − 1,)
+    edges: Tensor  # of the bins of each input, shape (inputs, k − 1)
+    attributes: tuple[Tensor, ...]  # the bins of each attribute, as places among the k bins of all inputs
+    are_categories: tuple[bool, ...]  # whether an attribute is a category
 
     @classmethod
     def of(cls, session: "Session", k: int) -> "Bins":
@@ -112,17 +106,11 @@ def _inside(numbers: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class NaiveBayes:
-    """A model in which attributes are independent, given the label.
+    """A model in which attributes are independent, given the label."""
 
-    Attributes:
-        bins: public.
-        shares: of the labels, shape (labels,).
-        probabilities: of the bins of each attribute, given the label, shape (labels, bins).
-    """
-
-    bins: Bins
-    shares: Tensor
-    probabilities: tuple[Tensor, ...]
+    bins: Bins  # public
+    shares: Tensor  # of the labels, shape (labels,)
+    probabilities: tuple[Tensor, ...]  # of the bins of each attribute, given the label, shape (labels, bins)
 
     def session(self, session: "Session", n: int) -> "Session":
         """Return a session on n records drawn from the model, which answers at no ε: they are post-processing."""

@@ -41,13 +41,9 @@ _CELL_NOISE, _CELL_RECORDS = 8, 30  # standard deviations of noise, and records,
 
 @dataclass(frozen=True)
 class NoisyReleases(ABC):
-    """Gaussian releases of sums over all records, in proportion to one noise multiplier.
+    """Gaussian releases of sums over all records, in proportion to one noise multiplier."""
 
-    Attributes:
-        noise_multiplier: to which those of all releases are proportional.
-    """
-
-    noise_multiplier: float
+    noise_multiplier: float  # to which those of all releases are proportional
 
     @property
     @abstractmethod

@@ -44,45 +44,31 @@ _TRUSTED = "dphpo_bench.recipes.", "dphpo_bench.training."
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Access(Unique):
-    """Access to some of the private records, under one account, with random streams of its own.
-
-    Attributes:
-        ledger: the account that pays for all releases.
-        model_streams: streams of initial weights and of parts, which methods compared at one seed share.
-        expected_records: expected number of this session's records, or units; public.
-        guard: lets one query at a time see the records. All sessions of a run share it.
-        begun: the streams in use, by what seeds them. Shared, too: a stream that starts again repeats its noise.
-        counts: number of selections and the like so far. Shared, too.
-        meter: counts what is computed, in example passes.
-        observer: called with each release, if given.
-        order: number of trials of a selection → their indices in the order in which they run.
-        checkpoints: where the run resumes after a kill, if it has checkpoints.
-        releases: notes what is released, if a restart would draw the same noise.
-        rows: numbers of this session's records, or of its units where these hold several; None: all.
-        scope: the parts that pay for a release from this session.
-        within: all parts that hold this session's records, also those that an outer account pays for.
-        parts: rows of the parts so far, which trials share.
-        sibling: access to the records of the task's public sibling, under an account of its own; None: there is none.
-    """
+    """Access to some of the private records, under one account, with random streams of its own."""
 
     raw: RawRecords
-    ledger: Ledger
+    ledger: Ledger  # the account that pays for all releases
     streams: Streams
-    model_streams: Streams
-    expected_records: float
+    model_streams: Streams  # streams of initial weights and of parts, which methods compared at one seed share
+    expected_records: float  # expected number of this session's records, or units; public
+    # Lets one query at a time see the records. All sessions of a run share it.
     guard: Guard = field(default_factory=Guard)
+    # The streams in use, by what seeds them. Shared, too: a stream that starts again repeats its noise.
     begun: "dict[bytes, AnyGenerator]" = field(default_factory=dict)
-    counts: Counter[bytes] = field(default_factory=Counter)
+    counts: Counter[bytes] = field(default_factory=Counter)  # number of selections and the like so far. Shared, too.
     progress: Progress = field(default_factory=NullProgress)
-    meter: Meter = field(default_factory=Meter)
-    observer: Observer | None = None
+    meter: Meter = field(default_factory=Meter)  # counts what is computed, in example passes
+    observer: Observer | None = None  # called with each release, if given
+    # Number of trials of a selection → their indices in the order in which they run.
     order: Callable[[int], Sequence[int]] = range
-    checkpoints: Checkpoints | None = None
-    releases: Releases | None = None
+    checkpoints: Checkpoints | None = None  # where the run resumes after a kill, if it has checkpoints
+    releases: Releases | None = None  # notes what is released, if a restart would draw the same noise
+    # Numbers of this session's records, or of its units where these hold several; None: all.
     rows: "Tensor | None" = None
-    scope: Scope = ()
-    within: Scope = ()
-    parts: "dict[Scope, Tensor]" = field(default_factory=dict)
+    scope: Scope = ()  # the parts that pay for a release from this session
+    within: Scope = ()  # all parts that hold this session's records, also those that an outer account pays for
+    parts: "dict[Scope, Tensor]" = field(default_factory=dict)  # rows of the parts so far, which trials share
+    # Access to the records of the task's public sibling, under an account of its own; None: there is none.
     sibling: "Access | None" = None
 
     def charge(self, event: "DpEvent") -> None:

@@ -31,15 +31,10 @@ def class_weights(shares: Sequence[float]) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class ClassWeighted:
-    """Losses or scores with a weight for each class; engines clip the gradients of losses first and weigh them then.
+    """Losses or scores with a weight for each class; engines clip the gradients of losses first and weigh them then."""
 
-    Attributes:
-        plain: the losses or scores without weights.
-        shares: of each class, from public knowledge.
-    """
-
-    plain: PerRecord
-    shares: tuple[float, ...]
+    plain: PerRecord  # the losses or scores without weights
+    shares: tuple[float, ...]  # of each class, from public knowledge
 
     def __call__(self, outputs: Any, targets: Tensor) -> Tensor:
         """Return the weighted values, shape (n,)."""

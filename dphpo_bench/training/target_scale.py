@@ -25,16 +25,11 @@ class TargetScale:
     """Targets as (value − typical) / spread, by constants from public knowledge.
 
     Losses are those of scaled targets. Scores, metrics, predictions and `error_bound` are in the caller's units.
-
-    Attributes:
-        typical: of each value of a target, or a single number for all of them.
-        spread: how far typical values lie apart; as many.
-        logarithmic: whether the logarithm log(1 + value) is taken first; as many.
     """
 
-    typical: tuple[float, ...]
-    spread: tuple[float, ...]
-    logarithmic: tuple[bool, ...]
+    typical: tuple[float, ...]  # of each value of a target, or a single number for all of them
+    spread: tuple[float, ...]  # how far typical values lie apart; as many
+    logarithmic: tuple[bool, ...]  # whether the logarithm log(1 + value) is taken first; as many
 
     def __post_init__(self) -> None:
         sizes = {len(self.typical), len(self.spread), len(self.logarithmic)}

@@ -52,14 +52,10 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Setup:
-    """The inputs of a task's model, and its training.
-
-    Attributes:
-        key: identity of the inputs and the initial weights, but for the records; JSON.
-    """
+    """The inputs of a task's model, and its training."""
 
     input: Input
-    key: Any
+    key: Any  # identity of the inputs and the initial weights, but for the records; JSON
     schedule: Schedule
 
 

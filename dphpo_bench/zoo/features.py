@@ -94,20 +94,14 @@ class PictureRoute(Features):
 
 @dataclass(frozen=True)
 class CachedFeatures:
-    """Features of a dataset's records, extracted once, then memory-mapped from the cache.
-
-    Attributes:
-        key: identifies the features.
-        dtype: of the features; token ids are integers.
-        work: what displays call the extraction.
-    """
+    """Features of a dataset's records, extracted once, then memory-mapped from the cache."""
 
     source: "DataSource"
     dataset: "Dataset"
-    key: Mapping[str, Any]
+    key: Mapping[str, Any]  # identifies the features
     size: int
-    dtype: Literal["bfloat16", "int32"] = "bfloat16"
-    work: str = "Extracting features of"
+    dtype: Literal["bfloat16", "int32"] = "bfloat16"  # of the features; token ids are integers
+    work: str = "Extracting features of"  # what displays call the extraction
 
     def load(self, split: "Split", rows: Any, extract: "Extract") -> "torch.Tensor":
         """Return the features of a split; extract them first if the cache lacks them.

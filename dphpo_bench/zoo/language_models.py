@@ -137,16 +137,12 @@ def greedy(model: nn.Module, prompts: Tensor, most: int, end: int) -> list[list[
 
 @dataclass(frozen=True)
 class TestTexts(Records):
-    """Test records, and the texts that they were made from.
-
-    Attributes:
-        references: of each record: what a person wrote for the prompt.
-    """
+    """Test records, and the texts that they were made from."""
 
     __test__ = False  # pytest takes names that begin like this for tests
 
     prompts: tuple[str, ...] = ()
-    references: tuple[str, ...] = ()
+    references: tuple[str, ...] = ()  # of each record: what a person wrote for the prompt
 
     def rows(self, rows: slice | Tensor) -> "TestTexts":
         """Return some of the records: a slice, or indices of int64."""

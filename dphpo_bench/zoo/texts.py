@@ -45,20 +45,14 @@ def load_tokenizer(weights: Weights, source: DataSource | None = None) -> "Token
 
 
 class TokenIds:
-    """Token ids of texts, or of pairs of texts. Subclasses are dataclasses with the first three as fields.
+    """Token ids of texts, or of pairs of texts. Subclasses are dataclasses with the first three as fields."""
 
-    Attributes:
-        longest: number of tokens after which a text or a pair is cut. Of a pair the longer text loses its end first.
-        weights: the network's, and its tokeniser.
-        padding: token after the end.
-        marks: whether to add the tokeniser's own marks.
-    """
-
+    # Number of tokens after which a text or a pair is cut. Of a pair the longer text loses its end first.
     longest: int
     vocabulary: int
-    weights: Weights
-    padding: ClassVar[int]
-    marks: ClassVar[bool]
+    weights: Weights  # the network's, and its tokeniser
+    padding: ClassVar[int]  # token after the end
+    marks: ClassVar[bool]  # whether to add the tokeniser's own marks
 
     @property
     def key(self) -> dict[str, Any]:

@@ -38,14 +38,11 @@ class VisionTransformer(PictureRoute):
     >>> inputs = torch.cat(list(VisionTransformer().extract(pixels)))  # doctest: +SKIP
 
     Source: Dosovitskiy et al., "An image is worth 16x16 words", ICLR 2021.
-
-    Attributes:
-        side: pictures are made this many pixels high and wide.
     """
 
     per_call: ClassVar[int] = 8
 
-    side: int = 224
+    side: int = 224  # pictures are made this many pixels high and wide
     patch: int = 16
     width: int = 768
     layers: int = 12
