@@ -220,7 +220,7 @@ class Gpt2:
         return network
 
     def _tokenizer(self, source: DataSource | None) -> "tuple[Any, int]":
-        tokenizer = load_tokenizer(self.weights, source)
+        tokenizer: Any = load_tokenizer(self.weights, source)
         return tokenizer, tokenizer.token_to_id(END)
 
     def config(self) -> "GPT2Config":
