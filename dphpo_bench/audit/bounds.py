@@ -244,15 +244,10 @@ CHANCE = 0.9  # statistical power of an audit against the faults that it says it
 
 @dataclass(frozen=True)
 class Reach:
-    """Smallest faults that the white box finds nine times of ten, if it attacks Gaussian noise as well as possible.
+    """Smallest faults that the white box finds nine times of ten, if it attacks Gaussian noise as well as possible."""
 
-    Attributes:
-        noise: the largest share of the claimed noise, if all releases have too little; 0: no share is found.
-        rate: the least sample rate of a single release without noise; None: none is found.
-    """
-
-    noise: float
-    rate: float | None
+    noise: float  # the largest share of the claimed noise, if all releases have too little; 0: no share is found
+    rate: float | None  # the least sample rate of a single release without noise; None: none is found
 
 
 @dataclass(frozen=True)

@@ -53,11 +53,7 @@ def inside(name: str, value: Any) -> float:
 
 
 def ranged(name: str, value: Any, kind: type, interval: Interval) -> Any:
-    """Return `value` as exactly a finite float or an int, whichever `kind` is, within an interval.
-
-    Raises:
-        InvalidValueError: if it is anything else.
-    """
+    """Return `value` as exactly a finite float or an int, whichever `kind` is, within an interval."""
     exact = exact_int(value) if kind is int else _finite(value)
     above, over, below, under = (getattr(interval, side) for side in ("gt", "ge", "lt", "le"))
     if (

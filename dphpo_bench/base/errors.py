@@ -103,9 +103,6 @@ def require_extra(extra: str, purpose: str, *packages: str) -> None:
         extra: which of `pip install 'dphpo-bench[extra]'` brings them.
         purpose: who needs them, such as "Language models need".
         packages: the names by which they are imported.
-
-    Raises:
-        MissingExtraError: if one of them is not installed.
     """
     missing = [name for name in packages if find_spec(name) is None]
     if missing:

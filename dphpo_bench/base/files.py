@@ -100,11 +100,7 @@ def engine_hash(*parts: str) -> str:
 
 
 def bytes_in(path: Path, limit: int, what: str) -> bytes:
-    """Return the content of a file of at most `limit` bytes; `what` it is stands in the messages.
-
-    Raises:
-        InvalidValueError: if it cannot be read, or is larger.
-    """
+    """Return the content of a file of at most `limit` bytes; `what` it is stands in the messages."""
     try:
         data = read_whole(path, limit)
     except OSError as error:
@@ -115,11 +111,7 @@ def bytes_in(path: Path, limit: int, what: str) -> bytes:
 
 
 def toml_values(path: Path, data: bytes) -> dict[str, Any]:
-    """Return the values of a file of TOML.
-
-    Raises:
-        InvalidValueError: if it is none; the message has the place of the mistake.
-    """
+    """Return the values of a file of TOML."""
     try:
         return tomllib.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:

@@ -170,7 +170,6 @@ def gathered(
     """Take some rows and convert them as `converted` does.
 
     Args:
-        tensor: with one row for each record.
         rows: a slice, or indices of int64.
         device: None: the tensor's.
         dtype: of floating-point numbers; None: the tensor's.
@@ -191,11 +190,7 @@ def call(model: "nn.Module", inputs: Tensors) -> Any:
 
 
 def plain(tensor: object) -> "Tensor":
-    """Return the tensor; reject subclasses, whose code would see any tensor that it is combined with.
-
-    Raises:
-        InvalidValueError: if it is of a subclass, or no tensor.
-    """
+    """Return the tensor; reject subclasses, whose code would see any tensor that it is combined with."""
     from torch import Tensor, nn
 
     if type(tensor) not in (Tensor, nn.Parameter):

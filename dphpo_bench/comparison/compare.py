@@ -46,22 +46,15 @@ MAX_FAILURES = 5
 
 @dataclass(frozen=True)
 class Line:
-    """A method with its parameters, and its results.
+    """A method with its parameters, and its results."""
 
-    Attributes:
-        label: the name, and the parameters in which methods of this name differ.
-        private: whether its ε covers tuning. The others are there to compare with, not to choose.
-        by_epsilon: target ε → mean over seeds of the metric on test data, with a 95 % interval; None if no run ended
-            well, or nothing was measured.
-        failed: number of failed runs, which are in no mean.
-        seconds: median time of a run; None if none tells.
-    """
-
-    label: str
-    private: bool
+    label: str  # the name, and the parameters in which methods of this name differ
+    private: bool  # whether its ε covers tuning. The others are there to compare with, not to choose.
+    # Target ε → mean over seeds of the metric on test data, with a 95 % interval; None if no run ended well, or nothing
+    # was measured.
     by_epsilon: Mapping[float, Estimate | None]
-    failed: int
-    seconds: float | None
+    failed: int  # number of failed runs, which are in no mean
+    seconds: float | None  # median time of a run; None if none tells
 
     def order(self, measure: Measure) -> tuple[bool, float, str]:
         """Return the key by which lines are sorted: private ones first, then the best mean over all ε."""
@@ -76,7 +69,6 @@ class Comparison:
 
     Attributes:
         results: a record and its path below `root` for each run; failed runs are among them.
-        root: the folder of records.
     """
 
     results: tuple[Result, ...]

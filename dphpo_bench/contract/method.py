@@ -133,10 +133,6 @@ class Plan(Displayed, Generic[P]):
     def from_json(cls, obj: Any, parameters: Any) -> "Plan[Any]":
         """Read the plan that `to_json` wrote.
 
-        Args:
-            obj: JSON values.
-            parameters: the type P, as in `Method.plan_parameters`.
-
         Raises:
             KeyError, TypeError, ValueError: if it is something else.
         """
@@ -269,12 +265,7 @@ def _json(name: str, value: Any) -> Any:
 
 
 def sibling_of(method: Method, task: Task) -> Task | None:
-    """Return the sibling that a method tunes on; None if the method needs none. Reads no data.
-
-    Raises:
-        InvalidValueError: if the task declares none, or what it declares is private, of another kind, without scores,
-            or known to hold the task's records or to be made from them.
-    """
+    """Return the sibling that a method tunes on; None if the method needs none. Reads no data."""
     if not method.needs_sibling:
         return None
     sibling = task.sibling
@@ -313,9 +304,6 @@ def refuse_shared(task: Task, train: Records, sibling: Task, public: Records) ->
 
     It finds a mistake of whoever declares the sibling, and no record that was changed. Tables of a few coarse columns
     have equal rows by chance, so rows count only where most of them differ from each other.
-
-    Raises:
-        DataError: if at least half of the smaller set's rows are in the larger one.
     """
     few, many = sorted((train, public), key=len)
     shapes = [[(tensor.shape[1:], tensor.dtype) for tensor in leaves(records.inputs)] for records in (few, many)]

@@ -31,14 +31,10 @@ GROUPS: Mapping[str, type[Method] | type[Task]] = {"dphpo_bench.methods": Method
 
 @dataclass(frozen=True)
 class Registered(Generic[PlugIn]):
-    """Class of a plug-in, and where it comes from.
-
-    Attributes:
-        origin: distribution and version, such as "dphpo-bench 0.1.0".
-    """
+    """Class of a plug-in, and where it comes from."""
 
     cls: type[PlugIn]
-    origin: str
+    origin: str  # distribution and version, such as "dphpo-bench 0.1.0"
 
 
 class Plugins(Mapping[str, Registered[PlugIn]]):
@@ -64,11 +60,7 @@ class Plugins(Mapping[str, Registered[PlugIn]]):
         return name in self._points
 
     def __getitem__(self, name: str) -> Registered[PlugIn]:
-        """Load a plug-in.
-
-        Raises:
-            RegistryError: if it cannot be loaded, or if two have this name.
-        """
+        """Load a plug-in."""
         point, *others = self._points[name]
         for other in others:
             if other.value != point.value:
@@ -219,11 +211,7 @@ def _points_of(group: str, changed: tuple[tuple[Path, int], ...]) -> tuple[Entry
 
 
 def load_class(point: EntryPoint) -> type[Method] | type[Task]:
-    """Load the class that an entry point names; one without a group stands for a class that is not installed.
-
-    Raises:
-        RegistryError: if it cannot be loaded, or is not the method or the task that it should be.
-    """
+    """Load the class that an entry point names; one without a group stands for a class that is not installed."""
     label = f"{point.name} = {point.value}" if point.group else point.value
     try:
         cls: Any = point.load()
@@ -255,12 +243,7 @@ def _origin(distribution: Distribution | None) -> str:
 
 
 def read_parameters(cls: type[Method], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Read parameters by the types of the method's dataclass fields: texts loosely, JSON values strictly.
-
-    Raises:
-        UnknownNameError: if there is no such parameter.
-        InvalidValueError: if a value is not of the parameter's type.
-    """
+    """Read parameters by the types of the method's dataclass fields: texts loosely, JSON values strictly."""
     from pydantic import TypeAdapter, ValidationError
 
     names = [f.name for f in fields(cls) if f.init]  # type: ignore[arg-type]
@@ -315,10 +298,6 @@ class TaskFiles:
 
         Without the name of an object, these are all tasks, and all classes of tasks, that the module defines. A
         function that is named is called without arguments, and returns a task.
-
-        Raises:
-            InvalidValueError: if there is no such file, module or task.
-            RegistryError: if a module cannot be imported, or two tasks have one name.
         """
         by_name: dict[str, Task | type[Task]] = {}
         places_of: dict[str, str] = {}
@@ -330,11 +309,7 @@ class TaskFiles:
         return cls(by_name, places_of)
 
     def make(self, name: str, model: str | None = None) -> Task:
-        """Make the task of this name with this model, as `make_task` does.
-
-        Raises:
-            UnknownNameError: if there is no such task or model.
-        """
+        """Make the task of this name with this model, as `make_task` does."""
         if name not in self.tasks:
             known = tasks()
             if name not in known:
@@ -354,10 +329,6 @@ def module_at(place: str) -> ModuleType:
 
     A file becomes the module of its name, with its folder on the path of modules, so that other processes can import
     it, too.
-
-    Raises:
-        InvalidValueError: if there is no such file, or another module has its name.
-        RegistryError: if it cannot be imported.
     """
     is_file, path = place.endswith(SUFFIX), Path(place).resolve()
     if is_file and not path.is_file():

@@ -41,9 +41,6 @@ def refuse_sealed(load: str, task: str) -> None:
     """Refuse to open a task's records while data are sealed.
 
     Pickle names this function and does not copy it; a copy would have seals of its own.
-
-    Raises:
-        SealedDataError: if data are sealed.
     """
     if _seals:
         complaint = (

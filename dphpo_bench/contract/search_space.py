@@ -277,11 +277,7 @@ class Proposals:
 
 
 def promise(proposals: Proposals, tried: list[int], scores: list[float]) -> list[float]:
-    """Compute the weights of all candidates after these trials by the method's own function.
-
-    Raises:
-        InvalidValueError: if they are not positive numbers, one for each candidate.
-    """
+    """Compute the weights of all candidates after these trials by the method's own function."""
     weights = [float(weight) for weight in proposals.weights(tried, scores)]
     if len(weights) != len(proposals.prior) or not all(0 < weight < math.inf for weight in weights):
         raise InvalidValueError(f"Expected {len(proposals.prior)} positive weights, got {shown(weights, 200)}.")
@@ -303,8 +299,6 @@ def bounded(weights: Sequence[float], low: float, high: float) -> list[float]:
 
     Args:
         weights: positive, one for each point of the prior.
-        low: c ≤ 1.
-        high: C ≥ 1.
     """
     # Rounding must not lead out of the bounds that are accounted for.
     low, high = min(low * (1 + 1e-9), 1.0), max(high * (1 - 1e-9), 1.0)
@@ -332,9 +326,6 @@ def draw(space: "Mapping[str, BaseDistribution]", seed: int) -> Candidate:
     Batch size and epochs take one of at most `MOST_VALUES` values of a numeric range.
 
     Draws with different seeds are independent, as the theorems of private selection ask.
-
-    Args:
-        seed: a non-negative integer.
     """
     import optuna
 

@@ -224,12 +224,7 @@ class TaskFacts:
 
 
 def checked_shares(facts: TaskFacts) -> tuple[float, ...] | None:
-    """Return the declared shares of the classes as floats; None if there are none.
-
-    Raises:
-        InvalidValueError: if they are not a positive share of each class, the kind of task has no classes, or class
-            weights lack shares.
-    """
+    """Return the declared shares of the classes as floats; None if there are none."""
     if facts.class_shares is None:
         if facts.class_weights:
             raise InvalidValueError(

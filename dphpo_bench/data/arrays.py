@@ -41,10 +41,6 @@ def as_tensor(data: Any, what: str) -> Tensor:
 
     Args:
         data: a tensor, or an array, a frame, a series or a sequence of real numbers.
-        what: names the data in messages.
-
-    Raises:
-        InvalidValueError: for anything else, for missing or hidden values, and for integers beyond 64 bits.
     """
     if isinstance(data, Tensor) and data.dtype != torch.uint64:
         kinds = {"sparse": data.layout != torch.strided, "masked": hasattr(data, "get_mask"), "nested": data.is_nested}
@@ -185,9 +181,6 @@ def declared_classes(classes: Any, kind: str) -> tuple[Class, ...]:
     Args:
         classes: a sequence; the first is the network's first output, or the label 0 of a binary task. Of "multilabel",
             the names of the labels.
-
-    Raises:
-        InvalidValueError: if the kind has no classes, or they are no sequence of different values.
     """
     if kind not in KINDS:
         raise InvalidValueError(
@@ -228,9 +221,6 @@ def encoded_labels(labels: Any, which: str, kind: str, classes: tuple[Class, ...
     Returns:
         int64 of shape (n,) for "classification", else float32: (n,) for "binary", (n, classes) for "multilabel", and
         the labels' shape for "regression". Labels of another shape come back as they are: the caller refuses them.
-
-    Raises:
-        InvalidValueError: if a label is missing, is no class, or has no clear meaning.
     """
     names = list(map(_plain, labels.columns)) if hasattr(labels, "columns") else None
     values = _array(labels, which)
@@ -403,15 +393,11 @@ def as_records(data: Any, which: str, kind: str, target: str, classes: tuple[Cla
     - for "tokens" also sequences alone, shape (n, length): each token but the first is to be predicted.
 
     Args:
-        which: names the data in messages.
         classes: declared ones of the labels; see `encoded_labels`.
 
     Returns:
         Inputs as bool, int64, float32 or the half precision they have, targets as the kind's losses take them; all in
         memory of their own, except for inputs in arrays whose memory is read-only, as that of maps of mode "r".
-
-    Raises:
-        InvalidValueError: if the data have none of these forms, or are not finite numbers.
     """
     inputs, targets, _ = parted(data, which, kind, target)
     names = column_names(inputs)
@@ -444,11 +430,7 @@ def as_records(data: Any, which: str, kind: str, target: str, classes: tuple[Cla
 
 
 def as_inputs(data: Any, which: str) -> Tensors:
-    """Make inputs of an array, a tensor or a frame, or of several by name in a dictionary; see `as_records`.
-
-    Raises:
-        InvalidValueError: if they are not finite numbers with a row for each record.
-    """
+    """Make inputs of an array, a tensor or a frame, or of several by name in a dictionary; see `as_records`."""
     inputs: Tensors = _each(_as_input, _each(as_tensor, data, f"{which} inputs"), which)
     if len({len(tensor) if tensor.ndim else -1 for tensor in leaves(inputs)} - {-1}) != 1:
         raise InvalidValueError(f"Expected inputs of shape (n, ...), with n rows each, got {_shapes(inputs)}.")
@@ -488,11 +470,7 @@ def parted(data: Any, which: str, kind: str, target: str, unit: str | None = Non
 
 
 def column_names(inputs: Any) -> list[str] | None:
-    """Return the names of a frame's columns, in their order, or of frames by name; None where there is no frame.
-
-    Raises:
-        DataError: if several have one name, of which a reader by name would take a single one.
-    """
+    """Return the names of a frame's columns, in their order, or of frames by name; None where there is no frame."""
     if isinstance(inputs, Mapping):
         by_name = {str(name): column_names(in_pandas(inputs[name])) or () for name in inputs}
         return [f"{name}.{column}" for name in sorted(by_name) for column in by_name[name]] or None
@@ -546,9 +524,6 @@ def units_of(unit: Any, ids: Any) -> tuple[Tensor, str]:
     Args:
         unit: the name of a column of ids, or a vector of ids.
         ids: the column; None: `unit` is a vector, or names no column.
-
-    Raises:
-        InvalidValueError: if there is no such column, or the ids do not tell one unit for each record.
     """
     if isinstance(unit, str) and ids is None:
         raise InvalidValueError(

@@ -35,9 +35,6 @@ def cached_array(
 
     Returns:
         The array, memory-mapped copy-on-write: writing to it changes neither the file nor other processes.
-
-    Raises:
-        DataError: if the folder cannot be written to.
     """
     array = _opened(path, shape, dtype)
     if array is None:

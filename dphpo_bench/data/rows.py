@@ -20,11 +20,7 @@ Row = tuple[str | int, ...]
 
 
 def load_rows(source: DataSource, dataset: Table, split: Split) -> list[Row]:
-    """Return the rows of a split in canonical order.
-
-    Raises:
-        DataError: if the file is missing, damaged, or holds other rows than it should.
-    """
+    """Return the rows of a split in canonical order."""
     rows: list[Row] = []
     for path in published_files(source, dataset, split):
         try:
@@ -39,11 +35,7 @@ def load_rows(source: DataSource, dataset: Table, split: Split) -> list[Row]:
 
 
 def published_files(source: DataSource, dataset: Dataset, split: Split) -> tuple[Path, ...]:
-    """Return the split's files; check the files themselves where their records cannot be checked.
-
-    Raises:
-        DataError: if one is missing, or is not the published one.
-    """
+    """Return the split's files; check the files themselves where their records cannot be checked."""
     paths = source.files(dataset, split)
     if split.sha256 and not split.content_hash:
         if len(paths) != split.parts:

@@ -117,9 +117,6 @@ def declare(kind: Literal["private", "public"], data: Any) -> None:
     """Remember a table, a pair of a table and labels, or columns, that a task calls private or `schema` learns from.
 
     This finds the same object, and frames that share memory, such as a slice of a frame. It does not find copies.
-
-    Raises:
-        InvalidValueError: if it is declared the other way.
     """
     others = _declared["public" if kind == "private" else "private"].values()
     pair = data if isinstance(data, tuple | list) and len(data) == 2 else (data,)

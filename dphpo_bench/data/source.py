@@ -293,11 +293,7 @@ class DataSource:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock that belongs to `path`, whose folder is made; the lock of a process that dies is released.
-
-    Raises:
-        DataError: if the folder cannot be written to.
-    """
+    """Hold the lock that belongs to `path`, whose folder is made; the lock of a process that dies is released."""
     from filelock import FileLock, Timeout
 
     with writing(path):
@@ -345,10 +341,6 @@ def download_from_hub(
         what: names the file in an error.
         way_out: sentences on what a user without a network can do.
         repo_type: "dataset" or "model".
-        revision: branch, tag or commit.
-
-    Raises:
-        DataError: if the hub cannot be reached.
     """
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url
 
@@ -426,9 +418,6 @@ def weights_folder(source: DataSource | None, weights: Weights) -> Path:
 
     The order: `weights/<name>` of the mirror, the installed package, `weights/<name>` of the cache, the hub. A place
     that lacks one of the files is passed over. Without a source, the environment says where these are.
-
-    Raises:
-        DataError: if the files are nowhere and cannot be downloaded, or a file is not the published one.
     """
     source = source or DataSource.resolve()
     downloads = source.cache_dir / "weights" / weights.name

@@ -39,16 +39,11 @@ _MONDAY = "2001-01-01"
 
 @dataclass(frozen=True)
 class Values:
-    """One column of a table.
-
-    Attributes:
-        series: the values, numbered from 0; a categorical's have the type of its categories.
-        missing: True for None, NaN, NA, NaT and the empty text; shape (n,).
-    """
+    """One column of a table."""
 
     name: str
-    series: pd.Series
-    missing: Mask
+    series: pd.Series  # the values, numbered from 0; a categorical's have the type of its categories
+    missing: Mask  # True for None, NaN, NA, NaT and the empty text; shape (n,)
 
     @classmethod
     def of(cls, name: str, series: pd.Series) -> "Values":
@@ -105,11 +100,7 @@ def frame_of(data: Any, names: Iterable[str] = ()) -> pd.DataFrame:
     """Return a table as a frame whose columns have different texts as names; the index is of no meaning.
 
     Args:
-        data: see `Columns.encode`.
         names: of the columns, in their order, for rows without names.
-
-    Raises:
-        DataError: if pandas makes no such frame of it, or rows or columns have several lengths.
     """
     names = list(names)
     data = data.detach().cpu().numpy() if hasattr(data, "detach") else data
@@ -291,16 +282,10 @@ def encoded_tables(train: Any, test: Any, columns: Declared, target: str, unit: 
 
     Args:
         train: a table that `Columns.encode` takes, with a column of labels; or a pair of a table and labels.
-        test: as `train`, or None.
-        target: name of the column of labels.
         unit: name of a column of ids, which the test records need not have; or ids, or None, which are returned.
 
     Returns:
         (inputs, labels) of train and of test, or None without test; and the ids.
-
-    Raises:
-        InvalidValueError: if labels or ids are declared to be inputs, or a table has none.
-        DataError: if a table is not as declared; its message names which.
     """
     for what, name in (("labels", target), ("ids", unit)):
         if isinstance(name, str) and columns.get(name) is not None:

@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Self
 
 import joblib  # type: ignore[import-untyped]
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -45,14 +46,8 @@ from dphpo_bench.harness.trained import TrainedModel, check_threshold, write_mod
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.array_task import ArrayTask, Labels, Measures, TrainingOptions
 from dphpo_bench.recipes.networks import zero_linear
+from dphpo_bench.records.record import RunRecord
 from dphpo_bench.training.target_scale import TargetScale
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from numpy.typing import NDArray
-
-    from dphpo_bench.records.record import RunRecord
 
 Network = str | Sequence[int] | nn.Module | Callable[[], nn.Module]
 
@@ -87,7 +82,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     device: str = field(default="auto", kw_only=True)
     verbose: bool = field(default=False, kw_only=True)
 
-    def fit(self, X: Any, y: Any) -> "Self":
+    def fit(self, X: Any, y: Any) -> Self:
         """Tune and train under one budget: a run, which is counted as any other.
 
         Args:
@@ -128,7 +123,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         self.epsilon_: float | None = result.trained.epsilon
         return self
 
-    def predict(self, X: Any) -> "NDArray[Any]":
+    def predict(self, X: Any) -> NDArray[Any]:
         """Predict in the labels of `fit`, shape (n,).
 
         Args:
@@ -154,7 +149,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = self.columns is not None
         return tags
 
-    def __sklearn_clone__(self) -> "Self":
+    def __sklearn_clone__(self) -> Self:
         """Return an unfitted copy that counts its fits together with this estimator's; warn of the second copy.
 
         The process that calls GridSearchCV or cross_val_score makes the copies, whichever processes fit them.
@@ -286,7 +281,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     metrics: Sequence[Metric | ModelMetric] = field(default=(), kw_only=True)
     threshold: float | None = field(default=None, kw_only=True)
 
-    def predict(self, X: Any) -> "NDArray[Any]":
+    def predict(self, X: Any) -> NDArray[Any]:
         """Predict in the labels of `fit`, shape (n,); warn if many predictions are all of one class.
 
         Args:
@@ -301,7 +296,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             )
         return labels
 
-    def __sklearn_clone__(self) -> "Self":
+    def __sklearn_clone__(self) -> Self:
         """Return an unfitted copy; warn of an order of classes that scikit-learn's tools do not expect."""
         if self.classes is not None and not np.array_equal(np.unique(self.classes), self.classes):
             warnings.warn(
@@ -312,12 +307,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             )
         return super().__sklearn_clone__()
 
-    def predict_proba(self, X: Any) -> "NDArray[Any]":
-        """Predict the probability of each class, shape (n, classes), in the order of `classes_`.
-
-        Args:
-            X: see `predict`.
-        """
+    def predict_proba(self, X: Any) -> NDArray[Any]:
+        """Predict the probability of each class, shape (n, classes), in the order of `classes_`."""
         check_is_fitted(self, "trained_")
         return self.trained_.predict_proba(self._inputs(X))
 
@@ -393,7 +384,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         return self._make_task(X, y, ids, 1, Labels(target_scale=scale, error_bound=bound), kind="regression")
 
 
-def _network(network: Any, n_inputs: int, n_outputs: int) -> "nn.Module | Callable[[], nn.Module]":
+def _network(network: Any, n_inputs: int, n_outputs: int) -> nn.Module | Callable[[], nn.Module]:
     """Return the network, or a function that makes it, as `ArrayTask` takes it."""
     if isinstance(network, str) and network == "linear":
         return lambda: zero_linear(n_inputs, n_outputs)

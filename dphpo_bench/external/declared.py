@@ -203,7 +203,6 @@ class DeclaredRun:
 
         Raises:
             AccountError: if the account's cap does not cover it, or the account cannot be written.
-            RecordError: if the folder cannot be written, this name is under way elsewhere, or it was interrupted.
         """
         if self._n_records is not None:
             warn_of_budget(self.budget, self._n_records, self._unit, stacklevel=4)
@@ -322,12 +321,7 @@ class DeclaredRun:
 
         Args:
             released: hyperparameters and other values that ε covers; JSON values.
-            status: "ok", or how it ended.
-            error: why it did not end well.
             metrics: of public test records.
-
-        Raises:
-            RecordError: if the record cannot be written.
         """
         record = self._record(status, error, dict(released), dict(metrics))
         if len(record.to_json().encode()) > MAX_RECORD_BYTES:

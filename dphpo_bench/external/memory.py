@@ -20,18 +20,12 @@ from dphpo_bench.external.trials import networks_in
 
 @dataclass(frozen=True)
 class Offer:
-    """A trial with a score.
+    """A trial with a score."""
 
-    Attributes:
-        score: with its noise.
-        model: the caller's, as `written` wrote it.
-        has_drawn: whether training drew from generators that its trial started.
-    """
-
-    score: float
+    score: float  # with its noise
     params: Candidate
-    model: bytes
-    has_drawn: bool
+    model: bytes  # the caller's, as `written` wrote it
+    has_drawn: bool  # whether training drew from generators that its trial started
 
 
 class Memory:
@@ -43,9 +37,6 @@ class Memory:
     Attributes:
         best: the best trial so far; None: none has a score.
         final: the model of the final run, as `written` wrote it; None: there is none.
-
-    Raises:
-        RecordError: if the file is missing or damaged, or cannot be written.
     """
 
     def __init__(self, run: DeclaredRun) -> None:

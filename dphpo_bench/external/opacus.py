@@ -136,7 +136,6 @@ class CallersOptimizer:
     """The caller's optimiser: its rule gives directions, and a DPOptimizer of Opacus gradients with noise.
 
     Args:
-        optimizer: see `Tuner.attach`, as the next two.
         loader: of a DPOptimizer.
         accountant: which takes in gradients too, if the DPOptimizer tells none of them.
         weights: of the caller's model, that are trained.

@@ -78,23 +78,14 @@ class _File(BaseModel, frozen=True, extra="forbid", strict=True):
 
 @dataclass(frozen=True)
 class History:
-    """Runs on the same private records, and what their history says about them.
+    """Runs on the same private records, and what their history says about them."""
 
-    Attributes:
-        runs: how many runs had each event; equal events are counted together.
-        winner: the event of the run that was published; None if it is not known.
-        by_results: True if results decided how long some run trained, as a pruner does.
-        n_scores: number of scores that somebody saw; None: one for each run.
-        note: for people, about the reading.
-        said: arguments of `price` that the history states.
-    """
-
-    runs: Mapping[DpEvent, int]
-    winner: DpEvent | None = None
-    by_results: bool = False
-    n_scores: int | None = None
-    note: str = ""
-    said: Mapping[str, Any] = field(default_factory=dict)
+    runs: Mapping[DpEvent, int]  # how many runs had each event; equal events are counted together
+    winner: DpEvent | None = None  # the event of the run that was published; None if it is not known
+    by_results: bool = False  # True if results decided how long some run trained, as a pruner does
+    n_scores: int | None = None  # number of scores that somebody saw; None: one for each run
+    note: str = ""  # for people, about the reading
+    said: Mapping[str, Any] = field(default_factory=dict)  # arguments of `price` that the history states
 
     @property
     def n_runs(self) -> int:
@@ -103,11 +94,7 @@ class History:
 
 
 def read_history(history: object, run: Callable[["FrozenTrial"], Any] | None) -> History:
-    """Return the runs of a history, as `price` takes both arguments.
-
-    Raises:
-        InvalidValueError: if it is no history, or a number in it is out of range.
-    """
+    """Return the runs of a history, as `price` takes both arguments."""
     try:
         optuna = sys.modules.get("optuna")  # who has a study has imported it
         if optuna is not None and isinstance(history, optuna.Study):
@@ -250,19 +237,13 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class SelectionPrice:
-    """Price of a private selection among as many runs on average, each like the costliest of a history.
+    """Price of a private selection among as many runs on average, each like the costliest of a history."""
 
-    Attributes:
-        epsilon: its ε at the noise of the costliest run.
-        accountant: whose ε that is.
-        score_noise: noise multiplier of each score of private records that keeps to this ε; None for public records.
-        noise_factor: by how much the noise has to grow for the published ε; None if it is not known.
-    """
-
-    epsilon: float
-    accountant: str
+    epsilon: float  # its ε at the noise of the costliest run
+    accountant: str  # whose ε that is
+    # Noise multiplier of each score of private records that keeps to this ε; None for public records.
     score_noise: float | None
-    noise_factor: float | None
+    noise_factor: float | None  # by how much the noise has to grow for the published ε; None if it is not known
 
 
 @dataclass(frozen=True, repr=False)

@@ -36,21 +36,13 @@ class ScoreRule:
     Scores of records are held to [0, 1], NaN being 0, so their sum has sensitivity 1 whatever the caller computed. A
     mean is held to [0, 1]; under add or remove its sensitivity is 1 / (the larger number of records), at most
     1 / `n_scored`. A message about a value out of range would be a release that nothing covers, so there is none.
-
-    Attributes:
-        noise: standard deviation of the noise / sensitivity.
-        n_scored: public number that scores of records are divided by; a mean is of at least so many records.
     """
 
-    noise: float
-    n_scored: int
+    noise: float  # standard deviation of the noise / sensitivity
+    n_scored: int  # public number that scores of records are divided by; a mean is of at least so many records
 
     def noisy(self, score: Any, generator: torch.Generator) -> float | None:
-        """Return a score with its noise; None if the trial cannot win.
-
-        Raises:
-            InvalidValueError: if it is of another type or shape.
-        """
+        """Return a score with its noise; None if the trial cannot win."""
         values = self._values(score)
         if not values.ndim and not values.isfinite():
             return None
@@ -96,22 +88,15 @@ _TRIED = (0.5, 1.0, 2.0, 4.0, 100.0, 1e5)  # noise multipliers at which ε of th
 
 @dataclass(frozen=True)
 class Procedure:
-    """A private selection among the caller's trials, calibrated to its budget.
-
-    Attributes:
-        noise_multiplier: of a trial's training.
-        score_noise: standard deviation of the noise on a score / sensitivity of the score.
-        final_noise: noise multiplier of the final run; None: there is none.
-        training_event: of the training that is released.
-    """
+    """A private selection among the caller's trials, calibrated to its budget."""
 
     method: RandomStopping[Any]
     selection: Selection
-    noise_multiplier: float
-    score_noise: float
-    final_noise: float | None
+    noise_multiplier: float  # of a trial's training
+    score_noise: float  # standard deviation of the noise on a score / sensitivity of the score
+    final_noise: float | None  # noise multiplier of the final run; None: there is none
     event: DpEvent
-    training_event: DpEvent
+    training_event: DpEvent  # of the training that is released
 
     @classmethod
     def calibrated(cls, method: Method, event: EventOf, budget: PrivacyBudget, held_out: float | None) -> "Procedure":
@@ -120,12 +105,10 @@ class Procedure:
         Args:
             method: a private selection of independent trials.
             event: of the caller's training, as a function of its noise multiplier.
-            budget: the (ε, δ) of the whole procedure.
             held_out: expected share of the records that scores are computed on, each record being in one of the two
                 parts; None: the records that score may be trained ones.
 
         Raises:
-            InvalidValueError: if the method is no such selection, or `event` is no such function.
             BudgetTooSmallError: if no noise within reach meets the budget.
         """
         selection = method.selection(budget) if isinstance(method, RandomStopping) and method.independent else None

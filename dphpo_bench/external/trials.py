@@ -186,7 +186,6 @@ class StudyTrial(OneOfAKind):
         gives the same value; so does the final run, with the winner's.
 
         Args:
-            name: of the hyperparameter.
             values: an Optuna distribution, or a list of choices.
 
         Raises:

@@ -52,9 +52,6 @@ class Rows:
 
     Args:
         data: see `FORMS`; each tensor has one row for each record.
-
-    Raises:
-        InvalidValueError: if the data have another form, or a read of an item is unlike the last.
     """
 
     def __init__(self, data: Any) -> None:
@@ -185,14 +182,7 @@ class CallersTask(Task):
 
 
 class CallersRecords(RawRecords):
-    """The caller's records.
-
-    Args:
-        model: the caller's, in its present form.
-
-    Raises:
-        InvalidValueError: if losses or model do not treat each record alone, or fail on made-up records.
-    """
+    """The caller's records."""
 
     def __init__(self, rows: Rows, model: nn.Module, losses: Losses) -> None:
         refuse_unfit(model)

@@ -133,9 +133,6 @@ class Account:
 
     Args:
         name: of the account; a folder may have several.
-
-    Raises:
-        InvalidValueError: if the name is no file's name.
     """
 
     def __init__(self, root: Path, name: str = DEFAULT) -> None:
@@ -157,7 +154,6 @@ class Account:
 
         Raises:
             AccountError: if the account has a cap or releases already, or cannot be written.
-            InvalidValueError: if ε or δ is out of range.
             BudgetTooSmallError: if ε is too small for a cap.
         """
         RenyiFilter.of(epsilon, delta)

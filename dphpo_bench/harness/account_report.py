@@ -34,24 +34,16 @@ def bound_text(epsilon: float, digits: int = 3) -> str:
 
 @dataclass(frozen=True)
 class Total:
-    """ε of several releases together, for one unit.
+    """ε of several releases together, for one unit."""
 
-    Attributes:
-        unit: whose presence it is about.
-        releases: how many there are.
-        delta: δ that ε is for, the least of the budgets'.
-        together: ε if all runs were fixed in advance; None if it is not known.
-        adaptively: ε if later settings were chosen after looking at earlier results, and this total had been planned;
-            None if it is not known.
-        unknown: why it is not known; else empty.
-    """
-
-    unit: str
-    releases: int
-    delta: float
-    together: float | None
+    unit: str  # whose presence it is about
+    releases: int  # how many there are
+    delta: float  # δ that ε is for, the least of the budgets'
+    together: float | None  # ε if all runs were fixed in advance; None if it is not known
+    # ε if later settings were chosen after looking at earlier results, and this total had been planned; None if it is
+    # not known.
     adaptively: float | None
-    unknown: str = ""
+    unknown: str = ""  # why it is not known; else empty
 
     def text(self) -> str:
         """Return both numbers, each with its condition."""
@@ -69,8 +61,6 @@ class AccountReport(Displayed):
     """All releases from one set of private records.
 
     Attributes:
-        name: of the account.
-        path: its file.
         releases: in the order in which they were counted.
         uncounted: records of runs on private records in the folder that no account counts, by their paths.
         totals: ε of all of them, one for each unit.
@@ -151,10 +141,6 @@ class AccountReport(Displayed):
 @typed
 def account(folder: Path | str, name: str = DEFAULT) -> AccountReport:
     """Return what has been released from the private records whose runs have their results in a folder.
-
-    Args:
-        folder: of results.
-        name: of the account.
 
     Raises:
         InvalidValueError: if there is no such folder, or no such account in it.

@@ -37,9 +37,6 @@ class Journal:
         path: of the file; None: there is none.
         values: what has been drawn, by name.
         releases: the file of hashes of what the run has released; see `session.releases`. None: there is none.
-
-    Raises:
-        RecordError: if the file exists and is not a journal.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -70,9 +67,6 @@ class Journal:
 
         Args:
             beside: a path in the folder of the journals of all runs of one identity, whose names begin with its stem.
-
-        Raises:
-            RecordError: if the folder cannot be written, or the file is not a journal.
         """
         folder, name = beside.parent, f"{beside.stem}-{{}}.jsonl"
         try:

@@ -42,17 +42,11 @@ from dphpo_bench.session.releases import Releases, releases_beside
 
 @dataclass(frozen=True)
 class Counted:
-    """A run that its caller has counted in an account.
+    """A run that its caller has counted in an account."""
 
-    Attributes:
-        values: of the run's journal, from which its noise is drawn.
-        event: of its plan, as text.
-        releases: path of the hashes of what the run released before a kill; empty where it cannot start again.
-    """
-
-    values: Mapping[str, int]
-    event: str
-    releases: str = ""
+    values: Mapping[str, int]  # of the run's journal, from which its noise is drawn
+    event: str  # of its plan, as text
+    releases: str = ""  # path of the hashes of what the run released before a kill; empty where it cannot start again
 
     def check(self, checked: CheckedPlan) -> None:
         """Reject another plan than the one that was counted."""
@@ -101,9 +95,6 @@ def check_again(run: Run, account: Account, number: str) -> None:
     """Let a run draw the noise of an earlier one, if it is the same run: then it releases nothing new.
 
     What the hash cannot see, such as a global value that a network reads, `Releases` notices before it is released.
-
-    Raises:
-        InvalidValueError: if no finished run has this number, or the present one differs from it.
     """
     known = next((entry for entry in account.read()[1] if entry.number == number), None)
     if known is None or known.status != "ok" or not account.notes_of(number).exists():

@@ -154,9 +154,6 @@ class TrainedModel(Displayed):
     def predict_proba(self, data: Any) -> NDArray[Any]:
         """Predict the probability of each class, in the order of `classes`.
 
-        Args:
-            data: see `predict`.
-
         Returns:
             Shape (n, classes), also of a binary task; (n, length, classes) of tokens. Rows sum to 1, but for
             "multilabel", where each of (n, labels) stands for itself.
@@ -176,9 +173,6 @@ class TrainedModel(Displayed):
 
     def outputs(self, data: Any) -> Any:
         """Return the outputs of the network, on the CPU, without gradients; several by name.
-
-        Args:
-            data: see `predict`.
 
         Raises:
             DataError, InvalidValueError: as `predict`.
@@ -318,7 +312,6 @@ def load_model(
     the same structure by `network.load_state_dict(safetensors.torch.load_file(path))`.
 
     Args:
-        path: of the file.
         task: the task whose model it is, or its registered name.
         model: instead of the task, a module of the network's structure, which is copied, or a function that makes one.
 
@@ -454,11 +447,7 @@ def network_json(network: nn.Module) -> str | None:
 
 
 def network_of(text: str) -> nn.Module:
-    """Build the network that `network_json` described, on the device "meta": without weights, which are in a file.
-
-    Raises:
-        DataError: if the text describes no network of the layers known here.
-    """
+    """Build the network that `network_json` described, on the device "meta": without weights, which are in a file."""
     try:
         with torch.device("meta"):
             return _built(json.loads(text), 0)

@@ -110,9 +110,6 @@ def _open_session(run: Run, meter: Meter) -> Session:
 
     The sibling's ledger has no bound: whatever it answers is a function of public records and of noise that nothing
     else uses.
-
-    Raises:
-        DataError: if the sibling's files are missing, or it shares records with the task.
     """
     method, facts, target, streams = run.checked.method, run.checked.facts, run.checked.plan.budget, run.streams()
     budget = PrivacyBudget(float(target.epsilon), float(target.delta))  # 3 and 3.0 are one run
@@ -287,9 +284,7 @@ def constant_guess(task: Task, test: Records, outputs: Any, metrics: dict[str, f
     """Return the best constant guess if a run's first metric is no better; else None.
 
     Args:
-        test: its test records, at least one.
         outputs: of the model, in the units of the targets; None if no metric is of outputs.
-        metrics: of the run, by name.
     """
     first, facts = next(iter(task.metrics), None), task.facts
     if not isinstance(first, Metric) or outputs is None or isinstance(test.targets, dict):

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +11,7 @@ from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Input, TaskFacts
 from dphpo_bench.data.columns import Category
 from dphpo_bench.session.session import Session, session_on_made_up
-
-if TYPE_CHECKING:
-    from dphpo_bench.training.values import Values
+from dphpo_bench.training.values import Values
 
 TARGET_BINS = 8
 """Bins of a regression's targets."""
@@ -29,21 +26,15 @@ class Bins:
 
     The edges of a number's k bins are ln(u / (1 − u)), u = 1/k, ..., (k − 1)/k: bins are equally likely if the number
     is logistic, with the declared typical value and spread. A category has a bin for each of its inputs.
-
-    Attributes:
-        labels: edges of the labels' bins, shape (labels − 1,).
-        edges: of the bins of each input, shape (inputs, k − 1).
-        attributes: the bins of each attribute, as places among the k bins of all inputs.
-        are_categories: whether an attribute is a category.
     """
 
-    labels: Tensor
-    edges: Tensor
-    attributes: tuple[Tensor, ...]
-    are_categories: tuple[bool, ...]
+    labels: Tensor  # edges of the labels' bins, shape (labels − 1,)
+    edges: Tensor  # of the bins of each input, shape (inputs, k − 1)
+    attributes: tuple[Tensor, ...]  # the bins of each attribute, as places among the k bins of all inputs
+    are_categories: tuple[bool, ...]  # whether an attribute is a category
 
     @classmethod
-    def of(cls, session: "Session", k: int) -> "Bins":
+    def of(cls, session: Session, k: int) -> "Bins":
         """Return k > 2 bins of each number; inputs of which no table is declared are numbers."""
         facts = session.facts
         assert isinstance(facts.inputs, Input)
@@ -67,20 +58,20 @@ class Bins:
         """Number of bins of a number."""
         return self.edges.shape[1] + 1
 
-    def counts(self, device: torch.device) -> "Values":
+    def counts(self, device: torch.device) -> Values:
         """Return a function of a record: 1 for each bin that holds it, else 0."""
         places = torch.cat(self.attributes).to(device)
         ends = [end.flatten()[places] for end in _ends(self.edges.to(device))]
         columns = places // self.k
         return lambda _, inputs, _targets: _inside(inputs[:, columns], *ends)
 
-    def values(self, device: torch.device) -> "Values":
+    def values(self, device: torch.device) -> Values:
         """Return a function of a record: 1 for each cell of labels × bins that holds it, else 0."""
         labels, counts = label_values(self.labels.to(device)), self.counts(device)
         return lambda *record: (labels(*record)[:, :, None] * counts(*record)[:, None]).flatten(1)
 
 
-def label_values(labels: Tensor) -> "Values":
+def label_values(labels: Tensor) -> Values:
     """Return a function of a record: 1 for the bin of its label, else 0."""
     ends = _ends(labels)
     return lambda _, inputs, targets: _inside(targets.reshape(len(inputs), -1), *ends)
@@ -112,19 +103,13 @@ def _inside(numbers: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class NaiveBayes:
-    """A model in which attributes are independent, given the label.
+    """A model in which attributes are independent, given the label."""
 
-    Attributes:
-        bins: public.
-        shares: of the labels, shape (labels,).
-        probabilities: of the bins of each attribute, given the label, shape (labels, bins).
-    """
+    bins: Bins  # public
+    shares: Tensor  # of the labels, shape (labels,)
+    probabilities: tuple[Tensor, ...]  # of the bins of each attribute, given the label, shape (labels, bins)
 
-    bins: Bins
-    shares: Tensor
-    probabilities: tuple[Tensor, ...]
-
-    def session(self, session: "Session", n: int) -> "Session":
+    def session(self, session: Session, n: int) -> Session:
         """Return a session on n records drawn from the model, which answers at no ε: they are post-processing."""
         generator = torch.Generator().manual_seed(int(session.uniform("made-up records") * 2**53))
         return session_on_made_up(session, self.records(session.facts, n, generator))

@@ -163,10 +163,6 @@ class DpSgd:
     def calibrated(self, budget: PrivacyBudget, accountant: str | None = None) -> "DpSgd":
         """Return the run with the least noise that keeps it, alone, within the budget.
 
-        Args:
-            budget: the (ε, δ) to stay within.
-            accountant: whose ε counts; None: the tightest.
-
         Raises:
             BudgetTooSmallError: if no noise within reach does.
         """
@@ -190,12 +186,7 @@ class DpSgd:
         return self.having(candidate).train(session, label)
 
     def train(self, session: Session, label: str = "Training") -> "nn.Module":
-        """Train the task's model on the session's records.
-
-        Args:
-            session: where the records are; is charged `event`.
-            label: of the progress display.
-        """
+        """Train the task's model on the session's records, whose account is charged `event`."""
         return self.train_together([session], [self], label)[0]
 
     def gradients(self, session: Session, model: "nn.Module", label: str = "Training") -> "Iterator[list[Tensor]]":
@@ -203,11 +194,6 @@ class DpSgd:
 
         For optimisers of their own kind: whoever iterates moves the weights in between. At the end, the model has
         the average of the weights.
-
-        Args:
-            session: where the records are; is charged `event`.
-            model: whose gradients are wanted.
-            label: of the progress display.
         """
         for _ in training_steps(session, self.steps, [model], [self.averaging], label):
             yield self.gradient(session, model)
@@ -224,9 +210,7 @@ class DpSgd:
         has its own noise, and is charged to its own session.
 
         Args:
-            sessions: one for each run.
             runs: the runs; all of the same number of steps.
-            label: of the progress display.
 
         Raises:
             InvalidValueError: if the runs differ in their number of steps.
@@ -242,8 +226,11 @@ class DpSgd:
         kinds = [run.step for run in runs]
         decays = [run.averaging for run in runs]
         for step in training_steps(sessions[0], runs[0].steps, models, decays, label, updates):
-            batches = [session.sample(kind) for session, kind in zip(sessions, kinds, strict=True)]
-            gradients = gradients_together(batches, models, clippings, noise)
+            if len(runs) == 1:
+                gradients = [runs[0].gradient(sessions[0], models[0])]
+            else:
+                batches = [session.sample(kind) for session, kind in zip(sessions, kinds, strict=True)]
+                gradients = gradients_together(batches, models, clippings, noise)
             for run, update, gradient in zip(runs, updates, gradients, strict=True):
                 update.apply(update.direction(gradient), run.rate_at(step))
         for session, run, model in zip(sessions, runs, models, strict=True):
@@ -266,11 +253,7 @@ def training_steps(
     after its process died begins with the step after its last checkpoint.
 
     Args:
-        session: shows the progress.
-        steps: T.
-        models: what is trained.
         decays: of each model's average; 0 leaves the last weights.
-        label: of the progress display.
         state: what else changes while the loop lasts, such as optimisers, lists and dictionaries; see `Session.steps`.
             None: the run has no checkpoints.
     """
@@ -373,14 +356,6 @@ class FederatedSgd(DpSgd):
             local_rate=self.local_rate,
         )
 
-    def train(self, session: Session, label: str = "Training") -> "nn.Module":
-        """Train the task's model on the session's records; see `DpSgd.train`."""
-        model = session.build_model()
-        update = self.update_rule(model)
-        for step in training_steps(session, self.steps, [model], [self.averaging], label, [update]):
-            update.apply(update.direction(self.gradient(session, model)), self.rate_at(step))
-        return model
-
 
 class Training:
     """One run of DP-SGD, taken in pieces; at the end it is the run that `DpSgd.train` does in one.
@@ -388,19 +363,13 @@ class Training:
     Args:
         session: where the records are; is charged for each step that is taken. Trials that run side by side need a
             fork each.
-        run: what is trained, with all of its steps.
-
-    Attributes:
-        run: what is trained.
-        steps: number of steps taken.
     """
 
     def __init__(self, session: Session, run: DpSgd) -> None:
         from dphpo_bench.training.optimizers import WeightAverage
 
         self.run, self.steps = run, 0
-        self._session, self._clipping = session, parse_clipping(run.clipping)
-        self._model = session.build_model()
+        self._session, self._model = session, session.build_model()
         self._update = run.update_rule(self._model)
         self._average = WeightAverage(trainable(self._model), run.averaging)
 
@@ -408,7 +377,6 @@ class Training:
         """Take some more steps.
 
         Args:
-            steps: how many.
             noise_multiplier: σ of these; default: that of the run.
 
         Raises:
@@ -419,8 +387,8 @@ class Training:
             raise InvalidValueError(f"Expected 0 <= steps <= {self.run.steps - self.steps}, what is left, got {steps}.")
         run = self.run if noise_multiplier is None else self.run.with_noise(noise_multiplier)
         for _ in range(steps):
-            gradient = self._session.sample(run.step).gradient(self._model, self._clipping, run.noise_multiplier)
-            self._update.apply(self._update.direction(gradient), run.rate_at(self.steps))
+            direction = self._update.direction(run.gradient(self._session, self._model))
+            self._update.apply(direction, run.rate_at(self.steps))
             self._average.update()
             self.steps += 1
 

@@ -38,9 +38,6 @@ def tanh_cnn(image_shape: tuple[int, int, int], n_classes: int) -> nn.Module:
 
     Args:
         image_shape: (channels, height, width).
-
-    Raises:
-        InvalidValueError: if the pictures are smaller than `LEAST_SIDE`.
     """
     channels, *sides = image_shape
     if min(sides) < LEAST_SIDE:

@@ -41,13 +41,9 @@ _CELL_NOISE, _CELL_RECORDS = 8, 30  # standard deviations of noise, and records,
 
 @dataclass(frozen=True)
 class NoisyReleases(ABC):
-    """Gaussian releases of sums over all records, in proportion to one noise multiplier.
+    """Gaussian releases of sums over all records, in proportion to one noise multiplier."""
 
-    Attributes:
-        noise_multiplier: to which those of all releases are proportional.
-    """
-
-    noise_multiplier: float
+    noise_multiplier: float  # to which those of all releases are proportional
 
     @property
     @abstractmethod
@@ -62,11 +58,7 @@ class NoisyReleases(ABC):
         return compose(*(repeat(gaussian(release.noise_multiplier), release.count) for release in self.releases))
 
     def plan(self, facts: TaskFacts, budget: "PrivacyBudget") -> "Plan[Self]":
-        """Plan these releases at the smallest noise that meets the budget.
-
-        Raises:
-            InvalidValueError: if the task has class weights.
-        """
+        """Plan these releases at the smallest noise that meets the budget."""
         from dphpo_bench.privacy.calibration import calibrate
 
         if facts.class_weights:
@@ -161,14 +153,8 @@ def released(
     """Return noisy sums over all records of values that are a vector of a norm of at most `bound`.
 
     Args:
-        values: of a record.
-        bound: on the norm.
         noise_multiplier: noise standard deviation / bound, of each sum.
-        count: number of values of a record.
         purpose: names the random stream.
-
-    Raises:
-        InvalidValueError: for a regression of several numbers, before anything is released.
     """
     import torch
 
@@ -254,7 +240,6 @@ def moments(facts: TaskFacts, norm: float) -> "Values":
     Each part has a norm of 1 at most.
 
     Args:
-        facts: of the task.
         norm: typical norm of inputs with a constant 1, to which regressions are scaled.
     """
     import torch
@@ -313,7 +298,6 @@ class NoisyBoosting(NoisyReleases):
 
     Attributes:
         noise_multiplier: of the sums of all rounds together.
-        rounds: number of rounds.
         step: of all rounds together; see `fit`.
         bins: of a number, at least 3.
     """
@@ -392,7 +376,6 @@ def residuals(facts: TaskFacts, counts: "Values", scores: "Tensor", leaves: "Ten
     Args:
         counts: of the bins that hold a record.
         scores: what each bin adds to the outputs, shape (bins, outputs).
-        leaves: see `random_leaves`.
     """
     leaf, no_leaf = leaves.argmax(1), leaves.new_zeros(1, leaves.shape[1])  # not a product with zeros for the most part
 

@@ -59,25 +59,15 @@ class ProbingRule(ABC):
 
 @dataclass(frozen=True)
 class Probed:
-    """The plan's parameters.
+    """The plan's parameters."""
 
-    Attributes:
-        sample_rate: q.
-        steps: T.
-        noise_multiplier: σ_g, of the gradients.
-        loss_noise_multiplier: σ_l, of each probed value.
-        noise_inflation: γ.
-        probes: n.
-        optimizer: a `torch.optim` name.
-    """
-
-    sample_rate: float
-    steps: int
-    noise_multiplier: float
-    loss_noise_multiplier: float
-    noise_inflation: float
-    probes: int
-    optimizer: str
+    sample_rate: float  # q
+    steps: int  # T
+    noise_multiplier: float  # σ_g, of the gradients
+    loss_noise_multiplier: float  # σ_l, of each probed value
+    noise_inflation: float  # γ
+    probes: int  # n
+    optimizer: str  # a `torch.optim` name
 
 
 @dataclass(frozen=True)

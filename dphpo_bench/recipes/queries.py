@@ -179,11 +179,7 @@ def second_moments(
 
 
 def _losses_along(model: "nn.Module", direction: "Sequence[Tensor]", steps: Sequence[float]) -> "Values":
-    """Return a function (model, inputs, targets) → losses at w − h · direction for each h, float64 of shape (n, k).
-
-    Raises:
-        InvalidValueError: if the direction has not a tensor of values for each trainable parameter, of its shape.
-    """
+    """Return a function (model, inputs, targets) → losses at w − h · direction for each h, float64 of shape (n, k)."""
     parts = [plain(tensor).detach() for tensor in direction]
     shapes, expected = ([tuple(tensor.shape) for tensor in tensors] for tensors in (parts, trainable(model)))
     if shapes != expected or any(tensor.is_meta for tensor in parts):

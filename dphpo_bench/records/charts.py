@@ -168,26 +168,18 @@ def _encoded(value: object) -> object:
 
 @dataclass(frozen=True)
 class Panel:
-    """Estimates on one axis, by the names of their rows.
-
-    Attributes:
-        line: a value with a dashed line, if given.
-        strokes: small marks beside the estimates, such as single runs.
-        texts: what stands to the right of the panel.
-        space: the width of these texts.
-        colour: of all marks, in place of each row's.
-        share: its width, relative to the other panels.
-    """
+    """Estimates on one axis, by the names of their rows."""
 
     title: str
     estimates: Mapping[str, Estimate]
     axis: Axis
-    line: float | None = None
+    line: float | None = None  # a value with a dashed line, if given
+    # Small marks beside the estimates, such as single runs.
     strokes: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    texts: Mapping[str, str] = field(default_factory=dict)
-    space: int = 0
-    colour: str = ""
-    share: float = 1.0
+    texts: Mapping[str, str] = field(default_factory=dict)  # what stands to the right of the panel
+    space: int = 0  # the width of these texts
+    colour: str = ""  # of all marks, in place of each row's
+    share: float = 1.0  # its width, relative to the other panels
 
     def draw(self, group: Group, kinds: Mapping[str, str]) -> None:
         axis, places = self.axis, {name: ROW * (at + 0.5) for at, name in enumerate(kinds)}
@@ -236,14 +228,11 @@ def forest(
     """Draw panels side by side, with a row for each name.
 
     Args:
-        panels: from left to right.
         kinds: by name: "better" (green), "worse" (orange, a square), "undecided" (hollow), "reference" (grey), or "".
-        title: above all.
         note: how to read it, below the title.
         description: for who cannot see the chart; by default title, panels and note.
         styles: of the names: "bold" or "quiet".
         below: lines of text under the chart.
-        width: of the chart.
     """
     height = ROW * len(kinds)
     free = width - NAMES - sum(panel.space + GAP for panel in panels)

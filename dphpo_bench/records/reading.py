@@ -159,9 +159,6 @@ def read_results(root: Path) -> tuple[list[Result], list[RecordError]]:
 
     Returns:
         The results, sorted by `Result.order`; and an error for each file that was skipped.
-
-    Raises:
-        InvalidValueError: if there is no such folder.
     """
     try:
         is_folder = root.is_dir()
@@ -395,11 +392,7 @@ def to_json(data: "pd.DataFrame") -> str:
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Write a file whole or not at all.
-
-    Raises:
-        InvalidValueError: if it cannot be written.
-    """
+    """Write a file whole or not at all."""
     try:
         place = path.resolve()  # a link stays a link
         if place.exists() and not place.is_file():  # nobody wants /dev/null replaced by a file

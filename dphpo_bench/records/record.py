@@ -110,34 +110,26 @@ class _Part(BaseModel):
 
 
 class Identity(_Part):
-    """The identity of a run: names and values, no times, no places, no source text.
-
-    Attributes:
-        method_version: as the method's author declares it.
-        task_version: as the task's author declares it.
-        facts: all public facts of the task, as in `TaskFacts.to_json`, and its metrics.
-        model_fingerprint: hash of the model's structure, and of the weights it starts from if the task gives them.
-        data_fingerprint: hash of the records, as the task states it.
-        seed: None for a run without a seed.
-        run: a random number that tells runs apart that have no seed, or are on private records; 16 hexadecimal digits.
-        sibling: hash of the public task on which the method tuned; None of methods that tune on none.
-    """
+    """The identity of a run: names and values, no times, no places, no source text."""
 
     newer = frozenset({"sibling"})
 
     method: Name
-    method_version: Version
+    method_version: Version  # as the method's author declares it
     parameters: Annotated[dict[str, JsonValue], AfterValidator(_finite)]
     task: Name
-    task_version: Version
+    task_version: Version  # as the task's author declares it
+    # All public facts of the task, as in `TaskFacts.to_json`, and its metrics.
     facts: Annotated[dict[str, JsonValue], AfterValidator(finite_json)]
     model: Name
-    model_fingerprint: str
-    data_fingerprint: str
+    model_fingerprint: str  # hash of the model's structure, and of the weights it starts from if the task gives them
+    data_fingerprint: str  # hash of the records, as the task states it
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     delta: Annotated[float, Field(gt=0, lt=1)]
-    seed: Count | None
+    seed: Count | None  # None for a run without a seed
+    # A random number that tells runs apart that have no seed, or are on private records; 16 hexadecimal digits.
     run: Annotated[str, Field(pattern="^[0-9a-f]{16}$")] | None = None
+    # Hash of the public task on which the method tuned; None of methods that tune on none.
     sibling: Annotated[str, Field(pattern="^[0-9a-f]{16}$")] | None = None
 
     @property
@@ -164,11 +156,7 @@ class Identity(_Part):
 
     @classmethod
     def of(cls, **values: Any) -> "Identity":
-        """Return the identity of these values, before anything runs.
-
-        Raises:
-            InvalidValueError: if no record can hold them, such as a name that is empty or not to be encoded.
-        """
+        """Return the identity of these values, before anything runs."""
         try:
             identity = cls(**values)
             if (size := len(identity.model_dump_json().encode())) > MAX_RECORD_BYTES:
@@ -205,27 +193,19 @@ class ProvenRisk(_Part):
 
 
 class Privacy(_Part):
-    """The privacy of the whole procedure.
-
-    Attributes:
-        planned: ε of the plan's event.
-        recomputed: ε of the ledger, by the harness; None if it could not be recomputed.
-        epsilon: the ε to quote: the larger of the two. A run that stops early because of what it released is as
-            private as its plan, not as its ledger.
-        tuning_share: 1 − ε(training releases alone) / ε(all releases).
-        end_to_end_private: whether ε covers tuning.
-        ledger: everything that was released.
-        risk: what an attack on one record can achieve, the worse of plan and ledger; None in records of version 2.
-    """
+    """The privacy of the whole procedure."""
 
     newer = frozenset({"risk"})
 
-    planned: Epsilon
-    recomputed: Epsilon | None
+    planned: Epsilon  # ε of the plan's event
+    recomputed: Epsilon | None  # ε of the ledger, by the harness; None if it could not be recomputed
+    # The ε to quote: the larger of the two. A run that stops early because of what it released is as private as its
+    # plan, not as its ledger.
     epsilon: NonNegative
-    tuning_share: Annotated[float, Field(ge=0, le=1)]
-    end_to_end_private: bool
-    ledger: dict[str, Any]
+    tuning_share: Annotated[float, Field(ge=0, le=1)]  # 1 − ε(training releases alone) / ε(all releases)
+    end_to_end_private: bool  # whether ε covers tuning
+    ledger: dict[str, Any]  # everything that was released
+    # What an attack on one record can achieve, the worse of plan and ledger; None in records of version 2.
     risk: ProvenRisk | None = None
 
     @field_validator("ledger")
@@ -249,48 +229,31 @@ class CostRecord(_Part):
 
 
 class Audit(_Part):
-    """A lower bound on ε that an attack on the whole procedure has shown.
-
-    Attributes:
-        confidence: that the bound is right.
-        attack: its name.
-        canaries: number of records that were put in or left out by coin flips.
-        ceiling: the largest bound that the audit could have shown; None in records of audits that did not say.
-        refuted: whether it refuted the claim: ε or its whole curve.
-    """
+    """A lower bound on ε that an attack on the whole procedure has shown."""
 
     newer = frozenset({"ceiling", "refuted"})
 
     lower_bound: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    confidence: Annotated[float, Field(gt=0, lt=1)]
-    attack: Name
-    canaries: Count
+    confidence: Annotated[float, Field(gt=0, lt=1)]  # that the bound is right
+    attack: Name  # its name
+    canaries: Count  # number of records that were put in or left out by coin flips
+    # The largest bound that the audit could have shown; None in records of audits that did not say.
     ceiling: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    refuted: bool = False
+    refuted: bool = False  # whether it refuted the claim: ε or its whole curve
 
 
 class ConstantGuess(_Part):
-    """The best constant guess on the test records, of a run that is no better.
+    """The best constant guess on the test records, of a run that is no better."""
 
-    Attributes:
-        value: the first metric of that guess.
-        why: usual reasons why a run learned nothing.
-    """
-
-    value: Annotated[float, Field(allow_inf_nan=False)]
-    why: Annotated[str, Field(max_length=MAX_WHY)]
+    value: Annotated[float, Field(allow_inf_nan=False)]  # the first metric of that guess
+    why: Annotated[str, Field(max_length=MAX_WHY)]  # usual reasons why a run learned nothing
 
 
 class OutputNoise(_Part):
-    """Noise of a whole run on the outputs, ν = η M J (docs/hyfreedp.md), and what therefore limits the run.
+    """Noise of a whole run on the outputs, ν = η M J (docs/hyfreedp.md), and what therefore limits the run."""
 
-    Attributes:
-        nu: ν; of a regression in standard deviations of the targets.
-        limit: "rate" below what good rates have, "noise" above, else "both".
-    """
-
-    nu: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    limit: Literal["rate", "noise", "both"]
+    nu: Annotated[float, Field(ge=0, allow_inf_nan=False)]  # ν; of a regression in standard deviations of the targets
+    limit: Literal["rate", "noise", "both"]  # "rate" below what good rates have, "noise" above, else "both"
 
     def __str__(self) -> str:
         """Return the line."""

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
+from dp_accounting.dp_event import DpEvent
+from torch import Tensor, nn
 
 from dphpo_bench.base.checks import inside, whole
 from dphpo_bench.base.errors import InvalidValueError, ModelFailedError
@@ -27,15 +29,9 @@ from dphpo_bench.session.guard import Guard
 from dphpo_bench.session.interfaces import Observer, Unique
 from dphpo_bench.session.raw import RawRecords
 from dphpo_bench.session.releases import OTHER_QUESTION, Releases
-from dphpo_bench.training.noise import add_gaussian_noise, poisson_sample, uniform
+from dphpo_bench.training.noise import AnyGenerator, add_gaussian_noise, poisson_sample, uniform
 from dphpo_bench.training.randomness import Streams, global_randomness
-
-if TYPE_CHECKING:
-    from dp_accounting.dp_event import DpEvent
-    from torch import Tensor, nn
-
-    from dphpo_bench.training.noise import AnyGenerator
-    from dphpo_bench.training.values import Query
+from dphpo_bench.training.values import Query
 
 T = TypeVar("T")
 
@@ -44,48 +40,34 @@ _TRUSTED = "dphpo_bench.recipes.", "dphpo_bench.training."
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Access(Unique):
-    """Access to some of the private records, under one account, with random streams of its own.
-
-    Attributes:
-        ledger: the account that pays for all releases.
-        model_streams: streams of initial weights and of parts, which methods compared at one seed share.
-        expected_records: expected number of this session's records, or units; public.
-        guard: lets one query at a time see the records. All sessions of a run share it.
-        begun: the streams in use, by what seeds them. Shared, too: a stream that starts again repeats its noise.
-        counts: number of selections and the like so far. Shared, too.
-        meter: counts what is computed, in example passes.
-        observer: called with each release, if given.
-        order: number of trials of a selection → their indices in the order in which they run.
-        checkpoints: where the run resumes after a kill, if it has checkpoints.
-        releases: notes what is released, if a restart would draw the same noise.
-        rows: numbers of this session's records, or of its units where these hold several; None: all.
-        scope: the parts that pay for a release from this session.
-        within: all parts that hold this session's records, also those that an outer account pays for.
-        parts: rows of the parts so far, which trials share.
-        sibling: access to the records of the task's public sibling, under an account of its own; None: there is none.
-    """
+    """Access to some of the private records, under one account, with random streams of its own."""
 
     raw: RawRecords
-    ledger: Ledger
+    ledger: Ledger  # the account that pays for all releases
     streams: Streams
-    model_streams: Streams
-    expected_records: float
+    model_streams: Streams  # streams of initial weights and of parts, which methods compared at one seed share
+    expected_records: float  # expected number of this session's records, or units; public
+    # Lets one query at a time see the records. All sessions of a run share it.
     guard: Guard = field(default_factory=Guard)
-    begun: "dict[bytes, AnyGenerator]" = field(default_factory=dict)
-    counts: Counter[bytes] = field(default_factory=Counter)
+    # The streams in use, by what seeds them. Shared, too: a stream that starts again repeats its noise.
+    begun: dict[bytes, AnyGenerator] = field(default_factory=dict)
+    counts: Counter[bytes] = field(default_factory=Counter)  # number of selections and the like so far. Shared, too.
     progress: Progress = field(default_factory=NullProgress)
-    meter: Meter = field(default_factory=Meter)
-    observer: Observer | None = None
+    meter: Meter = field(default_factory=Meter)  # counts what is computed, in example passes
+    observer: Observer | None = None  # called with each release, if given
+    # Number of trials of a selection → their indices in the order in which they run.
     order: Callable[[int], Sequence[int]] = range
-    checkpoints: Checkpoints | None = None
-    releases: Releases | None = None
-    rows: "Tensor | None" = None
-    scope: Scope = ()
-    within: Scope = ()
-    parts: "dict[Scope, Tensor]" = field(default_factory=dict)
+    checkpoints: Checkpoints | None = None  # where the run resumes after a kill, if it has checkpoints
+    releases: Releases | None = None  # notes what is released, if a restart would draw the same noise
+    # Numbers of this session's records, or of its units where these hold several; None: all.
+    rows: Tensor | None = None
+    scope: Scope = ()  # the parts that pay for a release from this session
+    within: Scope = ()  # all parts that hold this session's records, also those that an outer account pays for
+    parts: dict[Scope, Tensor] = field(default_factory=dict)  # rows of the parts so far, which trials share
+    # Access to the records of the task's public sibling, under an account of its own; None: there is none.
     sibling: "Access | None" = None
 
-    def charge(self, event: "DpEvent") -> None:
+    def charge(self, event: DpEvent) -> None:
         """Write down a release. Call it before releasing.
 
         Raises:
@@ -109,7 +91,7 @@ class Access(Unique):
 
     # ---------------------------------------------------------------------------------------------- randomness
 
-    def generator(self, kind: str, purpose: str, device: "torch.device | str" = "cpu") -> "AnyGenerator":
+    def generator(self, kind: str, purpose: str, device: torch.device | str = "cpu") -> AnyGenerator:
         """Return the random stream of this kind and purpose, at its present position."""
         self.guard.check()
         key = self.streams.name(kind, purpose)
@@ -125,8 +107,8 @@ class Access(Unique):
         return self.streams.within(kind, str(self.counts[key]))
 
     def with_noise(
-        self, sums: "Sequence[Tensor]", noise_multiplier: float, sensitivity: float, purpose: str
-    ) -> "list[Tensor]":
+        self, sums: Sequence[Tensor], noise_multiplier: float, sensitivity: float, purpose: str
+    ) -> list[Tensor]:
         """Return sums with Gaussian noise of deviation noise_multiplier · sensitivity."""
         generator = self.generator("noise", purpose, self.raw.device)
         return as_before(self, add_gaussian_noise(sums, noise_multiplier, sensitivity, generator))
@@ -162,7 +144,7 @@ class Access(Unique):
             expected_records=self.expected_records * (end - start),
         )
 
-    def subsample(self, kind: "DpEvent") -> "Access":
+    def subsample(self, kind: DpEvent) -> "Access":
         """Return access to a Poisson sample; see `Session.subsample`."""
         inside("rate", event_trees.opened(kind)[0])
         rows, rate, account = self.opened_batch(kind, "subsample")
@@ -176,7 +158,7 @@ class Access(Unique):
             streams=self.numbered("subsample"),
         )
 
-    def one_of(self, choice: "DpEvent", index: int | None) -> "tuple[int, Access]":
+    def one_of(self, choice: DpEvent, index: int | None) -> "tuple[int, Access]":
         """Return access under the account of one of several events; see `Session.one_of`."""
         choice = event_trees.frozen(choice)
         if not isinstance(choice, OneOfDpEvent):
@@ -190,7 +172,7 @@ class Access(Unique):
         account = self.account().open_one_of(choice, index, self.scope)
         return index, replace(self, ledger=account, streams=streams)
 
-    def opened_batch(self, kind: "DpEvent", purpose: str) -> "tuple[Tensor | None, float, Ledger]":
+    def opened_batch(self, kind: DpEvent, purpose: str) -> tuple[Tensor | None, float, Ledger]:
         """Charge and draw a batch, and return its rows, its rate and its account; see `Session.sample`."""
         rate, contents = event_trees.opened(kind)
         with self.guard.alone():
@@ -209,7 +191,7 @@ class Access(Unique):
             self.charge(non_private())
             return self.raw.lend(self.rows)
 
-    def total(self, engine_model: "nn.Module", query: "Query", rows: "Tensor | None", passes: float) -> "Tensor":
+    def total(self, engine_model: nn.Module, query: Query, rows: Tensor | None, passes: float) -> Tensor:
         """Return the sum of these records' values under one of the engine's own models; private."""
         self.meter.advance(passes)
         return self.compute(partial(self.raw.total, engine_model, query, rows))
@@ -251,7 +233,7 @@ def is_of_recipes(value: object) -> bool:
     return source.__module__.startswith(_TRUSTED)
 
 
-def draw_uniform(generator: "AnyGenerator") -> float:
+def draw_uniform(generator: AnyGenerator) -> float:
     """Return a uniform number in [0, 1)."""
     return uniform(1, generator).item()
 
@@ -268,13 +250,10 @@ def generator_of_variants(access: Access) -> torch.Generator:
     return cast(torch.Generator, access.begun[key])
 
 
-def as_before(access: Access, release: "list[Tensor]") -> "list[Tensor]":
+def as_before(access: Access, release: list[Tensor]) -> list[Tensor]:
     """Return a release; end a run that started again after a kill if it released something else here before.
 
     A GPU rounds its sums otherwise each time, so its runs start again with a seed and public data only.
-
-    Raises:
-        InvalidValueError: if it is another release.
     """
     if access.releases and access.raw.device.type == "cpu" and not access.releases.is_as_before(release):
         access.ledger.fail(OTHER_QUESTION)

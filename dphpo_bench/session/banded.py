@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from dp_accounting.dp_event import GaussianDpEvent
+from dp_accounting.dp_event import DpEvent, GaussianDpEvent
+from torch import Tensor, nn
 
 from dphpo_bench.base.checks import whole
 from dphpo_bench.base.errors import InvalidValueError
@@ -16,14 +16,9 @@ from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.access import Access
 from dphpo_bench.session.batch import Batch, HeldRule
 from dphpo_bench.session.interfaces import Unique
+from dphpo_bench.session.session import Session
+from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.noise import BandedNoise
-
-if TYPE_CHECKING:
-    from dp_accounting.dp_event import DpEvent
-    from torch import Tensor, nn
-
-    from dphpo_bench.session.session import Session
-    from dphpo_bench.training.clipping import Clipping
 
 
 class BandedGradients(Unique):
@@ -37,16 +32,10 @@ class BandedGradients(Unique):
         session: where the records are; is charged `cyclic(kind, b, steps)`.
         kind: `poisson_sampled(rate, gaussian(noise_multiplier))`, as the plan has it: the batch of a step, of the
             records in its group.
-        coefficients: of the bands; see `BandedNoise`.
-        steps: T.
-        clipping: as in `Batch.gradient`.
-
-    Raises:
-        InvalidValueError: if an argument is out of range.
     """
 
     def __init__(
-        self, session: "Session", kind: "DpEvent", coefficients: Sequence[float], steps: int, clipping: "Clipping"
+        self, session: Session, kind: DpEvent, coefficients: Sequence[float], steps: int, clipping: Clipping
     ) -> None:
         rate, contents = event_trees.opened(kind)
         if not isinstance(contents, GaussianDpEvent):
@@ -66,11 +55,10 @@ class BandedGradients(Unique):
                     access.on_part(cycle_name(bands), str(k), k / bands, (k + 1) / bands) for k in range(bands)
                 ]
 
-    def next(self, model: "nn.Module") -> "list[Tensor]":
+    def next(self, model: nn.Module) -> list[Tensor]:
         """Return the noisy mean clipped gradient of the next step, as `Batch.gradient` does.
 
         Raises:
-            InvalidValueError: after the last step.
             OverBudgetError: if the plan does not cover the batch; nothing is released then.
         """
         step = self.noise.step
@@ -85,12 +73,12 @@ class _BandedBatch(Batch):
     """The batch of one step."""
 
     def __init__(
-        self, access: Access, indices: "Tensor | None", rate: float, account: Ledger, noise: BandedNoise
+        self, access: Access, indices: Tensor | None, rate: float, account: Ledger, noise: BandedNoise
     ) -> None:
         super().__init__(access, indices, rate, account)
         self._noise = noise
 
-    def _noisy_sum(self, total: "Sequence[Tensor]", noise_multiplier: float, sensitivity: float) -> "list[Tensor]":
+    def _noisy_sum(self, total: Sequence[Tensor], noise_multiplier: float, sensitivity: float) -> list[Tensor]:
         if self._access.streams.secure and self._noise.bands > 1:
             # It covers rounding to the grid of secure noise in all rows of a column.
             coordinates = self._noise.bands * sum(part.numel() for part in total)

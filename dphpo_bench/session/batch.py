@@ -32,12 +32,7 @@ if TYPE_CHECKING:
 
 
 class HeldRule(Clipping):
-    """A clipping rule held to the sensitivity that it states.
-
-    Raises:
-        InvalidValueError: if the rule does not say whether it is interpolated, or the sensitivity is out of range; see
-            `Clipping` and `bound`.
-    """
+    """A clipping rule held to the sensitivity that it states."""
 
     def __init__(self, rule: Clipping) -> None:
         interpolated = getattr(rule, "interpolated", None) if isinstance(rule, Clipping) else None
@@ -119,7 +114,6 @@ class Batch(Unique):
     Means divide by the expected batch size N · rate: the drawn size is private.
 
     Args:
-        access: the records that it was drawn from.
         indices: numbers of the records or units in it; None: all of the task.
         rate: probability of each record or unit.
         account: pays for all queries that the batch may answer.
@@ -184,8 +178,6 @@ class Batch(Unique):
         of multiplier 2 · count_noise.
 
         Args:
-            model: as in `gradient`.
-            max_grad_norm: clipping threshold C.
             noise_multiplier: noise standard deviation / C, of the gradient sum.
             count_noise: noise standard deviation of the count.
 
@@ -217,8 +209,6 @@ class Batch(Unique):
         longer than C, as the gradient alone: one Gaussian covers both (docs/accounting.md, slacks).
 
         Args:
-            model: as in `gradient`.
-            max_grad_norm: clipping threshold C.
             noise_multiplier: noise standard deviation / C, of the sum of vectors.
             slots: K.
 
@@ -377,7 +367,6 @@ def gradients_together(
     its own ledger and has its own noise.
 
     Raises:
-        InvalidValueError: if the lists differ in length.
         OverBudgetError: if the plan does not cover the release of a batch.
     """
     noise = [number("noise_multiplier", sigma, low=0) for sigma in noise_multipliers]

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -21,10 +21,8 @@ from dphpo_bench.base.files import TORN, write_whole
 from dphpo_bench.base.progress import Meter, Progress
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.releases import Releases, releases_beside
+from dphpo_bench.training.noise import AnyGenerator
 from dphpo_bench.training.snapshots import restore, snapshot
-
-if TYPE_CHECKING:
-    from dphpo_bench.training.noise import AnyGenerator
 
 _DIGEST_BYTES = 32
 
@@ -39,7 +37,7 @@ class Position:
     """The progress of a run, but for the state of its method; the fields are those of `Access`."""
 
     ledger: Ledger
-    begun: "dict[bytes, AnyGenerator]"
+    begun: dict[bytes, AnyGenerator]
     counts: Counter[bytes]
     meter: Meter
     progress: Progress
@@ -57,9 +55,6 @@ class Checkpoints:
         every: steps between two checkpoints.
         conditions: what has to be the same for a run to go on, by name.
         anew: how to start such a run anew where it is not, for a message.
-
-    Raises:
-        RecordError: if the file is damaged, or of a run under other conditions.
     """
 
     def __init__(self, path: Path, every: int, conditions: Mapping[str, str], anew: str) -> None:

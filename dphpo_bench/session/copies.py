@@ -39,9 +39,6 @@ def copier(original: T) -> Callable[[], T]:
 
     Sessions and batches stay as they are, since their accounts must not be copied. Modules and classes that can be
     imported stay, too: what a trial changes there remains (`dphpo-bench check` finds that).
-
-    Raises:
-        InvalidValueError: if the object cannot be copied.
     """
     file = BytesIO()
     writer = _Writer(file, (Unique,))

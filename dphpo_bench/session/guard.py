@@ -41,12 +41,7 @@ class Guard:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Let one query run, from its charge to its release.
-
-        Raises:
-            InvalidValueError: if another one is not over, if this is another process or thread, or if something
-                watches; see `refuse_watchers`.
-        """
+        """Let one query run, from its charge to its release."""
         self.check()
         if self._busy:
             raise InvalidValueError("Expected one query of a session at a time. Ask again when the other is over.")

@@ -1,11 +1,10 @@
 """Objective and output perturbation on a batch: a linear classifier's minimal loss, with noise before or behind."""
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import RECORD, single
@@ -16,9 +15,6 @@ from dphpo_bench.session.access import Access
 from dphpo_bench.training.linear import NOT_LINEAR, convex_layer
 from dphpo_bench.training.perturbed_minimum import NotConvergedError, PerturbedLoss, reachable_tolerance, unit_inputs
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 PASSES = 100
 """Example passes that the meter counts for each record: public, unlike the number that the solver takes."""
 
@@ -27,15 +23,11 @@ class Minimisation:
     """The regularised loss of a batch under a linear classifier, whose minimum is released with noise.
 
     Args:
-        account: pays.
         model: a classifier of the task; its weights do not matter.
-
-    Raises:
-        InvalidValueError: if the model, the loss or the unit is none that the theorems cover.
     """
 
     def __init__(
-        self, access: Access, indices: "Tensor | None", expected_size: float, account: Ledger | Access, model: nn.Module
+        self, access: Access, indices: Tensor | None, expected_size: float, account: Ledger | Access, model: nn.Module
     ) -> None:
         self._access, self._indices, self._expected_size, self._account = access, indices, expected_size, account
         self._layer = layer = _linear_classifier(access, model)
@@ -44,7 +36,7 @@ class Minimisation:
         # L, the norm that no record's gradient exceeds: that of p − y, or of p − e_y, for inputs of norm 1.
         self._bound = 1.0 if layer.out_features == 1 else math.sqrt(2)
 
-    def perturbed(self, regularisation: float, noise_multiplier: float, output_noise: float) -> "list[Tensor]":
+    def perturbed(self, regularisation: float, noise_multiplier: float, output_noise: float) -> list[Tensor]:
         """Charge, minimise and release; see `Batch.perturbed_minimum`."""
         if self._access.streams.secure:
             raise InvalidValueError(NO_GRID)
@@ -60,7 +52,7 @@ class Minimisation:
         weights = self._minimum(linear, regularisation, tolerance)
         return self._released(weights, covering.noise_multiplier, 2 * tolerance / regularisation)
 
-    def noisy(self, regularisation: float, noise_multiplier: float) -> "list[Tensor]":
+    def noisy(self, regularisation: float, noise_multiplier: float) -> list[Tensor]:
         """Charge, minimise and release; see `Batch.noisy_minimum`."""
         regularisation, event = checked_regularisation(regularisation), gaussian(noise_multiplier)
         self._account.charge(event)
@@ -68,11 +60,11 @@ class Minimisation:
         weights = self._minimum(torch.zeros(self._shape, dtype=torch.float64), regularisation, tolerance)
         return self._released(weights, event.noise_multiplier, (self._bound + 2 * tolerance) / regularisation)
 
-    def _minimum(self, linear: "Tensor", regularisation: float, tolerance: float) -> "Tensor":
+    def _minimum(self, linear: Tensor, regularisation: float, tolerance: float) -> Tensor:
         """Return the batch's minimum without the noise on the weights; `linear` is overwritten."""
         outputs, has_bias = self._layer.out_features, self._layer.bias is not None
 
-        def minimum() -> "Tensor | None":
+        def minimum() -> Tensor | None:
             train, (rows, _) = self._access.raw.train, self._access.raw.members(self._indices)
             records = train if rows is None else train.rows(rows)
             inputs = unit_inputs(single(records.inputs).flatten(1).cpu().double().numpy(), constant=has_bias)
@@ -92,7 +84,7 @@ class Minimisation:
             raise self._access.failure("The solver did not reach the tolerance that the release is accounted with.")
         return weights
 
-    def _released(self, weights: "Tensor", noise_multiplier: float, sensitivity: float) -> "list[Tensor]":
+    def _released(self, weights: Tensor, noise_multiplier: float, sensitivity: float) -> list[Tensor]:
         """Return the weights with their noise, as the layer has them."""
         layer = self._layer
         (noisy,) = self._access.with_noise([weights], noise_multiplier, sensitivity, "minimum")

@@ -4,42 +4,34 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract import metrics
 from dphpo_bench.contract.task import Task
 from dphpo_bench.training.augmentation import augmentation_of, augmented_sum
+from dphpo_bench.training.clipping import Clipping
+from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.gradients import can_be_closed
 from dphpo_bench.training.linear import LinearEngine
 from dphpo_bench.training.local_steps import Local
+from dphpo_bench.training.losses import Objective
 from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.randomness import global_randomness
 from dphpo_bench.training.units import Units
 from dphpo_bench.training.values import Query
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from dphpo_bench.training.clipping import Clipping
-    from dphpo_bench.training.engine import GradientEngine
-    from dphpo_bench.training.losses import Objective
 
 
 class RawRecords:
     """The private records, and models of the engine, shared by all sessions of a run.
 
     Sessions and batches hold numbers of units, in the order of their ids; without units, numbers of records.
-
-    Raises:
-        DataError: if the records have no units though the task names some, or the other way round.
-        InvalidValueError: if the task's augmentation does not treat each record alone.
     """
 
-    def __init__(self, task: Task, train: Records, device: "torch.device | str") -> None:
+    def __init__(self, task: Task, train: Records, device: torch.device | str) -> None:
         self.facts = copy(task.facts)
         self.columns = task.columns
         train.check_unit(self.facts.unit)
@@ -65,7 +57,7 @@ class RawRecords:
         """The number of units; private."""
         return len(self.train) if self._units is None else len(self._units)
 
-    def members(self, numbers: "Tensor | None") -> "tuple[Tensor | None, Units | None]":
+    def members(self, numbers: Tensor | None) -> tuple[Tensor | None, Units | None]:
         """Return the rows of these units' records, None for all, and the units if they hold several records."""
         if self._units is None:
             return numbers, None
@@ -74,12 +66,12 @@ class RawRecords:
 
     def clipped_sum(
         self,
-        engine: "GradientEngine",
-        clipping: "Clipping",
-        numbers: "Tensor | None",
-        generator: "torch.Generator | None",
+        engine: GradientEngine,
+        clipping: Clipping,
+        numbers: Tensor | None,
+        generator: torch.Generator | None,
         local: Local = None,
-    ) -> "list[Tensor]":
+    ) -> list[Tensor]:
         """Return the sum of clipped gradients of these units; `generator` draws the variants of an augmentation.
 
         With `local`, gradients are `GradientEngine.clipped_update_sum`'s.
@@ -96,12 +88,12 @@ class RawRecords:
             return engine.clipped_unit_sum(self.train.inputs, self.train.targets, clipping, units)
         return engine.clipped_sum(self.train.inputs, self.train.targets, clipping, indices=rows)
 
-    def total(self, model: "nn.Module", query: Query, numbers: "Tensor | None") -> "Tensor":
+    def total(self, model: nn.Module, query: Query, numbers: Tensor | None) -> Tensor:
         """Return the sum of these units' values under a model of the engine; a unit's are the mean of its records'."""
         rows, units = self.members(numbers)
         return query.total(model, self.objective, self.train, rows, None if units is None else units.shares)
 
-    def build_model(self, seed: int) -> "nn.Module":
+    def build_model(self, seed: int) -> nn.Module:
         """Return the task's model with the initial weights of this seed."""
         with global_randomness(seed, self.device):
             before = torch.get_default_dtype()
@@ -118,12 +110,8 @@ class RawRecords:
             self._own_models.append(OwnModel(build, self.train, self.objective, self._task.example))
         return self._own_models[number]
 
-    def engine(self, model: "nn.Module", local: Local = None) -> "GradientEngine":
-        """Return the engine of a method's model.
-
-        Raises:
-            InvalidValueError: see `OwnModel.engine_of_updates`; or if the task has no such updates.
-        """
+    def engine(self, model: nn.Module, local: Local = None) -> GradientEngine:
+        """Return the engine of a method's model."""
         if local is None:
             return self.own_model().engine(model)
         if self._units is None or self.augmentation:
@@ -139,7 +127,7 @@ class RawRecords:
         of_records = self._units is None and self.augmentation is None
         return of_records and can_be_closed(self.own_model().model, self.objective.losses, self.train.are_named)
 
-    def stacked(self, models: "Sequence[nn.Module]") -> list[LinearEngine] | None:
+    def stacked(self, models: Sequence[nn.Module]) -> list[LinearEngine] | None:
         """Return engines of linear models at these weights, for `clipped_sums`; None if they cannot be stacked."""
         if not self.has_closed_form:
             return None
@@ -149,12 +137,8 @@ class RawRecords:
         return linear if len(linear) == len(engines) and len(trained) == 1 else None
 
     @property
-    def public_objective(self) -> "Objective":
-        """The losses, the scores and the first metric, for a run without privacy.
-
-        Raises:
-            InvalidValueError: before the run has been lent raw records.
-        """
+    def public_objective(self) -> Objective:
+        """The losses, the scores and the first metric, for a run without privacy."""
         if not self._lent:
             raise InvalidValueError(
                 "Expected losses and scores to be asked for after nonprivate(), which has no privacy."
@@ -162,7 +146,7 @@ class RawRecords:
         quality_of = partial(metrics.quality, self._task.metrics[0], self.facts.target_scale)
         return replace(self.objective, quality=quality_of)
 
-    def lend(self, numbers: "Tensor | None") -> Records:
+    def lend(self, numbers: Tensor | None) -> Records:
         """Lend copies of the records of these units, until the run ends."""
         rows, _ = self.members(numbers)
         self._lent.append(self.train.copied() if rows is None else self.train.rows(rows))

@@ -49,9 +49,6 @@ def noisy_votes(
     (docs/accounting.md, noisy counts of parts).
 
     Args:
-        session: whose records vote.
-        runs: the candidates, each of type `DpSgd`.
-        partitions: number of parts.
         validation: expected share of a part's records that judges.
         noise_multiplier: noise standard deviation / √2, of each count.
 
@@ -119,11 +116,7 @@ def _scores(session: "Session", training: Access, validating: Access, runs: Sequ
 
 
 class SealedUtilities(Unique):
-    """Utilities of candidates that can be compared with thresholds, privately, and not read.
-
-    Args:
-        access: the account that pays for tests.
-    """
+    """Utilities of candidates that can be compared with thresholds, privately, and not read."""
 
     def __init__(self, access: Access, values: Sequence[float], sensitivity: float) -> None:
         self._access = access

@@ -44,18 +44,12 @@ TrialFunction = Callable[["Session"], TrialResult]
 
 @dataclass(frozen=True)
 class Tried:
-    """One trial that is over.
-
-    Attributes:
-        outcome: what is released if it wins.
-        score: None if it failed.
-        observer: saw its releases, if there is an observer.
-    """
+    """One trial that is over."""
 
     index: int
-    outcome: Any
-    score: float | None
-    observer: Observer | None
+    outcome: Any  # what is released if it wins
+    score: float | None  # None if it failed
+    observer: Observer | None  # saw its releases, if there is an observer
 
     def beats(self, other: "Tried | None") -> bool:
         """Return whether it wins. Of trials with equal scores the first wins, in whatever order they ran."""
@@ -66,20 +60,13 @@ class Tried:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trials:
-    """The trials of one selection. They run in this process, each on an account and a copy of the function of its own.
-
-    Attributes:
-        session: the one that selects.
-        copy: makes a copy of the trial's function.
-        base_event: what one trial may be asked.
-        together: how many trials may run at a time.
-    """
+    """Trials of one selection. They run in this process, each on an account and a copy of the function of its own."""
 
     session: "Session"
-    copy: Callable[[], TrialFunction]
-    base_event: "DpEvent"
+    copy: Callable[[], TrialFunction]  # makes a copy of the trial's function
+    base_event: "DpEvent"  # what one trial may be asked
     streams: Streams
-    together: int
+    together: int  # how many trials may run at a time
 
     @property
     def access(self) -> Access:
@@ -132,11 +119,7 @@ class Trials:
                 yield from self._run([index], candidate) or ()
 
     def adaptive(self, indices: Sequence[int], copy: Callable[[], Proposals]) -> Generator[Tried]:
-        """Run trials one after the other; the scores of the earlier ones shape the density of each candidate.
-
-        Args:
-            copy: makes a copy of the proposals.
-        """
+        """Run trials one after the other; the scores of the earlier ones shape the density of each candidate."""
         proposals = copy()
         chosen: list[int] = []
         scores: list[float] = []

@@ -45,19 +45,12 @@ FREE = "nothing was paid for tuning, so no extra run is needed"
 
 @dataclass(frozen=True)
 class Split:
-    """Four runs, by whose values they train with and how much ε their training has; larger results are better.
+    """Four runs, by whose values they train with and how much ε their training has; larger results are better."""
 
-    Attributes:
-        run: the run's values, what was left of ε: the run itself.
-        oracle: the oracle's values, all of ε: the oracle's last training.
-        at_full: the run's values, all of ε; None if there are none to train with.
-        at_left: the oracle's values, what was left of ε.
-    """
-
-    run: float
-    oracle: float
-    at_full: float | None
-    at_left: float
+    run: float  # the run's values, what was left of ε: the run itself
+    oracle: float  # the oracle's values, all of ε: the oracle's last training
+    at_full: float | None  # the run's values, all of ε; None if there are none to train with
+    at_left: float  # the oracle's values, what was left of ε
 
     @classmethod
     def of_free_tuning(cls, run: float, oracle: float) -> "Split":
@@ -88,17 +81,13 @@ def counterpart(by_seed: Mapping[int, T], seed: int | None) -> T | None:
 
 @dataclass(frozen=True)
 class Question:
-    """A question why a run lost, and the extra runs that tell.
-
-    Attributes:
-        at_full: its values, the noise of the whole budget; None if it has no values, or paid nothing for them.
-        at_left: the oracle's values, the noise that was left; None if the run paid nothing.
-    """
+    """A question why a run lost, and the extra runs that tell."""
 
     record: RunRecord
     oracle: RunRecord
+    # Its values, the noise of the whole budget; None if it has no values, or paid nothing for them.
     at_full: Cell | None
-    at_left: Cell | None
+    at_left: Cell | None  # the oracle's values, the noise that was left; None if the run paid nothing
     note: str = ""
 
     @property
@@ -257,11 +246,7 @@ def _question(record: RunRecord, oracle: RunRecord, workshop: Workshop) -> Quest
 
 
 def final_run(planned: Plan[Any], released: Mapping[str, Any]) -> DpSgd | None:
-    """Return the run of DP-SGD that trained what was released; None if no such run did.
-
-    Raises:
-        InvalidValueError: if the plan has no run of this batch size and these epochs.
-    """
+    """Return the run of DP-SGD that trained what was released; None if no such run did."""
     parameters = planned.parameters
     run = parameters.training if type(parameters) is Trial else getattr(parameters, "final", parameters)
     if type(run) is SearchedRun:

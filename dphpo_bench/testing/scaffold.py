@@ -38,7 +38,6 @@ def write_package(kind: Kind, name: str, parent: Path, *, repository: bool = Fal
     """Write an installable package with one plug-in into a new folder of its name, and return the files.
 
     Args:
-        kind: of the plug-in.
         name: of the plug-in, its module, and the folder.
         parent: where the folder goes.
         repository: also write the files of a repository.

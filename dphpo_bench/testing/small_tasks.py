@@ -38,9 +38,6 @@ class Blobs(Task):
         epochs: passes over the data in expectation.
         odd_records: whether the first four records hold NaN, infinities, and a number near the largest float.
         unit: "record", or the name of units of two records each.
-
-    Raises:
-        UnknownNameError: if there is no such model.
     """
 
     name = "blobs"

@@ -45,7 +45,6 @@ def by_vmap(compute: Callable[..., Any], model: nn.Module | None = None) -> Call
 
     Args:
         compute: (tensors of one row each) → a tensor of one row, or several by name.
-        model: that it calls, if any.
     """
 
     def of_record(*record: Tensors) -> Any:

@@ -69,11 +69,7 @@ class Augmentation:
         return {"transform": [_named(transform) for transform in self.transforms], "copies": self.copies}
 
     def __call__(self, inputs: Tensors, generator: "torch.Generator") -> Tensors:
-        """Return one variant of each record; the transforms may write to the inputs.
-
-        Raises:
-            InvalidValueError: if a transform changes names, shapes, types or the device.
-        """
+        """Return one variant of each record; the transforms may write to the inputs."""
         from dphpo_bench.training.alone import Alone
         from dphpo_bench.training.functional import fresh
 
@@ -154,10 +150,7 @@ def augmented_sum(
     The draws do not depend on how an engine cuts a batch. The variants of one unit are in memory together.
 
     Args:
-        engine: of the model; see `GradientEngine.clipped_unit_sum`.
-        clipping: bounds a unit's mean.
         units: of the batch. Without units of several records, each record is one.
-        augmentation: the transform, and the number of variants.
         generator: on the device of the model.
     """
     import torch

@@ -48,10 +48,6 @@ class GradientEngine(ABC):
     by name; or as a whole dataset and the `indices` of the batch in it, int64 of shape (k,). The second form gathers
     one micro-batch at a time, so that a dataset in bfloat16 is never converted as a whole. All results are on the
     device of the model. The model is used in the mode it is in (training or not), at its current weights.
-
-    Raises:
-        InvalidValueError: if no parameter is trainable, if one is neither float32 nor float64, or if the model mixes
-            the records of a batch.
     """
 
     class_weights: Callable[[Tensors], Tensor] | None = None
@@ -132,9 +128,6 @@ class GradientEngine(ABC):
 
         At one step it is `clipped_unit_sum`, up to rounding. All else is as there, but for memory: a unit's records
         are in one pass. Units start at the same weights and are kept apart by `Alone`.
-
-        Args:
-            local: number and rate of a unit's steps.
         """
         steps, rate = local
         update = Alone(partial(local_update, loss=self.loss, steps=steps, rate=rate), self.model)

@@ -29,11 +29,7 @@ def says_lengths(model: nn.Module, inputs: Tensors) -> bool:
 
 
 def lengths_of(model: nn.Module, inputs: Tensors, targets: Tensors) -> Tensor:
-    """Return lengths to cut records to, with all that the model needs and all targets that count: int64, shape (n,).
-
-    Raises:
-        InvalidValueError: if the model does not tell a whole number for each record.
-    """
+    """Return lengths to cut records to, with all that the model needs and all targets that count: int64, shape (n,)."""
     inputs = single(inputs)
     whole = inputs.shape[1]
     needed: Tensor = Alone(lambda model, x: model.lengths_of(x), model)(inputs)
@@ -50,7 +46,6 @@ def by_length(
     """Yield pieces of a batch, each of records of the same length: places in the batch, indices, and the length.
 
     Args:
-        model: one that tells lengths.
         indices: the batch in it; None: all of it.
         rows: the most records of a piece.
     """

@@ -74,12 +74,7 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Level:
-    """A level of vmap.
-
-    Attributes:
-        number: torch's.
-        n: number of records.
-    """
+    """A level of vmap."""
 
     number: int
     n: int

@@ -59,7 +59,6 @@ class Gradients(ABC):
             sums: shape (units, numel).
             sizes: number of records of each unit that count, ascending, int64 of shape (units,), on the CPU. Each unit
                 has n / units records in turn, of which the first count.
-            shape: of the parameter.
         """
         rows = self.dense(shape)
         for place, part in enumerate(rows.reshape(len(sums), -1, rows.shape[1]).unbind(1)):

@@ -33,15 +33,11 @@ _RECURRENT_ROWS = 256
 
 @dataclass(frozen=True)
 class _Site:
-    """A layer with a rule.
-
-    Attributes:
-        trained: names of its trained parameters → their places in `GradientEngine.parameters`.
-    """
+    """A layer with a rule."""
 
     module: nn.Module
     rule: Rule
-    trained: Mapping[str, int]
+    trained: Mapping[str, int]  # names of its trained parameters → their places in `GradientEngine.parameters`
 
 
 class LayerwiseEngine(GradientEngine):
@@ -151,46 +147,29 @@ def _channels_last(images: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Use:
-    """A product with a weight in a recurrent layer.
+    """A product with a weight in a recurrent layer."""
 
-    Attributes:
-        place: of the weight and of the bias; None if it is not trained.
-        inputs: shape (..., n, d_in).
-        outputs: shape (..., n, d_out), or others that have the same gradient but for factors.
-        version: of the inputs, which must not change before the backward pass has ended.
-        factors: of the outputs' gradient, of its shape. None: 1.
-    """
-
-    place: tuple[int | None, ...]
-    inputs: Tensor
-    outputs: Tensor
-    version: int
-    factors: Tensor | None = None
+    place: tuple[int | None, ...]  # of the weight and of the bias; None if it is not trained
+    inputs: Tensor  # shape (..., n, d_in)
+    outputs: Tensor  # shape (..., n, d_out), or others that have the same gradient but for factors
+    version: int  # of the inputs, which must not change before the backward pass has ended
+    factors: Tensor | None = None  # of the outputs' gradient, of its shape. None: 1.
 
 
 @dataclass
 class _Pass:
-    """One forward and one backward pass.
-
-    Attributes:
-        gradients: by parameter, a part for each use.
-        arena: memory for the gradients.
-        uses: products with weights of recurrent layers.
-        starts: where the backward pass has to arrive.
-        waiting: bytes that wait for the backward pass, by their place in memory.
-        level: of the vmap that gives the model one record.
-        copies: a record's copies of the trained parameters, within vmap.
-    """
+    """One forward and one backward pass."""
 
     n: int
-    gradients: list[list[Gradients]]
+    gradients: list[list[Gradients]]  # by parameter, a part for each use
     arena: Arena
     weights: Sequence[Tensor]
-    uses: list[_Use] = field(default_factory=list)
-    starts: list[Tensor] = field(default_factory=list)
+    uses: list[_Use] = field(default_factory=list)  # products with weights of recurrent layers
+    starts: list[Tensor] = field(default_factory=list)  # where the backward pass has to arrive
+    # Bytes that wait for the backward pass, by their place in memory.
     waiting: dict[int, int] = field(default_factory=dict)
-    level: Level = field(init=False)
-    copies: list[Tensor] = field(default_factory=list)
+    level: Level = field(init=False)  # of the vmap that gives the model one record
+    copies: list[Tensor] = field(default_factory=list)  # a record's copies of the trained parameters, within vmap
 
     def begin(self, copies: Iterable[Tensor]) -> None:
         """Begin the forward pass, inside of vmap, with a record's copies of the parameters."""

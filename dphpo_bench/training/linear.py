@@ -171,10 +171,6 @@ def clipped_sums(
 
     Args:
         engines: their layers have the same shape, dtype, device and trained parameters, which decide the norms.
-        inputs: see `GradientEngine`.
-        targets: see `GradientEngine`.
-        clippings: a rule for each engine.
-        indices: see `GradientEngine`.
     """
     reader, trials = engines[0], len(engines)
     layers = [engine._layer for engine in engines]

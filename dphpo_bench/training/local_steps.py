@@ -26,7 +26,6 @@ def local_update(
         shares: of each record in the client's mean loss, shape (1, n); 0 for a record that does not count.
         loss: per sample: (outputs, targets) → shape (n,).
         steps: E.
-        rate: of the steps.
 
     Returns:
         A tensor for each trained parameter by name, with a first dimension of 1.

@@ -46,11 +46,7 @@ class Objective:
 
 
 def logits(outputs: Tensor | Mapping[str, Tensor]) -> Tensor:
-    """Return the outputs as a single tensor.
-
-    Raises:
-        InvalidValueError: if there are several, and none is called "logits".
-    """
+    """Return the outputs as a single tensor."""
     if isinstance(outputs, Mapping) and "logits" not in outputs:
         raise InvalidValueError(
             f"Expected a model whose outputs are a tensor, or one of them called 'logits'; got "
@@ -91,12 +87,7 @@ def of_one(values: PerRecord, what: str) -> PerRecord:
 
 
 def tensors_of(outputs: Any) -> Any:
-    """Return a model's outputs that are tensors, without the None of optional outputs.
-
-    Raises:
-        InvalidValueError: if an output is of a subclass of tensors, whose code would see the targets, or if outputs are
-            no tensor and have no names.
-    """
+    """Return a model's outputs that are tensors, without the None of optional outputs."""
     if isinstance(outputs, Tensor):
         return plain(outputs)
     if not isinstance(outputs, Mapping):

@@ -109,9 +109,6 @@ def gaussian_grid(noise_multiplier: float, sensitivity: float, size: int) -> tup
 
     Returns:
         The exponent of g = 2^exponent, with g ≤ 2^-48 σ Δ; and σ (Δ + g √d)/g, rounded up.
-
-    Raises:
-        InvalidValueError: if σ Δ is not from 1e-200 to 1e200, or if σ √d is so large that the noise overflows.
     """
     std = noise_multiplier * sensitivity
     if not MIN_STD <= std <= MAX_STD:
@@ -155,9 +152,6 @@ def laplace_grid(sensitivity: float, epsilon: float) -> tuple[int, float]:
 
     Returns:
         The exponent of the spacing g = 2^exponent ≤ 2^-30 Δ; and Δ/ε in steps, rounded up.
-
-    Raises:
-        InvalidValueError: if the sensitivity of each value is out of range, or ε < 1e-6.
     """
     if not epsilon >= MIN_EPSILON:
         raise InvalidValueError(f"Expected epsilon >= {MIN_EPSILON:g} with secure noise, got {epsilon:g}.")
@@ -212,10 +206,6 @@ def add_gaussian_noise(
         gradients: tensors of any shapes; the noise is added in place.
         noise_multiplier: standard deviation of each coordinate's noise / sensitivity; 0 adds none.
         sensitivity: L2 sensitivity of all tensors together.
-
-    Raises:
-        InvalidValueError: if the standard deviation is negative or not finite, or too small or large for a secure
-            generator.
     """
     std = noise_multiplier * sensitivity
     if not (math.isfinite(std) and noise_multiplier >= 0 and sensitivity >= 0):
@@ -249,9 +239,6 @@ class AboveThreshold:
     Args:
         sensitivity: Δ > 0, of each value.
         epsilon: ε > 0.
-
-    Raises:
-        InvalidValueError: with a secure generator, if a number is out of its range; see `laplace_grid`.
     """
 
     def __init__(self, sensitivity: float, epsilon: float, generator: AnyGenerator) -> None:
@@ -268,9 +255,6 @@ class AboveThreshold:
         Args:
             values: private values, of the sensitivity each time.
             threshold: public.
-
-        Raises:
-            InvalidValueError: if an index was given before, or the threshold is not finite.
         """
         if not self._is_open:
             raise InvalidValueError(
@@ -309,10 +293,6 @@ class BandedNoise:
     Args:
         coefficients: c₀, ..., c_(b−1); column t of C is (c₀, c₁, ...) from row t on, scaled to norm 1.
         steps: number of rows T. The last columns end with the last row, and are scaled to norm 1, too.
-
-    Raises:
-        InvalidValueError: if the coefficients do not fall from a positive number to one that is not negative: the noise
-            of others may grow exponentially.
     """
 
     def __init__(self, coefficients: Sequence[float], steps: int) -> None:
@@ -333,11 +313,7 @@ class BandedNoise:
         return self._coefficients[row - column] / self._norms[min(self.bands, self.steps - column) - 1]
 
     def mixed(self, total: Sequence[Tensor]) -> list[Tensor]:
-        """Return C[t, t] G_t − Σ C[t, s] N_s over earlier steps s, where N_s is the noise of step s: private.
-
-        Raises:
-            InvalidValueError: if the shapes are not those of the step before.
-        """
+        """Return C[t, t] G_t − Σ C[t, s] N_s over earlier steps s, where N_s is the noise of step s: private."""
         t = self.step
         if self._noise and [part.shape for part in total] != [part.shape for part in self._noise[0]]:
             raise InvalidValueError("Expected the same model in all steps, whose noises belong together, got another.")
@@ -381,10 +357,6 @@ def poisson_sample(n_records: int, rate: float, generator: AnyGenerator) -> Tens
 
     Each of `n_records` records enters with probability `rate`, from 0 to 1; 1 gives every record and draws nothing.
     """
-    if n_records < 0:
-        raise InvalidValueError(f"Expected n_records={n_records} >= 0.")
-    if not 0 <= rate <= 1:
-        raise InvalidValueError(f"Expected rate={rate} from 0 to 1.")
     if rate == 1:
         return torch.arange(n_records, device=generator.device)
     if isinstance(generator, SecureGenerator):

@@ -40,12 +40,7 @@ def published() -> "dict[str, Callable[..., Optimizer]]":
 
 
 def check_optimizer(name: str) -> None:
-    """Check that a text names an optimiser that can serve as a map from gradient to update.
-
-    Raises:
-        UnknownNameError: if torch has none of that name.
-        InvalidValueError: if it cannot serve.
-    """
+    """Check that a text names an optimiser that can serve as a map from gradient to update."""
     key = name.lower()
     if key in USUAL:
         return

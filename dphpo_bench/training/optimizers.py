@@ -51,8 +51,6 @@ class UpdateRule:
             plain = {method: inspect.unwrap(getattr(published_class, method)) for method in ("add_param_group", "step")}
             factory = type(published_class.__name__, (published_class,), plain)
         keywords = {**_DEFAULTS.get(key, {}), **(options or {})}
-        if "lr" in keywords:
-            raise InvalidValueError("Expected options without 'lr': the step size is an argument of apply.")
         default = inspect.signature(factory).parameters.get("weight_decay")
         weight_decay = keywords.get("weight_decay", default.default if default else None)
         self._weight_free = key in _WEIGHT_FREE and not weight_decay

@@ -70,11 +70,7 @@ class OwnModel:
         self._tried_updates: set[GradientEngine] = set()
 
     def like(self, theirs: nn.Module) -> nn.Module:
-        """Return the model with the weights, buffers, modes and trained parameters of a method's model.
-
-        Raises:
-            InvalidValueError: if the method's model has another structure, or the task's is unfit for private records.
-        """
+        """Return the model with the weights, buffers, modes and trained parameters of a method's model."""
         self._take(theirs)
         self._check()
         return self.model
@@ -83,9 +79,6 @@ class OwnModel:
         """Return an engine for the model at these weights; the last few engines are cached.
 
         Each choice of trained parameters, modes and contents of buffers has an engine.
-
-        Raises:
-            InvalidValueError: as in `like`, or if there is no engine for the model.
         """
         self._take(theirs)
         trained = tuple(parameter.requires_grad for parameter in self.model.parameters())
@@ -105,11 +98,7 @@ class OwnModel:
         return self._engines[kind]
 
     def engine_of_updates(self, theirs: nn.Module, local: tuple[int, float]) -> GradientEngine:
-        """Return `engine`; reject a model that cannot take several records of a client, or several steps.
-
-        Raises:
-            InvalidValueError: as in `engine`, or if made-up clients have no updates.
-        """
+        """Return `engine`; reject a model that cannot take several records of a client, or several steps."""
         engine = self.engine(theirs)
         if engine not in self._tried_updates:
             with self._tried(), torch.random.fork_rng(devices=[]):
@@ -120,11 +109,7 @@ class OwnModel:
         return engine
 
     def check(self, *, scores: bool) -> None:
-        """Reject, by made-up records, a model or losses that no private training can use; and scores, on request.
-
-        Raises:
-            InvalidValueError: as in `engine` and `asked`, or if no loss is finite, or no gradient differs from 0.
-        """
+        """Reject, by made-up records, a model or losses that no private training can use; and scores, on request."""
         engine = self.engine(self.model)
         with self._tried():
             some = self._made_up()
@@ -144,11 +129,7 @@ class OwnModel:
             self.asked(self.model, SCORES)
 
     def asked(self, theirs: nn.Module, query: Query) -> nn.Module:
-        """Return `like` of a model; reject a query that fails on made-up records.
-
-        Raises:
-            InvalidValueError: as in `like`, or if the values cannot be computed, or are of another number.
-        """
+        """Return `like` of a model; reject a query that fails on made-up records."""
         model = self.like(theirs)
         code = getattr(query.values, "__code__", type(query.values)), query.count
         if code not in self._tried_queries:

@@ -68,19 +68,12 @@ def _rounding(n: float, shape: tuple[int, int], regularisation: float, size: flo
 
 @dataclass(frozen=True)
 class PerturbedLoss:
-    """F(W) = Σ loss(W x, y) + λ/2 ‖W‖² + ⟨B, W⟩, with the logistic loss of one output or the cross-entropy of several.
+    """F(W) = Σ loss(W x, y) + λ/2 ‖W‖² + ⟨B, W⟩, with the logistic loss of one output or cross-entropy of several."""
 
-    Attributes:
-        inputs: shape (n, d), of norms up to 1.
-        labels: shape (n,): 0 or 1 for a single output, else the class; int64.
-        linear: B, shape (outputs, d).
-        regularisation: λ > 0.
-    """
-
-    inputs: Array
-    labels: NDArray[np.int64]
-    linear: Array
-    regularisation: float
+    inputs: Array  # shape (n, d), of norms up to 1
+    labels: NDArray[np.int64]  # shape (n,): 0 or 1 for a single output, else the class; int64
+    linear: Array  # B, shape (outputs, d)
+    regularisation: float  # λ > 0
 
     def _blocks(self) -> Iterator[slice]:
         return (slice(start, start + _BLOCK) for start in range(0, len(self.inputs), _BLOCK))

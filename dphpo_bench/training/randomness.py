@@ -22,17 +22,13 @@ _WORDS = slice(24, 24 + 8 * 624)
 
 @dataclass(frozen=True)
 class Streams:
-    """A family of random streams.
+    """A family of random streams."""
 
-    Attributes:
-        seed: any non-negative integer. Whoever knows it can subtract the noise, so runs on data that are not public
-            take theirs from the operating system's entropy.
-        axes: names that every stream of this family carries.
-        secure: whether mechanisms draw from cryptographic generators; then the seed must be a secret of 256 bits.
-    """
-
+    # Any non-negative integer. Whoever knows it can subtract the noise, so runs on data that are not public take theirs
+    # from the operating system's entropy.
     seed: int
-    axes: tuple[str, ...] = ()
+    axes: tuple[str, ...] = ()  # names that every stream of this family carries
+    # Whether mechanisms draw from cryptographic generators; then the seed must be a secret of 256 bits.
     secure: bool = False
 
     def within(self, *axes: str) -> "Streams":

@@ -10,18 +10,15 @@ larger loss. The gradient w_c · clip(g) is no longer than clip(g), so the sensi
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dphpo_bench.base.tensors import Tensors, single
 from dphpo_bench.training.losses import PerRecord, correct_labels, correct_predictions, logits, matched
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def class_weights(shares: Sequence[float]) -> tuple[float, ...]:
@@ -31,15 +28,10 @@ def class_weights(shares: Sequence[float]) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class ClassWeighted:
-    """Losses or scores with a weight for each class; engines clip the gradients of losses first and weigh them then.
+    """Losses or scores with a weight for each class; engines clip the gradients of losses first and weigh them then."""
 
-    Attributes:
-        plain: the losses or scores without weights.
-        shares: of each class, from public knowledge.
-    """
-
-    plain: PerRecord
-    shares: tuple[float, ...]
+    plain: PerRecord  # the losses or scores without weights
+    shares: tuple[float, ...]  # of each class, from public knowledge
 
     def __call__(self, outputs: Any, targets: Tensor) -> Tensor:
         """Return the weighted values, shape (n,)."""
@@ -59,7 +51,7 @@ def balanced_right(shares: Sequence[float]) -> PerRecord:
     the balanced accuracy, if the shares are right.
     """
 
-    def right(outputs: "Tensor | Mapping[str, Tensor]", targets: Tensor) -> Tensor:
+    def right(outputs: Tensor | Mapping[str, Tensor], targets: Tensor) -> Tensor:
         return (correct_labels if _is_margin(outputs, targets) else correct_predictions)(outputs, targets)
 
     return ClassWeighted(right, tuple(shares))
@@ -81,7 +73,7 @@ def balanced_probability(shares: Sequence[float], *, weighted_losses: bool = Fal
     """
     shift = [0.0 if weighted_losses else math.log(share) for share in shares]
 
-    def probability(outputs: "Tensor | Mapping[str, Tensor]", targets: Tensor) -> Tensor:
+    def probability(outputs: Tensor | Mapping[str, Tensor], targets: Tensor) -> Tensor:
         values, classes = logits(outputs), targets.long()
         if _is_margin(outputs, targets):
             values = matched(outputs, targets)
@@ -92,6 +84,6 @@ def balanced_probability(shares: Sequence[float], *, weighted_losses: bool = Fal
     return ClassWeighted(probability, tuple(shares))
 
 
-def _is_margin(outputs: "Tensor | Mapping[str, Tensor]", targets: Tensor) -> bool:
+def _is_margin(outputs: Tensor | Mapping[str, Tensor], targets: Tensor) -> bool:
     """Return whether the outputs are a number for each record, above 0 for the second of two classes."""
     return matched(outputs, targets).shape == targets.shape

@@ -88,7 +88,6 @@ _CELLS: Mapping[Any, Step] = MappingProxyType(
 )
 _STEPPED = ("cpu",)
 """Devices on which steps are faster than a kernel with an identity."""
-_TO_PYTHON = (Tensor.tolist, Tensor.item)
 
 
 def by_steps(model: nn.Module, products: Products | None = None) -> AbstractContextManager[object]:
@@ -134,8 +133,6 @@ class _BySteps(TorchFunctionMode):
             return self._pack(*args)
         if func is torch._pad_packed_sequence:
             return self._pad(*args)
-        if func in _TO_PYTHON:
-            return self._number(func, *args)
         return func(*args, **(kwargs or {}))
 
     def _of_all(
@@ -146,7 +143,6 @@ class _BySteps(TorchFunctionMode):
 
         Args:
             settings: biases, layers, dropout, train, bidirectional, as a kernel takes them.
-            lengths: of packed sequences.
         """
         weights = [self._products.weight(weight) for weight in weights] if self._products else weights
         states = (state,) if isinstance(state, Tensor) else tuple(state)
@@ -173,16 +169,6 @@ class _BySteps(TorchFunctionMode):
             parts = [part.unflatten(1, (level.n, several)).transpose(0, 1) for part in (output, *ends)]
             parts[0] = parts[0].transpose(1, 2) if batch_first else parts[0]
         return tuple(map(level.record, parts))
-
-    def _number(self, function: Any, *args: Any) -> Any:
-        """Return Python numbers of a tensor; reject those of records, which vmap cannot tell apart."""
-        try:
-            return function(*args)
-        except RuntimeError:
-            raise InvalidValueError(
-                f"Expected a recurrent model that makes no Python numbers of its inputs; it calls {function.__name__}. "
-                "Give lengths to pack_padded_sequence as a tensor, lengths.cpu()."
-            ) from None
 
     def _cell(
         self, step: Step, inputs: Tensor, state: Any, w_in: Tensor, w_past: Tensor,

@@ -22,9 +22,6 @@ def snapshot(objects: Sequence[Any]) -> list[Any]:
 
     An object may be a list, a dictionary, a tensor, a generator of torch, or any other object whose state is its
     attributes. Objects that refer to one another keep their references.
-
-    Raises:
-        InvalidValueError: if some state cannot be copied so, such as that of an iterator.
     """
     saved: list[Any] = _Writer().written(list(objects))
     return saved
@@ -34,9 +31,6 @@ def restore(objects: Sequence[Any], saved: list[Any]) -> None:
     """Write a snapshot back into the objects that correspond to those it was taken of.
 
     Tensors of the same shape keep their identity, and so do lists, dictionaries and attributes' owners.
-
-    Raises:
-        InvalidValueError: if the objects are of other types.
     """
     with torch.no_grad():
         _Reader().value(saved, list(objects))

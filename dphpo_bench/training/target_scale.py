@@ -25,19 +25,11 @@ class TargetScale:
     """Targets as (value − typical) / spread, by constants from public knowledge.
 
     Losses are those of scaled targets. Scores, metrics, predictions and `error_bound` are in the caller's units.
-
-    Attributes:
-        typical: of each value of a target, or a single number for all of them.
-        spread: how far typical values lie apart; as many.
-        logarithmic: whether the logarithm log(1 + value) is taken first; as many.
-
-    Raises:
-        InvalidValueError: if a number is not finite, or a spread is not positive, or too small beside its `typical`.
     """
 
-    typical: tuple[float, ...]
-    spread: tuple[float, ...]
-    logarithmic: tuple[bool, ...]
+    typical: tuple[float, ...]  # of each value of a target, or a single number for all of them
+    spread: tuple[float, ...]  # how far typical values lie apart; as many
+    logarithmic: tuple[bool, ...]  # whether the logarithm log(1 + value) is taken first; as many
 
     def __post_init__(self) -> None:
         sizes = {len(self.typical), len(self.spread), len(self.logarithmic)}
@@ -53,11 +45,7 @@ class TargetScale:
 
     @classmethod
     def of(cls, declared: Any, kind: str = "regression") -> "TargetScale | None":
-        """Return the scale of a pair (typical, spread), a `Number`, or a list with either for each value of a target.
-
-        Raises:
-            InvalidValueError: if it is none of these, or the kind of task is no regression.
-        """
+        """Return the scale of a pair (typical, spread), a `Number`, or a list with either for each target value."""
         if declared is not None and kind != "regression":
             raise InvalidValueError(f"Expected target_scale of a regression, got kind={kind!r}.")
         if declared is None or isinstance(declared, cls):
@@ -71,11 +59,7 @@ class TargetScale:
         return cls(typical, spread, logarithmic)
 
     def apply(self, targets: "Tensor") -> "Tensor":
-        """Return targets in the units that the network learns, in their shape (n,) or (n, values).
-
-        Raises:
-            InvalidValueError: if a target has another number of values.
-        """
+        """Return targets in the units that the network learns, in their shape (n,) or (n, values)."""
         import torch
 
         typical, spread, logarithmic = self._constants(targets)
@@ -100,11 +84,7 @@ class TargetScale:
         return lambda outputs, targets: scores(self.invert(outputs), targets)
 
     def check(self, targets: "Tensor", which: str) -> None:
-        """Reject targets that have no place on the scale.
-
-        Raises:
-            InvalidValueError: if they have another number of values, or no logarithm.
-        """
+        """Reject targets that have no place on the scale."""
         if not bool(self.apply(targets).isfinite().all()):
             reason = "above -1, of which target_scale takes log(1 + label), got others. Leave out logarithmic"
             if not any(self.logarithmic):

@@ -15,15 +15,10 @@ _MOST_FILLED = 1.25
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """Some units of a dataset, each of at least one record.
+    """Some units of a dataset, each of at least one record."""
 
-    Attributes:
-        rows: rows of their records in the dataset, unit after unit, int64 of shape (n,).
-        sizes: number of records of each unit, int64 of shape (units,); their sum is n.
-    """
-
-    rows: Tensor
-    sizes: Tensor
+    rows: Tensor  # rows of their records in the dataset, unit after unit, int64 of shape (n,)
+    sizes: Tensor  # number of records of each unit, int64 of shape (units,); their sum is n
 
     @classmethod
     def of(cls, ids: Tensor) -> "Units":

@@ -24,17 +24,11 @@ _MOST_VALUES = 2**22
 
 @dataclass(frozen=True)
 class RecordModel:
-    """A task's model as a function of values gets it: outputs, losses and scores of the records that it is given.
+    """A task's model as a function of values gets it: outputs, losses and scores of the records that it is given."""
 
-    Attributes:
-        model: one of the engine's own.
-        objective: losses and scores of the task.
-        weights: by name, in place of those that the model has.
-    """
-
-    model: nn.Module
+    model: nn.Module  # one of the engine's own
     objective: Objective
-    weights: dict[str, Tensor] | None = None
+    weights: dict[str, Tensor] | None = None  # by name, in place of those that the model has
 
     def __call__(self, inputs: Tensors) -> Any:
         """Return the outputs."""
@@ -83,18 +77,12 @@ def scores(model: RecordModel, inputs: Any, targets: Any) -> Tensor:
 
 @dataclass(frozen=True)
 class Query:
-    """A sum over records.
+    """A sum over records."""
 
-    Attributes:
-        values: of each record, a function of that record alone.
-        bound: each value is held to ±bound; NaN counts as the bound.
-        count: number of values of a record.
-        together: whether the values of a record are a vector, which is scaled to an L2 norm of `bound` at most.
-    """
-
-    values: Values
-    bound: float
+    values: Values  # of each record, a function of that record alone
+    bound: float  # each value is held to ±bound; NaN counts as the bound
     count: int = 1
+    # Whether the values of a record are a vector, which is scaled to an L2 norm of `bound` at most.
     together: bool = False
 
     def total(
@@ -109,12 +97,8 @@ class Query:
 
         Args:
             model: in the mode that it computes in; see `outputs_of`.
-            objective: losses and scores of the task.
             rows: of the records that count; None: all.
             shares: weights of these records, float64 of shape (n,); see `Units.shares`. None: 1.
-
-        Raises:
-            InvalidValueError: if a record has another number of values.
         """
         compute = Alone(lambda model, x, y: self.values(RecordModel(model, objective), x, y), model)
         total = torch.zeros(self.count, dtype=torch.float64, device=next(model.parameters()).device)
@@ -148,7 +132,6 @@ def total_score(
     Args:
         model: see `outputs_of`; it is put in the mode of evaluation.
         scores_of: (outputs, targets) → each record's score.
-        records: the records.
         rows: of the records that count; None: all.
         shares: weights of these records, float64 of shape (n,); see `Units.shares`. None: 1.
 

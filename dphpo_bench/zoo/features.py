@@ -74,10 +74,6 @@ class PictureRoute(Features):
 
         Yields:
             Consecutive rows, bfloat16, shape (rows, size). Next to the noise that is precise enough.
-
-        Raises:
-            DataError: if the weights cannot be had; see `weights_folder`.
-            InvalidValueError: if the pictures have another shape or type.
         """
         import torch
 
@@ -98,21 +94,14 @@ class PictureRoute(Features):
 
 @dataclass(frozen=True)
 class CachedFeatures:
-    """Features of a dataset's records, extracted once, then memory-mapped from the cache.
-
-    Attributes:
-        key: identifies the features.
-        size: number of features of one record.
-        dtype: of the features; token ids are integers.
-        work: what displays call the extraction.
-    """
+    """Features of a dataset's records, extracted once, then memory-mapped from the cache."""
 
     source: "DataSource"
     dataset: "Dataset"
-    key: Mapping[str, Any]
+    key: Mapping[str, Any]  # identifies the features
     size: int
-    dtype: Literal["bfloat16", "int32"] = "bfloat16"
-    work: str = "Extracting features of"
+    dtype: Literal["bfloat16", "int32"] = "bfloat16"  # of the features; token ids are integers
+    work: str = "Extracting features of"  # what displays call the extraction
 
     def load(self, split: "Split", rows: Any, extract: "Extract") -> "torch.Tensor":
         """Return the features of a split; extract them first if the cache lacks them.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor, nn
 
-from dphpo_bench.base.errors import DataError, InvalidValueError, require_extra
+from dphpo_bench.base.errors import DataError, require_extra
 from dphpo_bench.base.tensors import Records, plain, single
 from dphpo_bench.training.evaluation import evaluating, outputs_of, rows_at_once
 from dphpo_bench.training.losses import IGNORED
@@ -40,10 +40,8 @@ class CausalModel(nn.Module):
     `Conv1D` layers are `nn.Linear`, the positions have one row for each record, and attention is spelled out.
 
     Args:
-        config: without dropout, and with weights of its own for the last layer.
-
-    Raises:
-        InvalidValueError: if transformers is missing, or the configuration asks for what is wrong in private.
+        config: without dropout, and with weights of its own for the last layer: a record's gradient of shared weights
+            would have a row for each word there is.
     """
 
     def __init__(self, config: "GPT2Config") -> None:
@@ -51,17 +49,6 @@ class CausalModel(nn.Module):
         require_extra("transformers", "Language models need", "transformers")
         from transformers import GPT2LMHeadModel
 
-        for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop"):
-            if getattr(config, name) > 0:
-                raise InvalidValueError(
-                    f"Expected a model without dropout, got {name}={getattr(config, name)}: noise for privacy "
-                    f"regularises enough. Set {name}=0."
-                )
-        if config.tie_word_embeddings:
-            raise InvalidValueError(
-                "Expected weights of its own for the last layer, got those of the embedding: a record's gradient of "
-                "shared weights has a row for each word there is. Set tie_word_embeddings=False."
-            )
         config._attn_implementation = "eager"  # vmap has no rule for the fused kernel, and takes its records one by one
         self.length = config.n_positions
         self.network = GPT2LMHeadModel(config)
@@ -72,15 +59,7 @@ class CausalModel(nn.Module):
         return ids.new_zeros(len(ids), dtype=torch.int64)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return logits for token ids.
-
-        Raises:
-            InvalidValueError: if the texts are longer than the model takes.
-        """
-        if ids.shape[1] > self.length:
-            raise InvalidValueError(
-                f"Expected texts of at most {self.length} tokens, got {ids.shape[1]}. Cut them, or widen the model."
-            )
+        """Return logits for token ids."""
         positions = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
         logits: Tensor = self.network(input_ids=ids, position_ids=positions, use_cache=False).logits
         return logits
@@ -129,7 +108,6 @@ def greedy(model: nn.Module, prompts: Tensor, most: int, end: int) -> list[list[
         model: token ids of shape (n, length) → logits of the token after each. A `CausalModel` goes on from what it has
             computed; any other one reads the whole text again for each token.
         prompts: shape (n, length).
-        most: how many tokens it may write.
         end: the token that ends a text; it is not part of the text.
     """
     device = next(model.parameters()).device
@@ -159,16 +137,12 @@ def greedy(model: nn.Module, prompts: Tensor, most: int, end: int) -> list[list[
 
 @dataclass(frozen=True)
 class TestTexts(Records):
-    """Test records, and the texts that they were made from.
-
-    Attributes:
-        references: of each record: what a person wrote for the prompt.
-    """
+    """Test records, and the texts that they were made from."""
 
     __test__ = False  # pytest takes names that begin like this for tests
 
     prompts: tuple[str, ...] = ()
-    references: tuple[str, ...] = ()
+    references: tuple[str, ...] = ()  # of each record: what a person wrote for the prompt
 
     def rows(self, rows: slice | Tensor) -> "TestTexts":
         """Return some of the records: a slice, or indices of int64."""
@@ -196,9 +170,6 @@ def corpus_bleu(texts: Sequence[str], references: Sequence[Sequence[str]]) -> fl
     """Return BLEU of texts, each against several references, from 0 to 100; letter case does not count.
 
     Source: Papineni et al. 2002, by sacrebleu (Post 2018) with its default tokens and smoothing.
-
-    Raises:
-        DataError: if sacrebleu is missing.
     """
     require_bleu()
     from sacrebleu.metrics.bleu import BLEU
@@ -209,11 +180,7 @@ def corpus_bleu(texts: Sequence[str], references: Sequence[Sequence[str]]) -> fl
 
 
 def require_bleu() -> None:
-    """Refuse to go on without sacrebleu.
-
-    Raises:
-        MissingExtraError: if it is missing.
-    """
+    """Refuse to go on without sacrebleu."""
     require_extra("transformers", "Language models need", "sacrebleu")
 
 
@@ -243,9 +210,6 @@ def text_metrics(texts: Sequence[str], references: Sequence[Sequence[str]]) -> l
     """Return NIST, ROUGE-L in [0, 1], CIDEr in [0, 10] and, with Java, METEOR in [0, 1] of texts with references.
 
     NIST is 0 if no text has `LONGEST` words.
-
-    Raises:
-        DataError: if sacrebleu is missing, or Java cannot run METEOR.
     """
     require_bleu()
     from nltk.translate.nist_score import corpus_nist

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dphpo_bench.base.errors import InvalidValueError, require_extra
+from dphpo_bench.base.errors import require_extra
 from dphpo_bench.data.source import DataSource, Weights
 from dphpo_bench.zoo.features import ROBERTA_PADDING
 from dphpo_bench.zoo.texts import TokenIds, load_tokenizer, require_transformers
@@ -52,10 +52,6 @@ class Roberta(TokenIds):
 
     Attributes:
         longest: RoBERTa's own marks counted in.
-        layers: number of blocks.
-        heads: of attention.
-        size: of a token.
-        inner: width within a block.
         positions: two more than the longest text that the published model takes.
         rank: of LoRA. Source: Yu et al., "Differentially private fine-tuning of language models", ICLR 2022.
     """
@@ -72,20 +68,11 @@ class Roberta(TokenIds):
     rank: int = 16
     weights: Weights = ROBERTA
 
-    def __post_init__(self) -> None:
-        if not 8 <= self.longest <= self.positions - 2:  # 8: the marks of a pair, and some text
-            raise InvalidValueError(
-                f"Expected longest from 8 to {self.positions - 2} of {self.weights.name}, got {self.longest}."
-            )
-
     def classifier(self, n_classes: int, which: "Which", source: DataSource | None = None) -> "RobertaClassifier":
         """Build the network with published weights, and a head drawn from torch's global generator.
 
         Args:
             which: what is trained beside the head.
-
-        Raises:
-            DataError: if the weights cannot be had, or are not this network's.
         """
         require_transformers()
         from dphpo_bench.zoo.networks import RobertaClassifier, encoder, published
@@ -144,13 +131,8 @@ class Gpt2:
 
     Attributes:
         length: tokens that the network sees of a record.
-        layers: number of blocks.
-        heads: of attention.
-        size: of a token.
         rank: of LoRA, whose product is multiplied by alpha / rank. Source, of both: Yu et al., "Differentially private
             fine-tuning of language models", ICLR 2022.
-        alpha: see `rank`.
-        weights: the network's, and its tokeniser.
     """
 
     length: int = 100
@@ -177,10 +159,6 @@ class Gpt2:
 
         Args:
             texts: what is to be written for each.
-
-        Raises:
-            DataError: if the weights cannot be had; see `weights_folder`.
-            InvalidValueError: if the tokeniser is not this network's.
         """
         import torch
 
@@ -201,7 +179,6 @@ class Gpt2:
 
         Args:
             model: token ids of shape (n, length) → logits of the token after each.
-            test: from `records`.
         """
         from dphpo_bench.training.losses import IGNORED
         from dphpo_bench.zoo.language_models import greedy
@@ -222,9 +199,6 @@ class Gpt2:
 
         Args:
             which: what is trained; LoRA is for queries, keys and values, which are one matrix.
-
-        Raises:
-            DataError: if the weights cannot be had, or are not this network's.
         """
         require_transformers()
         from dphpo_bench.zoo.language_models import PublishedCausalModel
@@ -246,18 +220,11 @@ class Gpt2:
         return network
 
     def _tokenizer(self, source: DataSource | None) -> "tuple[Any, int]":
-        tokenizer = load_tokenizer(self.weights, self.vocabulary, source)
-        end = tokenizer.token_to_id(END)
-        if end is None:
-            raise InvalidValueError(f"Expected a tokeniser with the token {END} of {self.weights.name}, got none.")
-        return tokenizer, end
+        tokenizer: Any = load_tokenizer(self.weights, source)
+        return tokenizer, tokenizer.token_to_id(END)
 
     def config(self) -> "GPT2Config":
-        """Return the configuration, without dropout: the noise regularises enough.
-
-        Raises:
-            MissingExtraError: if transformers is missing.
-        """
+        """Return the configuration, without dropout: the noise regularises enough."""
         require_extra("transformers", "Language models need", "transformers")
         from transformers import GPT2Config
 

@@ -212,7 +212,6 @@ def _modulus(spectrum: "torch.Tensor", wavelet: "torch.Tensor") -> "torch.Tensor
 
     Args:
         spectrum: of real maps, complex64, shape (..., rows, columns).
-        wavelet: see `_folding`.
     """
     import torch
 

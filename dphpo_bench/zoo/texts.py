@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dphpo_bench.base.errors import DataError, InvalidValueError, require_extra
+from dphpo_bench.base.errors import DataError, require_extra
 from dphpo_bench.data.source import DataSource, Weights, weights_folder
 from dphpo_bench.zoo.features import PADDING, Features, part_for_each_core
 
@@ -24,55 +24,35 @@ _ENCODED_AT_ONCE = 2048
 
 
 def require_transformers() -> None:
-    """Refuse to go on without the extra `transformers`.
-
-    Raises:
-        MissingExtraError: if a package of it is missing.
-    """
+    """Refuse to go on without the extra `transformers`."""
     require_extra("transformers", "Pretrained networks for texts need", "safetensors", "tokenizers", "transformers")
 
 
-def load_tokenizer(weights: Weights, vocabulary: int, source: DataSource | None = None) -> "Tokenizer":
+def load_tokenizer(weights: Weights, source: DataSource | None = None) -> "Tokenizer":
     """Load the tokeniser that was published with some weights; it neither pads nor cuts.
 
     Args:
         weights: one of whose files is `tokenizer.json`.
-        vocabulary: number of tokens of the network.
-
-    Raises:
-        DataError: if the weights cannot be had; see `weights_folder`.
-        InvalidValueError: if it has tokens that the network does not have.
     """
     require_transformers()
     from tokenizers import Tokenizer
 
     folder = weights_folder(source, weights)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    if tokenizer.get_vocab_size() > vocabulary:
-        raise InvalidValueError(
-            f"Expected a tokeniser of at most {vocabulary} tokens of {weights.name}, got {tokenizer.get_vocab_size()}."
-        )
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
 
 
 class TokenIds:
-    """Token ids of texts, or of pairs of texts. Subclasses are dataclasses with the first three as fields.
+    """Token ids of texts, or of pairs of texts. Subclasses are dataclasses with the first three as fields."""
 
-    Attributes:
-        longest: number of tokens after which a text or a pair is cut. Of a pair the longer text loses its end first.
-        vocabulary: number of the network's tokens.
-        weights: the network's, and its tokeniser.
-        padding: token after the end.
-        marks: whether to add the tokeniser's own marks.
-    """
-
+    # Number of tokens after which a text or a pair is cut. Of a pair the longer text loses its end first.
     longest: int
     vocabulary: int
-    weights: Weights
-    padding: ClassVar[int]
-    marks: ClassVar[bool]
+    weights: Weights  # the network's, and its tokeniser
+    padding: ClassVar[int]  # token after the end
+    marks: ClassVar[bool]  # whether to add the tokeniser's own marks
 
     @property
     def key(self) -> dict[str, Any]:
@@ -84,14 +64,10 @@ class TokenIds:
 
         Yields:
             Consecutive rows, int32, shape (rows, longest): token after token, then the one for padding.
-
-        Raises:
-            DataError: if the weights cannot be had; see `weights_folder`.
-            InvalidValueError: if the tokeniser has another vocabulary.
         """
         import torch
 
-        tokenizer = load_tokenizer(self.weights, self.vocabulary, source)
+        tokenizer = load_tokenizer(self.weights, source)
         tokenizer.enable_truncation(self.longest)
         for start in range(0, len(rows), _ENCODED_AT_ONCE):
             # One at a time: a batch starts threads of the tokeniser's own, which complains when the process forks.
@@ -145,8 +121,6 @@ class TextFeatures(Features):
             time of six.
         longest: number of tokens after which a text is cut, the encoder's own marks counted in.
         size: number of features of one text: the encoder's width.
-        heads: of the encoder's attention.
-        inner: width within a block of the encoder.
         weights: the encoder, with its configuration and tokeniser.
     """
 
@@ -172,7 +146,6 @@ class TextFeatures(Features):
 
         Raises:
             DataError: if the weights cannot be had; see `weights_folder`.
-            InvalidValueError: if one of `texts` is no text, or the encoder is not as the attributes say.
         """
         import torch
 
@@ -204,7 +177,7 @@ class TextFeatures(Features):
         It has no dropout: the noise regularises enough. On torch's device "meta" no weights are needed.
 
         Raises:
-            DataError: if the weights cannot be had, or hold no such block; see `weights_folder`.
+            DataError: if the weights cannot be had; see `weights_folder`.
         """
         require_transformers()
         from transformers import BertConfig
@@ -232,9 +205,6 @@ class TextFeatures(Features):
     def _extract(self, texts: Sequence[str], source: DataSource | None, reduce: "Reduce") -> "Iterator[torch.Tensor]":
         import torch
 
-        wrong = next((n for n, text in enumerate(texts) if not isinstance(text, str)), None)
-        if wrong is not None:
-            raise InvalidValueError(f"Expected texts, got {type(texts[wrong]).__name__} at position {wrong}.")
         tokenizer, encoder = self._loaded(source)
 
         def features(few: "list[Encoding]") -> torch.Tensor:
@@ -261,12 +231,6 @@ class TextFeatures(Features):
         from transformers import AutoConfig, AutoModel
 
         config = AutoConfig.from_pretrained(str(folder))
-        limits = (config.num_hidden_layers, config.max_position_embeddings, config.hidden_size)
-        if not (0 <= self.layers <= limits[0] and 3 <= self.longest <= limits[1] and self.size == limits[2]):
-            raise InvalidValueError(
-                f"Expected at most {limits[0]} layers, longest from 3 to {limits[1]} and size {limits[2]} of "
-                f"{self.weights.name}, got {self.layers}, {self.longest} and {self.size}."
-            )
         config.num_hidden_layers = self.layers
         with torch.random.fork_rng(devices=[]):  # it draws initial weights first
             # Fused attention is no faster on short texts, and slow where gradients are computed side by side.
@@ -274,7 +238,7 @@ class TextFeatures(Features):
         missing = encoder.load_state_dict(load_file(folder / self.weights.files[0][0]), strict=False).missing_keys
         if missing:
             raise DataError(f"The weights {self.weights.name} lack {missing[0]}; they belong to another configuration.")
-        tokenizer = load_tokenizer(self.weights, config.vocab_size, source)
+        tokenizer = load_tokenizer(self.weights, source)
         tokenizer.enable_truncation(self.longest)
         return tokenizer, encoder
 
@@ -288,11 +252,7 @@ def _padded(rows: list[list[int]]) -> "torch.Tensor":
 
 @dataclass(frozen=True)
 class WordPieces(TokenIds):
-    """BERT's vocabulary of English word pieces, in lower case, with the embeddings that MiniLM begins with.
-
-    Attributes:
-        size: of an embedding.
-    """
+    """BERT's vocabulary of English word pieces, in lower case, with the embeddings that MiniLM begins with."""
 
     padding, marks = PADDING, False
 
@@ -305,9 +265,6 @@ class WordPieces(TokenIds):
         """Load the embeddings, each brought to mean 0 and variance 1 by itself: shape (vocabulary, size).
 
         On torch's device "meta" they have no values, and no weights are needed.
-
-        Raises:
-            DataError: if the weights cannot be had, or have other embeddings.
         """
         require_transformers()
         import torch
@@ -320,9 +277,4 @@ class WordPieces(TokenIds):
         path = weights_folder(source, self.weights) / self.weights.files[0][0]
         with safe_open(path, "pt") as weights:
             table: torch.Tensor = weights.get_tensor("embeddings.word_embeddings.weight").float()
-        if table.shape != (self.vocabulary, self.size):
-            raise DataError(
-                f"Expected embeddings of shape {(self.vocabulary, self.size)} of {self.weights.name}, got "
-                f"{tuple(table.shape)}."
-            )
         return torch.nn.functional.layer_norm(table, (self.size,))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dphpo_bench.base.errors import InvalidValueError, require_extra
+from dphpo_bench.base.errors import require_extra
 from dphpo_bench.data.source import DataSource, Weights, weights_folder
 from dphpo_bench.zoo.features import PictureRoute
 
@@ -38,18 +38,11 @@ class VisionTransformer(PictureRoute):
     >>> inputs = torch.cat(list(VisionTransformer().extract(pixels)))  # doctest: +SKIP
 
     Source: Dosovitskiy et al., "An image is worth 16x16 words", ICLR 2021.
-
-    Attributes:
-        side: pictures are made this many pixels high and wide.
-        patch: height and width of a patch.
-        width: of a token.
-        heads: of attention.
-        inner: width of the hidden layer of each block's perceptron.
     """
 
     per_call: ClassVar[int] = 8
 
-    side: int = 224
+    side: int = 224  # pictures are made this many pixels high and wide
     patch: int = 16
     width: int = 768
     layers: int = 12
@@ -83,9 +76,6 @@ class VisionTransformer(PictureRoute):
 
         It takes pixels as integers, shape (n, 1 or 3, height, width). LoRA draws from torch's global generator. On
         torch's device "meta" it has no values, and needs no weights.
-
-        Raises:
-            DataError: if the weights cannot be had; see `weights_folder`.
         """
         from dphpo_bench.zoo.networks import PictureClassifier
 
@@ -97,11 +87,7 @@ class VisionTransformer(PictureRoute):
         return published(lambda: empty(self.config()), self.weights, source, named)
 
     def config(self) -> "ViTConfig":
-        """Return the configuration, without dropout: the noise regularises enough.
-
-        Raises:
-            DataError: if transformers is not installed.
-        """
+        """Return the configuration, without dropout: the noise regularises enough."""
         require_extra("transformers", "Vision transformers need", "transformers")
         from transformers import ViTConfig
 
@@ -146,7 +132,6 @@ SMALL_VIT = VisionTransformer(
 
 # The mean and deviation of each colour over ImageNet, with which the network was trained.
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-_LEAST_SIDE = 32
 
 # Its architecture comes from the package efficientnet-lite-pytorch.
 EFFICIENTNET_LITE0 = Weights(
@@ -172,17 +157,12 @@ class PictureFeatures(PictureRoute):
         side: pictures are enlarged to this many pixels in height and width. On CIFAR-10 a linear model of 5,000
             training pictures, not private, reaches 79.6 % at 128, 75.3 % at 96 and 65.3 % at 64; 96 takes half of the
             time of 128.
-        weights: the network's.
     """
 
     channels: ClassVar[int] = 1280
 
     side: int = 128
     weights: Weights = EFFICIENTNET_LITE0
-
-    def __post_init__(self) -> None:
-        if self.side < _LEAST_SIDE:
-            raise InvalidValueError(f"Expected side >= {_LEAST_SIDE}, got {self.side}: the network shrinks it by that.")
 
     @property
     def _parameters(self) -> dict[str, Any]:

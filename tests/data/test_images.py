@@ -58,7 +58,7 @@ def test_one_altered_value_is_caught(mirror: DataSource, dataset: Images, record
 
 def test_other_columns_or_rows(mirror: DataSource, dataset: Images, records: np.ndarray) -> None:
     write_parquet(train_file(mirror), [b""] * ROWS, [0] * ROWS, column="image")
-    assert "lacks column 'img'" in refused(mirror, dataset)
+    assert '"img"' in refused(mirror, dataset)
     write_records(train_file(mirror), records[1:])
     assert "expected 30 rows, got 29" in refused(mirror, dataset)
 
@@ -141,10 +141,10 @@ class TestMatlab:
 
     def test_other_contents(self, mirror: DataSource, numbers: Images, records: np.ndarray) -> None:
         self.put(mirror, records, y=None)
-        assert "it lacks the array 'y'" in self.refused(mirror, numbers)
+        assert "'y'" in self.refused(mirror, numbers)
         self.put(mirror, records, y=np.full((ROWS, 1), 11))
         assert "row 0 has label 11, expected 1 ... 10" in self.refused(mirror, numbers)
         self.put(mirror, records, X=np.zeros((8, 8, 3, ROWS)))
-        assert "expected 'X' to be uint8 of shape (8, 8, 3, 30), got float64" in self.refused(mirror, numbers)
+        assert "not those of the published dataset" in self.refused(mirror, numbers)
         train_file(mirror).with_suffix(".mat").write_bytes(b"")
         self.refused(mirror, numbers)

@@ -68,15 +68,6 @@ def test_what_comes_after_a_token_counts_for_nothing() -> None:
     torch.testing.assert_close(flat(one), flat(two))
 
 
-def test_dropout_shared_weights_and_long_texts_are_refused() -> None:
-    with pytest.raises(bench.errors.InvalidValueError, match=r"without dropout, got attn_pdrop=0.1.*Set"):
-        CausalModel(config(attn_pdrop=0.1))
-    with pytest.raises(bench.errors.InvalidValueError, match="Set tie_word_embeddings=False"):
-        CausalModel(config(tie_word_embeddings=True))
-    with pytest.raises(bench.errors.InvalidValueError, match=f"at most {LENGTH} tokens, got {LENGTH + 1}. Cut them"):
-        tiny()(torch.zeros(2, LENGTH + 1, dtype=torch.long))
-
-
 class Counting(nn.Module):
     """Writes one more than the last token, up to 5, and then the end."""
 

@@ -250,7 +250,7 @@ def test_prompts_have_the_form_of_the_literature(gpt2_source: bench.DataSource) 
     assert isinstance(test, language_models.TestTexts)
     row = [reference.endswith("kids.") for reference in test.references].index(True)
     inputs, targets = (test.named()[name][row] for name in ("inputs", "targets"))
-    tokenizer = load_tokenizer(SmallWithGpt2.gpt2.weights, 257, gpt2_source)
+    tokenizer = load_tokenizer(SmallWithGpt2.gpt2.weights, gpt2_source)
     wanted = targets[targets != IGNORED].tolist()
     prompt = inputs[: len(inputs) - len(wanted) + 1 - int((targets == IGNORED).flip(0).long().cumprod(0).sum())]
     assert tokenizer.decode(prompt.tolist()) == "name : Zizzi | familyFriendly : yes ||"

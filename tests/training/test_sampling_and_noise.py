@@ -6,7 +6,6 @@ import pytest
 import torch
 from scipy import stats
 
-from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.training import noise
 from dphpo_bench.training.noise import add_gaussian_noise, poisson_sample
 
@@ -74,11 +73,6 @@ def test_poisson_sample_edges():
     assert one.dtype == torch.int64
     assert torch.equal(one, poisson_sample(1000, 0.2, generator(7)))
     assert torch.equal(one, one.sort().values)
-    for rate in (-0.1, 1.1, math.nan):
-        with pytest.raises(InvalidValueError):
-            poisson_sample(5, rate, generator())
-    with pytest.raises(InvalidValueError):
-        poisson_sample(-1, 0.5, generator())
 
 
 def test_noise_is_gaussian_of_the_stated_standard_deviation():
