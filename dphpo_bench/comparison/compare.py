@@ -69,6 +69,7 @@ class Comparison:
 
     Attributes:
         results: a record and its path below `root` for each run; failed runs are among them.
+        root: the folder of records.
     """
 
     results: tuple[Result, ...]

@@ -133,6 +133,10 @@ class Plan(Displayed, Generic[P]):
     def from_json(cls, obj: Any, parameters: Any) -> "Plan[Any]":
         """Read the plan that `to_json` wrote.
 
+        Args:
+            obj: JSON values.
+            parameters: the type P, as in `Method.plan_parameters`.
+
         Raises:
             KeyError, TypeError, ValueError: if it is something else.
         """

@@ -308,7 +308,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         return super().__sklearn_clone__()
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
-        """Predict the probability of each class, shape (n, classes), in the order of `classes_`."""
+        """Predict the probability of each class, shape (n, classes), in the order of `classes_`.
+
+        Args:
+            X: see `predict`.
+        """
         check_is_fitted(self, "trained_")
         return self.trained_.predict_proba(self._inputs(X))
 

@@ -209,6 +209,7 @@ class Study(OneOfAKind):
         """Report how a trial went. The study adds noise to the score, and shows neither score to anybody.
 
         Args:
+            trial: the trial under way.
             score: larger is better. Scores of the held-out records, a list or 1-D array, each held to [0, 1], NaN and
                 infinity counting 0; or a single number from 0 to 1, such as their mean. None, or a single number that
                 is not finite: the trial failed and cannot win.

@@ -186,6 +186,7 @@ class StudyTrial(OneOfAKind):
         gives the same value; so does the final run, with the winner's.
 
         Args:
+            name: of the hyperparameter.
             values: an Optuna distribution, or a list of choices.
 
         Raises:

@@ -61,6 +61,8 @@ class AccountReport(Displayed):
     """All releases from one set of private records.
 
     Attributes:
+        name: of the account.
+        path: its file.
         releases: in the order in which they were counted.
         uncounted: records of runs on private records in the folder that no account counts, by their paths.
         totals: ε of all of them, one for each unit.
@@ -141,6 +143,10 @@ class AccountReport(Displayed):
 @typed
 def account(folder: Path | str, name: str = DEFAULT) -> AccountReport:
     """Return what has been released from the private records whose runs have their results in a folder.
+
+    Args:
+        folder: of results.
+        name: of the account.
 
     Raises:
         InvalidValueError: if there is no such folder, or no such account in it.

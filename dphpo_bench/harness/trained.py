@@ -154,6 +154,9 @@ class TrainedModel(Displayed):
     def predict_proba(self, data: Any) -> NDArray[Any]:
         """Predict the probability of each class, in the order of `classes`.
 
+        Args:
+            data: see `predict`.
+
         Returns:
             Shape (n, classes), also of a binary task; (n, length, classes) of tokens. Rows sum to 1, but for
             "multilabel", where each of (n, labels) stands for itself.
@@ -173,6 +176,9 @@ class TrainedModel(Displayed):
 
     def outputs(self, data: Any) -> Any:
         """Return the outputs of the network, on the CPU, without gradients; several by name.
+
+        Args:
+            data: see `predict`.
 
         Raises:
             DataError, InvalidValueError: as `predict`.
@@ -312,6 +318,7 @@ def load_model(
     the same structure by `network.load_state_dict(safetensors.torch.load_file(path))`.
 
     Args:
+        path: of the file.
         task: the task whose model it is, or its registered name.
         model: instead of the task, a module of the network's structure, which is copied, or a function that makes one.
 

@@ -163,6 +163,10 @@ class DpSgd:
     def calibrated(self, budget: PrivacyBudget, accountant: str | None = None) -> "DpSgd":
         """Return the run with the least noise that keeps it, alone, within the budget.
 
+        Args:
+            budget: the (ε, δ) to stay within.
+            accountant: whose ε counts; None: the tightest.
+
         Raises:
             BudgetTooSmallError: if no noise within reach does.
         """
@@ -186,7 +190,12 @@ class DpSgd:
         return self.having(candidate).train(session, label)
 
     def train(self, session: Session, label: str = "Training") -> "nn.Module":
-        """Train the task's model on the session's records, whose account is charged `event`."""
+        """Train the task's model on the session's records.
+
+        Args:
+            session: where the records are; is charged `event`.
+            label: of the progress display.
+        """
         return self.train_together([session], [self], label)[0]
 
     def gradients(self, session: Session, model: "nn.Module", label: str = "Training") -> "Iterator[list[Tensor]]":
@@ -194,6 +203,11 @@ class DpSgd:
 
         For optimisers of their own kind: whoever iterates moves the weights in between. At the end, the model has
         the average of the weights.
+
+        Args:
+            session: where the records are; is charged `event`.
+            model: whose gradients are wanted.
+            label: of the progress display.
         """
         for _ in training_steps(session, self.steps, [model], [self.averaging], label):
             yield self.gradient(session, model)
@@ -210,7 +224,9 @@ class DpSgd:
         has its own noise, and is charged to its own session.
 
         Args:
+            sessions: one for each run.
             runs: the runs; all of the same number of steps.
+            label: of the progress display.
 
         Raises:
             InvalidValueError: if the runs differ in their number of steps.
@@ -253,7 +269,11 @@ def training_steps(
     after its process died begins with the step after its last checkpoint.
 
     Args:
+        session: shows the progress.
+        steps: T.
+        models: what is trained.
         decays: of each model's average; 0 leaves the last weights.
+        label: of the progress display.
         state: what else changes while the loop lasts, such as optimisers, lists and dictionaries; see `Session.steps`.
             None: the run has no checkpoints.
     """
@@ -363,6 +383,11 @@ class Training:
     Args:
         session: where the records are; is charged for each step that is taken. Trials that run side by side need a
             fork each.
+        run: what is trained, with all of its steps.
+
+    Attributes:
+        run: what is trained.
+        steps: number of steps taken.
     """
 
     def __init__(self, session: Session, run: DpSgd) -> None:
@@ -377,6 +402,7 @@ class Training:
         """Take some more steps.
 
         Args:
+            steps: how many.
             noise_multiplier: σ of these; default: that of the run.
 
         Raises:

@@ -113,11 +113,13 @@ class Looked:
         """Choose the noise of queries, then calibrate that of gradients, for the whole training at once.
 
         Args:
+            budget: of the whole training.
             sample_rate: q.
             steps: T.
             records: N.
             share: the largest share of the run's Gaussian DP μ² that queries may take, about twice that of ε.
             regression: whether the loss grows with the square of the outputs.
+            optimizer: a `torch.optim` name.
             scaled: whether there are queries after the last step too, but for a regression.
 
         Raises:
@@ -230,6 +232,8 @@ def first_rate(planned: Looked, session: "Session", model: "nn.Module", distance
     """Return the rate that the initial weights tolerate, from noisy queries to one batch of about 512 records.
 
     Args:
+        planned: the plan, which pays for the queries.
+        session: whose records answer.
         model: at its initial weights.
         distance: M; see `noise_walk`.
         pace: P, for gradients as long as a clipped record's.

@@ -298,6 +298,7 @@ class NoisyBoosting(NoisyReleases):
 
     Attributes:
         noise_multiplier: of the sums of all rounds together.
+        rounds: number of rounds.
         step: of all rounds together; see `fit`.
         bins: of a number, at least 3.
     """

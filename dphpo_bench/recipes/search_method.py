@@ -41,6 +41,7 @@ class Trained:
     """The release of a trial that wins.
 
     Attributes:
+        model: the trained model.
         hyperparameters: what it was trained with, of those that were searched.
     """
 
@@ -86,7 +87,10 @@ class Trial:
         Args:
             whole: the event of the whole procedure, as a function of what a trial exposes a record to.
             training: the run but for its noise multiplier.
+            budget: the (ε, δ) of the whole procedure.
+            validation: see above.
             accountant: whose ε must meet the budget; None for the one that is tightest for the training.
+            space: see above.
 
         Raises:
             BudgetTooSmallError: if no noise within reach meets the budget.
@@ -124,7 +128,15 @@ class Trial:
     def as_plan(
         self, facts: TaskFacts, budget: PrivacyBudget, event: "DpEvent", runs: float, accountant: str | None = None
     ) -> "Plan[Trial]":
-        """Return the plan of a method that runs such trials, and releases the model of one."""
+        """Return the plan of a method that runs such trials, and releases the model of one.
+
+        Args:
+            facts: of the task.
+            budget: the (ε, δ) of the whole procedure.
+            event: of the whole procedure.
+            runs: expected number of trials.
+            accountant: whose ε is quoted; None: the tightest.
+        """
         return Plan(
             budget=budget,
             event=event,
@@ -164,6 +176,7 @@ class Trial:
         """Run one trial on each session.
 
         Args:
+            sessions: one for each trial.
             candidates: hyperparameters of each; None draws them from `space`, independently.
         """
         chosen = candidates or [session.candidate(self.space) for session in sessions]
@@ -202,6 +215,7 @@ def winner_outcome(best: Trained | None, session: Session) -> Outcome:
     Args:
         best: the winner; None if there is none. The model's initial weights are released then: they do not
             depend on the data.
+        session: where the initial weights come from.
     """
     if best is None:
         return Outcome(session.build_model(), {"winner": None})
@@ -374,6 +388,8 @@ class RandomStopping(SearchMethod[P]):
         """Return the plan of a search that releases its best trial.
 
         Args:
+            facts: of the task.
+            budget: the (ε, δ) of the whole procedure.
             whole: the event of the whole procedure, as a function of what a trial exposes a record to.
             expected_runs: expected number of trials; default: that of `runs`.
         """
@@ -387,6 +403,8 @@ class RandomStopping(SearchMethod[P]):
         """Return the plan of a search whose winner's hyperparameters serve one final run on all records.
 
         Args:
+            facts: of the task.
+            budget: the (ε, δ) of the whole procedure.
             whole: its event, the final run's included, as a function of what a trial exposes a record to.
             final: the final run, but for what the search finds.
             searched: share of the records that the search sees.

@@ -48,6 +48,7 @@ class SearchedRun:
     """One of several DP-SGD runs, of which one is trained.
 
     Attributes:
+        combinations: the runs.
         drawn: whether the session draws one, each with the same probability, which costs the average of their curves;
             else a candidate names one, and the largest is charged (docs/accounting.md, one of several events).
 
@@ -138,6 +139,7 @@ class SearchedRun:
         """Return the run of a candidate, the session that is charged for it, and the candidate as it is trained.
 
         Args:
+            session: is charged `event`.
             candidate: hyperparameters. Of a drawn run, the session's own draw replaces batch size and epochs. Else,
                 the first combination serves if the candidate says nothing.
 
@@ -242,7 +244,9 @@ def refuse_search_space(facts: TaskFacts, names: Collection[str], why: str, spac
     """Refuse a search space that holds what a method cannot search.
 
     Args:
+        facts: of the task.
         names: of the hyperparameters that it can.
+        why: it cannot search others, for the message.
         space: what is searched; None: the task's search space as it is.
 
     Raises:

@@ -44,10 +44,19 @@ class SyntheticDraw:
     Functions are linear for a linear model; for a network the sum of a linear one and one of eight tanh units.
 
     Attributes:
+        name: of the draw.
+        seed: of the records.
+        shape: the rule.
         n_records: N.
         n_inputs: of a record.
         n_outputs: classes, or 1.
         hidden: widths of the hidden layers; () for a linear model.
+        activation: "tanh" or "relu".
+        batch_size: expected batch size.
+        steps: of training.
+        signal: see above.
+        scale: see above.
+        decay: see above.
         offset: length of the common vector, in units of the root mean square length of records.
         tails: "normal"; "records" or "inputs": each record, or each coordinate of z, is of Student's t.
         label_noise: share of labels that are drawn anew; see above for a regression.

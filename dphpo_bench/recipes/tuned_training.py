@@ -29,6 +29,10 @@ class TunedTraining:
     """A training of a plan at one learning rate, that of `first_rate`.
 
     Args:
+        planned: the plan's parameters.
+        session: whose records answer.
+        model: what is trained, in place.
+        update: makes directions of gradients.
         simulated: the same optimiser in its first state, of `dummy_weights`.
         noise: standard deviation of the noise on each coordinate of a gradient.
 
@@ -61,7 +65,11 @@ class TunedTraining:
         return self._rate[0] if self._rate else math.nan
 
     def step(self, gradient: Sequence[Tensor]) -> None:
-        """Take one step along a noisy mean gradient; find the rate before the first."""
+        """Take one step along a noisy mean gradient; find the rate before the first.
+
+        Args:
+            gradient: one tensor for each trainable parameter.
+        """
         if not self._rate:
             self._rate.append(first_rate(self.planned, self.session, self.model, self._distance, self._pace))
         self._update.apply(self._update.direction(gradient), self.learning_rate)

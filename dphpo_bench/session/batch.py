@@ -114,6 +114,7 @@ class Batch(Unique):
     Means divide by the expected batch size N · rate: the drawn size is private.
 
     Args:
+        access: the records that it was drawn from.
         indices: numbers of the records or units in it; None: all of the task.
         rate: probability of each record or unit.
         account: pays for all queries that the batch may answer.
@@ -178,6 +179,8 @@ class Batch(Unique):
         of multiplier 2 · count_noise.
 
         Args:
+            model: as in `gradient`.
+            max_grad_norm: clipping threshold C.
             noise_multiplier: noise standard deviation / C, of the gradient sum.
             count_noise: noise standard deviation of the count.
 
@@ -209,6 +212,8 @@ class Batch(Unique):
         longer than C, as the gradient alone: one Gaussian covers both (docs/accounting.md, slacks).
 
         Args:
+            model: as in `gradient`.
+            max_grad_norm: clipping threshold C.
             noise_multiplier: noise standard deviation / C, of the sum of vectors.
             slots: K.
 

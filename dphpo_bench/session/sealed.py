@@ -49,6 +49,9 @@ def noisy_votes(
     (docs/accounting.md, noisy counts of parts).
 
     Args:
+        session: whose records vote.
+        runs: the candidates, each of type `DpSgd`.
+        partitions: number of parts.
         validation: expected share of a part's records that judges.
         noise_multiplier: noise standard deviation / √2, of each count.
 

@@ -177,6 +177,7 @@ class Session(Unique):
         """Yield the steps of a training loop, 0, ..., total − 1; after a kill, those after the last checkpoint.
 
         Args:
+            total: number of steps.
             state: everything that the loop changes: weights, optimisers, lists, generators. Checkpoints need it.
         """
         return self._access.steps(total, state)
@@ -332,6 +333,8 @@ class Session(Unique):
         max(1/partitions, 1/expected number of validation records).
 
         Args:
+            runs: the candidates, each of type `DpSgd`.
+            partitions: number of parts.
             validation: expected share of the records that validate.
 
         Raises:

@@ -132,6 +132,7 @@ def total_score(
     Args:
         model: see `outputs_of`; it is put in the mode of evaluation.
         scores_of: (outputs, targets) → each record's score.
+        records: the records.
         rows: of the records that count; None: all.
         shares: weights of these records, float64 of shape (n,); see `Units.shares`. None: 1.
 

@@ -174,8 +174,14 @@ class TextTask(DatasetTask):
     Attributes:
         datasets: one; its columns are one text or two, then the label.
         n_classes: labels are 0 ... n_classes - 1.
+        features: what the linear model is trained on.
+        linear_schedule: of the linear model.
         tuned_features: what lies below the block that is fine-tuned.
+        tuned_schedule: of the models that fine-tune it.
         roberta: what a RoBERTa is like, and how long its texts are.
+        roberta_schedule: of the three models that are one.
+        gru_tokens: what the recurrent network reads.
+        gru_size: of the network's state.
         gru_schedule: of the recurrent network. Its rate is tuned, without privacy, on a split of SST-2's training
             records: docs/tasks.md says how.
     """
@@ -439,7 +445,11 @@ class ImageTask(DatasetTask):
     Subclasses set `name`, `summary` and `datasets`, and may replace the rest.
 
     Attributes:
+        features: what the linear model is trained on.
+        pretrained: what the model "pretrained" is trained on.
         transformers: vision transformers by the name of the model that fine-tunes all weights.
+        linear_schedule: of all linear models.
+        cnn_schedule: of the convolutional network.
         vit_schedule: of models that fine-tune all weights of a vision transformer.
         vit_part_schedule: of models that fine-tune a part of them.
         corruptions: of the test pictures, for a further test; None: there is none. Theirs are for pictures of 32x32.

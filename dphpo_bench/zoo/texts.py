@@ -121,6 +121,8 @@ class TextFeatures(Features):
             time of six.
         longest: number of tokens after which a text is cut, the encoder's own marks counted in.
         size: number of features of one text: the encoder's width.
+        heads: of the encoder's attention.
+        inner: width within a block of the encoder.
         weights: the encoder, with its configuration and tokeniser.
     """
 
