@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from dphpo_bench.base.checks import typed, unexpected
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.tensors import RECORD, Records, Tensors, call, each, leaves
-from dphpo_bench.base.text import shown
+from dphpo_bench.base.text import count, shown
 from dphpo_bench.contract.descriptions import DisplayedTask
 from dphpo_bench.contract.metrics import OF_CLASSES, OF_NUMBERS, Metric, ModelMetric
 from dphpo_bench.contract.registry import task_of
@@ -41,7 +41,6 @@ from dphpo_bench.data.columns import Column
 from dphpo_bench.data.encoding import Columns
 from dphpo_bench.data.schema import declare
 from dphpo_bench.data.tables import consumed_names, encoded_tables
-from dphpo_bench.recipes.learned import warn_of_learned
 from dphpo_bench.recipes.searched_run import check_values
 from dphpo_bench.training.augmentation import Augmentation, Transform, augmentation_of
 from dphpo_bench.training.functional import copied
@@ -286,8 +285,7 @@ class ArrayTask(DisplayedTask, Task):
         if self.augment:
             self.augment.check(self._train.inputs)
         if not public:
-            functions = {"losses": self._losses, "scores": self._scores, "augment": training.augment}
-            warn_of_learned(self._train, built, self._facts, **functions)
+            warn_of_learned(self._train, built, self._facts)
         with torch.random.fork_rng(devices=[]):
             own_model = OwnModel(self.build_model, self._train, self.objective(), self.example)
             own_model.check(scores=self._scores is not None)
@@ -585,6 +583,44 @@ def check_labels(records: Records, kind: str, n_classes: int, which: str) -> Non
     raise InvalidValueError(
         f"Expected {which} labels from 0 to {n_classes - 1}, got {low} to {high}; {way}, or widen the model."
     )
+
+
+_DIGITS = 1e-5
+"""Relative difference of a constant from a statistic that it equals by no chance."""
+
+
+def warn_of_learned(train: Records, model: nn.Module, facts: TaskFacts) -> None:
+    """Warn of scales, shares and weights that were computed from the private records: they equal their statistics."""
+    learned, scale = [], facts.target_scale if facts.kind == "regression" else None
+    parts = [(part, "target" if name == "targets" else "input") for name, part in train.named().items()]
+    for part, noun in parts:
+        if part.dtype not in (torch.float32, torch.float64) or part.ndim > 2 or len(train) < 3:
+            continue
+        columns = part.reshape(len(part), -1)
+        columns = scale.apply(columns) if scale is not None and noun == "target" else columns
+        deviation, mean = torch.std_mean(columns, 0, correction=0)
+        deviations = deviation, deviation * math.sqrt(len(part) / (len(part) - 1))
+        of_one = torch.stack([(each - 1).abs() < _DIGITS for each in deviations]).any(0) & (mean.abs() < _DIGITS)
+        some = columns[:, of_one]
+        if n := int((some != some.round()).any(0).sum()):  # as many 1 as -1 have this scale, too
+            learned.append(f"{count(n, noun)} of mean 0 and deviation 1")
+        varied = [each for each in (mean, *deviations) if len(each.unique()) > 1]
+        for name, weight in (*model.named_parameters(), *model.named_buffers()):
+            same = weight.numel() == len(mean) and any(
+                torch.allclose(weight.flatten().to(each), each, _DIGITS, 0) for each in varied
+            )
+            learned += [f"{name} of the model"] * same
+    if facts.class_shares and facts.class_shares != tuple(round(share, 3) for share in facts.class_shares):
+        counts = train.named()["targets"].long().bincount(minlength=len(facts.class_shares))
+        if torch.allclose(counts / len(train), torch.tensor(facts.class_shares), _DIGITS, 0):
+            learned.append("class_shares")
+    if learned:
+        warnings.warn(
+            f"Expected constants from public knowledge, got {shown(', '.join(learned))} as in these private records: "
+            "what is computed from them is a release that no ε covers. Declare typical values, such as "
+            "Number(typical=50, spread=20) or class_shares=(0.9, 0.1).",
+            stacklevel=4,
+        )
 
 
 def inputs_of(records: Records) -> Input | dict[str, Input]:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from sklearn import preprocessing
 from torch import nn
 
 import dphpo_bench as bench
@@ -164,6 +165,74 @@ def test_a_regression_learns_scaled_targets_and_speaks_in_the_callers_units(colu
     torch.testing.assert_close(predictions, 3e5 + 1e5 * outputs)
     torch.testing.assert_close(task.scores(outputs, true), one_minus_error(2e5)(predictions, true))
     assert make().target_scale is None
+
+
+class Scaled(nn.Module):
+    """A network with the mean of a table in it."""
+
+    def __init__(self, table: Any) -> None:
+        super().__init__()
+        self.register_buffer("centre", torch.tensor(table.mean(0)))
+        self.layer = nn.Linear(5, 2)
+
+    def forward(self, inputs: Any) -> Any:
+        return self.layer(inputs - self.centre.to(inputs))
+
+
+UNSCALED = 40 + 9 * X
+FRAME = pandas.DataFrame(UNSCALED, columns=list("abcde"))
+LEARNED: dict[str, tuple[dict[str, Any], str]] = {
+    "a scaler": (
+        {"train": (preprocessing.StandardScaler().fit_transform(UNSCALED), RARE)},
+        "5 inputs of mean 0 and deviation 1",
+    ),
+    "declared columns": (
+        {
+            "train": (FRAME, RARE),
+            "columns": {name: bench.Number(FRAME[name].mean(), FRAME[name].std()) for name in FRAME},
+        },
+        "5 inputs of mean 0",
+    ),
+    "one column": (
+        {"train": (np.column_stack([X[:, :4], (X[:, 4] - X[:, 4].mean()) / X[:, 4].std()]), RARE)},
+        "1 input",
+    ),
+    "a buffer": ({"train": (UNSCALED, RARE), "model": lambda: Scaled(UNSCALED)}, "centre of the model"),
+    "shares": ({"train": (X[:97], RARE[:97]), "class_shares": np.bincount(RARE[:97]) / 97}, "class_shares"),
+    "a scale of targets": (
+        {
+            "train": (X, UNSCALED[:, 0]),
+            "kind": "regression",
+            "model": nn.Linear(5, 1),
+            "target_scale": (UNSCALED[:, 0].mean(), UNSCALED[:, 0].std()),
+        },
+        "1 target of mean 0",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "constant"), LEARNED.values(), ids=LEARNED)
+def test_constants_that_are_statistics_of_the_private_records_are_named(changes: dict[str, Any], constant: str) -> None:
+    with pytest.warns(UserWarning, match=f"got {constant}.*a release that no ε covers"):
+        make(**changes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make(**changes, public=True)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"train": (np.sign(X) * np.array([1, -1] * 50)[:, None], RARE)},
+        {"train": (np.tile([[1.0], [-1.0]], (50, 5)), RARE), "class_shares": (0.92, 0.08)},  # which it has
+        {"train": (np.zeros((100, 5)), RARE), "model": lambda: Scaled(np.zeros((2, 5)))},
+        {"train": (UNSCALED, RARE), "model": lambda: Scaled(np.full((2, 5), 40.0))},
+    ],
+)
+def test_constants_that_may_be_public_knowledge_are_not(changes: dict[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make(**changes)
 
 
 def test_constants_may_be_numbers_of_numpy() -> None:
