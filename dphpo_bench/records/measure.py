@@ -50,7 +50,7 @@ class Measure:
 
     @property
     def comparable(self) -> bool:
-        """Whether a hundredth of a score says much the same on every task: of a share, a nat or an R²."""
+        """Return whether a hundredth of a score says much the same on every task: of a share, a nat or an R²."""
         return self.share or self.logarithmic or self.name == "r2"
 
     @property
