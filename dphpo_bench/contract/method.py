@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cached_property
 from types import NoneType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, get_args, get_origin
 
+from annotated_types import Interval
 from typing_extensions import TypeVar
 
 from dphpo_bench.base.checks import check_fields
@@ -59,9 +60,12 @@ class Cost:
         examples: per-example passes over all runs: 1 for a gradient, and 1 for each loss.
     """
 
-    runs: int
-    steps: int
-    examples: float
+    runs: Annotated[int, Interval(ge=0)]
+    steps: Annotated[int, Interval(ge=0)]
+    examples: Annotated[float, Interval(ge=0)]
+
+    def __post_init__(self) -> None:
+        check_fields(self)  # before a run is counted: its record at the end holds nothing else
 
 
 @dataclass(frozen=True, repr=False)

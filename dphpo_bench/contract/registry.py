@@ -151,11 +151,11 @@ def method_of(method: str | Method) -> Method:
         return make_method(method)
     if not isinstance(method, Method):
         raise unexpected("Expected one method, or its name", method)
-    cls = type(method)
-    known = methods().working(getattr(cls, "name", ""))
+    cls, name, available = type(method), getattr(type(method), "name", None), methods()
+    known = available[name] if isinstance(name, str) and name in available else None
     if known is not None and known.cls is not cls and code_hash(known.cls) != code_hash(cls):
         raise InvalidValueError(
-            f"Expected another name than {cls.name!r} of the method {shown(cls.__name__)}: {known.origin} has a method "
+            f"Expected another name than {name!r} of the method {shown(cls.__name__)}: {known.origin} has a method "
             "of this name, and their records would be the same files. Set the class attribute `name`."
         )
     return method

@@ -228,7 +228,7 @@ def encoded_labels(labels: Any, which: str, kind: str, classes: tuple[Class, ...
         return _numbers(values, which)
     if kind == "multilabel":
         return _several(values, which, classes, names)
-    if values.ndim == 2 and (classes is None or values.shape[1] > 1):
+    if values.ndim == 2 and values.shape[1] != 1:
         raise InvalidValueError(
             f"Expected labels of {which} of shape (n,), got a matrix {values.shape}. Of columns with one 1 in each "
             "row, pass labels.argmax(1), or frame.idxmax(axis=1); kind='multilabel' takes several labels a record."

@@ -21,11 +21,11 @@ from torch import Tensor, nn
 
 from dphpo_bench.base.checks import inside, typed
 from dphpo_bench.base.displays import Display, Displayed, as_texts
-from dphpo_bench.base.errors import DataError, InvalidValueError
+from dphpo_bench.base.errors import DataError, InvalidValueError, UnknownNameError
 from dphpo_bench.base.files import write_aside, write_whole
 from dphpo_bench.base.tensors import Records, Tensors, each, length
 from dphpo_bench.base.text import compact_json, shown
-from dphpo_bench.contract.registry import make_task, tasks
+from dphpo_bench.contract.registry import make_task
 from dphpo_bench.contract.task import Input, Kind, Task, inputs_json, inputs_of_json
 from dphpo_bench.data.arrays import Class, as_inputs, check_whole, column_names, declared_classes, in_pandas
 from dphpo_bench.data.columns import Number
@@ -405,18 +405,19 @@ def _network(
     if task is None and "network" in metadata:
         return network_of(metadata["network"])
     name, kind = metadata.get("task", "unknown"), metadata.get("model", "unknown")
-    if task is None and name not in tasks():
-        raise InvalidValueError(
-            f"The network {shown(kind)} in {path} has code of its own, which no file holds. Pass "
-            f"model=, a module or a function that makes it; or the task {shown(name, form=repr)}."
-        )
     expected = (task.facts.task, task.facts.model) if isinstance(task, Task) else (task or name, kind)
     if expected != (name, kind):
         raise DataError(
             f"Expected in {path} model {shown(expected[1])} of task {shown(expected[0])}, got {shown(kind)} of "
             f"{shown(name)}."
         )
-    return (task if isinstance(task, Task) else make_task(name, kind)).build_model()
+    try:
+        return (task if isinstance(task, Task) else make_task(name, kind)).build_model()
+    except UnknownNameError:  # a task of the user's own, also of the name of a registered one
+        raise InvalidValueError(
+            f"The network {shown(kind)} in {path} has code of its own, which no file holds. Pass "
+            f"model=, a module or a function that makes it; or the task {shown(name, form=repr)}."
+        ) from None
 
 
 _LAYERS: dict[str, type[nn.Module]] = {

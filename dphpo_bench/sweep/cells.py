@@ -160,7 +160,8 @@ def cells_of(
                     resources = suite.resources_of(method_hints, task_hints)
                     groups.append(with_seeds([Cell(method, task, budget, identity, resources)], seeds))
     if not groups:
-        raise InvalidValueError(f"No cell of the suite is all of --only {shown(','.join(only), 300)}.")
+        which = f" is all of --only {shown(','.join(only), 300)}" if only else ": each task is without all methods"
+        raise InvalidValueError(f"No cell of the suite{which}.")
     cells = [cell for cell in chain(*zip_longest(*groups)) if cell]  # seeds vary slowest; see `with_seeds`
     return list({cell.key: cell for cell in cells}.values())
 

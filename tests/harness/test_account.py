@@ -95,6 +95,19 @@ def test_data_that_cannot_be_loaded_cost_nothing(fixed_noise, budget, tmp_path: 
     assert not list((tmp_path / ".unfinished").iterdir())
 
 
+@pytest.mark.parametrize("cost", [(1.5, 6, 1.0), (-1, 6, 1.0), (1, 6, math.nan)])
+def test_a_cost_that_no_record_holds_is_refused_before_the_run_is_counted(
+    cost, fixed_noise, budget, tmp_path: Path
+) -> None:
+    class Costly(type(fixed_noise())):  # type: ignore[misc]
+        def plan(self, facts, budget):
+            return dataclasses.replace(super().plan(facts, budget), cost=bench.Cost(*cost))
+
+    with pytest.raises(InvalidValueError, match=r"Expected (a finite )?(runs|examples) >= 0, got"):
+        bench.run(Costly(), PrivateTask(), budget, results_dir=tmp_path)
+    assert not bench.account(tmp_path).releases
+
+
 def test_a_failed_run_counts_by_its_plan(fixed_noise, budget, tmp_path: Path) -> None:
     class Fails(type(fixed_noise())):  # type: ignore[misc]
         def run(self, plan, session):

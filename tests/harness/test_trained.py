@@ -267,7 +267,8 @@ def test_unfit_data_get_one_line(of_table: RunResult, data: Any, message: str) -
     assert "\n" not in str(caught.value)
 
 
-def test_a_network_with_code_of_its_own_is_named_when_it_is_loaded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["mine", "stays"])  # a registered task has the second, too
+def test_a_network_with_code_of_its_own_is_named_when_it_is_loaded(name: str, tmp_path: Path) -> None:
     class Mine(nn.Module):
         def __init__(self, hidden: int = 4) -> None:
             super().__init__()
@@ -276,7 +277,7 @@ def test_a_network_with_code_of_its_own_is_named_when_it_is_loaded(tmp_path: Pat
         def forward(self, x: Any) -> Any:
             return self.second(self.first(x).tanh())
 
-    task = array_task("mine", (X, np.arange(N) % 2), Mine, public=True, epochs=5)
+    task = array_task(name, (X, np.arange(N) % 2), Mine, public=True, epochs=5)
     result = bench.run("dp_sgd", task, bench.PrivacyBudget(8.0, 1e-3), seed=0, progress=bench.NullProgress())
     path = result.save(tmp_path / "mine.safetensors")
     module = Mine()

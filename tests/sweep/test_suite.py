@@ -131,6 +131,9 @@ def test_a_task_may_go_without_some_methods(load, tmp_path) -> None:
         load(SUITE.replace(here, f'{here} without = ["auto_clippin"],'))
     with pytest.raises(InvalidValueError, match="No cell of the suite"):
         cells_of(suite, DataSource.resolve(tmp_path, tmp_path), ["task=mnist,method=liu_talwar"])
+    nothing = 'methods = ["dp_sgd"]\ntasks = [{ name = "digits", without = ["dp_sgd"] }]\nepsilons = [1]\nseeds = [0]'
+    with pytest.raises(InvalidValueError, match="No cell of the suite: each task is without all methods"):
+        cells_of(load(nothing), DataSource.resolve(tmp_path, tmp_path))
 
 
 def test_a_missing_key_is_named(load) -> None:
