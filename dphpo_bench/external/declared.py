@@ -203,8 +203,11 @@ class DeclaredRun:
 
         Raises:
             AccountError: if the account's cap does not cover it, or the account cannot be written.
-            RecordError: if the folder cannot be written, this name is under way elsewhere, or it was interrupted.
+            RecordError: if the folder cannot be written, this name is under way elsewhere, it was interrupted, or this
+                context has ended.
         """
+        if self.finished is not None:  # its second end would write no record
+            raise RecordError(f"The {self._what} {self.name} has ended. Another is a release of its own: make it anew.")
         if self._n_records is not None:
             warn_of_budget(self.budget, self._n_records, self._unit, stacklevel=4)
         if self._store is None:

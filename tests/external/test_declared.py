@@ -61,6 +61,16 @@ def test_a_block_is_counted_when_it_begins_and_recorded_when_it_ends(tmp_path: P
     assert (run.finished.record.status, run.finished.record.error) == ("failed", "KeyError ended the block.")
 
 
+def test_a_second_block_of_one_context_is_not_counted_without_a_record(tmp_path: Path) -> None:
+    run = bench.declared(EVENT, BUDGET, name="mine", results_dir=tmp_path)
+    with run:
+        pass
+    with pytest.raises(RecordError, match="The training mine has ended"), run:
+        pass
+    assert len(Account(tmp_path).read()[1]) == 1
+    finished(tmp_path)  # nobody holds the name
+
+
 def test_another_working_directory_loses_neither_record_nor_account(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
