@@ -20,6 +20,8 @@ from dphpo_bench.contract.task import TaskFacts
 _DIGITS = 1e-5
 """Relative difference of a constant from a statistic that it equals by no chance."""
 
+_AT_ONCE = 2**20
+
 
 def warn_of_learned(train: Records, model: nn.Module, facts: TaskFacts, **functions: Any) -> None:
     """Warn of scales, shares and weights that equal statistics of the private records, and of what holds records.
@@ -33,11 +35,15 @@ def warn_of_learned(train: Records, model: nn.Module, facts: TaskFacts, **functi
         learned += _holders(train, {"model": model, **functions})
     parts = [(part, "target" if name == "targets" else "input") for name, part in train.named().items()]
     for part, noun in parts:
-        if part.dtype not in (torch.float32, torch.float64) or part.ndim > 2 or len(train) < 3:
+        if not part.is_floating_point() or part.ndim > 2 or len(train) < 3:
             continue
         columns = part.reshape(len(part), -1)
         columns = scale.apply(columns) if scale is not None and noun == "target" else columns
-        deviation, mean = torch.std_mean(columns, 0, correction=0)
+        sums = torch.zeros(2, columns.shape[1], dtype=torch.float64)
+        for some in _pieces(columns):
+            sums += torch.stack([some.sum(0, dtype=torch.float64), some.double().square_().sum(0)])
+        mean, squares = sums / len(part)
+        deviation = (squares - mean**2).clamp(min=0).sqrt()
         deviations = deviation, deviation * math.sqrt(len(part) / (len(part) - 1))
         of_one = torch.stack([(each - 1).abs() < _DIGITS for each in deviations]).any(0) & (mean.abs() < _DIGITS)
         some = columns[:, of_one]
@@ -77,9 +83,16 @@ def _holders(train: Records, declared: Mapping[str, Any]) -> Iterator[str]:
         for name, ends in _ends(value, what, _DEPTH):
             varied = bool((ends != ends.round()).flatten(1).any(1).all()) and not torch.equal(*ends)
             for part in parts if varied else ():
-                same = ends.shape[1:] == part.shape[1:]
-                if same and all(bool((part == end.to(part)).flatten(1).all(1).any()) for end in ends):
+                if ends.shape[1:] == part.shape[1:] and all(_is_row(end.to(part), part) for end in ends):
                     yield f"records in {name} of the {what}"
+
+
+def _is_row(row: Tensor, part: Tensor) -> bool:
+    return any(bool((some == row).flatten(1).all(1).any()) for some in _pieces(part))
+
+
+def _pieces(part: Tensor) -> tuple[Tensor, ...]:
+    return torch.split(part, max(1, _AT_ONCE // max(1, part[0].numel())))
 
 
 def _ends(value: Any, name: str, depth: int) -> Iterator[tuple[str, Tensor]]:
