@@ -136,8 +136,7 @@ class DeclaredRun:
         goes_on: whether a process goes on with what an earlier one of this name began.
 
     Attributes:
-        event: of everything.
-        epsilon: ε of the event.
+        event, epsilon: of everything.
         journal: draws that a restart after a kill must not make again; in memory without a folder of results.
         streams: of all draws, the same after a restart.
         finished: None before the end.
@@ -203,7 +202,10 @@ class DeclaredRun:
 
         Raises:
             AccountError: if the account's cap does not cover it, or the account cannot be written.
+            RecordError: if the folder cannot be written, or this name is under way elsewhere, interrupted or over.
         """
+        if self.finished:  # its second end would write no record
+            raise RecordError(f"The {self._what} {self.name} has ended. Another is a release of its own: make it anew.")
         if self._n_records is not None:
             warn_of_budget(self.budget, self._n_records, self._unit, stacklevel=4)
         if self._store is None:
@@ -321,6 +323,7 @@ class DeclaredRun:
 
         Args:
             released: hyperparameters and other values that ε covers; JSON values.
+            status, error: "ok" and None; or how it ended, and why.
             metrics: of public test records.
         """
         record = self._record(status, error, dict(released), dict(metrics))

@@ -591,20 +591,24 @@ _DIGITS = 1e-5
 
 def warn_of_learned(train: Records, model: nn.Module, facts: TaskFacts) -> None:
     """Warn of scales, shares and weights that were computed from the private records: they equal their statistics."""
-    learned, scale = [], facts.target_scale if facts.kind == "regression" else None
+    learned, scale = list[str](), facts.target_scale if facts.kind == "regression" else None
     parts = [(part, "target" if name == "targets" else "input") for name, part in train.named().items()]
     for part, noun in parts:
-        if part.dtype not in (torch.float32, torch.float64) or part.ndim > 2 or len(train) < 3:
+        if not part.is_floating_point() or part.ndim > 2 or len(train) < 3:
             continue
         columns = part.reshape(len(part), -1)
         columns = scale.apply(columns) if scale is not None and noun == "target" else columns
-        deviation, mean = torch.std_mean(columns, 0, correction=0)
+        sums = torch.zeros(2, columns.shape[1], dtype=torch.float64)
+        for rows in columns.split(max(1, 2**20 // max(1, columns.shape[1]))):  # no second table in memory
+            sums += torch.stack([rows.sum(0, dtype=torch.float64), rows.double().square_().sum(0)])
+        mean, squares = sums / len(part)
+        deviation = (squares - mean**2).clamp(min=0).sqrt()
         deviations = deviation, deviation * math.sqrt(len(part) / (len(part) - 1))
         of_one = torch.stack([(each - 1).abs() < _DIGITS for each in deviations]).any(0) & (mean.abs() < _DIGITS)
-        some = columns[:, of_one]
+        some = columns[:1000, of_one]
         if n := int((some != some.round()).any(0).sum()):  # as many 1 as -1 have this scale, too
             learned.append(f"{count(n, noun)} of mean 0 and deviation 1")
-        varied = [each for each in (mean, *deviations) if len(each.unique()) > 1]
+        varied = [each for each in (mean, *deviations) if bool((each != each[:1]).any())]
         for name, weight in (*model.named_parameters(), *model.named_buffers()):
             same = weight.numel() == len(mean) and any(
                 torch.allclose(weight.flatten().to(each), each, _DIGITS, 0) for each in varied

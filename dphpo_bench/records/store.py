@@ -51,7 +51,7 @@ class RecordStore:
     """A folder of records, which is created when the first one is written."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        self.root = root.absolute()  # code of a run may change the working directory
 
     def journal_of(self, identity: Identity) -> Path:
         """Return the journal of this identity: draws that a resumed run must not make again."""

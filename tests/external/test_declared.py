@@ -61,6 +61,31 @@ def test_a_block_is_counted_when_it_begins_and_recorded_when_it_ends(tmp_path: P
     assert (run.finished.record.status, run.finished.record.error) == ("failed", "KeyError ended the block.")
 
 
+def test_a_second_block_of_one_context_is_not_counted_without_a_record(tmp_path: Path) -> None:
+    run = bench.declared(EVENT, BUDGET, name="mine", results_dir=tmp_path)
+    with run:
+        pass
+    with pytest.raises(RecordError, match="The training mine has ended"), run:
+        pass
+    assert len(Account(tmp_path).read()[1]) == 1
+    finished(tmp_path)  # nobody holds the name
+
+
+def test_another_working_directory_loses_neither_record_nor_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code of a run may change it, and the end of the run was noted in another account, which was damaged by that."""
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with bench.declared(EVENT, BUDGET, name="mine", results_dir="results") as run:
+        monkeypatch.chdir(tmp_path / "other")
+    (entry,) = Account(tmp_path / "results").read()[1]
+    assert entry.status == "ok"
+    assert run.finished is not None
+    assert run.finished.path == tmp_path / "results" / "mine" / "dp_sgd" / f"{entry.record}.json"
+    assert not [*(tmp_path / "other").iterdir()]
+
+
 def test_a_block_that_was_killed_is_a_release_of_its_own(tmp_path: Path) -> None:
     opened(tmp_path, goes_on=False).release()
     with pytest.raises(RecordError, match="was interrupted, and code of yours cannot go on"):
