@@ -599,7 +599,7 @@ def warn_of_learned(train: Records, model: nn.Module, facts: TaskFacts) -> None:
         columns = part.reshape(len(part), -1)
         columns = scale.apply(columns) if scale is not None and noun == "target" else columns
         sums = torch.zeros(2, columns.shape[1], dtype=torch.float64)
-        for rows in columns.split(max(1, 2**20 // max(1, columns.shape[1]))):  # no second table in memory
+        for rows in torch.split(columns, max(1, 2**20 // max(1, columns.shape[1]))):  # no second table in memory
             sums += torch.stack([rows.sum(0, dtype=torch.float64), rows.double().square_().sum(0)])
         mean, squares = sums / len(part)
         deviation = (squares - mean**2).clamp(min=0).sqrt()

@@ -1,13 +1,11 @@
 """The published GPT-2, by a tiny one: values, per-sample gradients, prompts, writing."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 import dphpo_bench as bench
-from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.gradients import LoopEngine
@@ -94,8 +92,3 @@ def test_a_model_that_knows_the_texts_writes_them(gpt2: Gpt2, source: bench.Data
         optimizer.step()
     fits = LENGTH + 1 - len(PROMPTS[1])
     assert gpt2.written(model, some, source) == [TEXTS[0].strip(), TEXTS[1][:fits].strip(), ""]
-
-
-def test_what_is_not_this_network(gpt2: Gpt2, source: bench.DataSource) -> None:
-    with pytest.raises(InvalidValueError, match="at most 256 tokens of tiny-gpt2, got 257"):
-        replace(gpt2, vocabulary=256).records(PROMPTS, TEXTS, source)
