@@ -105,6 +105,7 @@ class Procedure:
         Args:
             method: a private selection of independent trials.
             event: of the caller's training, as a function of its noise multiplier.
+            budget: the (ε, δ) of trials, scores and final run together.
             held_out: expected share of the records that scores are computed on, each record being in one of the two
                 parts; None: the records that score may be trained ones.
 

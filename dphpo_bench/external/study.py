@@ -452,7 +452,7 @@ def _attempts(study: Study, train: Callable[[StudyTrial], Any]) -> Iterator[tupl
         InvalidValueError: if training does not take a trial alone: each of them would have lost.
     """
     try:
-        inspect.signature(train).bind(study)
+        inspect.signature(train, follow_wrapped=False).bind(study)
     except TypeError as error:
         raise InvalidValueError(f"Expected a function of the trial alone; called so, it raises: {error}.") from None
     except ValueError:  # it has no signature

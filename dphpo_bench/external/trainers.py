@@ -110,9 +110,9 @@ class StepBudget:
         run = self._run = DeclaredRun(event, self._budget, parameters=parameters, goes_on=False, **self._declared)
         run.open()
         self._model, self._optimizer, self._rate = model, private, rate
-        self.check_loader(loader)
         # Hooks of trainers miss steps, as of an optimizer without Lightning's wrapper; all noise comes through here.
         self._pre_step, private.pre_step = private.pre_step, self._counted
+        self.check_loader(loader)
 
     def check_loader(self, loader: Any) -> None:
         """End the training if batches are not drawn as declared, as of a loader that a later epoch has made anew."""

@@ -1,6 +1,7 @@
 """Studies: what the caller's loop sees, what it cannot do, and what is dropped."""
 
 import copy
+import functools
 import logging
 import os
 import pickle
@@ -615,6 +616,15 @@ def test_training_that_does_not_take_a_trial_alone_is_refused_and_uncounted(trai
     with pytest.raises(InvalidValueError, match="Expected a function of the trial alone; called so, it raises"):
         bench.optuna.PrivateStudy(**settings, results_dir=tmp_path).optimize(train)
     assert not list(tmp_path.rglob("*.jsonl"))
+
+
+def test_a_decorated_training_takes_a_trial() -> None:
+    @functools.wraps(lambda _trial, _rate: None)
+    def train(trial: StudyTrial) -> tuple[None, float]:
+        return None, trial.params["rate"] + 0 * trial.noise_multiplier
+
+    result = bench.select(train, SPACE, budget=BUDGET, event=event, held_out=0.1, n_scored=10)
+    assert result.record.status == "ok"
 
 
 def test_a_run_that_no_account_counts_ends_the_search() -> None:
