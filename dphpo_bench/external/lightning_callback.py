@@ -18,7 +18,7 @@ class BudgetCallback(StepBudget, callbacks.Callback):  # type: ignore[misc]  # m
     {StepBudget.__doc__}"""
 
     _validated: Collection[str] | None = None
-    """What the validation logs; None: unknown."""
+    """Names of the scores that the validation logs; None: unknown."""
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
         if stage == "fit":  # before anything reads the records
