@@ -241,12 +241,14 @@ class DpSgd:
         noise = [run.noise_multiplier for run in runs]
         kinds = [run.step for run in runs]
         decays = [run.averaging for run in runs]
+        are_plain = all(type(run).gradient is DpSgd.gradient for run in runs)
         for step in training_steps(sessions[0], runs[0].steps, models, decays, label, updates):
-            if len(runs) == 1:
-                gradients = [runs[0].gradient(sessions[0], models[0])]
-            else:
+            if are_plain:
                 batches = [session.sample(kind) for session, kind in zip(sessions, kinds, strict=True)]
                 gradients = gradients_together(batches, models, clippings, noise)
+            else:
+                parts = zip(runs, sessions, models, strict=True)
+                gradients = [run.gradient(session, model) for run, session, model in parts]
             for run, update, gradient in zip(runs, updates, gradients, strict=True):
                 update.apply(update.direction(gradient), run.rate_at(step))
         for session, run, model in zip(sessions, runs, models, strict=True):

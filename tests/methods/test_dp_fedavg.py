@@ -30,3 +30,12 @@ def test_one_local_step_is_dp_sgd() -> None:
     ours, plain = weights(DpFedAvg(local_steps=1)), weights(FixedDpSgd())
     assert torch.equal(ours, plain)
     assert not torch.allclose(weights(DpFedAvg(local_steps=3, local_rate=1.0)), plain, atol=1e-3)
+
+
+def test_runs_side_by_side_take_their_local_steps() -> None:
+    run = DpFedAvg(local_steps=3, local_rate=1.0).plan(TASK.facts, BUDGET).parameters
+    alone, *sessions = (session_on(TASK, TASK.load_train(bench.DataSource.resolve())) for _ in range(3))
+    expected = run.train(alone)
+    for model in run.train_together(sessions, [run, run]):
+        for ours, theirs in zip(model.parameters(), expected.parameters(), strict=True):
+            assert torch.equal(ours, theirs)
