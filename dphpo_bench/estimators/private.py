@@ -54,8 +54,8 @@ Network = str | Sequence[int] | nn.Module | Callable[[], nn.Module]
 _MAX_WIDTH = 2**20
 _MANY = 50  # predictions, of which a single class is remarked on
 _RELEASES = (
-    "each is a release of its own, and ε adds up. A choice by GridSearchCV or cross_val_score rests on scores that no "
-    "ε covers; a method that tunes, such as hyfreedp, chooses within its ε."
+    "each is a release of its own, and ε adds up. No ε covers what GridSearchCV, cross_val_score or "
+    "CalibratedClassifierCV learn from raw scores; a method that tunes, such as hyfreedp, chooses within its ε."
 )
 
 

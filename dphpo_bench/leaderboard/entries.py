@@ -27,10 +27,7 @@ from dphpo_bench.leaderboard.submissions import NOT_PRIVATE, Run, TaskModel, def
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.records.measure import Measure
 from dphpo_bench.sweep.extra_runs import ORACLE, REPLAY
-from dphpo_bench.sweep.suite import load_suite
-
-Who = tuple[str, str]
-"""A method's name and its parameters as compact JSON."""
+from dphpo_bench.sweep.suite import Configuration, configuration_of, load_suite
 
 REFERENCES = frozenset({"grid_composed"})
 """Methods that are references although they are private from end to end. All methods that are not private are, too."""
@@ -50,7 +47,7 @@ class Asked:
     methods: frozenset[str]
     epsilons: frozenset[float]
     seeds: frozenset[int]
-    more_seeds: Mapping[str, frozenset[int]]
+    more_seeds: Mapping[Configuration, frozenset[int]]
 
     @cached_property
     def task_model(self) -> TaskModel:
@@ -71,9 +68,9 @@ class Standard:
             is not compared on the rest, or everybody could choose what to be judged by.
     """
 
-    untuned: Who
-    random: Who
-    oracles: frozenset[Who]
+    untuned: Configuration
+    random: Configuration
+    oracles: frozenset[Configuration]
     tasks: Mapping[tuple[str, str], Asked] | None = None
     excused: frozenset[tuple[str, str, str]] = frozenset()
 
@@ -90,12 +87,12 @@ class Standard:
         oracles, asked, excused = {*standard.oracles}, {}, set()
         for suite in map(load_suite, paths):
             every = [method for method, _ in suite.made_methods()]
-            oracles |= {(method.name, compact_json(method.parameters)) for method in every if method.name == ORACLE}
+            oracles |= {configuration_of(method) for method in every if method.name == ORACLE}
             methods = frozenset(method.name for method in every if method.end_to_end_private)
             for task, _ in suite.made_tasks():
                 pair = task.facts.task, task.facts.model
                 epsilons, seeds = frozenset(suite.epsilons), frozenset(suite.seeds_of(task))
-                more = {name: frozenset(further) for name, further in suite.more_seeds_of(task).items()}
+                more = {each: frozenset(further) for each, further in suite.more_seeds_of(task).items()}
                 asked[pair] = Asked(task, suite.budgets(task)[0], methods - REFERENCES, epsilons, seeds, more)
                 excused |= {(name, *pair) for name in methods if not suite.runs_on(name, task)}
         return replace(standard, oracles=frozenset(oracles), tasks=asked, excused=frozenset(excused))
@@ -110,8 +107,8 @@ class Standard:
         return asked if asked and target in asked.epsilons and asked.task_model == task_model else None
 
 
-def _default(name: str) -> Who:
-    return name, compact_json(make_method(name).parameters)
+def _default(name: str) -> Configuration:
+    return configuration_of(make_method(name))
 
 
 @dataclass(frozen=True)
@@ -250,7 +247,7 @@ class Contest:
         """The oracle that extra runs explain losses by: the grid at its defaults."""
         return self._anchor(_default(ORACLE), private=False)
 
-    def _anchor(self, who: Who, private: bool) -> Member | None:
+    def _anchor(self, who: Configuration, private: bool) -> Member | None:
         """Return the member with this name, these parameters and this privacy, unless it lacks seeds."""
         known = (member for member in self.members if not member.lacks)
         return next((each for each in known if each.entry.identity == (*who, private)), None)
@@ -287,12 +284,12 @@ def compared(runs: Iterable[Run], standard: Standard) -> pd.DataFrame:
     What nobody asked for supersedes nothing.
     """
     frame = frame_of([run for run in runs if run.method != REPLAY])
-    rows = frame[["task_model", "target", "method", "seed"]].itertuples(index=False)
+    rows = frame[["task_model", "target", "method", "parameters", "seed"]].itertuples(index=False)
     chosen = [
         (asked := standard.asked(task_model, target)) is None
         or seed in asked.seeds
-        or seed in asked.more_seeds.get(method, ())
-        for task_model, target, method, seed in rows
+        or seed in asked.more_seeds.get((method, parameters), ())
+        for task_model, target, method, parameters, seed in rows
     ]
     return newest(frame[pd.Series(chosen, index=frame.index, dtype=bool)])
 
@@ -309,7 +306,7 @@ def contests_of(runs: pd.DataFrame, standard: Standard) -> list[Contest]:
         members = []
         for who, of_who in of_contest.groupby("entry", sort=False):
             of_who = of_who.drop_duplicates("seed", keep="last")
-            more = all_more.get(who.method, frozenset())
+            more = all_more.get((who.method, who.parameters), frozenset())
             further = of_who["seed"].isin(more)
             if not further.all():
                 lacks = bool((seeds | more) - {*of_who["seed"]})

@@ -54,7 +54,7 @@ from dphpo_bench.records.reading import Only
 from dphpo_bench.records.record import Epsilon, Identity, Privacy, RunRecord, moment
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.executors import Executor, ProcessExecutor, Resources, SerialExecutor, answer_of
-from dphpo_bench.sweep.suite import Suite, TaskMaker
+from dphpo_bench.sweep.suite import Suite, TaskMaker, configuration_of
 
 PlugIns = dict[tuple[str, str], Method | Task]
 """Methods by name and parameters, and tasks by name and model, for a process that finds them by no name."""
@@ -141,7 +141,12 @@ def cells_of(
             "task": {task.name for task, _ in tasks},
             "model": {task.model_name for task, _ in tasks},
             "epsilon": set(suite.epsilons),
-            "seed": {seed for task, _ in tasks for some in _seeds(suite, task).values() for seed in some},
+            "seed": {
+                seed
+                for task, _ in tasks
+                for some in (suite.seeds_of(task), *suite.more_seeds_of(task).values())
+                for seed in some
+            },
         },
     )
     methods = [(method, hints) for method, hints in suite.made_methods() if only_these.accepts("method", method.name)]
@@ -150,11 +155,13 @@ def cells_of(
         if not (only_these.accepts("task", task.name) and only_these.accepts("model", task.model_name)):
             continue
         of_task = task_identity(task, task.facts, source)
+        more = suite.more_seeds_of(task)
         for budget in suite.budgets(task):
             if not only_these.accepts("epsilon", budget.epsilon):
                 continue
             for method, method_hints in methods:
-                seeds = [seed for seed in _seeds(suite, task)[method.name] if only_these.accepts("seed", seed)]
+                every = suite.seeds_of(task) + more.get(configuration_of(method), ())
+                seeds = [seed for seed in every if only_these.accepts("seed", seed)]
                 if seeds and suite.runs_on(method.name, task):
                     identity = identity_of(method, of_task, budget, seeds[0])
                     resources = suite.resources_of(method_hints, task_hints)
@@ -164,12 +171,6 @@ def cells_of(
         raise InvalidValueError(f"No cell of the suite{which}.")
     cells = [cell for cell in chain(*zip_longest(*groups)) if cell]  # seeds vary slowest; see `with_seeds`
     return list({cell.key: cell for cell in cells}.values())
-
-
-def _seeds(suite: Suite, task: Task) -> dict[str, tuple[int, ...]]:
-    """Return the seeds of each method on a task."""
-    more = suite.more_seeds_of(task)
-    return {entry.name: suite.seeds_of(task) + more.get(entry.name, ()) for entry in suite.methods}
 
 
 def with_seeds(first: Sequence[Cell], seeds: Iterable[int]) -> list[Cell]:

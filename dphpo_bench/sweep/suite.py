@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.base.files import bytes_in, misfit, misplaced, toml_values
-from dphpo_bench.base.text import unknown_name_message
+from dphpo_bench.base.text import compact_json, shown, unknown_name_message
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.registry import make_method, make_task
 from dphpo_bench.contract.task import Task
@@ -18,6 +18,9 @@ from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.sweep.executors import Resources
 
 MAX_SUITE_BYTES = 2**18
+
+Configuration = tuple[str, str]
+"""A method's name and its parameters as compact JSON."""
 
 TaskMaker = Callable[[str, str | None], Task]
 """Makes a task from its name and its model's, None for the first model, as `registry.make_task` does."""
@@ -47,16 +50,20 @@ class MethodEntry(_Entry):
 Seeds = Annotated[tuple[Annotated[int, Field(ge=0, lt=2**128)], ...], _SOME]
 
 
-class TaskEntry(_Entry):
-    """Task with some of its models, by default the first, and without some methods, such as slow ones.
+class MoreSeeds(_Entry):
+    """Seeds that some methods have beside a task's, such as those that collapse now and then."""
 
-    Methods in `more_seeds`, such as those that collapse now and then, have these seeds beside the task's.
-    """
+    methods: Annotated[tuple[Annotated[MethodEntry, _NAMED], ...], _SOME]
+    seeds: Seeds
+
+
+class TaskEntry(_Entry):
+    """Task with some of its models, by default the first, and without some methods, such as slow ones."""
 
     name: str
     models: Annotated[tuple[str, ...], _SOME] | None = None
     seeds: Seeds | None = None  # by default the suite's
-    more_seeds: dict[str, Seeds] = {}
+    more_seeds: MoreSeeds | None = None
     without: Annotated[tuple[str, ...], Field(strict=False)] = ()
     resources: ResourceHints = ResourceHints()
 
@@ -102,23 +109,27 @@ class Suite(_Entry):
 
     def check(self, make_task: TaskMaker = make_task) -> None:
         """Reject wrong names and values, except for mistakes that only a plan can show."""
-        self.made_methods()
+        made = {configuration_of(method) for method, _ in self.made_methods()}
         for task, _ in self.made_tasks(make_task):
             self.budgets(task)
+            with _at("tasks", self.tasks.index(self._entry_of(task)), "more_seeds"):
+                for name, parameters in self.more_seeds_of(task).keys() - made:
+                    raise UnknownNameError(f"Expected a method of the suite, got {name} with {shown(parameters)}.")
         known = [entry.name for entry in self.methods]
         for index, entry in enumerate(self.tasks):
-            for key, names in (("without", entry.without), ("more_seeds", entry.more_seeds)):
-                with _at("tasks", index, key):
-                    for name in names:
-                        if name not in known:
-                            raise UnknownNameError(unknown_name_message("method of the suite", name, known))
+            with _at("tasks", index, "without"):
+                for name in entry.without:
+                    if name not in known:
+                        raise UnknownNameError(unknown_name_message("method of the suite", name, known))
 
     def seeds_of(self, task: Task) -> tuple[int, ...]:
         return self._entry_of(task).seeds or self.seeds
 
-    def more_seeds_of(self, task: Task) -> Mapping[str, tuple[int, ...]]:
-        """Return the further seeds by the name of the method that has them."""
-        return self._entry_of(task).more_seeds
+    def more_seeds_of(self, task: Task) -> Mapping[Configuration, tuple[int, ...]]:
+        """Return the further seeds by the method that has them."""
+        if (more := self._entry_of(task).more_seeds) is None:
+            return {}
+        return {configuration_of(make_method(each.name, each.parameters)): more.seeds for each in more.methods}
 
     def runs_on(self, method: str, task: Task) -> bool:
         return method not in self._entry_of(task).without
@@ -132,6 +143,10 @@ class Suite(_Entry):
         stated = [hints.model_dump(exclude_none=True) for hints in (self.resources, *entries)]
         names = {name for hints in stated for name in hints}
         return Resources(**{name: max(hints[name] for hints in stated if name in hints) for name in names})
+
+
+def configuration_of(method: Method) -> Configuration:
+    return method.name, compact_json(method.parameters)
 
 
 def load_suite(path: Path, make_task: TaskMaker = make_task) -> Suite:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from scipy import stats
 
+from dphpo_bench.contract.registry import make_method
 from dphpo_bench.leaderboard.build import score
 from dphpo_bench.leaderboard.columns import overall_csv, row_columns
 from dphpo_bench.leaderboard.entries import Standard
@@ -22,6 +23,7 @@ from dphpo_bench.leaderboard.tables import Board, Overall, Row, Table
 from dphpo_bench.records.measure import ACCURACY
 from dphpo_bench.records.record import Audit, RunRecord
 from dphpo_bench.records.store import read_record
+from dphpo_bench.sweep.suite import configuration_of
 from tests.leaderboard.submitted import board_of, make_record, read, submit
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "scoring.md"
@@ -283,14 +285,14 @@ CORE = Path(__file__).parents[2] / "leaderboard" / "suites" / "core.toml"
 
 
 def _asked(seeds: set[int], **more: set[int]) -> Any:
-    """What a suite asks of the toy task, and of some methods more seeds."""
+    """What a suite asks of the toy task, and of some methods at their defaults more seeds."""
     task_model = task_model_of(make_record().identity)
     asked = SimpleNamespace(
         task_model=task_model,
         methods={"hyfreedp", "auto_clipping"},
         epsilons={1.0, 3.0, 4.0},
         seeds=frozenset(seeds),
-        more_seeds=more,
+        more_seeds={configuration_of(make_method(method)): further for method, further in more.items()},
     )
     return {("toy", "linear"): asked}
 
@@ -358,6 +360,7 @@ def test_who_lacks_a_seed_is_not_compared_and_other_seeds_do_not_count(tmp_path:
 def test_further_seeds_of_a_method_say_how_often_runs_collapse_and_nothing_else(tmp_path: Path) -> None:
     submit(tmp_path, *_runs("auto_clipping", [0.5, 0.51, 0.52, 0.9]), *_runs("liu_talwar", [0.6, 0.6, 0.6]))
     submit(tmp_path, *_runs("hyfreedp", [0.6, 0.6, 0.61, 0.62, 0.1]), *_runs("grid_oracle", [0.7] * 3))
+    submit(tmp_path, *_runs("hyfreedp", [0.6, 0.6, 0.61, 0.62, 0.1], parameters={"epochs": 2}))
 
     def rows(**more: frozenset[int]) -> dict[str, Row]:
         standard = replace(Standard.builtin(), tasks=_asked({0, 1, 2}, **more))
