@@ -55,17 +55,18 @@ def report(contests: list[Contest]) -> str:
     """Two tables in Markdown: means over kinds of models and all, at each ε; how likely each method is first."""
     tasks = sorted({contest.task_model.task for contest in contests})
     of_task = np.array([tasks.index(contest.task_model.task) for contest in contests])
-    weights = np.random.default_rng(1).multinomial(len(tasks), np.full(len(tasks), 1 / len(tasks)), DRAWS)[:, of_task]
     observed, drawn = distances(contests)
     epsilons = np.array([contest.target for contest in contests])
     linear = np.array([contest.task_model.model == "linear" for contest in contests])
-    parts = {"all": linear | True, "linear": linear, "networks": ~linear}
+    numbers = np.array([contest.task_model.measure.name == "r2" for contest in contests])
+    parts = {"all": linear | True, "linear": linear, "networks": ~linear, "classes": ~numbers, "numbers": numbers}
     parts |= {f"ε = {epsilon:g}": epsilons == epsilon for epsilon in sorted({*epsilons.tolist()})}
     first, ends = {}, {}
     for name, part in parts.items():
-        means = {
-            who: (weights[:, part] * each[:, part]).sum(1) / weights[:, part].sum(1) for who, each in drawn.items()
-        }
+        there = np.unique(of_task[part])
+        times = np.random.default_rng(1).multinomial(len(there), np.full(len(there), 1 / len(there)), DRAWS)
+        weights = times[:, np.searchsorted(there, of_task[part])]
+        means = {who: (weights * each[:, part]).sum(1) / weights.sum(1) for who, each in drawn.items()}
         best = np.argmax(np.stack([*means.values()]), axis=0)
         first[name] = {who: float((best == at).mean()) for at, who in enumerate(means)}
         ends[name] = {who: np.quantile(each, (0.025, 0.975)) for who, each in means.items()}

@@ -313,7 +313,7 @@ def advise_command(
     """Say which method to take for so many records, a kind of model, ε and compute, and what that rests on.
 
     Distances are to the oracle, a grid of learning rates searched without paying for it. The interval is about another
-    task: it holds the distance for 95 of 100 tasks like those of the board. What the board has not measured is not
+    task: it is to hold the distance for 95 of 100 tasks like those of the board. What the board has not measured is not
     known, and the answer says so. docs/guide.md has the rule, and how often it was right about tasks it had not seen.
 
     Exit code: 0 done, also where it is not known; 2 a mistake in the call.

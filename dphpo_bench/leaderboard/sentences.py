@@ -612,7 +612,7 @@ def limits(board: Board, methods: Iterable[Entry]) -> list[tuple[str, str]]:
     if gaps:
         firsts = ", ".join(f"{each.places[0].entry.label} at ε = {each.epsilon:g}" for each in tests)
         texts["Another order"] = "Mean ranks, profiles and the test tables alone may differ." + (
-            f" On the test tables alone the first are {firsts}." if firsts else ""
+            f" On the test tables alone the first by distance are {firsts}." if firsts else ""
         )
         texts["How good tuning could be"] = (
             f"The oracle is a grid, no limit: in {beaten} of {len(gaps)} tables a private method has the better mean"

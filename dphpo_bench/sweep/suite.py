@@ -109,11 +109,11 @@ class Suite(_Entry):
 
     def check(self, make_task: TaskMaker = make_task) -> None:
         """Reject wrong names and values, except for mistakes that only a plan can show."""
-        made = {configuration_of(method) for method, _ in self.made_methods()}
+        configurations = {configuration_of(method) for method, _ in self.made_methods()}
         for task, _ in self.made_tasks(make_task):
             self.budgets(task)
             with _at("tasks", self.tasks.index(self._entry_of(task)), "more_seeds"):
-                for name, parameters in self.more_seeds_of(task).keys() - made:
+                for name, parameters in self.more_seeds_of(task).keys() - configurations:
                     raise UnknownNameError(f"Expected a method of the suite, got {name} with {shown(parameters)}.")
         known = [entry.name for entry in self.methods]
         for index, entry in enumerate(self.tasks):

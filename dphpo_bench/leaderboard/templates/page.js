@@ -166,7 +166,7 @@
     const order = (one, other) => Math.round(1e6 * (one.bound - other.bound)) || one.price - other.price || (one.name < other.name ? -1 : 1);
     const best = options.filter(({ price }) => price <= compute).sort(order)[0];
     if (!best) return "Not known: nothing that was measured on enough tasks costs so little.";
-    const interval = best.low === undefined ? "no interval, since a single task has such a model" : `[${point(best.bound)}, ${point(best.low)}] on 95 of 100 tasks like these`;
+    const interval = best.low === undefined ? "no interval, since a single task has such a model" : `[${point(best.bound)}, ${point(best.low)}] meant for 95 of 100 tasks like these`;
     const settled = told.rated.includes(best.name) ? ` ${Math.round(100 * best.seen)} % of this rests on data on which its constants were settled.` : "";
     return `Take ${best.name}: ${point(best.mean)} points to the oracle, ${interval}; ${best.collapsed} of ${best.runs} runs collapsed; it costs ${best.price} untuned run${best.price === 1 ? "" : "s"}.${settled}`;
   };
