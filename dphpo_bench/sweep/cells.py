@@ -76,7 +76,7 @@ def pickled(methods: Iterable[Method], tasks: Iterable[Task]) -> Iterator[str]:
         classes = {type(layer): None for task in own_tasks for layer in task.build_model().modules()}
     # Layers that functions define, and their full names: copies of classes lack them, and fingerprints hold them.
     nested = [(cls, cls.__qualname__) for cls in classes if "<locals>" in cls.__qualname__]
-    plug_ins: PlugIns = {(method.name, compact_json(method.parameters)): method for method in own_methods}
+    plug_ins: PlugIns = {configuration_of(method): method for method in own_methods}
     plug_ins |= {(task.facts.task, task.facts.model): task for task in own_tasks}
     with TemporaryDirectory(prefix="dphpo-bench-") as folder:
         path = Path(folder) / "plug_ins.pickle"

@@ -28,7 +28,7 @@ from dphpo_bench.records.reading import REPLAY as REPLAY
 from dphpo_bench.records.record import Identity, RunRecord
 from dphpo_bench.sweep.cells import Cell
 from dphpo_bench.sweep.executors import Resources
-from dphpo_bench.sweep.suite import TaskMaker
+from dphpo_bench.sweep.suite import TaskMaker, configuration_of
 from dphpo_bench.training.optimizers import UpdateRule
 
 ORACLE = "grid_oracle"
@@ -125,7 +125,7 @@ class Oracles:
     """The oracle's finished runs with a seed, found by what they are set beside."""
 
     def __init__(self, records: Iterable[RunRecord]) -> None:
-        who = ORACLE, compact_json(make_method(ORACLE).parameters)
+        who = configuration_of(make_method(ORACLE))
         self._by_setting: defaultdict[str, dict[int, RunRecord]] = defaultdict(dict)
         for record in records:
             identity = record.identity
