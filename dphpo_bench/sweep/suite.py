@@ -114,7 +114,10 @@ class Suite(_Entry):
             self.budgets(task)
             with _at("tasks", self.tasks.index(self._entry_of(task)), "more_seeds"):
                 for name, parameters in self.more_seeds_of(task).keys() - configurations:
-                    raise UnknownNameError(f"Expected a method of the suite, got {name} with {shown(parameters)}.")
+                    raise UnknownNameError(
+                        f"Expected a method of the suite, got {name} with {shown(parameters)}; write its parameters "
+                        "as in methods."
+                    )
         known = [entry.name for entry in self.methods]
         for index, entry in enumerate(self.tasks):
             with _at("tasks", index, "without"):
